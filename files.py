@@ -1,0 +1,55 @@
+"""Writing results so that a reader never sees half a file, and ending a script on a user's error."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from modeling.errors import UserError
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Replace `path` by `text` in one step; the old content stays until the new one is on disk.
+
+    Raises UserError when the directory cannot be written or the disk is full.
+    """
+    path = Path(path)
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The same directory, because a rename is atomic only within one file system.
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes the file private; results are as readable as any other file.
+        os.chmod(temporary, 0o666 & ~current_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def current_umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """`write_text` for JSON: two spaces, keys in the order given."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Call `main`; a UserError becomes one line on stderr and exit status 2."""
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
