@@ -1,0 +1,196 @@
+"""Configurations of the suite's models, and the settings of an exit rule.
+
+The keys are the published ones, at top level in `config.json`; `ELBERT_KEYS` is the one table that
+says what each may hold. `change_config.py`, the exit-config reader and the README follow it.
+"""
+
+import difflib
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AlbertConfig
+
+from .errors import UserError
+
+RULES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
+POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
+
+
+class Key(NamedTuple):
+    """What a configuration key may hold."""
+
+    kind: type
+    default: Any
+    meaning: str
+    choices: tuple[str, ...] = ()
+    minimum: float = -math.inf
+    maximum: float = math.inf
+
+    def allowed(self) -> str:
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        noun = {int: "a whole number", float: "a number", bool: "true or false"}.get(self.kind)
+        if noun is None:
+            return {str: "a text", list: "a list"}[self.kind]
+        if self.minimum == -math.inf:
+            return noun
+        if self.maximum == math.inf:
+            return f"{noun} of at least {self.minimum:g}"
+        return f"{noun} from {self.minimum:g} to {self.maximum:g}"
+
+
+# What decides an exit: read at every call, so an edit takes effect at once.
+EXIT_KEYS = {
+    "thres_name": Key(str, "bias_1", "exit rule", choices=RULES),
+    "exit_thres": Key(float, 0.1, "threshold of the rule (normalised entropy)", (), 0.0, 1.0),
+    "cnt_thres": Key(int, 8, "window size, in layers; at most num_hidden_layers", (), 1),
+    "margin": Key(float, 0.0, "a class leads when p_top1 − p_top2 > 2·margin", (), 0.0, 0.5),
+    "range_tmp": Key(float, 0.2, "bias_3: how far p may move within the window", (), 0.0),
+    "window_score": Key(
+        str, "lead", "what the window follows; class0 as published", choices=("lead", "class0")
+    ),
+}
+
+ELBERT_KEYS = {
+    **EXIT_KEYS,
+    "model_name": Key(str, "albert", "names the folder of statistics under my_out_dir"),
+    "my_out_dir": Key(str, "stat_out", "folder of per-layer statistics"),
+    "exit_config_path": Key(str, "", "JSON file whose exit keys override these at evaluation"),
+    "weight_name": Key(
+        str, "dyn", "weights of the exits' losses: learned or equal", choices=("dyn", "equal")
+    ),
+    "w_init": Key(float, 4.0, "initial W of the learned weights σ(W)"),
+    "w_lr": Key(float, 0.01, "learning rate of W", (), 0.0),
+    "pooler_input": Key(str, "cls", "what an exit sees of the layer", choices=POOLER_INPUTS),
+    "use_out_pooler": Key(bool, True, "exits share ALBERT's pooler (false: one pooler an exit)"),
+    "num_exit_layers": Key(int, 1, "number of exit classifiers; 1 is shared by all layers", (), 1),
+    "use_fc2": Key(bool, False, "two-layer exit classifier"),
+    "fc_size1": Key(int, None, "width of the exit's pooled state (hidden_size)", (), 1),
+    "fc_size2": Key(int, None, "width between classifier1 and classifier2", (), 1),
+}
+
+# Published keys that no published run turns on; they are carried along so that files stay whole.
+INERT_KEYS = (
+    "exit_layer_name shared use_dml num_teachers cls_hidden_size cls_num_attention_heads "
+    "kd_enable kd_T kd_range kd_T_s kd_T_l kd_T_idx_s num_exit idx_lst use_label_smooth "
+    "e_label_smoothing thres_lst exit_weight_lst exit_w"
+).split()
+
+
+def checked(name: str, value: Any) -> Any:
+    """`value` in the type of key `name`; raises UserError saying what is allowed."""
+    key = ELBERT_KEYS[name]
+    problem = UserError(f"{name} = {value!r}: allowed is {key.allowed()}")
+    if key.kind is bool:
+        if not isinstance(value, bool):
+            raise problem
+        return value
+    if key.kind in (int, float):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not key.minimum <= value <= key.maximum or not math.isfinite(value):
+            raise problem
+        # The published change_config.py writes every value as a float: 8.0 is a window of 8.
+        if key.kind is int and value != int(value):
+            raise problem
+        return key.kind(value)
+    if not isinstance(value, key.kind) or (key.choices and value not in key.choices):
+        raise problem
+    return value
+
+
+def nearest_names(name: str, names: list[str]) -> str:
+    """The valid names closest to a misspelt one, for an error message."""
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"known keys: {', '.join(names)}"
+
+
+class ElbertConfig(AlbertConfig):
+    """ALBERT's configuration with the published ELBERT keys at top level (`ELBERT_KEYS`).
+
+    A plain ALBERT `config.json` gets the published defaults; the default window, 8 layers, shrinks
+    to the depth of a model with fewer. `num_exit`, `idx_lst` and, where the architecture fixes
+    them, `fc_size1/2` follow from the architecture whatever the file says.
+
+    Raises:
+        UserError: a key out of range, or an architecture that cannot be built.
+    """
+
+    model_type = "elbert"
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        given = {name: kwargs.pop(name) for name in ELBERT_KEYS if name in kwargs}
+        super().__post_init__(**kwargs)
+        check_architecture(self)
+        defaults = {name: key.default for name, key in ELBERT_KEYS.items()}
+        defaults["cnt_thres"] = min(8, self.num_hidden_layers)
+        defaults["fc_size1"] = defaults["fc_size2"] = self.hidden_size
+        for name, default in defaults.items():
+            value = given.get(name)
+            setattr(self, name, default if value is None else checked(name, value))
+        if self.use_out_pooler:
+            self.fc_size1 = self.hidden_size
+        self.num_exit = self.num_hidden_layers - 1
+        self.idx_lst = list(range(self.num_exit))
+        if self.num_exit_layers > self.num_hidden_layers:
+            raise UserError(
+                f"num_exit_layers = {self.num_exit_layers}: allowed is 1 to num_hidden_layers"
+                f" = {self.num_hidden_layers}"
+            )
+        ExitRule.from_config(self)
+
+    def exit_keys(self) -> dict[str, Any]:
+        """The settings that decide an exit, as they stand now."""
+        return {name: getattr(self, name) for name in EXIT_KEYS}
+
+
+def check_architecture(config: AlbertConfig) -> None:
+    """Raise UserError for sizes that no ALBERT can have."""
+    sizes = (
+        "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups "
+        "num_attention_heads intermediate_size inner_group_num max_position_embeddings "
+        "type_vocab_size"
+    ).split()
+    for name in sizes:
+        value = getattr(config, name)
+        # 2**24 is far above any published model and far below what exhausts a machine by a typo.
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**24:
+            raise UserError(f"{name} = {value!r}: allowed is a whole number from 1 to {2**24}")
+    if config.hidden_size % config.num_attention_heads:
+        raise UserError(
+            f"hidden_size = {config.hidden_size} is not a multiple of num_attention_heads"
+            f" = {config.num_attention_heads}"
+        )
+    if config.num_hidden_groups > config.num_hidden_layers:
+        raise UserError(
+            f"num_hidden_groups = {config.num_hidden_groups}: allowed is 1 to num_hidden_layers"
+            f" = {config.num_hidden_layers}"
+        )
+
+
+@dataclass
+class ExitRule:
+    """Settings of an exit rule; what each rule does is in `exits.py`.
+
+    Every number may be a scalar, or a tensor of shape (settings, 1): then all settings are decided
+    at once, and answers get a leading dimension of settings.
+    """
+
+    thres_name: str = "bias_1"
+    exit_thres: float | torch.Tensor = 0.1
+    cnt_thres: int | torch.Tensor = 8
+    margin: float | torch.Tensor = 0.0
+    range_tmp: float | torch.Tensor = 0.2
+    window_score: str = "lead"
+
+    @classmethod
+    def from_config(cls, config: ElbertConfig) -> "ExitRule":
+        """The rule that `config` describes now; raises UserError for a value out of range."""
+        settings = {name: checked(name, getattr(config, name)) for name in EXIT_KEYS}
+        if settings["cnt_thres"] > config.num_hidden_layers:
+            raise UserError(
+                f"cnt_thres = {settings['cnt_thres']}: allowed is 1 to num_hidden_layers"
+                f" = {config.num_hidden_layers}"
+            )
+        return cls(**settings)

@@ -1,0 +1,181 @@
+"""ELBERT: ALBERT with an exit classifier after every layer pass (Xie et al., 2021).
+
+Training weighs the losses of all exits; inference stops each example where its exit rule fires.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from transformers import initialization as init
+from transformers.utils import ModelOutput
+
+from .backbone import AlbertBackbone, AlbertPreTrainedModel, attention_mask_of
+from .configuration import ElbertConfig, ExitRule
+from .exits import ExitClassifier, decide, empty_history, exit_scores, pool, remember, scan
+
+
+@dataclass
+class ElbertOutput(ModelOutput):
+    """What the model answers.
+
+    loss: scalar; train(): joint loss over all exits, eval(): loss at the exit taken.
+    logits: (batch, num_labels), of the exit taken (train(): of the last layer).
+    exit_layer: (batch,) int64, 1-based.
+    all_logits: (num_layers, batch, num_labels), when training or asked for.
+    """
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    exit_layer: torch.Tensor | None = None
+    all_logits: torch.Tensor | None = None
+
+
+def task_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy, or squared error for a single output; mean over the batch."""
+    if logits.shape[-1] == 1:
+        return F.mse_loss(logits.squeeze(-1), labels.float())
+    return F.cross_entropy(logits, labels)
+
+
+def joint_loss(exit_losses: torch.Tensor, exit_weights: torch.Tensor | None = None) -> torch.Tensor:
+    """Weighted sum of the N exits' losses (N,).
+
+    `equal` (no weights): the plain sum. `dyn`, with W = exit_weights (N − 1,):
+    Σᵢ<N σ(Wᵢ)·Lᵢ + (N − Σᵢ σ(Wᵢ))·L_N, so that the weights add up to N.
+    """
+    if exit_weights is None:
+        return exit_losses.sum()
+    weights = exit_weights.sigmoid()
+    return (weights * exit_losses[:-1]).sum() + (len(exit_losses) - weights.sum()) * exit_losses[-1]
+
+
+class ElbertForSequenceClassification(AlbertPreTrainedModel):
+    """Sequence classification (num_labels > 1) or regression (num_labels = 1) with early exit.
+
+    `config` is read at every call: changing `config.exit_thres` takes effect at once. An example's
+    answer does not depend on the batch that it shares.
+    """
+
+    config_class = ElbertConfig
+    config: ElbertConfig
+
+    def __init__(self, config: ElbertConfig) -> None:
+        super().__init__(config)
+        self.albert = AlbertBackbone(config)
+        encoder = self.albert.encoder
+        if config.num_exit_layers == 1:
+            encoder.exit_out_layer = ExitClassifier(config)
+        else:
+            encoder.exit_out_layers = nn.ModuleList(
+                ExitClassifier(config) for _ in range(config.num_exit_layers)
+            )
+        # The published code kept W outside the model and lost it on saving.
+        self.exit_weights = None
+        if config.weight_name == "dyn":
+            self.exit_weights = nn.Parameter(torch.full((config.num_exit,), config.w_init))
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self and self.exit_weights is not None:
+            init.constant_(self.exit_weights, self.config.w_init)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.albert.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.albert.embeddings.word_embeddings = value
+
+    def exit_of(self, layer: int) -> ExitClassifier:
+        """The classifier after layer `layer` (0-based); layers share them in equal runs."""
+        count = self.config.num_exit_layers
+        if count == 1:
+            return self.albert.encoder.exit_out_layer
+        run = self.config.num_hidden_layers // count
+        return self.albert.encoder.exit_out_layers[min(layer // run, count - 1)]
+
+    def exit_logits(self, pooled: torch.Tensor, layer: int) -> torch.Tensor:
+        """Answer of layer `layer` from its pooled state: (batch, hidden) -> (batch, num_labels)."""
+        # Thresholds are compared in float32 whatever the layers compute in.
+        return self.exit_of(layer)(pooled, self.albert.pooler).float()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        output_all_exits: bool = False,
+    ) -> ElbertOutput:
+        """Classify a batch.
+
+        Args:
+            input_ids, attention_mask, token_type_ids: (batch, length) int64, as HF ALBERT.
+            labels: (batch,) class ids, or values for regression.
+            output_all_exits: in eval(), run full depth and return every layer's answer too.
+        """
+        hidden = self.albert.embed(input_ids, token_type_ids)
+        mask = attention_mask_of(attention_mask)
+        if self.training:
+            all_logits = self.all_exits(hidden, mask)
+            loss = None if labels is None else self.training_loss(all_logits, labels)
+            last = torch.full((len(hidden),), len(all_logits), device=hidden.device)
+            return ElbertOutput(loss, all_logits[-1], last, all_logits)
+        all_logits = None
+        if output_all_exits:
+            all_logits = self.all_exits(hidden, mask)
+            exit_layer = scan(ExitRule.from_config(self.config), all_logits)
+            logits = all_logits[exit_layer - 1, torch.arange(len(hidden), device=hidden.device)]
+        else:
+            logits, exit_layer = self.early_exit(hidden, mask)
+        loss = None if labels is None else task_loss(logits, labels)
+        return ElbertOutput(loss, logits, exit_layer, all_logits)
+
+    def all_exits(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""
+        pooled = []
+        for layer in range(self.config.num_hidden_layers):
+            hidden = self.albert.layer_pass(hidden, mask, layer)
+            pooled.append(pool(hidden, mask, self.config.pooler_input))
+        exits = [self.exit_of(layer) for layer in range(len(pooled))]
+        starts = [i for i, exit_ in enumerate(exits) if i == 0 or exit_ is not exits[i - 1]]
+        pieces = torch.stack(pooled).tensor_split(starts[1:])
+        answers = [
+            self.exit_logits(piece, start) for piece, start in zip(pieces, starts, strict=True)
+        ]
+        return torch.cat(answers)
+
+    def training_loss(self, all_logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
+        return joint_loss(losses, self.exit_weights)
+
+    def early_exit(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pass by pass until every example's rule has fired; finished examples leave the batch.
+
+        Returns logits (batch, num_labels) and exit layers (batch,).
+        """
+        config, rule = self.config, ExitRule.from_config(self.config)
+        layers, batch = config.num_hidden_layers, len(hidden)
+        history = empty_history(layers, batch, config.num_labels, hidden.device)
+        answers = torch.empty(batch, config.num_labels, device=hidden.device)
+        exit_layer = torch.full((batch,), layers, device=hidden.device)
+        rows = torch.arange(batch, device=hidden.device)  # of the batch, still in `hidden`
+        for layer in range(layers):
+            hidden = self.albert.layer_pass(hidden, mask, layer)
+            logits = self.exit_logits(pool(hidden, mask, config.pooler_input), layer)
+            history = remember(history, exit_scores(logits))
+            running = ~decide(rule, history)
+            if layer == layers - 1:
+                running[:] = False
+            answers[rows] = logits  # the last write, at its exit layer, stays
+            exit_layer[rows] = layer + 1
+            if not running.any():
+                break
+            if not running.all():
+                hidden, history, rows = hidden[running], history[:, running], rows[running]
+                mask = None if mask is None else mask[running]
+        return answers, exit_layer
