@@ -1,4 +1,4 @@
-"""Writing results so that a reader never sees half a file, and ending a script on a user's error."""
+"""Whole-file writing, and how a script ends on a user's error."""
 
 import json
 import os

@@ -8,7 +8,7 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from transformers import AlbertConfig
 from transformers.activations import ACT2FN
 from transformers.models.albert import modeling_albert as hf_albert
@@ -37,7 +37,7 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
 
 
 class FusedQKV:
-    """Query, key and value projections concatenated into one, kept while the weights stay as they are."""
+    """Query, key and value projections in one, kept while the weights stay as they are."""
 
     def __init__(self) -> None:
         self.stamp: tuple = ()
@@ -115,7 +115,7 @@ def eager_attention(
 
 
 class AlbertLayer(nn.Module):
-    """One layer pass: attention, then feed-forward, each with residual connection and layer norm."""
+    """One layer pass: attention and feed-forward, each with residual connection and norm."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class AlbertLayer(nn.Module):
         self.activation = activation_function(config.hidden_act)
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None for no padding."""
+        """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
         attended = self.attention(hidden, mask)
         transformed = self.ffn_output(self.activation(self.ffn(attended)))
         return self.full_layer_layer_norm(transformed + attended)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
@@ -96,10 +96,20 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
         run = self.config.num_hidden_layers // count
         return self.albert.encoder.exit_out_layers[min(layer // run, count - 1)]
 
-    def exit_logits(self, pooled: torch.Tensor, layer: int) -> torch.Tensor:
-        """Answer of layer `layer` from its pooled state: (batch, hidden) -> (batch, num_labels)."""
-        # Thresholds are compared in float32 whatever the layers compute in.
-        return self.exit_of(layer)(pooled, self.albert.pooler).float()
+    def exit_logits(self, pooled: torch.Tensor, layer: int | torch.Tensor) -> torch.Tensor:
+        """Answers (batch, num_labels) from pooled states (batch, hidden) after layer `layer`.
+
+        `layer` is 0-based, one for all or (batch,). Answers are float32 whatever the layers
+        compute in, because thresholds are.
+        """
+        if isinstance(layer, int) or self.config.num_exit_layers == 1:
+            exit_ = self.exit_of(layer if isinstance(layer, int) else 0)
+            return exit_(pooled, self.albert.pooler).float()
+        logits = pooled.new_empty(len(pooled), self.config.num_labels, dtype=torch.float)
+        for depth in layer.unique().tolist():
+            rows = layer == depth
+            logits[rows] = self.exit_logits(pooled[rows], depth)
+        return logits
 
     def forward(
         self,
@@ -151,6 +161,29 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
         losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
         return joint_loss(losses, self.exit_weights)
 
+    def start(self, batch: int) -> dict[str, torch.Tensor]:
+        """What the exit rule remembers at depth 0: tensors with the batch as first dimension."""
+        config = self.config
+        history = empty_history(config.num_hidden_layers, batch, config.num_labels, self.device)
+        return {"history": history.transpose(0, 1)}
+
+    def check_exit(
+        self,
+        rule: ExitRule,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        layer: int | torch.Tensor,
+        state: dict[str, torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+        """The exit after layer `layer` (0-based, one for all or (batch,)).
+
+        Returns its logits (batch, num_labels), who exits (batch,) bool, and the new state.
+        """
+        logits = self.exit_logits(pool(hidden, mask, self.config.pooler_input), layer)
+        history = remember(state["history"].transpose(0, 1), exit_scores(logits))
+        done = decide(rule, history) | (layer == self.config.num_hidden_layers - 1)
+        return logits, done, {"history": history.transpose(0, 1)}
+
     def early_exit(
         self, hidden: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,24 +191,21 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
 
         Returns logits (batch, num_labels) and exit layers (batch,).
         """
-        config, rule = self.config, ExitRule.from_config(self.config)
-        layers, batch = config.num_hidden_layers, len(hidden)
-        history = empty_history(layers, batch, config.num_labels, hidden.device)
-        answers = torch.empty(batch, config.num_labels, device=hidden.device)
-        exit_layer = torch.full((batch,), layers, device=hidden.device)
+        rule, batch = ExitRule.from_config(self.config), len(hidden)
+        state = self.start(batch)
+        answers = torch.empty(batch, self.config.num_labels, device=hidden.device)
+        exit_layer = torch.empty(batch, dtype=torch.long, device=hidden.device)
         rows = torch.arange(batch, device=hidden.device)  # of the batch, still in `hidden`
-        for layer in range(layers):
+        for layer in range(self.config.num_hidden_layers):
             hidden = self.albert.layer_pass(hidden, mask, layer)
-            logits = self.exit_logits(pool(hidden, mask, config.pooler_input), layer)
-            history = remember(history, exit_scores(logits))
-            running = ~decide(rule, history)
-            if layer == layers - 1:
-                running[:] = False
-            answers[rows] = logits  # the last write, at its exit layer, stays
+            logits, done, state = self.check_exit(rule, hidden, mask, layer, state)
+            answers[rows] = logits  # the last write, at the exit layer, stays
             exit_layer[rows] = layer + 1
-            if not running.any():
+            if done.all():
                 break
-            if not running.all():
-                hidden, history, rows = hidden[running], history[:, running], rows[running]
-                mask = None if mask is None else mask[running]
+            if done.any():
+                keep = ~done
+                hidden, rows = hidden[keep], rows[keep]
+                mask = None if mask is None else mask[keep]
+                state = {name: tensor[keep] for name, tensor in state.items()}
         return answers, exit_layer

@@ -158,7 +158,7 @@ def patient(rule: ExitRule, recent: torch.Tensor) -> torch.Tensor:
 
 
 def sure(rule: ExitRule, newest: torch.Tensor) -> torch.Tensor:
-    """The rules on one layer's probabilities alone; a regression value has none and is never sure."""
+    """The rules on one layer's probabilities alone; a regression value has none: never sure."""
     if newest.shape[-1] == 1:
         newest = newest * math.nan
     if rule.thres_name == "logits":
