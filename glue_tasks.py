@@ -72,8 +72,8 @@ MISMATCHED = {"train": "train.tsv", "dev": "dev_mismatched.tsv", "test": "test_m
 AX = {"test": "diagnostic.tsv"}
 
 # Known copies of QQP's train.tsv have rows cut in two by a line break inside a question. The
-# published loader drops them without a word; here one warning counts them. Any other short row,
-# in dev and test files above all, is an error.
+# published loader drops them without a word; here one warning counts them when the file has been
+# read to its end. A short row of any other file is an error.
 # Columns: name, folder, files, text columns, label column, labels, metric, submission, its lines.
 _GLUE = (
     Task("cola", "CoLA", FILES, ONE, "label", BINARY, "mcc", "CoLA.tsv", 1064, COLA),
@@ -108,8 +108,8 @@ def get_task(name: str) -> Task:
     if key in _NAMES:
         return TASKS[_NAMES[key]]
     near = [_NAMES[match] for match in difflib.get_close_matches(key, _NAMES, n=1)]
-    guess = f"; did you mean {near[0]}?" if near else ""
-    raise UserError(f"unknown task {name!r}{guess} The tasks are: {', '.join(TASKS)}")
+    guess = f"did you mean {near[0]}? " if near else ""
+    raise UserError(f"unknown task {name!r}; {guess}the tasks are: {', '.join(TASKS)}")
 
 
 def evaluation_tasks(task: Task) -> list[tuple[Task, str]]:
@@ -221,7 +221,7 @@ def custom_task(
     test_file: str | Path | None = None,
     labels: Sequence[str] | None = None,
 ) -> Task:
-    """A task of .csv, .tsv or .jsonl/.json files with sentence1, perhaps sentence2, and label.
+    """A task of .csv, .tsv or JSON lines with the columns sentence1, perhaps sentence2, and label.
 
     `labels` restores a saved label list, empty for regression. Without it the labels are those of
     the training file (else of the validation file), sorted, as numbers when all are numbers. If
@@ -241,6 +241,8 @@ def custom_task(
         task = replace(task, text_columns=("sentence1",))
     if labels is None:
         labels = _discover_labels(task, split)
+    if len(labels) == 1:
+        raise UserError(f"{files[split]}: the only label is {labels[0]!r}; there must be 2 or more")
     return replace(task, labels=tuple(labels), metric="acc" if labels else "corr")
 
 
@@ -250,21 +252,18 @@ def _discover_labels(task: Task, split: str) -> list[str]:
         raise UserError(f"{path} alone does not tell the labels; give a --train_file as well")
     columns, rows = read_table(path)
     require_columns(path, columns, (*task.text_columns, task.label_column))
-    found: dict[str, int] = {}  # label → its first line
+    found: dict[str, float | None] = {}  # label → the number it spells
     for line, row in rows:
         label = row.get("label", "").strip()
         if not label:
             raise UserError(f"{path}, line {line}: no label")
-        found.setdefault(label, line)
-    numbers = {label: _number(label) for label in found}
-    numeric = None not in numbers.values()
-    if numeric and any(math.isfinite(n) and n != int(n) for n in numbers.values()):
+        found[label] = _number(label)
+    if not found:
+        raise UserError(f"{path} has no examples")
+    numeric = None not in found.values()
+    if numeric and any(math.isfinite(n) and n != int(n) for n in found.values()):
         return []
-    if len(found) < 2:
-        raise UserError(
-            f"{path} has {len(found)} labels ({', '.join(found)}); at least 2 are needed"
-        )
-    return sorted(found, key=numbers.get if numeric else None)
+    return sorted(found, key=found.get if numeric else None)
 
 
 # Metrics, under the published key names. (examples,), (examples,) → values.
@@ -279,8 +278,8 @@ def _accuracy_and_f1(predictions: np.ndarray, labels: np.ndarray) -> dict[str, f
 def _correlations(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     # A correlation is not defined for one example, nor when a side is constant.
     defined = np.ptp(predictions) > 0 and np.ptp(labels) > 0
-    pearson = pearsonr(predictions, labels)[0] if defined else 0.0
-    spearman = spearmanr(predictions, labels)[0] if defined else 0.0
+    functions = (pearsonr, spearmanr) if defined else ()
+    pearson, spearman = [f(predictions, labels)[0] for f in functions] or (0.0, 0.0)
     return {"pearson": pearson, "spearmanr": spearman, "corr": (pearson + spearman) / 2}
 
 
@@ -342,7 +341,7 @@ def label_text(task: Task, prediction: float) -> str:
 def write_submission(
     task: Task, examples: Sequence[Example], predictions: Sequence[float], directory: str | Path
 ) -> Path:
-    """Write the task's official file, `index\tprediction`, and return its path.
+    """Write the task's official file, of index and prediction, and return its path.
 
     Raises UserError, with nothing written, when the counts differ or a prediction is no label.
     """

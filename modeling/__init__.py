@@ -2,6 +2,7 @@
 
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
+from .checkpoints import apply_exit_config, load_config, load_pretrained, load_tokenizer
 from .configuration import ElbertConfig, ExitRule
 from .elbert import ElbertForSequenceClassification, ElbertOutput
 from .errors import UserError
@@ -17,4 +18,8 @@ __all__ = [
     "ElbertOutput",
     "ExitRule",
     "UserError",
+    "apply_exit_config",
+    "load_config",
+    "load_pretrained",
+    "load_tokenizer",
 ]

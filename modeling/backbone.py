@@ -59,8 +59,16 @@ class FusedQKV:
         return torch.cat([x.weight for x in layers]), torch.cat([x.bias for x in layers])
 
 
-class AlbertAttention(nn.Module):
-    """Multi-head self-attention with its residual connection and layer norm."""
+# Which of the fused projections: `parts` of SelfAttention.project.
+QUERY, KEY_VALUE, QUERY_KEY_VALUE = slice(0, 1), slice(1, 3), slice(0, 3)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention up to its output projection, in pieces.
+
+    A caller that keeps keys and values needs queries for some tokens only; `AlbertAttention` runs
+    all pieces for all tokens.
+    """
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -71,29 +79,62 @@ class AlbertAttention(nn.Module):
         self.key = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, hidden)
         self.dense = nn.Linear(hidden, hidden)
-        self.LayerNorm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
         self.attention_dropout = config.attention_probs_dropout_prob
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.fused_qkv = FusedQKV()
 
-    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        batch, length, size = hidden.shape
-        qkv = F.linear(hidden, *self.fused_qkv(self.query, self.key, self.value))
-        qkv = qkv.view(batch, length, 3, self.num_heads, size // self.num_heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (batch, heads, length, head_size)
+    def project(self, hidden: torch.Tensor, parts: slice = QUERY_KEY_VALUE) -> torch.Tensor:
+        """(..., hidden) -> (..., parts·hidden): the projections asked for, side by side."""
+        weight, bias = self.fused_qkv(self.query, self.key, self.value)
+        size = self.query.out_features
+        rows = slice(parts.start * size, parts.stop * size)
+        return F.linear(hidden, weight[rows], bias[rows])
+
+    def split_heads(self, projected: torch.Tensor) -> torch.Tensor:
+        """(batch, length, parts·hidden) -> (parts, batch, heads, length, head_size)."""
+        head_size = self.query.out_features // self.num_heads
+        parts = projected.unflatten(-1, (-1, self.num_heads, head_size))
+        return parts.permute(2, 0, 3, 1, 4)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """What each query reads: (batch, heads, queries, head_size), as `query`.
+
+        key, value (batch, heads, length, head_size); mask (batch, 1, 1, length) bool or None.
+        """
         dropout = self.attention_dropout if self.training else 0.0
         if self.config._attn_implementation == "eager":
-            projected = self.project_as_published(eager_attention(query, key, value, mask, dropout))
-        else:
-            context = F.scaled_dot_product_attention(query, key, value, mask, dropout)
-            projected = self.dense(context.transpose(1, 2).reshape(batch, length, size))
-        return self.LayerNorm(hidden + self.dropout(projected))
+            return eager_attention(query, key, value, mask, dropout)
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout)
+
+    def output(self, context: torch.Tensor) -> torch.Tensor:
+        """The heads' contexts projected and dropped out: (batch, queries, hidden)."""
+        if self.config._attn_implementation == "eager":
+            return self.dropout(self.project_as_published(context))
+        return self.dropout(self.dense(context.transpose(1, 2).flatten(2)))
 
     def project_as_published(self, context: torch.Tensor) -> torch.Tensor:
         """(batch, heads, length, head_size) -> (batch, length, hidden), summed head by head."""
         heads, head_size = context.shape[1], context.shape[3]
         weight = self.dense.weight.t().view(heads, head_size, -1)
         return torch.einsum("bnfd,ndh->bfh", context, weight) + self.dense.bias
+
+
+class AlbertAttention(SelfAttention):
+    """Self-attention with its residual connection and layer norm."""
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__(config)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        query, key, value = self.split_heads(self.project(hidden))
+        return self.LayerNorm(hidden + self.output(self.attend(query, key, value, mask)))
 
 
 def eager_attention(
@@ -117,9 +158,11 @@ def eager_attention(
 class AlbertLayer(nn.Module):
     """One layer pass: attention and feed-forward, each with residual connection and norm."""
 
+    attention_class: type[SelfAttention] = AlbertAttention
+
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
-        self.attention = AlbertAttention(config)
+        self.attention = self.attention_class(config)
         self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
         self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -128,8 +171,11 @@ class AlbertLayer(nn.Module):
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
         attended = self.attention(hidden, mask)
-        transformed = self.ffn_output(self.activation(self.ffn(attended)))
-        return self.full_layer_layer_norm(transformed + attended)
+        return self.full_layer_layer_norm(self.feed_forward(attended) + attended)
+
+    def feed_forward(self, attended: torch.Tensor) -> torch.Tensor:
+        """The feed-forward part before its residual connection, (..., hidden)."""
+        return self.ffn_output(self.activation(self.ffn(attended)))
 
 
 class AlbertLayerGroup(nn.Module):

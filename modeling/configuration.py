@@ -27,6 +27,7 @@ class Key(NamedTuple):
     choices: tuple[str, ...] = ()
     minimum: float = -math.inf
     maximum: float = math.inf
+    open: bool = False  # are minimum and maximum themselves excluded?
 
     def allowed(self) -> str:
         if self.choices:
@@ -38,7 +39,14 @@ class Key(NamedTuple):
             return noun
         if self.maximum == math.inf:
             return f"{noun} of at least {self.minimum:g}"
-        return f"{noun} from {self.minimum:g} to {self.maximum:g}"
+        bounds = f"from {self.minimum:g} to {self.maximum:g}"
+        return f"{noun} {bounds}, both excluded" if self.open else f"{noun} {bounds}"
+
+    def admits(self, number: float) -> bool:
+        """Is `number` within the bounds? NaN is not."""
+        if self.open:
+            return self.minimum < number < self.maximum
+        return self.minimum <= number <= self.maximum
 
 
 # What decides an exit: read at every call, so an edit takes effect at once.
@@ -71,6 +79,14 @@ ELBERT_KEYS = {
     "fc_size2": Key(int, None, "width between classifier1 and classifier2", (), 1),
 }
 
+# Adaptive Depth: when a token's halting weights add up, and what an update costs in the loss.
+ACT_KEYS = {
+    "act_epsilon": Key(
+        float, 0.01, "a token halts at 1 − act_epsilon", minimum=0, maximum=1, open=True
+    ),
+    "tau": Key(float, 5e-4, "weight τ of the ponder cost in the loss", minimum=0),
+}
+
 # Published keys that no published run turns on; they are carried along so that files stay whole.
 INERT_KEYS = (
     "exit_layer_name shared use_dml num_teachers cls_hidden_size cls_num_attention_heads "
@@ -79,9 +95,9 @@ INERT_KEYS = (
 ).split()
 
 
-def checked(name: str, value: Any) -> Any:
+def checked(name: str, value: Any, keys: dict[str, Key] = ELBERT_KEYS) -> Any:
     """`value` in the type of key `name`; raises UserError saying what is allowed."""
-    key = ELBERT_KEYS[name]
+    key = keys[name]
     problem = UserError(f"{name} = {value!r}: allowed is {key.allowed()}")
     if key.kind is bool:
         if not isinstance(value, bool):
@@ -89,7 +105,7 @@ def checked(name: str, value: Any) -> Any:
         return value
     if key.kind in (int, float):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not key.minimum <= value <= key.maximum or not math.isfinite(value):
+        if not number or not key.admits(value) or not math.isfinite(value):
             raise problem
         # The published change_config.py writes every value as a float: 8.0 is a window of 8.
         if key.kind is int and value != int(value):
@@ -143,6 +159,31 @@ class ElbertConfig(AlbertConfig):
     def exit_keys(self) -> dict[str, Any]:
         """The settings that decide an exit, as they stand now."""
         return {name: getattr(self, name) for name in EXIT_KEYS}
+
+
+class AlbertActConfig(AlbertConfig):
+    """ALBERT's configuration with the keys of Adaptive Depth (`ACT_KEYS`).
+
+    `num_hidden_layers` is the most updates that a token can have. All of them apply one layer.
+
+    Raises:
+        UserError: a key out of range, or an architecture that cannot be built.
+    """
+
+    model_type = "albert_act"
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        given = {name: kwargs.pop(name) for name in ACT_KEYS if name in kwargs}
+        super().__post_init__(**kwargs)
+        check_architecture(self)
+        for name, key in ACT_KEYS.items():
+            setattr(self, name, checked(name, given.get(name, key.default), ACT_KEYS))
+        for name in ("num_hidden_groups", "inner_group_num"):
+            if getattr(self, name) != 1:
+                raise UserError(
+                    f"{name} = {getattr(self, name)}: allowed is 1, since a token that halts "
+                    "early has met every layer only if there is one layer"
+                )
 
 
 def check_architecture(config: AlbertConfig) -> None:

@@ -1,0 +1,107 @@
+"""Edit one key of a trained model's configuration.
+
+    python ./change_config.py --key exit_thres --value 0.1 --task RTE --model albert_base \
+        --out_dir out/albert_base
+
+edits OUT_DIR/TASK/config.json. `--config_file exit_config.json` edits the overrides that
+`exit_config_path` points to instead. The value is typed by the key; the old file stays until the
+new one is whole.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from files import run_script, write_json
+from modeling.checkpoints import read_json
+from modeling.configuration import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, checked, nearest_names
+from modeling.errors import UserError
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--key", required=True, help="e.g. exit_thres, cnt_thres, thres_name")
+    parser.add_argument("--value", required=True, help="its new value")
+    parser.add_argument("--task", required=True, help="folder of the task under --out_dir")
+    parser.add_argument("--model", required=True, help="name of the model, for the message")
+    parser.add_argument("--out_dir", default=".", help="folder that holds the tasks' folders")
+    parser.add_argument(
+        "--config_file",
+        default="config.json",
+        choices=("config.json", "exit_config.json"),
+        help="exit_config.json edits the overrides",
+    )
+    return parser.parse_args()
+
+
+def typed_value(path: Path, key: str, text: str, known: dict[str, Any]) -> Any:
+    """`text` as the type that `key` has: by the table of keys, else by the value it has now."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        # True/False as Python and shells write them; anything else is a name.
+        value = {"true": True, "false": False}.get(text.lower(), text)
+    if key in ELBERT_KEYS:
+        if ELBERT_KEYS[key].kind is str:
+            value = text
+        try:
+            return checked(key, value)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+    old = known[key]
+    if old is None or type(value) is type(old):
+        return value
+    if type(old) is float and type(value) is int:
+        return float(value)
+    if type(old) is int and type(value) is float and value.is_integer():
+        return int(value)
+    raise UserError(f"{path}: {key} = {text}: expected {type(old).__name__}, as {old!r} is")
+
+
+def change(path: Path, key: str, text: str) -> tuple[Any, Any]:
+    """Set `key` in the JSON file `path`; returns its old and new value.
+
+    Raises UserError, and leaves the file as it is, for an unknown key or a value not allowed.
+    """
+    overrides = path.name == "exit_config.json"
+    if overrides and (not path.exists() or not path.read_bytes().strip()):
+        values = {}
+    else:
+        values = read_json(path)
+    names = list(EXIT_KEYS) if overrides else sorted({*ELBERT_KEYS, *INERT_KEYS, *values})
+    if key not in names or (key not in ELBERT_KEYS and key not in values):
+        raise UserError(f"{path}: unknown key {key}; {nearest_names(key, names)}")
+    new = typed_value(path, key, text, values)
+    layers = depth(path, values)
+    if key == "cnt_thres" and layers and new > layers:
+        raise UserError(f"{path}: cnt_thres = {new}: allowed is 1 to num_hidden_layers = {layers}")
+    old = values.get(key)
+    write_json(path, {**values, key: new})
+    return old, new
+
+
+def depth(path: Path, values: dict[str, Any]) -> int | None:
+    """Layers of the model that `path` belongs to, where its config.json says so."""
+    config = path.with_name("config.json")
+    if path.name != "config.json" and config.exists():
+        values = read_json(config)
+    return values.get("num_hidden_layers")
+
+
+def main() -> None:
+    args = parse_args()
+    path = Path(args.out_dir) / args.task / args.config_file
+    if not path.with_name("config.json").exists():
+        raise UserError(
+            f"{path.with_name('config.json')}: no such file; train first with run_glue.py "
+            f"--do_train --output_dir {path.parent}, or check --out_dir and --task"
+        )
+    old, new = change(path, args.key, args.value)
+    print(f"{args.model} {path}: {args.key} {json.dumps(old)} -> {json.dumps(new)}")
+
+
+if __name__ == "__main__":
+    run_script(main)

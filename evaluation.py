@@ -1,0 +1,254 @@
+"""Running a model over a data set, and reporting answers, cost and time."""
+
+import csv
+import io
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from filelock import FileLock
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from features import Features, collate, sorted_batches
+from files import write_json, write_text
+from glue_tasks import Example, Task, compute_metrics, label_text, primary_metric
+from modeling import ElbertForSequenceClassification, UserError
+from modeling.exits import exit_scores, normalised_entropy
+from modeling.flops import early_exit_flops, full_depth_flops
+
+
+class Record(NamedTuple):
+    """What early-exit inference answered, in input order."""
+
+    logits: torch.Tensor  # (examples, num_labels), of the exit taken
+    exit_layer: torch.Tensor  # (examples,), 1-based
+    seconds: torch.Tensor  # (examples,), from the call that holds the example to its answer
+
+
+def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+@torch.inference_mode()
+def run_early_exit(
+    model: ElbertForSequenceClassification, features: Features, batch_size: int, pad_token_id: int
+) -> Record:
+    """Answer every example with early exit.
+
+    Batch size 1, the reporting default, goes in input order and never pads; larger batches hold
+    neighbours in length. The answers are the same.
+    """
+    count = len(features.input_ids)
+    logits = torch.empty(count, model.config.num_labels)
+    exit_layer = torch.empty(count, dtype=torch.long)
+    seconds = torch.empty(count, dtype=torch.double)
+    if batch_size == 1:
+        batches = [[row] for row in range(count)]
+    else:
+        batches = list(sorted_batches(features.lengths, batch_size))
+    model.eval()
+    for rows in tqdm(batches, desc="Evaluating", unit="batch"):
+        batch = to_device(collate(features, rows, pad_token_id), model.device)
+        batch.pop("labels", None)
+        start = time.perf_counter()
+        out = model(**batch)
+        exit_layer[rows] = out.exit_layer.cpu()  # waits for the device
+        seconds[rows] = time.perf_counter() - start
+        logits[rows] = out.logits.cpu()
+    return Record(logits, exit_layer, seconds)
+
+
+@torch.inference_mode()
+def record_all_exits(
+    model: ElbertForSequenceClassification,
+    features: Features,
+    pad_token_id: int,
+    batch_size: int = 32,
+) -> torch.Tensor:
+    """Every layer's answer to every example, at full depth: (layers, examples, num_labels)."""
+    config = model.config
+    shape = (config.num_hidden_layers, len(features.input_ids), config.num_labels)
+    all_logits = torch.empty(shape)
+    model.eval()
+    batches = list(sorted_batches(features.lengths, batch_size))
+    for rows in tqdm(batches, desc="All layers", unit="batch"):
+        batch = to_device(collate(features, rows, pad_token_id), model.device)
+        batch.pop("labels", None)
+        all_logits[:, rows] = model(**batch, output_all_exits=True).all_logits.cpu()
+    return all_logits
+
+
+def predictions_of(logits: torch.Tensor) -> np.ndarray:
+    """Class ids, or values for a single output: (..., num_labels) -> (...)."""
+    chosen = logits.argmax(-1) if logits.shape[-1] > 1 else logits[..., 0]
+    return chosen.numpy()
+
+
+def labels_of(features: Features) -> np.ndarray:
+    if None in features.labels:
+        raise UserError("the file has no labels; evaluate on the dev file, or use --do_predict")
+    return np.array(features.labels)
+
+
+def metrics_by_layer(task: Task, all_logits: torch.Tensor, labels: np.ndarray) -> list[dict]:
+    """The task's metrics of every layer's answers."""
+    return [compute_metrics(task, predictions_of(logits), labels) for logits in all_logits]
+
+
+def summarise(
+    model: ElbertForSequenceClassification, task: Task, features: Features, record: Record
+) -> dict[str, Any]:
+    """Metrics, computation cost, exits per layer, FLOPs ratio and latency of a run."""
+    config = model.config
+    layers = config.num_hidden_layers
+    exits = torch.bincount(record.exit_layer, minlength=layers + 1)[1:]
+    spent = [
+        early_exit_flops(config, length, layer)
+        for length, layer in zip(features.lengths, record.exit_layer.tolist(), strict=True)
+    ]
+    full = [full_depth_flops(config, length) for length in features.lengths]
+    milliseconds = (record.seconds * 1000).numpy()
+    average = record.exit_layer.double().mean().item()
+    return {
+        "task": task.name,
+        "examples": len(features.labels),
+        "metrics": compute_metrics(task, predictions_of(record.logits), labels_of(features)),
+        "computation_cost": average / layers,
+        "average_layer": average,
+        "num_layers": layers,
+        "exit_sample_ratio": 1 - exits[-1].item() / len(features.labels),
+        "exits_per_layer": exits.tolist(),
+        "flops_ratio": sum(spent) / sum(full),
+        "latency_ms": {
+            "median": float(np.median(milliseconds)),
+            "p95": float(np.percentile(milliseconds, 95)),
+        },
+        "rule": config.exit_keys(),
+    }
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What the numbers were measured with."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": f"{device.type} {name}".strip(),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
+    """One row of the published CSV; `one` starts the file anew, `all` appends.
+
+    Columns: the index 0, exit_thres, the metrics with compute_ratio after the first, and the rest
+    of the rule.
+
+    Raises UserError when the file holds another task's columns.
+    """
+    metrics = {name: f"{value:.4f}" for name, value in summary["metrics"].items()}
+    first, *rest = metrics
+    rule = summary["rule"]
+    row = {"": "0", "exit_thres": f"{rule['exit_thres']:.2f}", first: metrics[first]}
+    row["compute_ratio"] = f"{summary['computation_cost']:.4f}"
+    row |= {name: metrics[name] for name in rest}
+    row |= {name: str(rule[name]) for name in ("thres_name", "cnt_thres", "margin", "range_tmp")}
+    header, line = ",".join(row), ",".join(row.values())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Two evaluations may end at the same time; the lock keeps both rows.
+    with FileLock(f"{path}.lock"):
+        old = path.read_text() if out_mode == "all" and path.exists() else ""
+        if old and old.splitlines()[0] != header:
+            raise UserError(f"{path} has other columns; use --out_mode one to start it anew")
+        write_text(path, (old or header + "\n") + line + "\n")
+
+
+def layer_table(
+    all_logits: torch.Tensor, labels: torch.Tensor, exit_layer: torch.Tensor, exits_only: bool
+) -> str:
+    """CSV with loss, entropy and accuracy of every layer.
+
+    Over all samples, or over those that exit at the layer (`exits_only`). Regression has neither entropy nor accuracy: these fields stay empty.
+    """
+    regression = all_logits.shape[-1] == 1
+    rows = []
+    for layer, logits in enumerate(all_logits, start=1):
+        here = exit_layer == layer if exits_only else torch.ones_like(exit_layer, dtype=torch.bool)
+        chosen, truth = logits[here], labels[here]
+        row = {"layer": layer, "samples": len(truth), "loss": "", "entropy": "", "accuracy": ""}
+        if len(truth) and regression:
+            row["loss"] = f"{F.mse_loss(chosen[:, 0], truth.float()):.6f}"
+        elif len(truth):
+            row["loss"] = f"{F.cross_entropy(chosen, truth):.6f}"
+            row["entropy"] = f"{normalised_entropy(exit_scores(chosen)).mean():.6f}"
+            row["accuracy"] = f"{(chosen.argmax(-1) == truth).float().mean():.6f}"
+        rows.append(row)
+    return as_csv(rows)
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def predictions_table(task: Task, examples: Sequence[Example], record: Record) -> str:
+    """TSV with index, label, prediction, confidence and exit layer of every example."""
+    scores = exit_scores(record.logits)
+    lines = ["index\tlabel\tprediction\tconfidence\texit_layer"]
+    predictions = predictions_of(record.logits)
+    for i, example in enumerate(examples):
+        label = "" if example.label is None else label_text(task, example.label)
+        confidence = "" if task.is_regression else f"{scores[i].max():.4f}"
+        lines.append(
+            f"{example.index}\t{label}\t{label_text(task, predictions[i])}\t{confidence}"
+            f"\t{record.exit_layer[i]}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def print_results(summary: dict[str, Any], prefix: str = "") -> None:
+    """The published closing lines, then what the published code does not measure."""
+    print(f"Computation cost: {summary['computation_cost']:.4f}")
+    print(f"***** Eval results {prefix} *****")
+    for name in sorted(summary["metrics"]):
+        print(f"{name} = {summary['metrics'][name]}")
+    latency = summary["latency_ms"]
+    print(f"average layer = {summary['average_layer']:.2f} of {summary['num_layers']}")
+    print(f"exits per layer = {summary['exits_per_layer']}")
+    print(f"FLOPs ratio = {summary['flops_ratio']:.4f}")
+    print(f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95")
+
+
+def write_reports(
+    directory: Path,
+    statistics_dir: Path,
+    summary: dict[str, Any],
+    features: Features,
+    record: Record,
+    all_logits: torch.Tensor,
+    out_mode: str,
+) -> None:
+    """eval_results.txt and .json in `directory`; per-layer statistics in `statistics_dir`."""
+    append_results(directory / "eval_results.txt", summary, out_mode)
+    write_json(directory / "eval_results.json", summary)
+    labels = torch.tensor(features.labels)
+    for name, exits_only in (("layers_all.csv", False), ("layers_exit.csv", True)):
+        write_text(
+            statistics_dir / name, layer_table(all_logits, labels, record.exit_layer, exits_only)
+        )
+
+
+def layer_curve(task: Task, all_logits: torch.Tensor, labels: np.ndarray) -> list[float]:
+    """The task's main metric of every layer."""
+    name = primary_metric(task)
+    return [metrics[name] for metrics in metrics_by_layer(task, all_logits, labels)]

@@ -1,0 +1,357 @@
+"""Reading configurations, weights and tokenizers from wherever they come.
+
+A source is a directory or a hub name holding an HF ALBERT (bare or with any head), an ELBERT
+checkpoint of the published code or of this suite, or a BERT. BERT is ALBERT with untied layers:
+as many groups as layers, an embedding as wide as the hidden state, and the identity as mapping.
+"""
+
+import json
+import logging
+import pickle
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
+from transformers.utils import cached_file
+
+from .configuration import (
+    ELBERT_KEYS,
+    EXIT_KEYS,
+    INERT_KEYS,
+    ElbertConfig,
+    ExitRule,
+    checked,
+    nearest_names,
+)
+from .elbert import ElbertForSequenceClassification
+from .errors import UserError
+
+logger = logging.getLogger(__name__)
+
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+# What a file says of its origin, not of the model.
+ORIGIN_KEYS = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map")
+BERT_NAMES = (
+    ("attention.self.query", "attention.query"),
+    ("attention.self.key", "attention.key"),
+    ("attention.self.value", "attention.value"),
+    ("attention.output.dense", "attention.dense"),
+    ("attention.output.LayerNorm", "attention.LayerNorm"),
+    ("intermediate.dense", "ffn"),
+    ("output.dense", "ffn_output"),
+    ("output.LayerNorm", "full_layer_layer_norm"),
+)
+BACKBONE = (
+    "albert.embeddings.",
+    "albert.encoder.albert_layer_groups.",
+    "albert.encoder.embedding_hidden_mapping_in.",
+)
+
+
+def find_file(source: str | Path, name: str, cache_dir: str | None = None) -> Path | None:
+    """Path of file `name` of a local directory or a hub repository; None where it has none."""
+    if Path(source).is_dir():
+        path = Path(source) / name
+        return path if path.is_file() else None
+    if Path(source).exists():
+        raise UserError(f"{source} is a file; give the directory that holds {name}")
+    try:
+        found = cached_file(
+            str(source), name, cache_dir=cache_dir, _raise_exceptions_for_missing_entries=False
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{source} is neither a directory nor a model that the hub can give: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    return Path(found) if found else None
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """The JSON object in `path`; raises UserError naming the file and the line that is wrong."""
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path}, line {error.lineno}: not valid JSON ({error.msg}); the file is incomplete or "
+            "was edited by hand: restore it, or train again"
+        ) from error
+    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise UserError(f"{path}: not a JSON text in UTF-8") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: holds {type(value).__name__}, expected an object {{...}}")
+    return value
+
+
+def load_config(source: str | Path, cache_dir: str | None = None, **overrides: Any) -> ElbertConfig:
+    """ElbertConfig from a `config.json`, given its path, its directory or a hub name.
+
+    A plain ALBERT configuration gets ELBERT's defaults; a BERT configuration becomes the ALBERT
+    with untied layers. `overrides` replace keys of the file. Raises UserError naming the file.
+    """
+    path = Path(source) if Path(source).is_file() else find_file(source, "config.json", cache_dir)
+    if path is None:
+        raise UserError(f"{source} holds no config.json; give its path with --config_name")
+    values = read_json(path)
+    if values.get("model_type") == "bert":
+        values["num_hidden_groups"] = values.get("num_hidden_layers")
+        values["embedding_size"] = values.get("hidden_size")
+    values = {k: v for k, v in {**values, **overrides}.items() if k not in ORIGIN_KEYS}
+    try:
+        return ElbertConfig(**values)
+    except (UserError, StrictDataclassError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: {reason}") from error
+
+
+def read_weights(source: str | Path, cache_dir: str | None = None) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint by name; raises UserError when there are none to read."""
+    for name in WEIGHT_FILES:
+        path = find_file(source, name, cache_dir)
+        if path is None:
+            continue
+        if not name.endswith(".index.json"):
+            return read_tensor_file(path)
+        shards = sorted(set(read_json(path).get("weight_map", {}).values()))
+        tensors = {}
+        for shard in shards:
+            shard_path = find_file(source, Path(shard).name, cache_dir)
+            if shard_path is None:
+                raise UserError(f"{path} names {shard}, which is missing")
+            tensors.update(read_tensor_file(shard_path))
+        return tensors
+    raise UserError(
+        f"no weights in {source}: looked for {', '.join(WEIGHT_FILES)}. Give a directory with "
+        "pre-trained weights (TensorFlow checkpoints: convert them first with "
+        "convert_albert_original_tf_checkpoint_to_pytorch.py), or --from_scratch"
+    )
+
+
+def read_tensor_file(path: Path) -> dict[str, torch.Tensor]:
+    """Tensors of a .safetensors or .bin file. A .bin is read as tensors only: no code is run."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path} holds something other than tensors, which could run code: refused. "
+            "Ask its author for a safetensors file"
+        ) from error
+    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError) as error:
+        raise UserError(f"{path} is damaged or not a checkpoint: {error}") from error
+    if not isinstance(loaded, dict) or not all(
+        isinstance(tensor, torch.Tensor) for tensor in loaded.values()
+    ):
+        raise UserError(f"{path} is not a state dict (tensors by name)")
+    return dict(loaded)
+
+
+def suite_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors under this suite's names (DESIGN: the published ones, `albert.*`).
+
+    Raises UserError for weights that are neither ALBERT's nor BERT's.
+    """
+    tensors = {modern_name(name): tensor for name, tensor in tensors.items()}
+    if any(".attention.self.query." in name for name in tensors):
+        return bert_as_albert(tensors)
+    if not any(name.endswith("embedding_hidden_mapping_in.weight") for name in tensors):
+        raise UserError(
+            "the weights are neither ALBERT's nor BERT's; their first tensors are "
+            + ", ".join(sorted(tensors)[:4])
+        )
+    return {
+        f"albert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name: t
+        for name, t in tensors.items()
+    }
+
+
+def modern_name(name: str) -> str:
+    """Undo `module.` of DataParallel and TensorFlow's gamma/beta."""
+    name = name.removeprefix("module.")
+    return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+
+
+def bert_as_albert(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """BERT's tensors as one ALBERT layer group a layer."""
+    renamed = {}
+    for full_name, tensor in tensors.items():
+        name = full_name.removeprefix("bert.")
+        layer = re.match(r"encoder\.layer\.(\d+)\.", name)
+        if layer:
+            inner = name[layer.end() :]
+            for old, new in BERT_NAMES:
+                if inner.startswith(old + "."):
+                    inner = new + inner[len(old) :]
+                    break
+            name = f"albert.encoder.albert_layer_groups.{layer[1]}.albert_layers.0.{inner}"
+        elif name.startswith("embeddings."):
+            name = f"albert.{name}"
+        elif name.startswith("pooler.dense."):
+            name = f"albert.pooler.{name.removeprefix('pooler.dense.')}"
+        renamed[name] = tensor
+    size = tensors_of_words(renamed).shape[1]
+    renamed["albert.encoder.embedding_hidden_mapping_in.weight"] = torch.eye(size)
+    renamed["albert.encoder.embedding_hidden_mapping_in.bias"] = torch.zeros(size)
+    return renamed
+
+
+def tensors_of_words(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    words = tensors.get("albert.embeddings.word_embeddings.weight")
+    if words is None:
+        raise UserError("the weights hold no word embeddings")
+    return words
+
+
+@dataclass
+class LoadReport:
+    """What became of a checkpoint's tensors, by name."""
+
+    source: str
+    loaded: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    initialised: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Three lines for the user."""
+        return [
+            f"Weights loaded from {self.source}: {len(self.loaded)} tensors",
+            f"Weights ignored: {in_brief(self.ignored)}",
+            f"Weights newly initialised: {in_brief(self.initialised)}",
+        ]
+
+
+def in_brief(names: Iterable[str]) -> str:
+    names = sorted(names)
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return (", ".join(names[:6]) or "none") + more
+
+
+def load_pretrained(
+    source: str | Path, config: ElbertConfig | None = None, cache_dir: str | None = None
+) -> tuple[ElbertForSequenceClassification, LoadReport]:
+    """An ELBERT with the weights of `source` (see the module's docstring), and what was loaded.
+
+    `config` defaults to the source's own. Raises UserError when the weights have another shape
+    than the configuration asks for, or none of a layer's weights are there.
+    """
+    config = config or load_config(source, cache_dir)
+    model = ElbertForSequenceClassification(config)
+    wanted = model.state_dict()
+    try:
+        tensors = suite_names(read_weights(source, cache_dir))
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from error
+    adopt_classifier(tensors, wanted)
+    report = LoadReport(str(source))
+    report.loaded = [name for name in wanted if name in tensors]
+    report.ignored = [name for name in tensors if name not in wanted]
+    report.initialised = [name for name in wanted if name not in tensors]
+    check_tensors(source, wanted, tensors, report)
+    with torch.no_grad():
+        for name in report.loaded:
+            wanted[name].copy_(tensors[name])
+    return model, report
+
+
+def adopt_classifier(tensors: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    """A fine-tuned AlbertForSequenceClassification's classifier becomes the shared exit's."""
+    for part in ("weight", "bias"):
+        old, new = f"classifier.{part}", f"albert.encoder.exit_out_layer.classifier.{part}"
+        if old in tensors and new in wanted and tensors[old].shape == wanted[new].shape:
+            tensors.setdefault(new, tensors.pop(old))
+
+
+def check_tensors(
+    source: str | Path,
+    wanted: dict[str, torch.Tensor],
+    tensors: dict[str, torch.Tensor],
+    report: LoadReport,
+) -> None:
+    for name in report.loaded:
+        found, expected = tuple(tensors[name].shape), tuple(wanted[name].shape)
+        if found != expected:
+            raise UserError(
+                f"{source}: {name} has shape {found}, the configuration asks for {expected}; "
+                "is the config.json of another model, or the task one of another number of labels?"
+            )
+    lost = [name for name in report.initialised if name.startswith(BACKBONE)]
+    if lost:
+        raise UserError(
+            f"{source}: no weights for {in_brief(lost)}, which the configuration asks for; "
+            "compare num_hidden_groups and inner_group_num with the checkpoint's own config.json"
+        )
+
+
+def load_tokenizer(
+    source: str | Path, do_lower_case: bool = True, cache_dir: str | None = None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer beside a checkpoint: one saved whole, ALBERT's spiece.model, or a vocab.txt.
+
+    A tokenizer saved whole (`tokenizer.json`) keeps its own casing. Raises UserError when there
+    is none.
+    """
+    whole = ("tokenizer.json", "tokenizer_config.json")
+    if all(find_file(source, name, cache_dir) for name in whole):
+        return AutoTokenizer.from_pretrained(str(source), cache_dir=cache_dir)
+    for name, kind in (("spiece.model", AlbertTokenizer), ("vocab.txt", BertTokenizer)):
+        if find_file(source, name, cache_dir):
+            return kind.from_pretrained(
+                str(source), do_lower_case=do_lower_case, cache_dir=cache_dir
+            )
+    raise UserError(
+        f"no tokenizer in {source}: looked for tokenizer.json, spiece.model and vocab.txt; "
+        "give its directory with --tokenizer_name"
+    )
+
+
+def apply_exit_config(config: ElbertConfig, model_dir: str | Path) -> dict[str, Any]:
+    """Override `config`'s exit keys by those of the file that `exit_config_path` names.
+
+    A relative path is relative to `model_dir`. No path, an empty file and `{}` override nothing; a
+    path to nothing is one warning, since published configs carry their author's paths. Returns
+    the overrides. Raises UserError for an unknown key or a value out of range.
+    """
+    if not config.exit_config_path:
+        return {}
+    path = Path(model_dir) / config.exit_config_path
+    if not path.exists():
+        logger.warning("exit_config_path %s does not exist: no overrides", path)
+        return {}
+    if path.is_file() and not path.read_bytes().strip():
+        return {}
+    overrides = {}
+    for name, value in read_json(path).items():
+        if name in EXIT_KEYS:
+            try:
+                overrides[name] = checked(name, value)
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from error
+        elif name not in ELBERT_KEYS and name not in INERT_KEYS:
+            raise UserError(
+                f"{path}: unknown key {name} = {value!r}; " + nearest_names(name, list(EXIT_KEYS))
+            )
+    before = config.exit_keys()
+    config.update(overrides)
+    try:
+        ExitRule.from_config(config)
+    except UserError as error:
+        config.update(before)
+        raise UserError(f"{path}: {error}") from error
+    return overrides

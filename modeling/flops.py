@@ -1,0 +1,43 @@
+"""Floating-point operations of the parts of a model: two for each multiply-add of a matrix product.
+
+Element-wise work (norms, activations, softmax) is left out, as is usual: it is below 1% at the
+published sizes.
+"""
+
+from .configuration import ElbertConfig
+
+
+def layer_pass_flops(config: ElbertConfig, length: int) -> int:
+    """One layer pass over a text of `length` tokens."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    projections = 4 * hidden * hidden * length  # query, key, value, output
+    attention = 2 * hidden * length * length  # scores, and the weighted sum of values
+    feed_forward = 2 * hidden * inner * length
+    return 2 * (projections + attention + feed_forward) * config.inner_group_num
+
+
+def embedding_flops(config: ElbertConfig, length: int) -> int:
+    """The mapping from embedding to hidden size."""
+    return 2 * config.embedding_size * config.hidden_size * length
+
+
+def exit_flops(config: ElbertConfig) -> int:
+    """One exit check of one text: pooler and classifier."""
+    pooler = config.hidden_size * config.fc_size1
+    if config.use_fc2:
+        return 2 * (
+            pooler + config.fc_size1 * config.fc_size2 + config.fc_size2 * config.num_labels
+        )
+    return 2 * (pooler + config.fc_size1 * config.num_labels)
+
+
+def early_exit_flops(config: ElbertConfig, length: int, exit_layer: int) -> int:
+    """A text that exits after `exit_layer` passes, with a check after each."""
+    per_layer = layer_pass_flops(config, length) + exit_flops(config)
+    return embedding_flops(config, length) + exit_layer * per_layer
+
+
+def full_depth_flops(config: ElbertConfig, length: int) -> int:
+    """A text through all layers, classified once at the end: what a model without exits does."""
+    layers = config.num_hidden_layers * layer_pass_flops(config, length)
+    return embedding_flops(config, length) + layers + exit_flops(config)

@@ -1,0 +1,532 @@
+"""Fine-tune, evaluate and predict on GLUE with an exit after every layer.
+
+Train:
+
+    python ./run_glue.py --model_type albert --task_name RTE --do_train --do_lower_case \\
+        --data_dir $GLUE_DIR/RTE --model_name_or_path $W_DIR --config_name $W_DIR \\
+        --output_dir $OUT_DIR/RTE --overwrite_output_dir --max_seq_length 128 \\
+        --per_gpu_train_batch_size 32 --learning_rate 3e-5 --num_train_epochs 3.0
+
+Evaluate with early exit, one example at a time:
+
+    python ./run_glue.py --model_type albert --task_name RTE --do_eval --do_lower_case \\
+        --data_dir $GLUE_DIR/RTE --model_name_or_path $W_DIR --output_dir $OUT_DIR/RTE \\
+        --per_gpu_eval_batch_size 1 --out_mode one
+
+`--do_predict` writes the files for gluebenchmark.com. The user's own task: `--train_file`,
+`--validation_file`, `--test_file` with columns sentence1[,sentence2],label.
+"""
+
+import argparse
+import itertools
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging as hf_logging
+
+from change_config import typed_value
+from evaluation import (
+    environment,
+    labels_of,
+    layer_curve,
+    predictions_of,
+    predictions_table,
+    print_results,
+    record_all_exits,
+    run_early_exit,
+    summarise,
+    to_device,
+    write_reports,
+)
+from features import Features, cache_path, collate, encode, epoch_batches
+from figures import exits_figure, save_figure
+from files import run_script, write_text
+from glue_tasks import (
+    Task,
+    custom_task,
+    evaluation_tasks,
+    get_task,
+    prediction_tasks,
+    primary_metric,
+    read_examples,
+    write_submission,
+)
+from modeling import (
+    ElbertConfig,
+    ElbertForSequenceClassification,
+    UserError,
+    apply_exit_config,
+    load_config,
+    load_pretrained,
+    load_tokenizer,
+)
+from modeling.configuration import ELBERT_KEYS, nearest_names
+from training import (
+    begin_training,
+    check_finished,
+    check_loss,
+    checkpoint_step,
+    checkpoints_of,
+    clipped_parameters,
+    finish_training,
+    make_optimizer,
+    make_schedule,
+    save_model,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_published_flags(parser)
+    add_new_flags(parser)
+    args = parser.parse_args()
+    if args.local_rank >= 0:
+        # Old launchers pass the rank as a flag, accelerate reads it from the environment.
+        os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
+    if not (args.do_train or args.do_eval or args.do_predict):
+        raise UserError("nothing to do: give --do_train, --do_eval or --do_predict")
+    if args.fp16 and args.bf16:
+        raise UserError("--fp16 and --bf16 exclude each other")
+    return args
+
+
+def add_published_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--out_mode",
+        default="all",
+        choices=("one", "all"),
+        help="eval_results.txt: one overwrites it, all appends a row",
+    )
+    add("--data_dir", help="folder with the task's .tsv files")
+    add("--model_type", required=True, choices=("albert",), type=str.lower)
+    add("--model_name_or_path", required=True, help="folder or hub name of pre-trained weights")
+    add("--task_name", help="GLUE task, e.g. RTE")
+    add("--output_dir", required=True, help="where the trained model and the results go")
+    add("--config_name", default="", help="config.json or its folder, if not the weights' own")
+    add("--tokenizer_name", default="", help="folder of the tokenizer, if not the weights' own")
+    add("--cache_dir", default="", help="where models from the hub are kept")
+    add("--max_seq_length", default=128, type=int, help="longer texts are truncated")
+    add("--do_train", action="store_true")
+    add("--do_eval", action="store_true", help="evaluate on the dev set with early exit")
+    add(
+        "--evaluate_during_training",
+        action="store_true",
+        help="dev metric of every layer at each logging step",
+    )
+    add("--do_lower_case", action="store_true", help="for uncased models")
+    add("--per_gpu_train_batch_size", default=8, type=int)
+    add("--per_gpu_eval_batch_size", default=8, type=int)
+    add("--gradient_accumulation_steps", default=1, type=int)
+    add("--learning_rate", default=5e-5, type=float)
+    add("--weight_decay", default=0.0, type=float)
+    add("--adam_epsilon", default=1e-8, type=float)
+    add("--max_grad_norm", default=1.0, type=float)
+    add("--num_train_epochs", default=3.0, type=float)
+    add("--max_steps", default=-1, type=int, help="if > 0, instead of --num_train_epochs")
+    add("--warmup_steps", default=0, type=int)
+    add("--logging_steps", default=100, type=int)
+    add("--save_steps", default=5000, type=int, help="checkpoint every so many steps; 0: none")
+    add("--eval_all_checkpoints", action="store_true", help="also every checkpoint-STEP")
+    add("--no_cuda", action="store_true", help="stay on the CPU")
+    add("--overwrite_output_dir", action="store_true")
+    add("--overwrite_cache", action="store_true", help="tokenise anew")
+    add("--seed", default=42, type=int)
+    add("--fp16", action="store_true", help="mixed precision in training (CUDA)")
+    add(
+        "--fp16_opt_level",
+        default="O1",
+        choices=("O0", "O1", "O2", "O3"),
+        help="of --fp16: O0 is float32, all others are PyTorch's mixed precision",
+    )
+    add("--local_rank", default=-1, type=int, help="set by old launchers")
+
+
+def add_new_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--do_predict", action="store_true", help="answer the test set; GLUE submission files")
+    add("--bf16", action="store_true", help="bfloat16 mixed precision in training")
+    add("--from_scratch", action="store_true", help="start from random weights")
+    add("--max_train_samples", type=int, help="use only the first so many")
+    add("--max_eval_samples", type=int, help="use only the first so many")
+    add("--train_file", help="CSV, TSV or JSON lines with sentence1[,sentence2],label")
+    add("--validation_file")
+    add("--test_file")
+    add(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override keys of the configuration when training, e.g. pooler_input=mean",
+    )
+
+
+def make_accelerator(args: argparse.Namespace) -> Accelerator:
+    precision = "no"
+    if args.bf16:
+        precision = "bf16"
+    elif args.fp16 and args.fp16_opt_level != "O0":
+        precision = "fp16"
+    try:
+        return Accelerator(
+            cpu=args.no_cuda,
+            mixed_precision=precision,
+            gradient_accumulation_steps=args.gradient_accumulation_steps,
+        )
+    except ValueError as error:
+        raise UserError(f"mixed precision {precision}: {error}; on a CPU use --bf16") from error
+
+
+def find_task(args: argparse.Namespace) -> Task:
+    """The GLUE task, or the user's own from its files (labels as the trained model has them)."""
+    if not (args.train_file or args.validation_file or args.test_file):
+        if not args.task_name:
+            raise UserError("--task_name is missing; give one of GLUE's, or your own --train_file")
+        if not args.data_dir:
+            raise UserError("--data_dir is missing: the folder with the task's .tsv files")
+        return get_task(args.task_name)
+    labels = None
+    if not args.do_train:
+        config = load_config(args.output_dir)
+        labels = [] if config.num_labels == 1 else list(config.id2label.values())
+    return custom_task(args.train_file, args.validation_file, args.test_file, labels)
+
+
+def check_output_dir(args: argparse.Namespace) -> None:
+    directory = Path(args.output_dir)
+    if not args.do_train:
+        check_finished(directory)
+        return
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"--output_dir {directory} is a file")
+    if directory.exists() and any(directory.iterdir()) and not args.overwrite_output_dir:
+        raise UserError(
+            f"--output_dir {directory} exists and is not empty; add --overwrite_output_dir to train"
+            " into it all the same, or choose another"
+        )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output_dir {directory} cannot be made: {error.strerror}") from error
+    if not os.access(directory, os.W_OK):
+        raise UserError(f"--output_dir {directory} cannot be written")
+
+
+def overrides_of(args: argparse.Namespace) -> dict:
+    """The KEY=VALUE pairs of --set, typed."""
+    values = {}
+    for pair in args.set:
+        key, equals, text = pair.partition("=")
+        if not equals or key not in ELBERT_KEYS:
+            raise UserError(f"--set {pair}: {nearest_names(key, list(ELBERT_KEYS))}")
+        values[key] = typed_value(Path("--set"), key, text, {})
+    return values
+
+
+def training_config(args: argparse.Namespace, task: Task) -> ElbertConfig:
+    labels = dict(enumerate(task.labels)) if task.labels else {0: "score"}
+    return load_config(
+        args.config_name or args.model_name_or_path,
+        args.cache_dir or None,
+        id2label=labels,
+        label2id={label: i for i, label in labels.items()},
+        num_labels=task.num_labels,
+        finetuning_task=task.name,
+        **overrides_of(args),
+    )
+
+
+def load_for_training(
+    args: argparse.Namespace, task: Task
+) -> tuple[ElbertForSequenceClassification, PreTrainedTokenizerBase]:
+    config = training_config(args, task)
+    source = args.tokenizer_name or args.model_name_or_path
+    tokenizer = load_tokenizer(source, args.do_lower_case, args.cache_dir or None)
+    if len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"{source}: the tokenizer has {len(tokenizer)} pieces, vocab_size is"
+            f" {config.vocab_size}"
+        )
+    if not 3 <= args.max_seq_length <= config.max_position_embeddings:
+        raise UserError(
+            f"--max_seq_length {args.max_seq_length}: allowed is 3 to max_position_embeddings = "
+            f"{config.max_position_embeddings}"
+        )
+    if args.from_scratch:
+        logger.info("Weights newly initialised: all (--from_scratch)")
+        return ElbertForSequenceClassification(config), tokenizer
+    model, report = load_pretrained(args.model_name_or_path, config, args.cache_dir or None)
+    for line in report.lines():
+        logger.info(line)
+    return model, tokenizer
+
+
+def load_features(
+    args: argparse.Namespace,
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    split: str,
+    limit: int | None,
+) -> tuple[list, Features]:
+    """Examples of a split and their tokens; only whole GLUE splits are cached."""
+    examples = read_examples(task, args.data_dir or ".", split, limit)
+    cache = None
+    if args.data_dir and limit is None:
+        model = args.model_name_or_path
+        cache = cache_path(args.data_dir, split, model, args.max_seq_length, task.name)
+    return examples, encode(examples, tokenizer, args.max_seq_length, cache, args.overwrite_cache)
+
+
+class TrainingLog:
+    """Progress bar, TensorBoard and the published JSON lines of a training run."""
+
+    def __init__(self, args: argparse.Namespace, accelerator: Accelerator, total: int) -> None:
+        self.args, self.main = args, accelerator.is_main_process
+        self.bar = tqdm(total=total, desc="Training", unit="step", disable=not self.main)
+        self.writer = SummaryWriter(str(Path(args.output_dir) / "runs")) if self.main else None
+        self.losses: list[float] = []
+
+    def step(self, step: int, learning_rate: float, model: ElbertForSequenceClassification) -> bool:
+        """After an optimiser step; returns whether a logging step was due."""
+        self.bar.update()
+        self.bar.set_postfix(loss=f"{self.losses[-1]:.4f}", lr=f"{learning_rate:.2e}")
+        if not self.main or self.args.logging_steps <= 0 or step % self.args.logging_steps:
+            return False
+        values = {"learning_rate": learning_rate, "loss": sum(self.losses) / len(self.losses)}
+        self.losses = []
+        self.scalars(values, step)
+        self.bar.write(json.dumps({**values, "step": step}))
+        if model.exit_weights is not None:
+            weights = model.exit_weights.detach().sigmoid().tolist()
+            self.scalars({f"exit_weight/{i}": w for i, w in enumerate(weights, 1)}, step)
+        return True
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.bar.close()
+        if self.writer:
+            self.writer.close()
+
+
+def train(
+    args: argparse.Namespace,
+    accelerator: Accelerator,
+    task: Task,
+    model: ElbertForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Minimise the joint loss of all exits; the trained model ends in --output_dir."""
+    _, features = load_features(args, task, tokenizer, "train", args.max_train_samples)
+    dev = None
+    if args.evaluate_during_training:
+        _, dev = load_features(args, task, tokenizer, "dev", args.max_eval_samples)
+    batch_size = args.per_gpu_train_batch_size * accelerator.num_processes
+    batches = -(-len(features.lengths) // batch_size)
+    total = max(1, int(batches * args.num_train_epochs) // args.gradient_accumulation_steps)
+    if args.max_steps > 0:
+        total = args.max_steps
+    logger.info("***** Running training *****")
+    logger.info("  Num examples = %d", len(features.lengths))
+    logger.info("  Total train batch size = %d", batch_size * args.gradient_accumulation_steps)
+    logger.info("  Total optimization steps = %d", total)
+    if accelerator.is_main_process:
+        begin_training(args.output_dir, vars(args))
+    log = TrainingLog(args, accelerator, total)
+    for step in optimise(args, accelerator, model, features, tokenizer.pad_token_id, total, log):
+        due = args.logging_steps > 0 and step % args.logging_steps == 0
+        if due and dev and accelerator.is_main_process:
+            all_logits = record_all_exits(model, dev, tokenizer.pad_token_id)
+            curve = layer_curve(task, all_logits, labels_of(dev))
+            name = primary_metric(task)
+            log.scalars({f"eval_{name}/layer_{i}": v for i, v in enumerate(curve, 1)}, step)
+            tqdm.write(json.dumps({f"eval_{name}_per_layer": curve, "step": step}))
+        if args.save_steps > 0 and step % args.save_steps == 0 and accelerator.is_main_process:
+            save_model(Path(args.output_dir) / f"checkpoint-{step}", model, tokenizer)
+    log.close()
+    if accelerator.is_main_process:
+        save_model(args.output_dir, model, tokenizer)
+        finish_training(args.output_dir)
+    accelerator.wait_for_everyone()
+
+
+def optimise(
+    args: argparse.Namespace,
+    accelerator: Accelerator,
+    model: ElbertForSequenceClassification,
+    features: Features,
+    pad_token_id: int,
+    total: int,
+    log: TrainingLog,
+) -> Iterator[int]:
+    """Take `total` optimiser steps, yielding the number of each when it is done."""
+    optimizer = make_optimizer(model, args.learning_rate, args.weight_decay, args.adam_epsilon)
+    schedule = make_schedule(optimizer, args.warmup_steps, total)
+    wrapped, optimizer = accelerator.prepare(model, optimizer)
+    batch_size = args.per_gpu_train_batch_size * accelerator.num_processes
+    step = 0
+    for epoch in itertools.count():
+        for rows in epoch_batches(features.lengths, batch_size, args.seed, epoch):
+            # Every process takes part in a step: one without rows of its own repeats one.
+            mine = rows[accelerator.process_index :: accelerator.num_processes] or rows[:1]
+            batch = to_device(collate(features, mine, pad_token_id), accelerator.device)
+            wrapped.train()
+            with accelerator.accumulate(wrapped):
+                loss = wrapped(**batch).loss
+                log.losses.append(loss.item())
+                rate = schedule.get_last_lr()[0]
+                check_loss(log.losses[-1], step + 1, rate, args.output_dir)
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(clipped_parameters(optimizer), args.max_grad_norm)
+                optimizer.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                schedule.step()
+                step += 1
+                log.step(step, rate, model)
+                yield step
+                if step == total:
+                    return
+
+
+def evaluate(
+    args: argparse.Namespace,
+    model: ElbertForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    directory: Path,
+    prefix: str = "",
+) -> None:
+    """Early-exit evaluation on a dev set: prints the published lines, writes the reports."""
+    examples, features = load_features(args, task, tokenizer, "dev", args.max_eval_samples)
+    logger.info("***** Running evaluation %s *****", prefix)
+    logger.info("  Num examples = %d", len(examples))
+    logger.info("  Batch size = %d", args.per_gpu_eval_batch_size)
+    pad = tokenizer.pad_token_id
+    record = run_early_exit(model, features, args.per_gpu_eval_batch_size, pad)
+    summary = summarise(model, task, features, record)
+    summary["batch_size"] = args.per_gpu_eval_batch_size
+    summary["environment"] = environment(model.device)
+    all_logits = record_all_exits(model, features, pad)
+    metric, curve = primary_metric(task), layer_curve(task, all_logits, labels_of(features))
+    summary[f"{metric}_per_layer"] = curve
+    write_reports(
+        directory / prefix,
+        statistics_folder(args, model.config, task),
+        summary,
+        features,
+        record,
+        all_logits,
+        args.out_mode,
+    )
+    figure = exits_figure(
+        summary["exits_per_layer"], curve, metric, summary["computation_cost"], task.name
+    )
+    save_figure(figure, directory / prefix / "exits.png")
+    print_results(summary, prefix)
+
+
+def statistics_folder(args: argparse.Namespace, config: ElbertConfig, task: Task) -> Path:
+    """`my_out_dir`/model/task, relative to the model; beside the results if it cannot be made."""
+    folder = Path(args.output_dir) / config.my_out_dir / config.model_name / task.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fallback = Path(args.output_dir) / "stat_out" / config.model_name / task.name
+        logger.warning("my_out_dir %s: %s; using %s", folder, error.strerror, fallback)
+        return fallback
+    return folder
+
+
+def predict(
+    args: argparse.Namespace,
+    model: ElbertForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+) -> None:
+    """Answer the test sets of `task`: the official GLUE files, and predictions.tsv with details."""
+    for part in prediction_tasks(task, args.data_dir or "."):
+        examples, features = load_features(args, part, tokenizer, "test", None)
+        record = run_early_exit(
+            model, features, args.per_gpu_eval_batch_size, tokenizer.pad_token_id
+        )
+        path = write_submission(part, examples, predictions_of(record.logits), args.output_dir)
+        name = "predictions.tsv" if part.name == task.name else f"predictions-{part.name}.tsv"
+        details = Path(args.output_dir) / name
+        write_text(details, predictions_table(part, examples, record))
+        print(f"{len(examples)} predictions: {path}, {details}")
+
+
+def load_trained(
+    args: argparse.Namespace, directory: Path, task: Task, device: torch.device
+) -> tuple[ElbertForSequenceClassification, PreTrainedTokenizerBase]:
+    """A trained model with its exit overrides; raises UserError if it is of another task."""
+    model, _ = load_pretrained(directory)
+    trained_on = getattr(model.config, "finetuning_task", task.name)
+    if trained_on != task.name or model.config.num_labels != task.num_labels:
+        raise UserError(
+            f"{directory} was trained on {trained_on} ({model.config.num_labels} labels), not on "
+            f"{task.name} ({task.num_labels} labels)"
+        )
+    overrides = apply_exit_config(model.config, directory)
+    if overrides:
+        logger.info("exit keys overridden by %s: %s", model.config.exit_config_path, overrides)
+    return model.to(device).eval(), load_tokenizer(directory, args.do_lower_case)
+
+
+def main() -> None:
+    args = parse_args()
+    accelerator = make_accelerator(args)
+    logging.basicConfig(
+        format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",
+        datefmt="%m/%d/%Y %H:%M:%S",
+        level=logging.INFO if accelerator.is_main_process else logging.WARNING,
+        stream=sys.stdout,
+    )
+    logging.getLogger("filelock").setLevel(logging.WARNING)
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
+    check_output_dir(args)
+    set_seed(args.seed)
+    task = find_task(args)
+    if args.do_train:
+        model, tokenizer = load_for_training(args, task)
+        train(args, accelerator, task, model, tokenizer)
+    # Evaluation and prediction are the main process's, as published.
+    if not accelerator.is_main_process:
+        return
+    directory = Path(args.output_dir)
+    if args.do_eval:
+        checkpoints = [directory]
+        if args.eval_all_checkpoints:
+            checkpoints = sorted(checkpoints_of(directory), key=checkpoint_step) + checkpoints
+        for checkpoint in checkpoints:
+            model, tokenizer = load_trained(args, checkpoint, task, accelerator.device)
+            prefix = "" if checkpoint == directory else checkpoint.name
+            for part, suffix in evaluation_tasks(task):
+                results = directory.with_name(directory.name + suffix)
+                evaluate(args, model, tokenizer, part, results, prefix)
+    if args.do_predict:
+        model, tokenizer = load_trained(args, directory, task, accelerator.device)
+        predict(args, model, tokenizer, task)
+
+
+if __name__ == "__main__":
+    run_script(main)
