@@ -4,7 +4,7 @@ import csv
 import io
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from features import Features, collate, sorted_batches
 from files import write_json, write_text
 from glue_tasks import Example, Task, compute_metrics, label_text, primary_metric
 from modeling import ElbertForSequenceClassification, UserError
+from modeling.depth_batching import Answer, DepthBatcher
 from modeling.exits import exit_scores, normalised_entropy
 from modeling.flops import early_exit_flops, full_depth_flops
 
@@ -28,40 +29,54 @@ class Record(NamedTuple):
 
     logits: torch.Tensor  # (examples, num_labels), of the exit taken
     exit_layer: torch.Tensor  # (examples,), 1-based
-    seconds: torch.Tensor  # (examples,), from the call that holds the example to its answer
+    seconds: torch.Tensor  # (examples,), from the start of the example to its answer
 
 
 def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-@torch.inference_mode()
 def run_early_exit(
     model: ElbertForSequenceClassification, features: Features, batch_size: int, pad_token_id: int
 ) -> Record:
     """Answer every example with early exit.
 
-    Batch size 1, the reporting default, goes in input order and never pads; larger batches hold
-    neighbours in length. The answers are the same.
+    Batch size 1, the reporting default, goes in input order and never pads; above it, `batch_size`
+    slots are kept full by depth batching. The answers are the same.
     """
     count = len(features.input_ids)
-    logits = torch.empty(count, model.config.num_labels)
-    exit_layer = torch.empty(count, dtype=torch.long)
-    seconds = torch.empty(count, dtype=torch.double)
-    if batch_size == 1:
-        batches = [[row] for row in range(count)]
-    else:
-        batches = list(sorted_batches(features.lengths, batch_size))
+    record = Record(
+        torch.empty(count, model.config.num_labels),
+        torch.empty(count, dtype=torch.long),
+        torch.empty(count, dtype=torch.double),
+    )
     model.eval()
-    for rows in tqdm(batches, desc="Evaluating", unit="batch"):
-        batch = to_device(collate(features, rows, pad_token_id), model.device)
+    if batch_size == 1:
+        answers = one_by_one(model, features, pad_token_id)
+    else:
+        batcher = DepthBatcher(model, slots=batch_size, pad_token_id=pad_token_id)
+        batcher.submit(zip(features.input_ids, features.token_type_ids, strict=True))
+        answers = batcher.answers()
+    for answer in tqdm(answers, desc="Evaluating", unit="example", total=count):
+        record.logits[answer.row] = answer.logits
+        record.exit_layer[answer.row] = answer.exit_layer
+        record.seconds[answer.row] = answer.seconds
+    return record
+
+
+@torch.inference_mode()
+def one_by_one(
+    model: ElbertForSequenceClassification, features: Features, pad_token_id: int
+) -> Iterator[Answer]:
+    """Every example alone, without padding; `seconds` is the whole call."""
+    for row in range(len(features.input_ids)):
+        batch = to_device(collate(features, [row], pad_token_id), model.device)
         batch.pop("labels", None)
         start = time.perf_counter()
         out = model(**batch)
-        exit_layer[rows] = out.exit_layer.cpu()  # waits for the device
-        seconds[rows] = time.perf_counter() - start
-        logits[rows] = out.logits.cpu()
-    return Record(logits, exit_layer, seconds)
+        exit_layer = int(out.exit_layer)  # waits for the device
+        seconds = time.perf_counter() - start
+        yield Answer(row, out.logits[0].cpu(), exit_layer, seconds)
 
 
 @torch.inference_mode()
@@ -175,7 +190,8 @@ def layer_table(
 ) -> str:
     """CSV with loss, entropy and accuracy of every layer.
 
-    Over all samples, or over those that exit at the layer (`exits_only`). Regression has neither entropy nor accuracy: these fields stay empty.
+    Over all samples, or over those that exit at the layer (`exits_only`). Regression has neither
+    entropy nor accuracy: these fields stay empty.
     """
     regression = all_logits.shape[-1] == 1
     rows = []

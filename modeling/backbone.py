@@ -5,6 +5,8 @@ callers decide how often `layer_pass` runs, and for whom.
 """
 
 import math
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -36,27 +38,36 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         return self.dropout(self.LayerNorm(embedded))
 
 
-class FusedQKV:
-    """Query, key and value projections in one, kept while the weights stay as they are."""
+class Derived:
+    """Something computed from parameters, kept while they stay as they are."""
 
     def __init__(self) -> None:
         self.stamp: tuple = ()
-        self.tensors: tuple[torch.Tensor, torch.Tensor] = ()
+        self.value: Any = None
 
-    def __call__(self, *layers: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns weight (3·hidden, hidden) and bias (3·hidden,)."""
-        parameters = [p for layer in layers for p in (layer.weight, layer.bias)]
-        if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
-            return self.concatenate(layers)
-        # An optimiser step or a loaded checkpoint raises _version; a move changes the address.
-        stamp = tuple((p.data_ptr(), p._version) for p in parameters)
+    def __call__(self, parameters: Iterable[nn.Parameter], make: Callable[[], Any]) -> Any:
+        """`make()`, or what it gave when the parameters were last the same.
+
+        Writing into `parameter.data` goes unseen; an optimiser step, a loaded checkpoint and a
+        move to another device or type do not.
+        """
+        parameters = list(parameters)
+        learning = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+        # Tensors made in inference mode count no versions, and the compiler folds constants itself.
+        if learning or torch.compiler.is_compiling() or any(p.is_inference() for p in parameters):
+            return make()
+        # What is made in inference mode cannot serve a backward pass outside it.
+        stamp = (
+            torch.is_inference_mode_enabled(),
+            *((p.data_ptr(), p._version) for p in parameters),
+        )
         if stamp != self.stamp:
-            self.stamp, self.tensors = stamp, self.concatenate(layers)
-        return self.tensors
+            self.stamp, self.value = stamp, make()
+        return self.value
 
-    @staticmethod
-    def concatenate(layers: tuple[nn.Linear, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.cat([x.weight for x in layers]), torch.cat([x.bias for x in layers])
+    def __reduce__(self) -> tuple:
+        """Copies and pickles start empty: packed weights are this process's alone."""
+        return Derived, ()
 
 
 # Which of the fused projections: `parts` of SelfAttention.project.
@@ -81,14 +92,22 @@ class SelfAttention(nn.Module):
         self.dense = nn.Linear(hidden, hidden)
         self.attention_dropout = config.attention_probs_dropout_prob
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.fused_qkv = FusedQKV()
+        self.fused = Derived()
 
     def project(self, hidden: torch.Tensor, parts: slice = QUERY_KEY_VALUE) -> torch.Tensor:
         """(..., hidden) -> (..., parts·hidden): the projections asked for, side by side."""
-        weight, bias = self.fused_qkv(self.query, self.key, self.value)
+        weight, bias = self.fused_qkv()
         size = self.query.out_features
         rows = slice(parts.start * size, parts.stop * size)
         return F.linear(hidden, weight[rows], bias[rows])
+
+    def fused_qkv(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Query, key and value projections in one: weight (3·hidden, hidden), bias (3·hidden,)."""
+        layers = (self.query, self.key, self.value)
+        return self.fused(
+            (p for layer in layers for p in layer.parameters()),
+            lambda: (torch.cat([x.weight for x in layers]), torch.cat([x.bias for x in layers])),
+        )
 
     def split_heads(self, projected: torch.Tensor) -> torch.Tensor:
         """(batch, length, parts·hidden) -> (parts, batch, heads, length, head_size)."""
@@ -155,6 +174,78 @@ def eager_attention(
     return F.dropout(scores.softmax(-1), dropout) @ value
 
 
+def packs(layer: "AlbertLayer", hidden: torch.Tensor) -> bool:
+    """Whether a pass of `layer` over `hidden` can use weights in oneDNN's own layout.
+
+    That is inference on a CPU with the default attention, in one of oneDNN's types.
+    """
+    return (
+        hidden.device.type == "cpu"
+        and not torch.is_grad_enabled()
+        and not layer.training
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and type(layer.attention) is AlbertAttention
+        and layer.attention.config._attn_implementation != "eager"
+        and hidden.dtype == layer.ffn.weight.dtype
+        and hidden.dtype in PACKABLE
+    )
+
+
+PACKABLE = (
+    tuple(
+        dtype
+        for dtype, usable in (
+            (torch.float32, torch.backends.mkldnn.is_available()),
+            (torch.bfloat16, torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+            (torch.float16, torch.ops.mkldnn._is_mkldnn_fp16_supported()),
+        )
+        if usable
+    )
+    if torch.backends.mkldnn.is_available()
+    else ()
+)
+
+
+class PackedLayer:
+    """A layer's linear maps in oneDNN's blocked layout, GELU and residual sums fused into them.
+
+    The same operations that torch.compile generates when it freezes weights, without a compiler.
+    """
+
+    def __init__(self, layer: "AlbertLayer") -> None:
+        attention = layer.attention
+        self.layer = layer
+        self.qkv = self.pack(*attention.fused_qkv())
+        self.dense = self.pack(attention.dense.weight, attention.dense.bias)
+        self.ffn = self.pack(layer.ffn.weight, layer.ffn.bias)
+        self.ffn_output = self.pack(layer.ffn_output.weight, layer.ffn_output.bias)
+        # oneDNN's names of the two GELUs; other activations run as they are.
+        name = attention.config.hidden_act
+        tanh = name in ("gelu_new", "gelu_pytorch_tanh")
+        self.activation = ("gelu", [], "tanh" if tanh else "none")
+        self.fuses_activation = tanh or name == "gelu"
+
+    @staticmethod
+    def pack(weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()), bias.detach()
+
+    def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        linear, layer = torch.ops.mkldnn._linear_pointwise, self.layer
+        attention, shape = layer.attention, hidden.shape
+        flat = hidden.reshape(-1, shape[-1])
+        qkv = linear(flat, *self.qkv, "none", [], "").view(*shape[:2], -1)
+        context = attention.attend(*attention.split_heads(qkv), mask)
+        context = context.transpose(1, 2).reshape(flat.shape)
+        attended = attention.LayerNorm(linear.binary(context, flat, *self.dense, "add"))
+        if self.fuses_activation:
+            inner = linear(attended, *self.ffn, *self.activation)
+        else:
+            inner = layer.activation(linear(attended, *self.ffn, "none", [], ""))
+        output = linear.binary(inner, attended, *self.ffn_output, "add")
+        return layer.full_layer_layer_norm(output).view(shape)
+
+
 class AlbertLayer(nn.Module):
     """One layer pass: attention and feed-forward, each with residual connection and norm."""
 
@@ -167,9 +258,12 @@ class AlbertLayer(nn.Module):
         self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.activation = activation_function(config.hidden_act)
+        self.packed = Derived()
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
+        if packs(self, hidden):
+            return self.packed(self.parameters(), lambda: PackedLayer(self))(hidden, mask)
         attended = self.attention(hidden, mask)
         return self.full_layer_layer_norm(self.feed_forward(attended) + attended)
 

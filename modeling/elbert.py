@@ -126,7 +126,7 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
             labels: (batch,) class ids, or values for regression.
             output_all_exits: in eval(), run full depth and return every layer's answer too.
         """
-        hidden = self.albert.embed(input_ids, token_type_ids)
+        hidden = self.embed(input_ids, token_type_ids)
         mask = attention_mask_of(attention_mask)
         if self.training:
             all_logits = self.all_exits(hidden, mask)
@@ -136,7 +136,7 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
         all_logits = None
         if output_all_exits:
             all_logits = self.all_exits(hidden, mask)
-            exit_layer = scan(ExitRule.from_config(self.config), all_logits)
+            exit_layer = scan(self.exit_rule(), all_logits)
             logits = all_logits[exit_layer - 1, torch.arange(len(hidden), device=hidden.device)]
         else:
             logits, exit_layer = self.early_exit(hidden, mask)
@@ -160,6 +160,28 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
     def training_loss(self, all_logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
         return joint_loss(losses, self.exit_weights)
+
+    # The steps of depth, which early exit and depth batching put together.
+
+    def embed(
+        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """State at depth 0, (batch, length, hidden)."""
+        return self.albert.embed(input_ids, token_type_ids)
+
+    def group_of(self, layer: int) -> int:
+        """Number of the weights that layer `layer` (0-based) uses."""
+        return self.albert.group_of(layer)
+
+    def layer_pass(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, layer: int
+    ) -> torch.Tensor:
+        """State after layer `layer` (0-based) from the state before it."""
+        return self.albert.layer_pass(hidden, mask, layer)
+
+    def exit_rule(self) -> ExitRule:
+        """The rule as the configuration has it now."""
+        return ExitRule.from_config(self.config)
 
     def start(self, batch: int) -> dict[str, torch.Tensor]:
         """What the exit rule remembers at depth 0: tensors with the batch as first dimension."""
@@ -191,13 +213,13 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
 
         Returns logits (batch, num_labels) and exit layers (batch,).
         """
-        rule, batch = ExitRule.from_config(self.config), len(hidden)
+        rule, batch = self.exit_rule(), len(hidden)
         state = self.start(batch)
         answers = torch.empty(batch, self.config.num_labels, device=hidden.device)
         exit_layer = torch.empty(batch, dtype=torch.long, device=hidden.device)
         rows = torch.arange(batch, device=hidden.device)  # of the batch, still in `hidden`
         for layer in range(self.config.num_hidden_layers):
-            hidden = self.albert.layer_pass(hidden, mask, layer)
+            hidden = self.layer_pass(hidden, mask, layer)
             logits, done, state = self.check_exit(rule, hidden, mask, layer, state)
             answers[rows] = logits  # the last write, at the exit layer, stays
             exit_layer[rows] = layer + 1

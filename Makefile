@@ -1,0 +1,35 @@
+# make demo   train, edit a threshold and evaluate on the bundled sample (under 5 minutes)
+# make test   the test suite
+# Both make a virtual environment in .venv first.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# One thread a test process: the models are tiny, and two processes share two cores.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.PHONY: demo test test-slow lint clean
+
+.venv/run: requirements.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	touch $@
+
+.venv/dev: .venv/run requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
+	touch $@
+
+demo: .venv/run
+	PYTHON=$(BIN)/python bash ./demo.sh
+
+test: .venv/dev
+	$(PYTEST) -m "not slow and not realdata"
+
+test-slow: .venv/dev
+	$(PYTEST) -m "slow or realdata"
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:
+	rm -rf .venv out runs

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# The loop of the paper: train, edit a threshold, evaluate.
+#
+#     bash ./glue_run.sh TRAIN GPU        TRAIN=1 trains first; GPU is for CUDA_VISIBLE_DEVICES
+#
+# From the environment, with the bundled sample as default:
+#   MODEL TASK_NAME GLUE_DIR W_DIR OUT_DIR   as published
+#   TEST_MODE=one     set KEY (exit_thres) to V (0.1), evaluate once
+#   TEST_MODE=all     evaluate at every value of KEY: exit_thres 0.9 ... 0.1, cnt_thres 2 ... 12
+#   TRAIN_FLAGS       more flags for the training, e.g. "--bf16"; they win over the ones below
+#   PYTHON            interpreter, default .venv/bin/python where it exists
+set -euo pipefail
+cd "$(dirname "$0")"
+
+TRAIN=${1:-1}
+if [ -n "${2:-}" ]; then
+  export CUDA_VISIBLE_DEVICES=$2
+fi
+if [ -z "${PYTHON:-}" ]; then
+  PYTHON=python
+  if [ -x .venv/bin/python ]; then PYTHON=.venv/bin/python; fi
+fi
+MODEL=${MODEL:-sample}
+TEST_MODE=${TEST_MODE:-one}
+TASK_NAME=${TASK_NAME:-RTE}
+GLUE_DIR=${GLUE_DIR:-configs/sample}
+W_DIR=${W_DIR:-configs/sample}
+OUT_DIR=${OUT_DIR:-out/$MODEL}
+KEY=${KEY:-exit_thres}
+if [ "$W_DIR" = configs/sample ]; then
+  # The sample ships no weights: this is the recipe that trains it from scratch.
+  TRAIN_FLAGS=${TRAIN_FLAGS:-"--from_scratch SAMPLE_RECIPE"}
+fi
+
+edit() {  # KEY VALUE
+  "$PYTHON" ./change_config.py --key "$1" --value "$2" \
+    --task "$TASK_NAME" --model "$MODEL" --out_dir "$OUT_DIR"
+}
+
+evaluate() {  # OUT_MODE
+  "$PYTHON" ./run_glue.py \
+    --out_mode "$1" \
+    --max_seq_length 128 \
+    --per_gpu_eval_batch_size 1 \
+    --model_type albert \
+    --task_name "$TASK_NAME" \
+    --do_eval \
+    --do_lower_case \
+    --data_dir "$GLUE_DIR/$TASK_NAME" \
+    --model_name_or_path "$W_DIR" \
+    --output_dir "$OUT_DIR/$TASK_NAME"
+}
+
+echo "Task: $TASK_NAME"
+if [ "$TRAIN" = 1 ]; then
+  echo "Train!"
+  # shellcheck disable=SC2086  # TRAIN_FLAGS is a list of flags
+  "$PYTHON" ./run_glue.py \
+    --per_gpu_train_batch_size 32 \
+    --learning_rate 3e-5 \
+    --num_train_epochs 3.0 \
+    --save_steps 5000 \
+    --max_seq_length 128 \
+    --per_gpu_eval_batch_size 1 \
+    --overwrite_output_dir \
+    --model_type albert \
+    --task_name "$TASK_NAME" \
+    --do_lower_case \
+    --data_dir "$GLUE_DIR/$TASK_NAME" \
+    --model_name_or_path "$W_DIR" \
+    --output_dir "$OUT_DIR/$TASK_NAME" \
+    --config_name "$W_DIR" \
+    --do_train ${TRAIN_FLAGS:-}
+fi
+
+echo "Eval!"
+case "$TEST_MODE" in
+  one)
+    edit "$KEY" "${V:-0.1}"
+    evaluate one
+    ;;
+  all)
+    if [ "$KEY" = cnt_thres ]; then
+      layers=$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["num_hidden_layers"])' \
+        "$OUT_DIR/$TASK_NAME/config.json")
+      values=$(seq 2 $((layers < 12 ? layers : 12)))
+    else
+      values="0.9 0.8 0.7 0.6 0.5 0.4 0.3 0.2 0.1"
+    fi
+    mode=one # the first row starts eval_results.txt anew
+    for value in $values; do
+      edit "$KEY" "$value"
+      evaluate $mode
+      mode=all
+    done
+    cat "$OUT_DIR/$TASK_NAME/eval_results.txt"
+    ;;
+  *)
+    echo "error: TEST_MODE=$TEST_MODE: allowed is one or all" >&2
+    exit 2
+    ;;
+esac

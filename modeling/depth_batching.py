@@ -1,0 +1,247 @@
+"""Batched early exit that keeps the batch full.
+
+ALBERT's layers share one set of weights, so one layer pass can serve examples at different depths.
+A fixed number of slots hold the running examples. Every step runs one pass over the occupied
+slots; who is finished leaves with an answer, and waiting examples enter at depth 0. With several
+layer groups (untied layers) a step serves the slots whose next group is the same.
+
+Memory is bounded by slots × length. Lengths: waiting examples are admitted in an elevator's
+order, up and down the lengths of a window of them, so that neighbours in length share a step.
+"""
+
+import time
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+from .errors import UserError
+
+
+class Answer(NamedTuple):
+    """What an example left with."""
+
+    row: int  # position among the submitted examples, from 0
+    logits: torch.Tensor  # (num_labels,) float32, on the CPU
+    exit_layer: int  # 1-based
+    seconds: float  # from entering a slot to the answer
+
+
+class Waiting(NamedTuple):
+    """A tokenised example; sorts by length, then by arrival."""
+
+    length: int
+    row: int
+    input_ids: Sequence[int]
+    token_type_ids: Sequence[int]
+
+
+class Slot(NamedTuple):
+    """The host's view of an occupied slot."""
+
+    row: int
+    length: int
+    depth: int  # layer passes done
+    entered: float  # seconds, of time.perf_counter
+
+
+class DepthBatcher:
+    """Answers a stream of examples with early exit, `slots` of them at a time.
+
+    The model offers `embed`, `group_of`, `layer_pass`, `exit_rule`, `start` and `check_exit` (see
+    ElbertForSequenceClassification) and is in eval mode.
+
+        batcher = DepthBatcher(model, slots=32)
+        batcher.submit((ids, types) for ids, types in examples)
+        for answer in batcher.answers():      # in order of completion
+            ...
+
+    `answers` may be closed at any time: iterating again goes on where it stopped, and no example
+    is lost or answered twice. An example that the model cannot take raises UserError naming its
+    row; iterating again goes on without it. `padding` tells how much of the work was padding.
+    """
+
+    def __init__(self, model, slots: int = 32, window: int = 512, pad_token_id: int = 0) -> None:
+        if slots < 1 or window < 1:
+            raise UserError(f"slots = {slots}, window = {window}: both are at least 1")
+        self.model, self.pad_token_id = model, pad_token_id
+        self.num_slots, self.window = slots, window
+        self.queue: Iterator[Waiting] = iter(())
+        self.submitted = 0
+        self.waiting: list[Waiting] = []  # sorted by length; at most `window`
+        self.going_up, self.last_length = False, 1 << 30
+        self.slots: list[Slot] = []
+        self.hidden: torch.Tensor | None = None  # (slots, width, hidden)
+        self.state: dict[str, torch.Tensor] = {}  # of the exit rule, batch first
+        self.finished: list[Answer] = []
+        self.real_tokens = self.computed_tokens = 0
+
+    def submit(self, examples: Iterable[tuple[Sequence[int], Sequence[int]]]) -> None:
+        """Queue examples, each (input_ids, token_type_ids). They are read as slots become free."""
+        previous, queue = self.queue, iter(examples)
+
+        def numbered() -> Iterator[Waiting]:
+            yield from previous
+            for input_ids, token_type_ids in queue:
+                self.submitted += 1
+                yield Waiting(len(input_ids), self.submitted - 1, input_ids, token_type_ids)
+
+        self.queue = numbered()
+
+    @property
+    def padding(self) -> float:
+        """Share of all computed tokens that were padding, so far."""
+        return 1 - self.real_tokens / max(1, self.computed_tokens)
+
+    def answers(self) -> Iterator[Answer]:
+        """Answers in order of completion."""
+        while True:
+            while self.finished:
+                yield self.finished.pop(0)
+            with torch.inference_mode():
+                self.admit()
+                if not self.slots:
+                    return
+                self.step()
+
+    def in_order(self) -> Iterator[Answer]:
+        """Answers in order of submission, each as soon as all before it are there."""
+        early: dict[int, Answer] = {}
+        expected = 0
+        for answer in self.answers():
+            early[answer.row] = answer
+            while expected in early:
+                yield early.pop(expected)
+                expected += 1
+        yield from (early[row] for row in sorted(early))
+
+    def admit(self) -> None:
+        """Fill free slots from the window of waiting examples."""
+        for example in islice(self.queue, self.window - len(self.waiting)):
+            insort(self.waiting, example)
+        chosen = []
+        while self.waiting and len(self.slots) + len(chosen) < self.num_slots:
+            chosen.append(self.next_waiting())
+        if chosen:
+            self.enter(chosen)
+
+    def next_waiting(self) -> Waiting:
+        """The waiting example next in length, in the direction of travel; turns at the ends."""
+        here = bisect_left(self.waiting, (self.last_length,))
+        if self.going_up and here == len(self.waiting):
+            self.going_up = False
+        elif not self.going_up and here == 0:
+            self.going_up = True
+        example = self.waiting.pop(here if self.going_up else here - 1)
+        self.last_length = example.length
+        return example
+
+    def enter(self, chosen: list[Waiting]) -> None:
+        """Embed examples and put them into free slots at depth 0."""
+        try:
+            embedded = self.embed(chosen)
+        except (IndexError, RuntimeError) as error:
+            if len(chosen) == 1:
+                raise UserError(
+                    f"example {chosen[0].row} ({chosen[0].length} tokens) cannot be embedded: "
+                    f"{error}"
+                ) from error
+            # One of them is at fault: put the others back, and let it raise alone.
+            for example in chosen[1:]:
+                insort(self.waiting, example)
+            self.enter(chosen[:1])
+            return
+        now = time.perf_counter()
+        self.slots += [Slot(x.row, x.length, 0, now) for x in chosen]
+        state = self.model.start(len(chosen))
+        if self.hidden is None or not len(self.hidden):
+            self.hidden, self.state = embedded, state
+            return
+        width = max(self.hidden.shape[1], embedded.shape[1])
+        self.hidden = torch.cat([widen(self.hidden, width), widen(embedded, width)])
+        self.state = {name: torch.cat([self.state[name], state[name]]) for name in state}
+
+    def embed(self, chosen: list[Waiting]) -> torch.Tensor:
+        """(examples, length of the longest, hidden), the states at depth 0."""
+        width = max(example.length for example in chosen)
+        ids = torch.full((len(chosen), width), self.pad_token_id)
+        types = torch.zeros_like(ids)
+        for i, example in enumerate(chosen):
+            ids[i, : example.length] = torch.as_tensor(example.input_ids)
+            types[i, : example.length] = torch.as_tensor(example.token_type_ids)
+        device = self.model.device
+        return self.model.embed(ids.to(device), types.to(device))
+
+    def step(self) -> None:
+        """One layer pass for the slots of the group that most of them wait for."""
+        groups = [self.model.group_of(slot.depth) for slot in self.slots]
+        # Deepest first among equals: it frees slots sooner.
+        group = max(Counter(groups).items(), key=lambda item: (item[1], item[0]))[0]
+        members = [i for i, g in enumerate(groups) if g == group]
+        everyone = len(members) == len(self.slots)
+        width = max(self.slots[i].length for i in members)
+        rows = slice(None) if everyone else torch.tensor(members, device=self.model.device)
+        hidden = self.hidden[rows, :width]
+        state = self.state if everyone else {k: v[rows] for k, v in self.state.items()}
+        mask, layer = self.mask_and_layer(members, width)
+        depth = self.slots[members[0]].depth
+        hidden = self.model.layer_pass(hidden, mask, depth)
+        logits, done, state = self.model.check_exit(
+            self.model.exit_rule(), hidden, mask, layer, state
+        )
+        if everyone:
+            self.hidden, self.state = hidden, state
+        else:
+            self.hidden[rows, :width] = hidden
+            for name, tensor in state.items():
+                self.state[name][rows] = tensor
+        self.real_tokens += sum(self.slots[i].length for i in members)
+        self.computed_tokens += width * len(members)
+        # The step's only wait for the device: answers and decisions in one transfer.
+        host = torch.cat([logits, done[:, None].to(logits.dtype)], 1).cpu()
+        self.leave(members, host)
+
+    def mask_and_layer(
+        self, members: list[int], width: int
+    ) -> tuple[torch.Tensor | None, int | torch.Tensor]:
+        """Attention mask of the members (None without padding), and the layer each is at."""
+        device = self.model.device
+        lengths = [self.slots[i].length for i in members]
+        mask = None
+        if min(lengths) < width:
+            real = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
+            mask = real[:, None, None].to(device, non_blocking=True)
+        depths = [self.slots[i].depth for i in members]
+        if len(set(depths)) == 1:
+            return mask, depths[0]
+        return mask, torch.tensor(depths).to(device, non_blocking=True)
+
+    def leave(self, members: list[int], host: torch.Tensor) -> None:
+        """Collect the answers of who is done and close the gaps they leave."""
+        now = time.perf_counter()
+        gone = set()
+        for i, outcome in zip(members, host, strict=True):
+            slot = self.slots[i]._replace(depth=self.slots[i].depth + 1)
+            self.slots[i] = slot
+            if outcome[-1]:
+                gone.add(i)
+                self.finished.append(
+                    Answer(slot.row, outcome[:-1].clone(), slot.depth, now - slot.entered)
+                )
+        if not gone:
+            return
+        keep = [i for i in range(len(self.slots)) if i not in gone]
+        self.slots = [self.slots[i] for i in keep]
+        width = max((slot.length for slot in self.slots), default=0)
+        rows = torch.tensor(keep, dtype=torch.long, device=self.model.device)
+        self.hidden = self.hidden[rows, :width]
+        self.state = {name: tensor[rows] for name, tensor in self.state.items()}
+
+
+def widen(hidden: torch.Tensor, width: int) -> torch.Tensor:
+    """Pad (batch, length, hidden) to `width` tokens."""
+    return F.pad(hidden, (0, 0, 0, width - hidden.shape[1])) if hidden.shape[1] < width else hidden
