@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -14,14 +15,24 @@ import transformers
 from filelock import FileLock
 from torch.nn import functional as F
 from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
 
 from features import Features, collate, sorted_batches
 from files import write_json, write_text
 from glue_tasks import Example, Task, compute_metrics, label_text, primary_metric
-from modeling import ElbertForSequenceClassification, UserError
+from modeling import (
+    ElbertForSequenceClassification,
+    UserError,
+    apply_exit_config,
+    load_pretrained,
+    load_tokenizer,
+)
+from modeling.checkpoints import in_brief
 from modeling.depth_batching import Answer, DepthBatcher
 from modeling.exits import exit_scores, normalised_entropy
 from modeling.flops import early_exit_flops, full_depth_flops
+
+logger = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
@@ -30,6 +41,33 @@ class Record(NamedTuple):
     logits: torch.Tensor  # (examples, num_labels), of the exit taken
     exit_layer: torch.Tensor  # (examples,), 1-based
     seconds: torch.Tensor  # (examples,), from the start of the example to its answer
+
+
+def load_trained(
+    directory: Path, task: Task, device: torch.device, do_lower_case: bool = True
+) -> tuple[ElbertForSequenceClassification, PreTrainedTokenizerBase]:
+    """A trained model with its exit overrides, in eval mode, and its tokenizer.
+
+    Raises UserError if it is not a trained ELBERT, or one of another task.
+    """
+    model, report = load_pretrained(directory)
+    untrained = [name for name in report.initialised if name != "exit_weights"]
+    if untrained:
+        raise UserError(
+            f"{directory} is not a trained model of this project: no weights for "
+            f"{in_brief(untrained)}; train it first with run_glue.py --do_train"
+        )
+    # The published code leaves it null.
+    trained_on = getattr(model.config, "finetuning_task", None) or task.name
+    if trained_on != task.name or model.config.num_labels != task.num_labels:
+        raise UserError(
+            f"{directory} was trained on {trained_on} ({model.config.num_labels} labels), not on "
+            f"{task.name} ({task.num_labels} labels)"
+        )
+    overrides = apply_exit_config(model.config, directory)
+    if overrides:
+        logger.info("exit keys overridden by %s: %s", model.config.exit_config_path, overrides)
+    return model.to(device).eval(), load_tokenizer(directory, do_lower_case)
 
 
 def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
@@ -176,13 +214,17 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
     row |= {name: metrics[name] for name in rest}
     row |= {name: str(rule[name]) for name in ("thres_name", "cnt_thres", "margin", "range_tmp")}
     header, line = ",".join(row), ",".join(row.values())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Two evaluations may end at the same time; the lock keeps both rows.
-    with FileLock(f"{path}.lock"):
-        old = path.read_text() if out_mode == "all" and path.exists() else ""
-        if old and old.splitlines()[0] != header:
-            raise UserError(f"{path} has other columns; use --out_mode one to start it anew")
-        write_text(path, (old or header + "\n") + line + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Two evaluations may end at the same time; the lock keeps both rows.
+        with FileLock(f"{path}.lock"):
+            old = path.read_text(encoding="utf-8") if out_mode == "all" and path.exists() else ""
+            if old and old.splitlines()[0] != header:
+                raise UserError(f"{path} has other columns; use --out_mode one to start it anew")
+            rows = [*(old.splitlines() or [header]), line]
+            write_text(path, "\n".join(rows) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def layer_table(
@@ -243,6 +285,8 @@ def print_results(summary: dict[str, Any], prefix: str = "") -> None:
     print(f"exits per layer = {summary['exits_per_layer']}")
     print(f"FLOPs ratio = {summary['flops_ratio']:.4f}")
     print(f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95")
+    if summary["dtype"] != "fp32":
+        print(f"exit layers as in fp32 = {summary['same_exit_layer_as_fp32']:.4f}")
 
 
 def write_reports(

@@ -23,7 +23,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -39,6 +39,7 @@ from evaluation import (
     environment,
     labels_of,
     layer_curve,
+    load_trained,
     predictions_of,
     predictions_table,
     print_results,
@@ -65,12 +66,13 @@ from modeling import (
     ElbertConfig,
     ElbertForSequenceClassification,
     UserError,
-    apply_exit_config,
     load_config,
     load_pretrained,
     load_tokenizer,
 )
+from modeling.compilation import compile_for_inference, compile_for_training, repays
 from modeling.configuration import ELBERT_KEYS, nearest_names
+from modeling.exits import scan
 from training import (
     begin_training,
     check_finished,
@@ -85,6 +87,8 @@ from training import (
 )
 
 logger = logging.getLogger(__name__)
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def parse_args() -> argparse.Namespace:
@@ -102,6 +106,19 @@ def parse_args() -> argparse.Namespace:
     if args.fp16 and args.bf16:
         raise UserError("--fp16 and --bf16 exclude each other")
     return args
+
+
+def at_least(smallest: float, kind: type = int) -> Callable[[str], float]:
+    """An argparse type: a number from `smallest` up."""
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not smallest <= value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text}: allowed is a number from {smallest:g} up")
+        return value
+
+    parse.__name__ = "number"  # argparse's word for what it cannot parse
+    return parse
 
 
 def add_published_flags(parser: argparse.ArgumentParser) -> None:
@@ -129,23 +146,23 @@ def add_published_flags(parser: argparse.ArgumentParser) -> None:
         help="dev metric of every layer at each logging step",
     )
     add("--do_lower_case", action="store_true", help="for uncased models")
-    add("--per_gpu_train_batch_size", default=8, type=int)
-    add("--per_gpu_eval_batch_size", default=8, type=int)
-    add("--gradient_accumulation_steps", default=1, type=int)
-    add("--learning_rate", default=5e-5, type=float)
-    add("--weight_decay", default=0.0, type=float)
-    add("--adam_epsilon", default=1e-8, type=float)
-    add("--max_grad_norm", default=1.0, type=float)
-    add("--num_train_epochs", default=3.0, type=float)
+    add("--per_gpu_train_batch_size", default=8, type=at_least(1))
+    add("--per_gpu_eval_batch_size", default=8, type=at_least(1))
+    add("--gradient_accumulation_steps", default=1, type=at_least(1))
+    add("--learning_rate", default=5e-5, type=at_least(0, float))
+    add("--weight_decay", default=0.0, type=at_least(0, float))
+    add("--adam_epsilon", default=1e-8, type=at_least(0, float))
+    add("--max_grad_norm", default=1.0, type=at_least(0, float))
+    add("--num_train_epochs", default=3.0, type=at_least(0, float))
     add("--max_steps", default=-1, type=int, help="if > 0, instead of --num_train_epochs")
-    add("--warmup_steps", default=0, type=int)
+    add("--warmup_steps", default=0, type=at_least(0))
     add("--logging_steps", default=100, type=int)
     add("--save_steps", default=5000, type=int, help="checkpoint every so many steps; 0: none")
     add("--eval_all_checkpoints", action="store_true", help="also every checkpoint-STEP")
     add("--no_cuda", action="store_true", help="stay on the CPU")
     add("--overwrite_output_dir", action="store_true")
     add("--overwrite_cache", action="store_true", help="tokenise anew")
-    add("--seed", default=42, type=int)
+    add("--seed", default=42, type=at_least(0))
     add("--fp16", action="store_true", help="mixed precision in training (CUDA)")
     add(
         "--fp16_opt_level",
@@ -161,11 +178,19 @@ def add_new_flags(parser: argparse.ArgumentParser) -> None:
     add("--do_predict", action="store_true", help="answer the test set; GLUE submission files")
     add("--bf16", action="store_true", help="bfloat16 mixed precision in training")
     add("--from_scratch", action="store_true", help="start from random weights")
-    add("--max_train_samples", type=int, help="use only the first so many")
-    add("--max_eval_samples", type=int, help="use only the first so many")
+    add("--max_train_samples", type=at_least(1), help="use only the first so many")
+    add("--max_eval_samples", type=at_least(1), help="use only the first so many")
     add("--train_file", help="CSV, TSV or JSON lines with sentence1[,sentence2],label")
     add("--validation_file")
     add("--test_file")
+    add("--gradient_checkpointing", action="store_true", help="less memory, slower training")
+    add(
+        "--compile",
+        default="auto",
+        choices=("auto", "on", "off"),
+        help="compile the layer pass; auto: for evaluation, when the number of examples repays it",
+    )
+    add("--dtype", default="fp32", choices=tuple(DTYPES), help="of evaluation and prediction")
     add(
         "--set",
         nargs="+",
@@ -202,7 +227,9 @@ def find_task(args: argparse.Namespace) -> Task:
     labels = None
     if not args.do_train:
         config = load_config(args.output_dir)
-        labels = [] if config.num_labels == 1 else list(config.id2label.values())
+        labels = (
+            [] if config.num_labels == 1 else [config.id2label[i] for i in range(config.num_labels)]
+        )
     return custom_task(args.train_file, args.validation_file, args.test_file, labels)
 
 
@@ -210,6 +237,7 @@ def check_output_dir(args: argparse.Namespace) -> None:
     directory = Path(args.output_dir)
     if not args.do_train:
         check_finished(directory)
+        check_writable(directory)
         return
     if directory.exists() and not directory.is_dir():
         raise UserError(f"--output_dir {directory} is a file")
@@ -222,6 +250,10 @@ def check_output_dir(args: argparse.Namespace) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output_dir {directory} cannot be made: {error.strerror}") from error
+    check_writable(directory)
+
+
+def check_writable(directory: Path) -> None:
     if not os.access(directory, os.W_OK):
         raise UserError(f"--output_dir {directory} cannot be written")
 
@@ -250,6 +282,14 @@ def training_config(args: argparse.Namespace, task: Task) -> ElbertConfig:
     )
 
 
+def check_length(args: argparse.Namespace, config: ElbertConfig) -> None:
+    if not 3 <= args.max_seq_length <= config.max_position_embeddings:
+        raise UserError(
+            f"--max_seq_length {args.max_seq_length}: allowed is 3 to max_position_embeddings = "
+            f"{config.max_position_embeddings}"
+        )
+
+
 def load_for_training(
     args: argparse.Namespace, task: Task
 ) -> tuple[ElbertForSequenceClassification, PreTrainedTokenizerBase]:
@@ -261,11 +301,7 @@ def load_for_training(
             f"{source}: the tokenizer has {len(tokenizer)} pieces, vocab_size is"
             f" {config.vocab_size}"
         )
-    if not 3 <= args.max_seq_length <= config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length {args.max_seq_length}: allowed is 3 to max_position_embeddings = "
-            f"{config.max_position_embeddings}"
-        )
+    check_length(args, config)
     if args.from_scratch:
         logger.info("Weights newly initialised: all (--from_scratch)")
         return ElbertForSequenceClassification(config), tokenizer
@@ -378,6 +414,10 @@ def optimise(
     """Take `total` optimiser steps, yielding the number of each when it is done."""
     optimizer = make_optimizer(model, args.learning_rate, args.weight_decay, args.adam_epsilon)
     schedule = make_schedule(optimizer, args.warmup_steps, total)
+    if args.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    if args.compile == "on":
+        compile_for_training(model)
     wrapped, optimizer = accelerator.prepare(model, optimizer)
     batch_size = args.per_gpu_train_batch_size * accelerator.num_processes
     step = 0
@@ -420,11 +460,17 @@ def evaluate(
     logger.info("  Num examples = %d", len(examples))
     logger.info("  Batch size = %d", args.per_gpu_eval_batch_size)
     pad = tokenizer.pad_token_id
+    model = model.float()  # a second task's pass may follow the first one's --dtype
+    all_logits = record_all_exits(model, features, pad)
+    compiled = make_fast(args, model, features)
     record = run_early_exit(model, features, args.per_gpu_eval_batch_size, pad)
     summary = summarise(model, task, features, record)
     summary["batch_size"] = args.per_gpu_eval_batch_size
+    summary["dtype"], summary["compiled"] = args.dtype, compiled
+    # Exits of this run against those that the float32 record of all layers gives.
+    same = scan(model.exit_rule(), all_logits) == record.exit_layer
+    summary["same_exit_layer_as_fp32"] = same.float().mean().item()
     summary["environment"] = environment(model.device)
-    all_logits = record_all_exits(model, features, pad)
     metric, curve = primary_metric(task), layer_curve(task, all_logits, labels_of(features))
     summary[f"{metric}_per_layer"] = curve
     write_reports(
@@ -441,6 +487,18 @@ def evaluate(
     )
     save_figure(figure, directory / prefix / "exits.png")
     print_results(summary, prefix)
+
+
+def make_fast(
+    args: argparse.Namespace, model: ElbertForSequenceClassification, features: Features
+) -> bool:
+    """Put `model` into --dtype, and compile it where --compile asks for it; returns whether."""
+    model.to(DTYPES[args.dtype])
+    typical = sorted(features.lengths)[len(features.lengths) // 2]
+    wanted = args.compile == "on" or (
+        args.compile == "auto" and repays(model, len(features.lengths), typical)
+    )
+    return wanted and compile_for_inference(model)
 
 
 def statistics_folder(args: argparse.Namespace, config: ElbertConfig, task: Task) -> Path:
@@ -464,6 +522,7 @@ def predict(
     """Answer the test sets of `task`: the official GLUE files, and predictions.tsv with details."""
     for part in prediction_tasks(task, args.data_dir or "."):
         examples, features = load_features(args, part, tokenizer, "test", None)
+        make_fast(args, model, features)
         record = run_early_exit(
             model, features, args.per_gpu_eval_batch_size, tokenizer.pad_token_id
         )
@@ -472,23 +531,6 @@ def predict(
         details = Path(args.output_dir) / name
         write_text(details, predictions_table(part, examples, record))
         print(f"{len(examples)} predictions: {path}, {details}")
-
-
-def load_trained(
-    args: argparse.Namespace, directory: Path, task: Task, device: torch.device
-) -> tuple[ElbertForSequenceClassification, PreTrainedTokenizerBase]:
-    """A trained model with its exit overrides; raises UserError if it is of another task."""
-    model, _ = load_pretrained(directory)
-    trained_on = getattr(model.config, "finetuning_task", task.name)
-    if trained_on != task.name or model.config.num_labels != task.num_labels:
-        raise UserError(
-            f"{directory} was trained on {trained_on} ({model.config.num_labels} labels), not on "
-            f"{task.name} ({task.num_labels} labels)"
-        )
-    overrides = apply_exit_config(model.config, directory)
-    if overrides:
-        logger.info("exit keys overridden by %s: %s", model.config.exit_config_path, overrides)
-    return model.to(device).eval(), load_tokenizer(directory, args.do_lower_case)
 
 
 def main() -> None:
@@ -518,13 +560,17 @@ def main() -> None:
         if args.eval_all_checkpoints:
             checkpoints = sorted(checkpoints_of(directory), key=checkpoint_step) + checkpoints
         for checkpoint in checkpoints:
-            model, tokenizer = load_trained(args, checkpoint, task, accelerator.device)
+            model, tokenizer = load_trained(
+                checkpoint, task, accelerator.device, args.do_lower_case
+            )
+            check_length(args, model.config)
             prefix = "" if checkpoint == directory else checkpoint.name
             for part, suffix in evaluation_tasks(task):
                 results = directory.with_name(directory.name + suffix)
                 evaluate(args, model, tokenizer, part, results, prefix)
     if args.do_predict:
-        model, tokenizer = load_trained(args, directory, task, accelerator.device)
+        model, tokenizer = load_trained(directory, task, accelerator.device, args.do_lower_case)
+        check_length(args, model.config)
         predict(args, model, tokenizer, task)
 
 

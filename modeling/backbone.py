@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AlbertConfig
 from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert import modeling_albert as hf_albert
 
 AlbertPreTrainedModel = hf_albert.AlbertPreTrainedModel
@@ -185,7 +186,6 @@ def packs(layer: "AlbertLayer", hidden: torch.Tensor) -> bool:
         and not layer.training
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and type(layer.attention) is AlbertAttention
         and layer.attention.config._attn_implementation != "eager"
         and hidden.dtype == layer.ffn.weight.dtype
         and hidden.dtype in PACKABLE
@@ -216,7 +216,7 @@ class PackedLayer:
     def __init__(self, layer: "AlbertLayer") -> None:
         attention = layer.attention
         self.layer = layer
-        self.qkv = self.pack(*attention.fused_qkv())
+        self.projections: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self.dense = self.pack(attention.dense.weight, attention.dense.bias)
         self.ffn = self.pack(layer.ffn.weight, layer.ffn.bias)
         self.ffn_output = self.pack(layer.ffn_output.weight, layer.ffn_output.bias)
@@ -231,19 +231,31 @@ class PackedLayer:
         return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()), bias.detach()
 
     def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        linear, layer = torch.ops.mkldnn._linear_pointwise, self.layer
-        attention, shape = layer.attention, hidden.shape
+        attention, shape = self.layer.attention, hidden.shape
         flat = hidden.reshape(-1, shape[-1])
-        qkv = linear(flat, *self.qkv, "none", [], "").view(*shape[:2], -1)
+        qkv = self.project(flat, QUERY_KEY_VALUE).view(*shape[:2], -1)
         context = attention.attend(*attention.split_heads(qkv), mask)
-        context = context.transpose(1, 2).reshape(flat.shape)
-        attended = attention.LayerNorm(linear.binary(context, flat, *self.dense, "add"))
+        return self.finish(flat, context.transpose(1, 2).reshape(flat.shape)).view(shape)
+
+    def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:
+        """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
+        key = (parts.start, parts.stop)  # Python 3.10 cannot hash a slice
+        if key not in self.projections:
+            weight, bias = self.layer.attention.fused_qkv()
+            rows = slice(*(x * weight.shape[1] for x in key))
+            self.projections[key] = self.pack(weight[rows], bias[rows])
+        return torch.ops.mkldnn._linear_pointwise(flat, *self.projections[key], "none", [], "")
+
+    def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        """The pass after attention: states and contexts (tokens, hidden) -> new states."""
+        linear, layer = torch.ops.mkldnn._linear_pointwise, self.layer
+        attended = layer.attention_norm(linear.binary(context, flat, *self.dense, "add"))
         if self.fuses_activation:
             inner = linear(attended, *self.ffn, *self.activation)
         else:
             inner = layer.activation(linear(attended, *self.ffn, "none", [], ""))
         output = linear.binary(inner, attended, *self.ffn_output, "add")
-        return layer.full_layer_layer_norm(output).view(shape)
+        return layer.full_layer_layer_norm(output)
 
 
 class AlbertLayer(nn.Module):
@@ -267,12 +279,17 @@ class AlbertLayer(nn.Module):
         attended = self.attention(hidden, mask)
         return self.full_layer_layer_norm(self.feed_forward(attended) + attended)
 
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        """The layer norm between attention and feed-forward."""
+        return self.attention.LayerNorm
+
     def feed_forward(self, attended: torch.Tensor) -> torch.Tensor:
         """The feed-forward part before its residual connection, (..., hidden)."""
         return self.ffn_output(self.activation(self.ffn(attended)))
 
 
-class AlbertLayerGroup(nn.Module):
+class AlbertLayerGroup(GradientCheckpointingLayer):
     """The layers that one pass applies in a row (`inner_group_num` of them, one as published)."""
 
     def __init__(self, config: AlbertConfig) -> None:

@@ -78,6 +78,8 @@ class DepthBatcher:
         self.hidden: torch.Tensor | None = None  # (slots, width, hidden)
         self.state: dict[str, torch.Tensor] = {}  # of the exit rule, batch first
         self.finished: list[Answer] = []
+        self.early: dict[int, Answer] = {}  # answered, held back by `in_order`
+        self.expected = 0  # the row that `in_order` gives next
         self.real_tokens = self.computed_tokens = 0
 
     def submit(self, examples: Iterable[tuple[Sequence[int], Sequence[int]]]) -> None:
@@ -110,14 +112,14 @@ class DepthBatcher:
 
     def in_order(self) -> Iterator[Answer]:
         """Answers in order of submission, each as soon as all before it are there."""
-        early: dict[int, Answer] = {}
-        expected = 0
         for answer in self.answers():
-            early[answer.row] = answer
-            while expected in early:
-                yield early.pop(expected)
-                expected += 1
-        yield from (early[row] for row in sorted(early))
+            self.early[answer.row] = answer
+            while self.expected in self.early:
+                self.expected += 1
+                yield self.early.pop(self.expected - 1)
+        # Rows that raised leave gaps; what comes after them is still there.
+        while self.early:
+            yield self.early.pop(min(self.early))
 
     def admit(self) -> None:
         """Fill free slots from the window of waiting examples."""

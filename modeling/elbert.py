@@ -59,6 +59,7 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
     """
 
     config_class = ElbertConfig
+    supports_gradient_checkpointing = True
     config: ElbertConfig
 
     def __init__(self, config: ElbertConfig) -> None:

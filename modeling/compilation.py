@@ -1,0 +1,79 @@
+"""Regional compilation: the layer pass and the exit, not the loop over depth around them.
+
+All depths share the compiled code, so compile time does not grow with depth, and lengths are
+dynamic. On a CPU the weights are frozen into the code.
+"""
+
+import logging
+import shutil
+import time
+from contextlib import suppress
+
+import torch
+from torch import nn
+
+from .elbert import ElbertForSequenceClassification
+
+logger = logging.getLogger(__name__)
+
+# What compilation takes, and the share of an example's time that it saves over packed weights
+# (CPU) or separate kernels (CUDA), rounded from benchmarks/speed.py: only `auto` uses them.
+COMPILE_SECONDS = 60.0
+SAVED_SHARE = {"cpu": 0.05, "cuda": 0.4}
+
+
+def regions(model: ElbertForSequenceClassification) -> list[nn.Module]:
+    """What is compiled: every layer group once, and every exit classifier."""
+    encoder = model.albert.encoder
+    exits = getattr(encoder, "exit_out_layers", None) or [encoder.exit_out_layer]
+    return [*encoder.albert_layer_groups, *exits]
+
+
+@torch.inference_mode()
+def repays(model: ElbertForSequenceClassification, examples: int, length: int) -> bool:
+    """Whether compiling saves more time than it takes, on `examples` texts of `length` tokens.
+
+    Times one text; assumes that all go to the last layer.
+    """
+    if examples < 100:
+        return False
+    ids = torch.ones(1, length, dtype=torch.long, device=model.device)
+    for _ in range(2):  # the first call packs the weights
+        start = time.perf_counter()
+        model(ids, output_all_exits=True).logits.cpu()
+    seconds = time.perf_counter() - start
+    return SAVED_SHARE[model.device.type] * seconds * examples > COMPILE_SECONDS
+
+
+def compile_for_training(model: ElbertForSequenceClassification) -> None:
+    """Compile the layer groups of `model` in place; the first step takes the time."""
+    for group in model.albert.encoder.albert_layer_groups:
+        group.compile(dynamic=True)
+
+
+@torch.inference_mode()
+def compile_for_inference(model: ElbertForSequenceClassification) -> bool:
+    """Compile the regions of `model` in place; returns whether that worked.
+
+    Without a working compiler the model stays as it is, with one warning line.
+    """
+    if model.device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
+        logger.warning("no C++ compiler on this machine: running without --compile")
+        return False
+    options = {"freezing": True} if model.device.type == "cpu" else {}
+    for region in regions(model):
+        region.compile(dynamic=True, options=options)
+    try:
+        # Batch size 1 without mask, and batches with one: the two kinds of call.
+        for shape in ((1, 7), (3, 9)):
+            ids = torch.ones(shape, dtype=torch.long, device=model.device)
+            mask = None if shape[0] == 1 else torch.tril(torch.ones_like(ids), 6)
+            model(ids, mask, output_all_exits=True)
+    except Exception as error:  # whatever a compiler's tool chain may raise
+        for region in regions(model):
+            region._compiled_call_impl = None
+        with suppress(AttributeError):
+            torch.compiler.reset()
+        logger.warning("compilation failed (%s): running without", str(error).splitlines()[0])
+        return False
+    return True
