@@ -41,7 +41,8 @@ def typed_value(path: Path, key: str, text: str, known: dict[str, Any]) -> Any:
     """`text` as the type that `key` has: by the table of keys, else by the value it has now."""
     try:
         value = json.loads(text)
-    except json.JSONDecodeError:
+        json.dumps(value, allow_nan=False)  # NaN and Infinity are no JSON
+    except (ValueError, RecursionError):
         # True/False as Python and shells write them; anything else is a name.
         value = {"true": True, "false": False}.get(text.lower(), text)
     if key in ELBERT_KEYS:
@@ -76,8 +77,8 @@ def change(path: Path, key: str, text: str) -> tuple[Any, Any]:
         raise UserError(f"{path}: unknown key {key}; {nearest_names(key, names)}")
     new = typed_value(path, key, text, values)
     layers = depth(path, values)
-    if key == "cnt_thres" and layers and new > layers:
-        raise UserError(f"{path}: cnt_thres = {new}: allowed is 1 to num_hidden_layers = {layers}")
+    if key in ("cnt_thres", "num_exit_layers") and layers and new > layers:
+        raise UserError(f"{path}: {key} = {new}: allowed is 1 to num_hidden_layers = {layers}")
     old = values.get(key)
     write_json(path, {**values, key: new})
     return old, new

@@ -1,6 +1,7 @@
 """From examples to padded batches: tokenising once, caching, grouping by length."""
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -72,9 +73,11 @@ def fingerprint(
 ) -> str:
     """Hash of everything that token ids follow from."""
     digest = hashlib.sha256(f"{max_seq_length}\n".encode())
-    digest.update(tokenizer.backend_tokenizer.to_str().encode())
+    # Truncation and padding are what the last call left in the tokenizer.
+    rules = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
+    digest.update(json.dumps(rules).encode())
     for example in examples:
-        digest.update(f"{example.text_a}\0{example.text_b}\0".encode())
+        digest.update(f"{(example.text_a, example.text_b)!r}".encode())
     return digest.hexdigest()
 
 

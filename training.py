@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -94,8 +95,15 @@ def save_model(
     """Write model and tokenizer to a temporary directory beside `directory`, then move them in.
 
     A new `directory` appears whole, by a rename. Into one that exists the files are moved one by
-    one, the configuration last. Raises UserError when the disk is full or not writable.
+    one, the configuration last. Raises UserError when the disk is full or not writable, and for
+    weights that are not finite.
     """
+    broken = [name for name, p in model.named_parameters() if not p.isfinite().all()]
+    if broken:
+        raise UserError(
+            f"{broken[0]} is not finite after training; {directory} is not written. "
+            "Lower --learning_rate, add --warmup_steps, or train without --fp16"
+        )
     directory = Path(directory)
     temporary = directory.with_name(f".{directory.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -109,7 +117,7 @@ def save_model(
         names = sorted(path.name for path in temporary.iterdir())
         for name in sorted(names, key=lambda name: name == "config.json"):
             os.replace(temporary / name, directory / name)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write the model to {directory}: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

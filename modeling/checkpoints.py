@@ -7,6 +7,7 @@ as many groups as layers, an embedding as wide as the hidden state, and the iden
 
 import json
 import logging
+import os
 import pickle
 import re
 from collections.abc import Iterable
@@ -115,7 +116,8 @@ def load_config(source: str | Path, cache_dir: str | None = None, **overrides: A
     values = {k: v for k, v in {**values, **overrides}.items() if k not in ORIGIN_KEYS}
     try:
         return ElbertConfig(**values)
-    except (UserError, StrictDataclassError, TypeError, ValueError) as error:
+    # HF's own post-processing of a key of a wrong type fails in many ways.
+    except (StrictDataclassError, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: {reason}") from error
 
@@ -128,7 +130,10 @@ def read_weights(source: str | Path, cache_dir: str | None = None) -> dict[str, 
             continue
         if not name.endswith(".index.json"):
             return read_tensor_file(path)
-        shards = sorted(set(read_json(path).get("weight_map", {}).values()))
+        shards = read_json(path).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(x, str) for x in shards.values()):
+            raise UserError(f"{path}: weight_map must name the file of every tensor")
+        shards = sorted(set(shards.values()))
         tensors = {}
         for shard in shards:
             shard_path = find_file(source, Path(shard).name, cache_dir)
@@ -331,7 +336,7 @@ def apply_exit_config(config: ElbertConfig, model_dir: str | Path) -> dict[str, 
     if not config.exit_config_path:
         return {}
     path = Path(model_dir) / config.exit_config_path
-    if not path.exists():
+    if not os.path.exists(path):  # unlike Path.exists, no error for a name too long
         logger.warning("exit_config_path %s does not exist: no overrides", path)
         return {}
     if path.is_file() and not path.read_bytes().strip():

@@ -6,15 +6,18 @@ says what each may hold. `change_config.py`, the exit-config reader and the READ
 
 import difflib
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from transformers import AlbertConfig
+from transformers.activations import ACT2FN
 
 from .errors import UserError
 
 RULES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
+LARGEST = sys.float_info.max
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 
 
@@ -75,8 +78,19 @@ ELBERT_KEYS = {
     "use_out_pooler": Key(bool, True, "exits share ALBERT's pooler (false: one pooler an exit)"),
     "num_exit_layers": Key(int, 1, "number of exit classifiers; 1 is shared by all layers", (), 1),
     "use_fc2": Key(bool, False, "two-layer exit classifier"),
-    "fc_size1": Key(int, None, "width of the exit's pooled state (hidden_size)", (), 1),
-    "fc_size2": Key(int, None, "width between classifier1 and classifier2", (), 1),
+    "fc_size1": Key(int, None, "width of the exit's pooled state (hidden_size)", (), 1, 65536),
+    "fc_size2": Key(int, None, "width between classifier1 and classifier2", (), 1, 65536),
+}
+
+# ALBERT's own keys that only fail when the model is built, or later.
+ALBERT_KEYS = {
+    "hidden_act": Key(str, "gelu_new", "activation", choices=tuple(ACT2FN)),
+    "num_labels": Key(int, 2, "classes; 1 is regression", (), 1, 2**24),
+    "hidden_dropout_prob": Key(float, 0.0, "dropout of the layers", (), 0.0, 1.0),
+    "attention_probs_dropout_prob": Key(float, 0.0, "dropout of the attention", (), 0.0, 1.0),
+    "classifier_dropout_prob": Key(float, 0.1, "dropout of the classifiers", (), 0.0, 1.0),
+    "layer_norm_eps": Key(float, 1e-12, "added to a layer norm's variance", (), 0.0),
+    "initializer_range": Key(float, 0.02, "spread of new weights", (), 0.0),
 }
 
 # Adaptive Depth: when a token's halting weights add up, and what an update costs in the loss.
@@ -87,11 +101,50 @@ ACT_KEYS = {
     "tau": Key(float, 5e-4, "weight τ of the ponder cost in the loss", minimum=0),
 }
 
+# What decides a ponder model's exit: read at every call, so an edit takes effect at once.
+PONDER_EXIT_KEYS = {
+    "exit_criteria": Key(
+        str,
+        "sample",
+        "who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody (mix of all layers)",
+        choices=("sample", "threshold", "expectation"),
+    ),
+    "exit_thres": Key(float, 0.5, "threshold: exit when the halting CDF exceeds it", (), 0.0, 1.0),
+}
+
+PONDER_KEYS = {
+    **PONDER_EXIT_KEYS,
+    "target_halt_probability": Key(
+        float, 0.2, "λ_p of the prior: 1/λ_p layers are expected", (), 1e-6, 1.0
+    ),
+    "kl_penalty_factor": Key(float, 5e-3, "weight of the KL to the prior in the loss", (), 0.0),
+    "prior_type": Key(
+        str, "geometric", "shape of the prior over layers", choices=("geometric", "normal")
+    ),
+    "halt_normalization": Key(
+        str,
+        "renormalise",
+        "where the last layer's leftover goes: to all layers, or to the last (its λ is 1)",
+        choices=("renormalise", "last_layer"),
+    ),
+    "lambda_layer_arch": Key(
+        str,
+        "mlp",
+        "halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's state",
+        choices=("mlp", "linear", "linear_cat", "linear_diff"),
+    ),
+    "num_lambda_layers": Key(int, 3, "depth of PALBERT's halting head", (), 1),
+    "lambda_lr": Key(float, None, "learning rate of the halting head (the model's own)", (), 0.0),
+    "model_name": Key(str, "ponder_albert", "names the folder of statistics under my_out_dir"),
+    "my_out_dir": ELBERT_KEYS["my_out_dir"],
+    "exit_config_path": ELBERT_KEYS["exit_config_path"],
+}
+
 # Published keys that no published run turns on; they are carried along so that files stay whole.
 INERT_KEYS = (
     "exit_layer_name shared use_dml num_teachers cls_hidden_size cls_num_attention_heads "
     "kd_enable kd_T kd_range kd_T_s kd_T_l kd_T_idx_s num_exit idx_lst use_label_smooth "
-    "e_label_smoothing thres_lst exit_weight_lst exit_w"
+    "e_label_smoothing thres_lst exit_weight_lst exit_w output_attentions"
 ).split()
 
 
@@ -105,7 +158,8 @@ def checked(name: str, value: Any, keys: dict[str, Key] = ELBERT_KEYS) -> Any:
         return value
     if key.kind in (int, float):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not key.admits(value) or not math.isfinite(value):
+        # Comparing also refuses whole numbers that no float can hold.
+        if not number or not key.admits(value) or not -LARGEST <= value <= LARGEST:
             raise problem
         # The published change_config.py writes every value as a float: 8.0 is a window of 8.
         if key.kind is int and value != int(value):
@@ -186,6 +240,34 @@ class AlbertActConfig(AlbertConfig):
                 )
 
 
+class PonderAlbertConfig(AlbertConfig):
+    """ALBERT's configuration with the halting keys at top level (`PONDER_KEYS`).
+
+    Raises:
+        UserError: a key out of range, or an architecture whose layers are not all the same one.
+    """
+
+    model_type = "ponder_albert"
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        given = {name: kwargs.pop(name) for name in PONDER_KEYS if name in kwargs}
+        super().__post_init__(**kwargs)
+        check_architecture(self)
+        for name in ("num_hidden_groups", "inner_group_num"):
+            if getattr(self, name) != 1:
+                raise UserError(
+                    f"{name} = {getattr(self, name)}: a ponder model applies one layer at every "
+                    "depth, allowed is 1"
+                )
+        for name, key in PONDER_KEYS.items():
+            value = given.get(name)
+            setattr(self, name, key.default if value is None else checked(name, value, PONDER_KEYS))
+
+    def exit_keys(self) -> dict[str, Any]:
+        """The settings that decide an exit, as they stand now."""
+        return {name: getattr(self, name) for name in PONDER_EXIT_KEYS}
+
+
 def check_architecture(config: AlbertConfig) -> None:
     """Raise UserError for sizes that no ALBERT can have."""
     sizes = (
@@ -207,6 +289,13 @@ def check_architecture(config: AlbertConfig) -> None:
         raise UserError(
             f"num_hidden_groups = {config.num_hidden_groups}: allowed is 1 to num_hidden_layers"
             f" = {config.num_hidden_layers}"
+        )
+    for name in ALBERT_KEYS:
+        checked(name, getattr(config, name), ALBERT_KEYS)
+    if config.pad_token_id is not None and not 0 <= config.pad_token_id < config.vocab_size:
+        raise UserError(
+            f"pad_token_id = {config.pad_token_id}: allowed is 0 to vocab_size − 1"
+            f" = {config.vocab_size - 1}"
         )
 
 
@@ -235,3 +324,21 @@ class ExitRule:
                 f" = {config.num_hidden_layers}"
             )
         return cls(**settings)
+
+
+@dataclass
+class HaltingRule:
+    """Settings of a ponder model's exit; what each criterion does is in `ponder.py`.
+
+    exit_thres may be a tensor of shape (settings, 1): then all settings are decided at once, and
+    answers get a leading dimension of settings.
+    """
+
+    exit_criteria: str = "sample"
+    exit_thres: float | torch.Tensor = 0.5
+
+    @classmethod
+    def from_config(cls, config: PonderAlbertConfig) -> "HaltingRule":
+        """The rule that `config` describes now; raises UserError for a value out of range."""
+        keys = PONDER_EXIT_KEYS
+        return cls(**{name: checked(name, getattr(config, name), keys) for name in keys})

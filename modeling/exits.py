@@ -164,7 +164,8 @@ def sure(rule: ExitRule, newest: torch.Tensor) -> torch.Tensor:
     if rule.thres_name == "logits":
         return newest.amin(-1) < rule.exit_thres
     if rule.thres_name == "max_prob":
-        return newest.amax(-1) > 1 - rule.exit_thres
+        # As a distance to 1: 1 − exit_thres rounds differently for a number and for a tensor.
+        return 1 - newest.amax(-1) < rule.exit_thres
     return normalised_entropy(newest) < rule.exit_thres
 
 

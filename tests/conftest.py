@@ -1,0 +1,162 @@
+"""What several test files share: a tiny ALBERT with its tokenizer, tiny GLUE files, and scripts
+run in-process."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the hub
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import sentencepiece
+import torch
+import transformers
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from hypothesis import HealthCheck, settings
+
+from files import run_script
+from modeling import ElbertConfig, ElbertForSequenceClassification
+
+settings.register_profile(
+    "tests",
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("tests")
+
+TINY = {
+    "vocab_size": 90,
+    "embedding_size": 16,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.3,  # wide, so that layers and examples differ
+}
+
+
+def tiny_config(**overrides) -> ElbertConfig:
+    return ElbertConfig(**{**TINY, **overrides})
+
+
+def tiny_model(seed: int = 0, **overrides) -> ElbertForSequenceClassification:
+    """A random ELBERT in eval mode; biases are random too, so that none is missed."""
+    torch.manual_seed(seed)
+    model = ElbertForSequenceClassification(tiny_config(**overrides)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.2)
+    return model
+
+
+def random_ids(batch: int, length: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(5, TINY["vocab_size"], (batch, length), generator=generator)
+
+
+WORDS = "a man dog cat runs sleeps eats sings in the park house is not red big small old".split()
+
+
+def sentence(number: int, length: int = 6) -> str:
+    return " ".join(WORDS[(number * 7 + i * (number % 5 + 1)) % len(WORDS)] for i in range(length))
+
+
+@pytest.fixture(scope="session")
+def spiece(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SentencePiece model with ALBERT's special pieces, trained on a few sentences."""
+    folder = tmp_path_factory.mktemp("spiece")
+    text = folder / "text.txt"
+    text.write_text("\n".join(sentence(i) for i in range(200)), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text),
+        model_prefix=str(folder / "spiece"),
+        vocab_size=60,
+        hard_vocab_limit=False,
+        pad_id=0,
+        pad_piece="<pad>",
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols="[CLS],[SEP],[MASK]",
+        minloglevel=2,
+    )
+    return folder / "spiece.model"
+
+
+@pytest.fixture(scope="session")
+def albert_dir(tmp_path_factory: pytest.TempPathFactory, spiece: Path) -> Path:
+    """A bare HF ALBERT, saved by HF, beside its spiece.model."""
+    folder = tmp_path_factory.mktemp("pretrained") / "tiny_albert"
+    torch.manual_seed(1)
+    transformers.AlbertModel(transformers.AlbertConfig(**TINY)).save_pretrained(folder)
+    (folder / "spiece.model").write_bytes(spiece.read_bytes())
+    return folder
+
+
+def tsv(path: Path, header: str, rows: Sequence[Sequence[object]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["\t".join(map(str, row)) for row in rows]
+    path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+RTE_LABELS = ("entailment", "not_entailment")
+
+
+def write_rte(folder: Path) -> Path:
+    """RTE files: 24 training, 10 dev, 5 test examples."""
+    for name, count in (("train", 24), ("dev", 10), ("test", 5)):
+        rows = [(i, sentence(i), sentence(i + 1, i % 7 + 1)) for i in range(count)]
+        header = "index\tsentence1\tsentence2"
+        if name != "test":
+            header += "\tlabel"
+            rows = [(*row, RTE_LABELS[i % 2]) for i, row in enumerate(rows)]
+        tsv(folder / f"{name}.tsv", header, rows)
+    return folder
+
+
+class Outcome(NamedTuple):
+    """How a script ended: its exit status and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable:
+    """`script(main, "--flag", value, ...)` runs a script in this process, as from a shell."""
+
+    def run(main: Callable[[], None], *arguments: object) -> Outcome:
+        for state in (AcceleratorState, GradientState, PartialState):
+            state._shared_state.clear()
+        monkeypatch.setattr(sys, "argv", ["script", *map(str, arguments)])
+        capsys.readouterr()
+        status = 0
+        try:
+            run_script(main)
+        except SystemExit as error:
+            status = int(error.code or 0)
+        return Outcome(status, *capsys.readouterr())
+
+    return run
+
+
+def edit_json(path: Path, **values) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file under `folder`, to see that nothing was overwritten."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

@@ -1,0 +1,123 @@
+"""The shared layer pass against HF's AlbertModel."""
+
+import pytest
+import torch
+import transformers
+
+from modeling import ElbertForSequenceClassification
+from modeling.backbone import attention_mask_of
+
+from .conftest import TINY, random_ids, tiny_config, tiny_model
+
+
+def hidden_states(model, ids, mask=None, types=None) -> list[torch.Tensor]:
+    """State at depth 0, 1, ... N."""
+    backbone, bool_mask = model.albert, attention_mask_of(mask)
+    with torch.no_grad():
+        states = [backbone.embed(ids, types)]
+        for layer in range(model.config.num_hidden_layers):
+            states.append(backbone.layer_pass(states[-1], bool_mask, layer))
+    return states
+
+
+def hf_twin(model, seed: int = 3) -> transformers.AlbertModel:
+    """A random HF AlbertModel, its weights copied into `model` by name."""
+    torch.manual_seed(seed)
+    names = [*TINY, "hidden_act", "num_hidden_groups", "inner_group_num"]
+    config = transformers.AlbertConfig(**{name: getattr(model.config, name) for name in names})
+    twin = transformers.AlbertModel(config).eval()
+    missing, unexpected = model.albert.load_state_dict(twin.state_dict(), strict=False)
+    assert unexpected == []
+    assert all("exit_out" in name for name in missing)
+    return twin
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"hidden_act": "gelu"},
+        {"num_hidden_groups": 2, "num_hidden_layers": 5},
+        {"num_hidden_groups": 4},
+        {"inner_group_num": 3, "num_hidden_layers": 2},
+        {"num_hidden_groups": 2, "inner_group_num": 2, "hidden_act": "relu"},
+    ],
+)
+def test_every_layer_is_that_of_hf_albert(shape, attention):
+    model = tiny_model(**shape, attn_implementation=attention)
+    twin = hf_twin(model)
+    ids, types = random_ids(3, 9), random_ids(3, 9, 1) % 2
+    mask = torch.tensor([9, 5, 1])[:, None].gt(torch.arange(9)).long()
+    with torch.no_grad():
+        hf = twin(ids, mask, types, output_hidden_states=True).hidden_states
+    ours = hidden_states(model, ids, mask, types)
+    inner = model.config.inner_group_num
+    # HF records the states within a group too.
+    hf = hf[::inner] if len(hf) != len(ours) else hf
+    real = mask.bool()
+    for mine, theirs in zip(ours, hf, strict=True):
+        torch.testing.assert_close(mine[real], theirs[real], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("layers", range(1, 17))
+def test_groups_share_the_depth_as_in_hf_albert(layers):
+    for groups in range(1, layers + 1):
+        config = tiny_config(
+            num_hidden_layers=layers, num_hidden_groups=groups, hidden_size=4, intermediate_size=4
+        )
+        backbone = ElbertForSequenceClassification(config).albert
+        expected = [int(i / (layers / groups)) for i in range(layers)]  # HF's AlbertTransformer
+        assert [backbone.group_of(i) for i in range(layers)] == expected
+
+
+def test_a_mask_of_ones_is_no_mask():
+    model, ids = tiny_model(), random_ids(2, 6)
+    with_mask = hidden_states(model, ids, torch.ones_like(ids))
+    for mine, theirs in zip(with_mask, hidden_states(model, ids), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_a_changed_weight_shows_at_the_next_call(context):
+    model, ids = tiny_model(), random_ids(2, 6)
+    other = tiny_model(seed=5)
+    with context():
+        before = model(ids, output_all_exits=True).all_logits
+        expected = other(ids, output_all_exits=True).all_logits
+    model.load_state_dict(other.state_dict())
+    with context():
+        after = model(ids, output_all_exits=True).all_logits
+    assert not torch.allclose(before, after)
+    assert torch.equal(after, expected)
+
+
+def test_an_optimiser_step_shows_at_the_next_evaluation():
+    model, ids = tiny_model(), random_ids(4, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.inference_mode():
+        model(ids)
+    model.train()(ids, labels=torch.tensor([0, 1, 0, 1])).loss.backward()
+    optimizer.step()
+    fresh = tiny_model(seed=9)
+    fresh.load_state_dict(model.state_dict())
+    with torch.inference_mode():
+        ours, theirs = (m.eval()(ids, output_all_exits=True).all_logits for m in (model, fresh))
+    assert torch.equal(ours, theirs)
+
+
+def test_training_with_frozen_attention_works_after_an_evaluation():
+    model, ids = tiny_model(), random_ids(2, 6)
+    with torch.inference_mode():
+        model(ids)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".attention." not in name)
+    model.train()(ids, labels=torch.tensor([0, 1])).loss.backward()
+    assert model.albert.encoder.embedding_hidden_mapping_in.weight.grad.abs().sum() > 0
+
+
+def test_a_model_made_in_inference_mode_runs():
+    expected = tiny_model()(random_ids(2, 6)).logits
+    with torch.inference_mode():
+        answers = tiny_model()(random_ids(2, 6)).logits
+    torch.testing.assert_close(answers, expected, atol=1e-6, rtol=0)
