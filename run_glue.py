@@ -549,6 +549,9 @@ def main() -> None:
     set_seed(args.seed)
     task = find_task(args)
     if args.do_train:
+        # A file that is missing is worth knowing before the training, not after.
+        for part, _ in evaluation_tasks(task) if args.do_eval else []:
+            read_examples(part, args.data_dir or ".", "dev", 1)
         model, tokenizer = load_for_training(args, task)
         train(args, accelerator, task, model, tokenizer)
     # Evaluation and prediction are the main process's, as published.

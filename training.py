@@ -124,8 +124,13 @@ def save_model(
 
 
 def begin_training(output_dir: str | Path, arguments: dict) -> None:
-    """Mark `output_dir` as being trained, so that an evaluation can tell an unfinished run."""
+    """Mark `output_dir` as being trained, so that an evaluation can tell an unfinished run.
+
+    Checkpoints of a run that this one overwrites go: they would pass for its own.
+    """
     write_json(Path(output_dir) / IN_PROGRESS, arguments)
+    for stale in checkpoints_of(output_dir):
+        shutil.rmtree(stale)
 
 
 def finish_training(output_dir: str | Path) -> None:

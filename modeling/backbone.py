@@ -272,6 +272,12 @@ class AlbertLayer(nn.Module):
         self.activation = activation_function(config.hidden_act)
         self.packed = Derived()
 
+    def train(self, mode: bool = True) -> "AlbertLayer":
+        """As nn.Module; weights written behind the version counter's back are packed anew."""
+        self.packed = Derived()
+        self.attention.fused = Derived()
+        return super().train(mode)
+
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
         if packs(self, hidden):
@@ -334,7 +340,8 @@ class AlbertBackbone(nn.Module):
 
     def group_of(self, layer: int) -> int:
         """Which group's weights layer `layer` (0-based) uses: groups share the depth evenly."""
-        return layer * len(self.encoder.albert_layer_groups) // self.num_layers
+        # In floats, as HF does: for a few odd shapes it rounds differently from whole numbers.
+        return int(layer / (self.num_layers / len(self.encoder.albert_layer_groups)))
 
     def layer_pass(
         self, hidden: torch.Tensor, mask: torch.Tensor | None, layer: int

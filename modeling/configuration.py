@@ -133,7 +133,7 @@ PONDER_KEYS = {
         "halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's state",
         choices=("mlp", "linear", "linear_cat", "linear_diff"),
     ),
-    "num_lambda_layers": Key(int, 3, "depth of PALBERT's halting head", (), 1),
+    "num_lambda_layers": Key(int, 3, "depth of PALBERT's halting head", (), 1, 64),
     "lambda_lr": Key(float, None, "learning rate of the halting head (the model's own)", (), 0.0),
     "model_name": Key(str, "ponder_albert", "names the folder of statistics under my_out_dir"),
     "my_out_dir": ELBERT_KEYS["my_out_dir"],
@@ -314,6 +314,13 @@ class ExitRule:
     range_tmp: float | torch.Tensor = 0.2
     window_score: str = "lead"
 
+    def __post_init__(self) -> None:
+        # A Python number is compared in the scores' float32; a tensor must be too, to decide alike.
+        for name in ("exit_thres", "margin", "range_tmp"):
+            value = getattr(self, name)
+            if isinstance(value, torch.Tensor):
+                setattr(self, name, value.float())
+
     @classmethod
     def from_config(cls, config: ElbertConfig) -> "ExitRule":
         """The rule that `config` describes now; raises UserError for a value out of range."""
@@ -328,7 +335,7 @@ class ExitRule:
 
 @dataclass
 class HaltingRule:
-    """Settings of a ponder model's exit; what each criterion does is in `ponder.py`.
+    """Settings of a ponder model's exit; what each criterion does is in `halting.py`.
 
     exit_thres may be a tensor of shape (settings, 1): then all settings are decided at once, and
     answers get a leading dimension of settings.
