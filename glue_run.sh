@@ -29,7 +29,7 @@ OUT_DIR=${OUT_DIR:-out/$MODEL}
 KEY=${KEY:-exit_thres}
 if [ "$W_DIR" = configs/sample ]; then
   # The sample ships no weights: this is the recipe that trains it from scratch.
-  TRAIN_FLAGS=${TRAIN_FLAGS:-"--from_scratch --learning_rate 1e-3 --warmup_steps 200 --num_train_epochs 8"}
+  TRAIN_FLAGS=${TRAIN_FLAGS:-"--from_scratch --learning_rate 1e-3 --warmup_steps 200 --num_train_epochs 12"}
 fi
 
 edit() {  # KEY VALUE
