@@ -1,5 +1,6 @@
 """The bundled sample: small, reproducible, and not solvable by looking at one side."""
 
+import json
 import re
 import subprocess
 import sys
@@ -82,3 +83,16 @@ def test_the_tokenizer_is_an_albert_one_with_whole_words():
     assert len(ids) == 2 + 7 + 1  # a piece a word, one for the full stop
     assert tokenizer.decode(ids, skip_special_tokens=True).replace(" .", ".") == text.lower()
     assert len(tokenizer) <= load_config(SAMPLE).vocab_size
+
+
+@pytest.mark.slow
+def test_the_trained_sample_saves_layers_and_keeps_its_accuracy():
+    """What `make demo` leaves behind, at the default thresholds."""
+    report = SAMPLE.parent.parent / "out" / "demo" / "RTE" / "eval_results.json"
+    if not report.exists():
+        pytest.skip("needs the trained sample: run `make demo` first")
+    results = json.loads(report.read_text())
+    full_depth = results["acc_per_layer"][-1]
+    assert full_depth >= 0.90
+    assert results["computation_cost"] <= 0.60
+    assert results["metrics"]["acc"] >= full_depth - 0.01
