@@ -181,10 +181,9 @@ def matmul_rate(dtype: torch.dtype, rows: int = 128) -> float:
 
 
 def fixed_length_cases(args: argparse.Namespace, models: dict, rate: dict[str, float]) -> None:
-    batches, lengths = ((1, 8, 32), (32, 64, 128)) if not args.quick else ((1,), (32, 128))
-    for batch, length in itertools.product(batches, lengths):
-        # Several fills of the slots, so that admissions are part of what is timed.
-        texts = ids_of([length] * (6 if batch == 1 else batch * 3))
+    for batch, length in itertools.product(args.batches, args.lengths):
+        # More texts than slots, so that admissions are part of what is timed.
+        texts = ids_of([length] * (6 if batch == 1 else batch * 2))
         full = flops_of(models["fp32"], texts, 1.0)
         rows = [("HF eager", partial(run_hf, models["hf"], texts, batch, None), full)]
         if length < 128:
@@ -207,7 +206,7 @@ def pipeline_cases(args: argparse.Namespace, models: dict, rate: dict[str, float
     """Texts of a task's lengths from ids to answers, each way over the same texts."""
     for task, lengths in LENGTHS.items():
         # Several times the slots, so that they are full most of the time.
-        texts = ids_of(lengths * (4 if not args.quick else 1))
+        texts = ids_of(lengths[::4] if args.quick else lengths * 2)
         random.Random(1).shuffle(texts)
         full = flops_of(models["fp32"], texts, 1.0)
         hf = models["hf"]
@@ -225,7 +224,7 @@ def pipeline_cases(args: argparse.Namespace, models: dict, rate: dict[str, float
                 run = partial(run_ours, models[kind], texts, batch, cost)
                 name = f"ours {kind} c = {cost}, " + ("batch 1" if batch == 1 else "32 slots")
                 rows.append((name, run, flops_of(models["fp32"], texts, cost)))
-        compare(f"{task} lengths", rows, args.rounds if args.quick else 3, rate)
+        compare(f"{task} lengths", rows, min(args.rounds, 3), rate)
 
 
 def exit_check_case(models: dict, rounds: int) -> None:
@@ -305,8 +304,12 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="a part of the table, within 60 s")
     parser.add_argument("--rounds", type=int, default=None, help="timed rounds of each case")
+    parser.add_argument("--batches", type=int, nargs="+", help="default: 1 8 32")
+    parser.add_argument("--lengths", type=int, nargs="+", help="default: 32 64 128")
     args = parser.parse_args()
-    args.rounds = args.rounds or (2 if args.quick else 5)
+    args.rounds = args.rounds or (1 if args.quick else 5)
+    args.batches = args.batches or ([1] if args.quick else [1, 8, 32])
+    args.lengths = args.lengths or ([32, 128] if args.quick else [32, 64, 128])
     return args
 
 
