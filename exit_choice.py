@@ -40,7 +40,7 @@ def split(examples: int, fraction: float, seed: int) -> Parts:
 
     Raises UserError when one part would be empty.
     """
-    count = round(examples * fraction)
+    count = round(examples * fraction) if 0 < fraction < 1 else 0
     if not 0 < count < examples:
         raise UserError(
             f"calibration_fraction = {fraction:g} of {examples} examples leaves "

@@ -47,10 +47,12 @@ def figures_of(
 
 
 def rule_curves(swept: Sweep, seed: int) -> list[RuleCurve]:
-    """Each rule's settings, frontier and bootstrap band."""
+    """Each rule's settings, frontier and bootstrap band; none for rules that never exit early."""
     weights = bootstrap_weights(len(swept.labels), BAND_DRAWS, seed)
     curves = []
     for grid in swept.grids:
+        if not grid.values:
+            continue
         exits = swept.exit_layer[swept.of_rule(grid.rule)]
         cost, metric = swept.cost(exits), swept.main_metric(exits)
         best = frontier(cost, metric)

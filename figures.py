@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-BARS, LINE = "#b8c7dc", "#b3412e"
+BARS, LINE, WINDOW = "#b8c7dc", "#b3412e", "#f1e3b5"
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -101,8 +101,8 @@ def frontier_figure(
     for panel in panels[len(curves) + 1 :]:
         panel.set_visible(False)
     panels[0].set_xlim(0, 1.02)
-    points = [c.metric[c.frontier] for c in curves]
-    panels[0].set_ylim(*frame(np.concatenate([*points, *(c.high for c in curves), [full_depth]])))
+    shown = [values for c in curves for values in (c.low, c.high)]
+    panels[0].set_ylim(*frame(np.concatenate([*shown, [full_depth]])))
     figure.supxlabel("computation cost (mean exit layer / layers)", fontsize=10)
     figure.supylabel(metric, fontsize=10)
     figure.suptitle(
@@ -202,13 +202,15 @@ def decisions_figure(
     figure.supylabel("probability" if class_names else "predicted value", fontsize=10)
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     figure.tight_layout()
-    handles, texts = panels[0].get_legend_handles_labels()
+    named = {}  # not every panel has a window
+    for panel in panels:
+        named |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
     figure.legend(
-        handles,
-        texts,
+        list(named.values()),
+        list(named),
         loc="upper center",
         bbox_to_anchor=(0.5, 0.0),
-        ncol=len(texts),
+        ncol=len(named),
         frameon=False,
         fontsize=9,
     )
@@ -220,8 +222,9 @@ def draw_decision(panel: Axes, decision: Decision, class_names: Sequence[str]) -
     layers = np.arange(1, len(decision.scores) + 1)
     end = decision.exit_layer
     colors = plt.get_cmap("Dark2").colors
-    first = end - decision.window + 0.5 if decision.window else end + 0.5
-    panel.axvspan(first, end + 0.5, color="#f1e3b5", linewidth=0, label="window", zorder=0)
+    if decision.window:
+        first = end - decision.window
+        panel.axvspan(first + 0.5, end + 0.5, color=WINDOW, linewidth=0, label="window", zorder=0)
     for k, name in enumerate([f"p({name})" for name in class_names] or ["prediction"]):
         color = colors[k % len(colors)]
         values = decision.scores[:, k]
