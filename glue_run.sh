@@ -6,7 +6,7 @@
 # From the environment, with the bundled sample as default:
 #   MODEL TASK_NAME GLUE_DIR W_DIR OUT_DIR   as published
 #   TEST_MODE=one     set KEY (exit_thres) to V (0.1), evaluate once
-#   TEST_MODE=all     evaluate at every value of KEY: exit_thres 0.9 ... 0.1, cnt_thres 2 ... 12
+#   TEST_MODE=all     results at every value of KEY: exit_thres 0.9 ... 0.1, cnt_thres 2 ... 12
 #   TRAIN_FLAGS       more flags for the training, e.g. "--bf16"; they win over the ones below
 #   PYTHON            interpreter, default .venv/bin/python where it exists
 set -euo pipefail
@@ -80,19 +80,13 @@ case "$TEST_MODE" in
     evaluate one
     ;;
   all)
-    if [ "$KEY" = cnt_thres ]; then
-      layers=$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["num_hidden_layers"])' \
-        "$OUT_DIR/$TASK_NAME/config.json")
-      values=$(seq 2 $((layers < 12 ? layers : 12)))
-    else
-      values="0.9 0.8 0.7 0.6 0.5 0.4 0.3 0.2 0.1"
-    fi
-    mode=one # the first row starts eval_results.txt anew
-    for value in $values; do
-      edit "$KEY" "$value"
-      evaluate $mode
-      mode=all
-    done
+    # One pass at full depth answers all values: the rows are those of a loop over evaluations.
+    "$PYTHON" ./sweep_exits.py \
+      --vary "$KEY" \
+      --max_seq_length 128 \
+      --model_dir "$OUT_DIR/$TASK_NAME" \
+      --data_dir "$GLUE_DIR/$TASK_NAME" \
+      --task_name "$TASK_NAME"
     cat "$OUT_DIR/$TASK_NAME/eval_results.txt"
     ;;
   *)
