@@ -221,8 +221,8 @@ def why_nothing_passed(examples: int, alpha: float, share: float) -> str:
     needed = math.ceil(math.log(share) / math.log1p(-alpha))
     if examples < needed:
         return (
-            f"; even a setting without a single loss needs {needed} examples to show this: allow "
-            "a higher risk or delta, raise --calibration_fraction, or give one rule"
+            f"; even a setting without a single loss needs {needed} examples to show this: raise "
+            "--calibration_fraction, allow a higher risk or delta, or test fewer --rules"
         )
     return "; the deepest setting of the grid already fails: start --grid from deeper settings"
 

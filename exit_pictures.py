@@ -50,7 +50,7 @@ def rule_curves(swept: Sweep, seed: int) -> list[RuleCurve]:
     """Each rule's settings, frontier and bootstrap band; none for rules that never exit early."""
     weights = bootstrap_weights(len(swept.labels), BAND_DRAWS, seed)
     curves = []
-    for grid in swept.grids:
+    for number, grid in enumerate(swept.grids):
         if not grid.values:
             continue
         exits = swept.exit_layer[swept.of_rule(grid.rule)]
@@ -58,7 +58,7 @@ def rule_curves(swept: Sweep, seed: int) -> list[RuleCurve]:
         best = frontier(cost, metric)
         drawn = swept.main_metric(exits[best], weights=weights)
         low, high = np.quantile(drawn, [0.025, 0.975], axis=1)
-        curves.append(RuleCurve(grid.rule, cost, metric, best, low, high))
+        curves.append(RuleCurve(grid.rule, number, cost, metric, best, low, high))
     return curves
 
 

@@ -65,6 +65,7 @@ class RuleCurve(NamedTuple):
     """Settings of one rule, and the best of them; metric and cost are fractions of 1."""
 
     rule: str
+    number: int  # of the rule among those swept, for its colour
     cost: np.ndarray  # (settings,)
     metric: np.ndarray  # (settings,)
     frontier: np.ndarray  # (points,) numbers of settings in order of cost
@@ -76,15 +77,15 @@ def frontier_figure(
     curves: Sequence[RuleCurve], full_depth: float, metric: str, title: str
 ) -> Figure:
     """Metric against cost: all rules' frontiers in one panel, then each with settings and band."""
-    columns = 4 if len(curves) > 2 else len(curves) + 1
-    rows = -(-(len(curves) + 1) // columns)
+    count = len(curves) + 1
+    columns = count if count < 4 else -(-count // 2)
+    rows = -(-count // columns)
     figure, axes = plt.subplots(
         rows, columns, figsize=(3.1 * columns, 2.6 * rows + 0.4), sharex=True, sharey=True
     )
     panels = list(np.atleast_1d(axes).flat)
-    colors = dict(zip([c.rule for c in curves], plt.get_cmap("tab10").colors, strict=False))
     for curve, panel in zip(curves, panels[1:], strict=False):
-        color = colors[curve.rule]
+        color = plt.get_cmap("tab10").colors[curve.number % 10]
         panel.plot(curve.cost, curve.metric, ".", color="#b5b5b5", markersize=2, zorder=1)
         cost, low, high = (
             to_full_cost(values) for values in (curve.cost[curve.frontier], curve.low, curve.high)
@@ -95,11 +96,10 @@ def frontier_figure(
         draw_frontier(panels[0], curve, color, 1.3)
         panel.set_title(curve.rule, fontsize=10, loc="left", color=color, weight="bold")
     panels[0].set_title("all rules", fontsize=10, loc="left")
-    for panel in panels[: len(curves) + 1]:
+    for panel in panels[:count]:
         panel.axhline(full_depth, color="black", linestyle="--", linewidth=0.9)
         panel.spines[["top", "right"]].set_visible(False)
-    for panel in panels[len(curves) + 1 :]:
-        panel.set_visible(False)
+    hide_unused(panels, count, columns)
     panels[0].set_xlim(0, 1.02)
     shown = [values for c in curves for values in (c.low, c.high)]
     panels[0].set_ylim(*frame(np.concatenate([*shown, [full_depth]])))
@@ -114,6 +114,13 @@ def frontier_figure(
     )
     figure.tight_layout()
     return figure
+
+
+def hide_unused(panels: Sequence[Axes], used: int, columns: int) -> None:
+    """Hide the panels behind the first `used`; the lowest one of a column carries its ticks."""
+    for number, panel in enumerate(panels):
+        panel.set_visible(number < used)
+        panel.tick_params(labelbottom=used - columns <= number)
 
 
 def to_full_cost(values: np.ndarray) -> np.ndarray:
@@ -196,8 +203,7 @@ def decisions_figure(
     panels = list(np.atleast_1d(axes).flat)
     for decision, panel in zip(decisions, panels, strict=False):
         draw_decision(panel, decision, class_names)
-    for panel in panels[len(decisions) :]:
-        panel.set_visible(False)
+    hide_unused(panels, len(decisions), columns)
     figure.supxlabel("layer", fontsize=10)
     figure.supylabel("probability" if class_names else "predicted value", fontsize=10)
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")

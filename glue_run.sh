@@ -86,7 +86,8 @@ case "$TEST_MODE" in
       --max_seq_length 128 \
       --model_dir "$OUT_DIR/$TASK_NAME" \
       --data_dir "$GLUE_DIR/$TASK_NAME" \
-      --task_name "$TASK_NAME"
+      --task_name "$TASK_NAME" \
+      --do_lower_case
     cat "$OUT_DIR/$TASK_NAME/eval_results.txt"
     ;;
   *)

@@ -60,15 +60,10 @@ def parse_args() -> argparse.Namespace:
     add("--max_steps", default=20, type=int, help="N, where the last example is made to halt")
     add("--lambda_p", default=0.2, type=float, help="prior: 1/λ_p steps are expected")
     add("--beta", default=0.01, type=float, help="weight of the KL to the prior")
-    add("--epochs", default=24, type=int)
+    add("--epochs", default=20, type=int)
     add("--n_batches", default=500, type=int, help="batches an epoch")
     add("--batch_size", default=128, type=int)
-    add(
-        "--lr",
-        default=3e-4,
-        type=float,
-        help=f"Adam's first learning rate; rises {PEAK}-fold, then falls",
-    )
+    add("--lr", default=3e-4, type=float, help=f"at first; rises to {PEAK} times that, then falls")
     add("--extrapolate", action="store_true", help="train on emptier, test on fuller vectors")
     add("--output_dir", default="parity_out", help="results.json, training.png and runs/")
     add("--seed", default=0, type=int)

@@ -9,6 +9,7 @@ most.
 """
 
 import argparse
+import math
 import resource
 import sys
 import time
@@ -35,12 +36,12 @@ def random_recording(layers: int, examples: int, classes: int, seed: int = 0) ->
 
 
 def grid_for(settings: int, layers: int, regression: bool) -> dict[str, str]:
-    """Grids whose seven rules have about `settings` settings together."""
+    """Grids whose seven rules have `settings` settings together, or some more."""
     if regression:
         steps = max(2, settings // (4 * layers))
         return {"exit_thres": f"0:1:{1 / steps}", "range_tmp": f"0:1:{1 / steps}"}
     per_threshold = 3 + layers * 3 * 2 + layers * 3 * 3
-    steps = max(2, round(settings / per_threshold) - 1)
+    steps = max(2, math.ceil(settings / per_threshold) - 1)
     return {"exit_thres": f"0:1:{1 / steps}"}
 
 

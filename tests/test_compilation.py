@@ -1,20 +1,14 @@
-"""Compiled and 16-bit inference against float32 in eager mode."""
+"""Compiled inference against eager mode."""
 
 import logging
-from pathlib import Path
 
 import pytest
 import torch
 
-from evaluation import run_early_exit
-from features import encode
-from glue_tasks import get_task, read_examples
-from modeling import compilation, load_pretrained, load_tokenizer
+from modeling import compilation
 from modeling.configuration import RULES
 
 from .conftest import random_ids, tiny_model
-
-ROOT = Path(__file__).parent.parent
 
 
 def answers(model, batches):
@@ -69,20 +63,3 @@ def test_auto_compiles_only_when_the_examples_repay_it(monkeypatch):
     monkeypatch.setitem(compilation.SAVED_SHARE, "cpu", 0.4)
     assert compilation.repays(model, examples=10**9, length=20)
     assert not compilation.repays(model, examples=450, length=20)
-
-
-@pytest.mark.slow
-def test_bf16_takes_the_exits_of_fp32_on_the_trained_sample():
-    """On the model that `make demo` leaves behind."""
-    trained = ROOT / "out" / "demo" / "RTE"
-    if not (trained / "model.safetensors").exists():
-        pytest.skip("needs the trained sample: run `make demo` first")
-    model, _ = load_pretrained(trained)
-    tokenizer = load_tokenizer(trained)
-    examples = read_examples(get_task("rte"), ROOT / "configs" / "sample" / "RTE", "dev")
-    features = encode(examples, tokenizer, 128)
-    exits = [
-        run_early_exit(model.to(dtype), features, 1, tokenizer.pad_token_id).exit_layer
-        for dtype in (torch.float32, torch.bfloat16)
-    ]
-    assert (exits[0] == exits[1]).float().mean() >= 0.99
