@@ -70,6 +70,7 @@ from modeling import (
     load_pretrained,
     load_tokenizer,
 )
+from modeling.checkpoints import trained_task
 from modeling.compilation import compile_for_inference, compile_for_training, repays
 from modeling.configuration import ELBERT_KEYS, nearest_names
 from modeling.exits import scan
@@ -305,7 +306,9 @@ def load_for_training(
     if args.from_scratch:
         logger.info("Weights newly initialised: all (--from_scratch)")
         return ElbertForSequenceClassification(config), tokenizer
-    model, report = load_pretrained(args.model_name_or_path, config, args.cache_dir or None)
+    source, cache = args.model_name_or_path, args.cache_dir or None
+    other = trained_task(source, cache) not in (None, task.name)
+    model, report = load_pretrained(source, config, cache, other_task=other)
     for line in report.lines():
         logger.info(line)
     return model, tokenizer

@@ -54,6 +54,8 @@ BERT_NAMES = (
     ("output.dense", "ffn_output"),
     ("output.LayerNorm", "full_layer_layer_norm"),
 )
+# What belongs to the task that a checkpoint was fine-tuned on.
+TASK_OWN = ("albert.encoder.exit_out_layer", "exit_weights")
 BACKBONE = (
     "albert.embeddings.",
     "albert.encoder.albert_layer_groups.",
@@ -120,6 +122,12 @@ def load_config(source: str | Path, cache_dir: str | None = None, **overrides: A
     except (StrictDataclassError, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: {reason}") from error
+
+
+def trained_task(source: str | Path, cache_dir: str | None = None) -> str | None:
+    """The task that a checkpoint says it was fine-tuned on."""
+    path = find_file(source, "config.json", cache_dir)
+    return read_json(path).get("finetuning_task") if path else None
 
 
 def read_weights(source: str | Path, cache_dir: str | None = None) -> dict[str, torch.Tensor]:
@@ -249,12 +257,16 @@ def in_brief(names: Iterable[str]) -> str:
 
 
 def load_pretrained(
-    source: str | Path, config: ElbertConfig | None = None, cache_dir: str | None = None
+    source: str | Path,
+    config: ElbertConfig | None = None,
+    cache_dir: str | None = None,
+    other_task: bool = False,
 ) -> tuple[ElbertForSequenceClassification, LoadReport]:
     """An ELBERT with the weights of `source` (see the module's docstring), and what was loaded.
 
-    `config` defaults to the source's own. Raises UserError when the weights have another shape
-    than the configuration asks for, or none of a layer's weights are there.
+    `config` defaults to the source's own. `other_task`: the source was fine-tuned on another task,
+    so its exit classifiers and W are left out. Raises UserError when the weights have another
+    shape than the configuration asks for, or none of a layer's weights are there.
     """
     config = config or load_config(source, cache_dir)
     model = ElbertForSequenceClassification(config)
@@ -265,9 +277,10 @@ def load_pretrained(
         raise UserError(f"{source}: {error}") from error
     adopt_classifier(tensors, wanted)
     report = LoadReport(str(source))
-    report.loaded = [name for name in wanted if name in tensors]
-    report.ignored = [name for name in tensors if name not in wanted]
-    report.initialised = [name for name in wanted if name not in tensors]
+    unwanted = TASK_OWN if other_task else ()
+    report.loaded = [n for n in wanted if n in tensors and not n.startswith(unwanted)]
+    report.ignored = [name for name in tensors if name not in report.loaded]
+    report.initialised = [name for name in wanted if name not in report.loaded]
     check_tensors(source, wanted, tensors, report)
     with torch.no_grad():
         for name in report.loaded:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 import change_config
 import run_glue
@@ -404,6 +405,23 @@ def test_a_config_cut_in_half_is_named(trained, albert_dir, rte, script):
 def test_a_checkpoint_of_the_published_code_has_no_task_name(trained, albert_dir, rte, script):
     edit_json(trained / "config.json", finetuning_task=None)
     assert script(run_glue.main, *flags(albert_dir, rte, trained, "RTE", "--do_eval")).status == 0
+
+
+def test_training_may_start_from_another_tasks_model(trained, rte, tmp_path, script):
+    """Intermediate-task training: the encoder comes along, the exits' classifiers do not."""
+    folder = tmp_path / "STS-B"
+    rows = [(i, sentence(i), sentence(i + 1), i % 5) for i in range(12)]
+    for name in ("train", "dev"):
+        tsv(folder / f"{name}.tsv", "index\tsentence1\tsentence2\tscore", rows)
+    out = tmp_path / "next"
+    common = flags(trained, folder, out, "STS-B", "--do_train", "--learning_rate", 0)
+    done = script(run_glue.main, *common, "--max_steps", 1)
+    assert done.status == 0, done.err
+    before, after = (load_file(path / "model.safetensors") for path in (trained, out))
+    assert after["albert.encoder.exit_out_layer.classifier.weight"].shape[0] == 1
+    kept = [name for name in before if "exit" not in name]
+    assert kept
+    assert all(torch.equal(before[name], after[name]) for name in kept)
 
 
 def test_untrained_weights_are_not_evaluated(albert_dir, rte, script):
