@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import transformers
 from filelock import FileLock
+from torch import distributed
 from torch.nn import functional as F
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
@@ -77,16 +78,18 @@ def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str,
 def run_early_exit(
     model: ElbertForSequenceClassification, features: Features, batch_size: int, pad_token_id: int
 ) -> Record:
-    """Answer every example with early exit.
+    """Answer every example with early exit; processes take examples in turn, all get all answers.
 
     Batch size 1, the reporting default, goes in input order and never pads; above it, `batch_size`
     slots are kept full by depth batching. The answers are the same.
     """
     count = len(features.input_ids)
+    features = my_part(features)
+    mine = len(features.input_ids)
     record = Record(
-        torch.empty(count, model.config.num_labels),
-        torch.empty(count, dtype=torch.long),
-        torch.empty(count, dtype=torch.double),
+        torch.empty(mine, model.config.num_labels),
+        torch.empty(mine, dtype=torch.long),
+        torch.empty(mine, dtype=torch.double),
     )
     model.eval()
     if batch_size == 1:
@@ -95,11 +98,37 @@ def run_early_exit(
         batcher = DepthBatcher(model, slots=batch_size, pad_token_id=pad_token_id)
         batcher.submit(zip(features.input_ids, features.token_type_ids, strict=True))
         answers = batcher.answers()
-    for answer in tqdm(answers, desc="Evaluating", unit="example", total=count):
+    for answer in tqdm(answers, desc="Evaluating", unit="example", total=mine):
         record.logits[answer.row] = answer.logits
         record.exit_layer[answer.row] = answer.exit_layer
         record.seconds[answer.row] = answer.seconds
-    return record
+    return Record(*(gathered(tensor, count) for tensor in record))
+
+
+def processes() -> tuple[int, int]:
+    """This process's number and how many there are."""
+    if not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def my_part(features: Features) -> Features:
+    """Every n-th example, of n processes, beginning with this process's number."""
+    first, n = processes()
+    return Features(*(column[first::n] for column in features))
+
+
+def gathered(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """All `count` examples' entries in input order, from those of each process's `my_part`."""
+    _, n = processes()
+    if n == 1:
+        return tensor
+    parts: list[Any] = [None] * n
+    distributed.all_gather_object(parts, tensor)
+    whole = tensor.new_empty(count, *tensor.shape[1:])
+    for first, part in enumerate(parts):
+        whole[first::n] = part
+    return whole
 
 
 @torch.inference_mode()
@@ -124,17 +153,21 @@ def record_all_exits(
     pad_token_id: int,
     batch_size: int = 32,
 ) -> torch.Tensor:
-    """Every layer's answer to every example, at full depth: (layers, examples, num_labels)."""
+    """Every layer's answer to every example, at full depth: (layers, examples, num_labels).
+
+    Processes take examples in turn; all get all answers.
+    """
+    count, features = len(features.input_ids), my_part(features)
     config = model.config
-    shape = (config.num_hidden_layers, len(features.input_ids), config.num_labels)
-    all_logits = torch.empty(shape)
+    shape = (len(features.input_ids), config.num_hidden_layers, config.num_labels)
+    answers = torch.empty(shape)
     model.eval()
     batches = list(sorted_batches(features.lengths, batch_size))
     for rows in tqdm(batches, desc="All layers", unit="batch"):
         batch = to_device(collate(features, rows, pad_token_id), model.device)
         batch.pop("labels", None)
-        all_logits[:, rows] = model(**batch, output_all_exits=True).all_logits.cpu()
-    return all_logits
+        answers[rows] = model(**batch, output_all_exits=True).all_logits.cpu().transpose(0, 1)
+    return gathered(answers, count).transpose(0, 1).contiguous()
 
 
 def predictions_of(logits: torch.Tensor) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -91,7 +92,7 @@ def write_cache(path: Path, features: Features, stamp: str) -> None:
         "lengths": torch.tensor(features.lengths, dtype=torch.int32),
     }
     try:
-        temporary = path.with_suffix(".part")
+        temporary = path.with_suffix(f".{os.getpid()}.part")  # others may write the same
         save_file(tensors, temporary, metadata={"fingerprint": stamp})
         temporary.replace(path)
     except (OSError, SafetensorError):

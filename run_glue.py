@@ -18,13 +18,14 @@ Evaluate with early exit, one example at a time:
 """
 
 import argparse
-import itertools
 import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -35,6 +36,15 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
 from change_config import typed_value
+from checkpointing import (
+    begin_training,
+    check_finished,
+    checkpoints_of,
+    find_checkpoint,
+    finish_training,
+    is_finished,
+    save_model,
+)
 from evaluation import (
     environment,
     labels_of,
@@ -43,6 +53,7 @@ from evaluation import (
     predictions_of,
     predictions_table,
     print_results,
+    processes,
     record_all_exits,
     run_early_exit,
     summarise,
@@ -75,16 +86,13 @@ from modeling.compilation import compile_for_inference, compile_for_training, re
 from modeling.configuration import ELBERT_KEYS, nearest_names
 from modeling.exits import scan
 from training import (
-    begin_training,
-    check_finished,
-    check_loss,
-    checkpoint_step,
-    checkpoints_of,
-    clipped_parameters,
-    finish_training,
+    Batch,
+    Step,
+    StopRequest,
+    Training,
+    fingerprint,
     make_optimizer,
     make_schedule,
-    save_model,
 )
 
 logger = logging.getLogger(__name__)
@@ -159,6 +167,18 @@ def add_published_flags(parser: argparse.ArgumentParser) -> None:
     add("--warmup_steps", default=0, type=at_least(0))
     add("--logging_steps", default=100, type=int)
     add("--save_steps", default=5000, type=int, help="checkpoint every so many steps; 0: none")
+    add(
+        "--save_total_limit",
+        type=at_least(1),
+        help="keep only so many checkpoints, the newest",
+    )
+    add(
+        "--resume_from_checkpoint",
+        nargs="?",
+        const="latest",
+        metavar="PATH|latest",
+        help="go on with a training that was stopped; nothing to go on from: begin it",
+    )
     add("--eval_all_checkpoints", action="store_true", help="also every checkpoint-STEP")
     add("--no_cuda", action="store_true", help="stay on the CPU")
     add("--overwrite_output_dir", action="store_true")
@@ -242,10 +262,11 @@ def check_output_dir(args: argparse.Namespace) -> None:
         return
     if directory.exists() and not directory.is_dir():
         raise UserError(f"--output_dir {directory} is a file")
-    if directory.exists() and any(directory.iterdir()) and not args.overwrite_output_dir:
+    welcome = args.overwrite_output_dir or args.resume_from_checkpoint
+    if directory.exists() and any(directory.iterdir()) and not welcome:
         raise UserError(
-            f"--output_dir {directory} exists and is not empty; add --overwrite_output_dir to train"
-            " into it all the same, or choose another"
+            f"--output_dir {directory} exists and is not empty; add --resume_from_checkpoint to go "
+            "on with its training, --overwrite_output_dir to begin it anew, or choose another"
         )
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -333,35 +354,50 @@ def load_features(
 class TrainingLog:
     """Progress bar, TensorBoard and the published JSON lines of a training run."""
 
-    def __init__(self, args: argparse.Namespace, accelerator: Accelerator, total: int) -> None:
+    def __init__(
+        self, args: argparse.Namespace, accelerator: Accelerator, step: int, total: int
+    ) -> None:
         self.args, self.main = args, accelerator.is_main_process
-        self.bar = tqdm(total=total, desc="Training", unit="step", disable=not self.main)
+        self.bar = tqdm(
+            initial=step, total=total, desc="Training", unit="step", disable=not self.main
+        )
         self.writer = SummaryWriter(str(Path(args.output_dir) / "runs")) if self.main else None
         self.losses: list[float] = []
 
-    def step(self, step: int, learning_rate: float, model: ElbertForSequenceClassification) -> bool:
-        """After an optimiser step; returns whether a logging step was due."""
-        self.bar.update()
-        self.bar.set_postfix(loss=f"{self.losses[-1]:.4f}", lr=f"{learning_rate:.2e}")
-        if not self.main or self.args.logging_steps <= 0 or step % self.args.logging_steps:
-            return False
-        values = {"learning_rate": learning_rate, "loss": sum(self.losses) / len(self.losses)}
-        self.losses = []
-        self.scalars(values, step)
-        self.bar.write(json.dumps({**values, "step": step}))
-        if model.exit_weights is not None:
-            weights = model.exit_weights.detach().sigmoid().tolist()
-            self.scalars({f"exit_weight/{i}": w for i, w in enumerate(weights, 1)}, step)
-        return True
+    def __enter__(self) -> "TrainingLog":
+        return self
 
-    def scalars(self, values: dict[str, float], step: int) -> None:
-        for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bar.close()
         if self.writer:
             self.writer.close()
+
+    def step(self, step: Step, model: ElbertForSequenceClassification) -> bool:
+        """After an optimiser step; returns whether a logging step was due."""
+        self.losses.append(step.loss)
+        self.bar.update()
+        self.bar.set_postfix(loss=f"{step.loss:.4f}", lr=f"{step.learning_rate:.2e}")
+        if self.args.logging_steps <= 0 or step.number % self.args.logging_steps:
+            return False
+        mean = sum(self.losses) / len(self.losses)
+        values = {"learning_rate": step.learning_rate, "loss": mean}
+        self.losses = []
+        self.scalars(values, step.number)
+        self.line({**values, "step": step.number})
+        if model.exit_weights is not None:
+            weights = model.exit_weights.detach().sigmoid().tolist()
+            self.scalars({f"exit_weight/{i}": w for i, w in enumerate(weights, 1)}, step.number)
+        return True
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """To TensorBoard; the main process's work."""
+        for name, value in values.items() if self.writer else ():
+            self.writer.add_scalar(name, value, step)
+
+    def line(self, values: dict[str, Any]) -> None:
+        """One JSON line on the console; the main process's work."""
+        if self.main:
+            self.bar.write(json.dumps(values))
 
 
 def train(
@@ -370,8 +406,12 @@ def train(
     task: Task,
     model: ElbertForSequenceClassification,
     tokenizer: PreTrainedTokenizerBase,
+    checkpoint: Path | None = None,
 ) -> None:
-    """Minimise the joint loss of all exits; the trained model ends in --output_dir."""
+    """Minimise the joint loss of all exits; the trained model ends in --output_dir.
+
+    With `checkpoint`, goes on from there: the same steps, to the last bit.
+    """
     _, features = load_features(args, task, tokenizer, "train", args.max_train_samples)
     dev = None
     if args.evaluate_during_training:
@@ -385,68 +425,78 @@ def train(
     logger.info("  Num examples = %d", len(features.lengths))
     logger.info("  Total train batch size = %d", batch_size * args.gradient_accumulation_steps)
     logger.info("  Total optimization steps = %d", total)
+    training = make_training(args, accelerator, model, tokenizer, features, total)
+    if checkpoint:
+        training.resume(checkpoint)
     if accelerator.is_main_process:
-        begin_training(args.output_dir, vars(args))
-    log = TrainingLog(args, accelerator, total)
-    for step in optimise(args, accelerator, model, features, tokenizer.pad_token_id, total, log):
-        due = args.logging_steps > 0 and step % args.logging_steps == 0
-        if due and dev and accelerator.is_main_process:
-            all_logits = record_all_exits(model, dev, tokenizer.pad_token_id)
-            curve = layer_curve(task, all_logits, labels_of(dev))
-            name = primary_metric(task)
-            log.scalars({f"eval_{name}/layer_{i}": v for i, v in enumerate(curve, 1)}, step)
-            tqdm.write(json.dumps({f"eval_{name}_per_layer": curve, "step": step}))
-        if args.save_steps > 0 and step % args.save_steps == 0 and accelerator.is_main_process:
-            save_model(Path(args.output_dir) / f"checkpoint-{step}", model, tokenizer)
-    log.close()
+        begin_training(args.output_dir, vars(args), resumed=checkpoint is not None)
+    epoch = partial(my_batches, accelerator, features, batch_size, args.seed, tokenizer)
+    with (
+        TrainingLog(args, accelerator, training.position.step, total) as log,
+        StopRequest(accelerator) as stop,
+    ):
+        for step in training.steps(epoch, total):
+            if log.step(step, model) and dev:
+                log_curve(log, task, model, dev, tokenizer.pad_token_id, step.number)
+            if args.save_steps > 0 and step.number % args.save_steps == 0:
+                training.save()
+            stop.grant(training)
     if accelerator.is_main_process:
         save_model(args.output_dir, model, tokenizer)
         finish_training(args.output_dir)
     accelerator.wait_for_everyone()
 
 
-def optimise(
+def make_training(
     args: argparse.Namespace,
     accelerator: Accelerator,
     model: ElbertForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase,
     features: Features,
-    pad_token_id: int,
     total: int,
-    log: TrainingLog,
-) -> Iterator[int]:
-    """Take `total` optimiser steps, yielding the number of each when it is done."""
+) -> Training:
     optimizer = make_optimizer(model, args.learning_rate, args.weight_decay, args.adam_epsilon)
     schedule = make_schedule(optimizer, args.warmup_steps, total)
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     if args.compile == "on":
         compile_for_training(model)
-    wrapped, optimizer = accelerator.prepare(model, optimizer)
-    batch_size = args.per_gpu_train_batch_size * accelerator.num_processes
-    step = 0
-    for epoch in itertools.count():
-        for rows in epoch_batches(features.lengths, batch_size, args.seed, epoch):
-            # Every process takes part in a step: one without rows of its own repeats one.
-            mine = rows[accelerator.process_index :: accelerator.num_processes] or rows[:1]
-            batch = to_device(collate(features, mine, pad_token_id), accelerator.device)
-            wrapped.train()
-            with accelerator.accumulate(wrapped):
-                loss = wrapped(**batch).loss
-                log.losses.append(loss.item())
-                rate = schedule.get_last_lr()[0]
-                check_loss(log.losses[-1], step + 1, rate, args.output_dir)
-                accelerator.backward(loss)
-                if accelerator.sync_gradients:
-                    accelerator.clip_grad_norm_(clipped_parameters(optimizer), args.max_grad_norm)
-                optimizer.step()
-                optimizer.zero_grad()
-            if accelerator.sync_gradients:
-                schedule.step()
-                step += 1
-                log.step(step, rate, model)
-                yield step
-                if step == total:
-                    return
+    data = fingerprint(features.input_ids, features.labels)
+    return Training(
+        accelerator, model, tokenizer, optimizer, schedule, vars(args), data, args.max_grad_norm
+    )
+
+
+def my_batches(
+    accelerator: Accelerator,
+    features: Features,
+    batch_size: int,
+    seed: int,
+    tokenizer: PreTrainedTokenizerBase,
+    epoch: int,
+    first: int,
+) -> Iterator[Batch]:
+    """This process's part of the batches of an epoch, from number `first` on."""
+    for rows in epoch_batches(features.lengths, batch_size, seed, epoch)[first:]:
+        mine = rows[accelerator.process_index :: accelerator.num_processes]
+        # Every process takes part in a step: one without rows of its own repeats one, for nothing.
+        inputs = collate(features, mine or rows[:1], tokenizer.pad_token_id)
+        yield Batch(to_device(inputs, accelerator.device), len(mine) / len(rows))
+
+
+def log_curve(
+    log: TrainingLog,
+    task: Task,
+    model: ElbertForSequenceClassification,
+    dev: Features,
+    pad_token_id: int,
+    step: int,
+) -> None:
+    """Dev metric of every layer at a logging step."""
+    curve = layer_curve(task, record_all_exits(model, dev, pad_token_id), labels_of(dev))
+    name = primary_metric(task)
+    log.scalars({f"eval_{name}/layer_{i}": v for i, v in enumerate(curve, 1)}, step)
+    log.line({f"eval_{name}_per_layer": curve, "step": step})
 
 
 def evaluate(
@@ -476,6 +526,8 @@ def evaluate(
     summary["environment"] = environment(model.device)
     metric, curve = primary_metric(task), layer_curve(task, all_logits, labels_of(features))
     summary[f"{metric}_per_layer"] = curve
+    if processes()[0]:
+        return  # reports are the main process's work
     write_reports(
         directory / prefix,
         statistics_folder(args, model.config, task),
@@ -529,11 +581,27 @@ def predict(
         record = run_early_exit(
             model, features, args.per_gpu_eval_batch_size, tokenizer.pad_token_id
         )
+        if processes()[0]:
+            continue  # files are the main process's work
         path = write_submission(part, examples, predictions_of(record.logits), args.output_dir)
         name = "predictions.tsv" if part.name == task.name else f"predictions-{part.name}.tsv"
         details = Path(args.output_dir) / name
         write_text(details, predictions_table(part, examples, record))
         print(f"{len(examples)} predictions: {path}, {details}")
+
+
+def train_or_resume(args: argparse.Namespace, accelerator: Accelerator, task: Task) -> None:
+    """Train, or go on with a training; one that came to its end is left as it is."""
+    checkpoint = None
+    if args.resume_from_checkpoint:
+        if args.resume_from_checkpoint == "latest" and is_finished(args.output_dir):
+            logger.info("Training in %s is finished: nothing to resume", args.output_dir)
+            return
+        checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
+        if checkpoint is None:
+            logger.info("No checkpoint in %s yet: training from its beginning", args.output_dir)
+    model, tokenizer = load_for_training(args, task)
+    train(args, accelerator, task, model, tokenizer, checkpoint)
 
 
 def main() -> None:
@@ -549,22 +617,19 @@ def main() -> None:
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
     check_output_dir(args)
+    accelerator.wait_for_everyone()  # before the main process writes into it
     set_seed(args.seed)
     task = find_task(args)
     if args.do_train:
         # A file that is missing is worth knowing before the training, not after.
         for part, _ in evaluation_tasks(task) if args.do_eval else []:
             read_examples(part, args.data_dir or ".", "dev", 1)
-        model, tokenizer = load_for_training(args, task)
-        train(args, accelerator, task, model, tokenizer)
-    # Evaluation and prediction are the main process's, as published.
-    if not accelerator.is_main_process:
-        return
+        train_or_resume(args, accelerator, task)
     directory = Path(args.output_dir)
     if args.do_eval:
         checkpoints = [directory]
         if args.eval_all_checkpoints:
-            checkpoints = sorted(checkpoints_of(directory), key=checkpoint_step) + checkpoints
+            checkpoints = checkpoints_of(directory) + checkpoints
         for checkpoint in checkpoints:
             model, tokenizer = load_trained(
                 checkpoint, task, accelerator.device, args.do_lower_case

@@ -29,6 +29,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 from transformers.utils import logging as hf_logging
 
+from checkpointing import check_finished
 from evaluation import append_results, as_csv, load_trained, run_early_exit
 from exit_choice import (
     Cell,
@@ -76,7 +77,6 @@ from modeling.checkpoints import read_json
 from modeling.configuration import nearest_names
 from modeling.exits import exit_scores
 from recording import Recording, recorded
-from training import check_finished
 
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 GOAL_KEYS = ("max_cost", "max_drop", "risk", "delta", "range")

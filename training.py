@@ -1,19 +1,32 @@
-"""What the training scripts share: optimiser, schedule, and whole checkpoints."""
+"""What the training scripts share: optimiser, schedule, and a loop that can stop and go on."""
 
+import hashlib
+import logging
 import math
-import os
-import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from safetensors import SafetensorError
-from torch.optim.lr_scheduler import LambdaLR
+from accelerate import Accelerator
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import ModelOutput
 
-from files import write_json
+from checkpointing import (
+    latest_checkpoint,
+    load_checkpoint,
+    read_state,
+    save_checkpoint,
+)
 from modeling.errors import UserError
 
-IN_PROGRESS = "training_in_progress.json"
+logger = logging.getLogger(__name__)
 
 
 def make_optimizer(
@@ -70,83 +83,232 @@ def check_loss(loss: float, step: int, learning_rate: float, output_dir: str | P
     )
 
 
-def latest_checkpoint(output_dir: str | Path) -> Path | None:
-    """The checkpoint-STEP of `output_dir` with the highest step."""
-    found = sorted(checkpoints_of(output_dir), key=checkpoint_step)
-    return found[-1] if found else None
+# Flags that may change between a run and its continuation: none of them alters a step. Batch sizes
+# are compared as a whole, over all processes; data by its fingerprint.
+FREE_ARGUMENTS = frozenset(
+    """cache_dir config_name data_dir do_eval do_predict do_train dtype eval_all_checkpoints
+    evaluate_during_training local_rank logging_steps max_eval_samples model_name_or_path no_cuda
+    out_mode output_dir overwrite_cache overwrite_output_dir per_gpu_eval_batch_size
+    per_gpu_train_batch_size resume_from_checkpoint save_steps save_total_limit test_file
+    tokenizer_name train_file validation_file""".split()
+)
 
 
-def checkpoints_of(output_dir: str | Path) -> list[Path]:
-    return [
-        path
-        for path in Path(output_dir).glob("checkpoint-*")
-        if checkpoint_step(path) >= 0 and (path / "config.json").exists()
-    ]
+class Batch(NamedTuple):
+    """What one process takes of a global batch."""
+
+    inputs: dict[str, torch.Tensor]
+    share: float  # of the global batch's examples that are here; the shares sum to 1
 
 
-def checkpoint_step(path: Path) -> int:
-    step = path.name.removeprefix("checkpoint-")
-    return int(step) if step.isdigit() else -1
+class Step(NamedTuple):
+    """An optimiser step that was taken."""
+
+    number: int  # counts from 1
+    loss: float  # mean over the global batches of this step
+    learning_rate: float
+    out: ModelOutput  # the model's last answer, of this process
 
 
-def save_model(
-    directory: str | Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    """Write model and tokenizer to a temporary directory beside `directory`, then move them in.
+@dataclass
+class Position:
+    """Where a training stands: steps done, and the batch of the epoch that comes next."""
 
-    A new `directory` appears whole, by a rename. Into one that exists the files are moved one by
-    one, the configuration last. Raises UserError when the disk is full or not writable, and for
-    weights that are not finite.
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+
+
+@dataclass
+class Training:
+    """One run of an optimiser over batches: stoppable at any step, and resumed to the last bit.
+
+    All chance in a step (dropout) comes from a generator that is seeded anew with (seed, step,
+    batch, process), so that no generator's state has to outlive a process.
+
+    arguments: the script's flags, kept in every checkpoint and compared when resuming.
+    data: fingerprint of the training data, compared likewise.
     """
-    broken = [name for name, p in model.named_parameters() if not p.isfinite().all()]
-    if broken:
-        raise UserError(
-            f"{broken[0]} is not finite after training; {directory} is not written. "
-            "Lower --learning_rate, add --warmup_steps, or train without --fp16"
-        )
-    directory = Path(directory)
-    temporary = directory.with_name(f".{directory.name}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir(parents=True)
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        if not directory.exists():
-            os.replace(temporary, directory)
+
+    accelerator: Accelerator
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    optimizer: torch.optim.Optimizer
+    schedule: LRScheduler
+    arguments: dict[str, Any]
+    data: str
+    max_grad_norm: float
+    position: Position = field(default_factory=Position)
+
+    def __post_init__(self) -> None:
+        self.clipped = clipped_parameters(self.optimizer)
+        self.wrapped, self.prepared = self.accelerator.prepare(self.model, self.optimizer)
+
+    def steps(self, batches: Callable[[int, int], Iterable[Batch]], total: int) -> Iterator[Step]:
+        """Go on to optimiser step `total`, yielding each step when it is done.
+
+        Args:
+            batches: called with an epoch and the number of its first batch; gives the batches from
+                there to the epoch's end.
+
+        Raises UserError for a loss that is not finite.
+        """
+        position, losses = self.position, []
+        while position.step < total:
+            for batch in batches(position.epoch, position.batch):
+                seed_all(self.seed, position.step, position.batch, self.accelerator.process_index)
+                out, loss = self.backward(batch)
+                losses.append(loss)
+                position.batch += 1
+                if not self.accelerator.sync_gradients:
+                    continue
+                rate = self.schedule.get_last_lr()[0]
+                self.schedule.step()
+                position.step += 1
+                yield Step(position.step, sum(losses) / len(losses), rate, out)
+                losses = []
+                if position.step == total:
+                    return
+            position.epoch, position.batch = position.epoch + 1, 0
+
+    @property
+    def seed(self) -> int:
+        return self.arguments["seed"]
+
+    def backward(self, batch: Batch) -> tuple[ModelOutput, float]:
+        """Gradients of one batch and, when enough are gathered, the optimiser's step.
+
+        The loss is that of the global batch: each process's mean counts by its share.
+        """
+        self.wrapped.train()
+        with self.accelerator.accumulate(self.wrapped):
+            out = self.wrapped(**batch.inputs)
+            # DDP divides by the number of processes; with one, this factor is 1.
+            weighted = out.loss * (batch.share * self.accelerator.num_processes)
+            loss = self.accelerator.reduce(weighted.detach(), "mean").item()
+            rate = self.schedule.get_last_lr()[0]
+            check_loss(loss, self.position.step + 1, rate, self.arguments["output_dir"])
+            self.accelerator.backward(weighted)
+            if self.accelerator.sync_gradients:
+                self.accelerator.clip_grad_norm_(self.clipped, self.max_grad_norm)
+            self.prepared.step()
+            self.prepared.zero_grad()
+        return out, loss
+
+    def save(self) -> None:
+        """Write `checkpoint-STEP`; the main process's work."""
+        if self.accelerator.is_main_process:
+            state = {
+                "position": asdict(self.position),
+                "schedule": self.schedule.state_dict(),
+                "scaler": self.accelerator.scaler and self.accelerator.scaler.state_dict(),
+                "arguments": self.arguments,
+                "batch_size": self.batch_size,
+                "data": self.data,
+            }
+            save_checkpoint(
+                self.arguments["output_dir"],
+                self.position.step,
+                self.model,
+                self.tokenizer,
+                self.optimizer,
+                state,
+                self.arguments["save_total_limit"],
+            )
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a batch, over all processes."""
+        return self.arguments["per_gpu_train_batch_size"] * self.accelerator.num_processes
+
+    def resume(self, checkpoint: Path) -> None:
+        """Take up the run that wrote `checkpoint`.
+
+        Raises UserError when the flags or the data are not those of that run.
+        """
+        state = read_state(checkpoint)
+        try:
+            self.check_same_run(checkpoint, state)
+            load_checkpoint(checkpoint, self.model, self.optimizer)
+            self.schedule.load_state_dict(state["schedule"])
+            if self.accelerator.scaler:
+                self.accelerator.scaler.load_state_dict(state["scaler"])
+            self.position = Position(**state["position"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{checkpoint} is not a checkpoint of this project: {error}") from error
+        logger.info("Resumed from %s at step %d", checkpoint, self.position.step)
+
+    def check_same_run(self, checkpoint: Path, state: dict[str, Any]) -> None:
+        old = {**state["arguments"], "train batch size": state["batch_size"]}
+        new = {**self.arguments, "train batch size": self.batch_size}
+        changed = [
+            f"{key} was {old.get(key)!r}, is {new[key]!r}"
+            for key in new
+            if key not in FREE_ARGUMENTS and old.get(key) != new[key]
+        ]
+        if not changed and state["data"] != self.data:
+            changed = ["the training examples or their tokens are others"]
+        if changed:
+            raise UserError(
+                f"{checkpoint} is of another run: {'; '.join(changed)}. Give the flags of its "
+                "training, or train anew with --overwrite_output_dir"
+            )
+
+
+def seed_all(*numbers: int) -> None:
+    """Seed PyTorch's generators of every device from several numbers."""
+    torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1))
+
+
+def fingerprint(*columns: Sequence[Any]) -> str:
+    """SHA-256 of training data, given by its columns."""
+    digest = hashlib.sha256()
+    for column in columns:
+        digest.update(repr(column).encode())
+    return digest.hexdigest()
+
+
+class StopRequest:
+    """SIGTERM and Ctrl-C as a wish that the training loop grants after the step at hand.
+
+    A second signal acts at once.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+        self.received: int | None = None
+
+    def __enter__(self) -> "StopRequest":
+        self.old = {number: signal.signal(number, self.note) for number in self.SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        self.restore()
+
+    def restore(self) -> None:
+        for number, handler in self.old.items():
+            signal.signal(number, handler)
+
+    def grant(self, training: Training) -> None:
+        """Save a checkpoint and end the process, when any process was asked to stop."""
+        number = self.received or 0
+        if self.accelerator.num_processes > 1:
+            asked = torch.tensor([number], device=self.accelerator.device)
+            number = int(self.accelerator.gather(asked).max())
+        if not number:
             return
-        names = sorted(path.name for path in temporary.iterdir())
-        for name in sorted(names, key=lambda name: name == "config.json"):
-            os.replace(temporary / name, directory / name)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"cannot write the model to {directory}: {error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def begin_training(output_dir: str | Path, arguments: dict) -> None:
-    """Mark `output_dir` as being trained, so that an evaluation can tell an unfinished run.
-
-    Checkpoints of a run that this one overwrites go: they would pass for its own.
-    """
-    write_json(Path(output_dir) / IN_PROGRESS, arguments)
-    for stale in checkpoints_of(output_dir):
-        shutil.rmtree(stale)
-
-
-def finish_training(output_dir: str | Path) -> None:
-    (Path(output_dir) / IN_PROGRESS).unlink(missing_ok=True)
-
-
-def check_finished(output_dir: str | Path) -> None:
-    """Raise UserError unless `output_dir` holds a model whose training came to its end."""
-    directory = Path(output_dir)
-    if (directory / IN_PROGRESS).exists():
-        kept = latest_checkpoint(directory)
-        raise UserError(
-            f"training in {directory} did not finish; train again with --overwrite_output_dir"
-            + (f", or evaluate its last checkpoint with --output_dir {kept}" if kept else "")
-        )
-    if not (directory / "config.json").exists():
-        raise UserError(
-            f"no trained model in {directory}; run the same command with --do_train first"
-        )
+        training.save()
+        if self.accelerator.is_main_process:
+            step, where = training.position.step, training.arguments["output_dir"]
+            print(
+                f"{signal.Signals(number).name}: stopped after step {step}; checkpoint-{step} is "
+                f"in {where}. Go on with the same command and --resume_from_checkpoint latest",
+                file=sys.stderr,
+            )
+        sys.exit(128 + number)

@@ -14,8 +14,8 @@ import transformers
 from safetensors.torch import load_file
 
 import change_config
+import checkpointing
 import run_glue
-import training
 from modeling import ElbertForSequenceClassification
 
 from .conftest import TINY, contents, edit_json, sentence, tsv, write_rte
@@ -487,5 +487,5 @@ def test_a_label_count_that_does_not_match_is_refused(
 
 
 def test_a_finished_model_is_marked_so(trained):
-    assert not (trained / training.IN_PROGRESS).exists()
-    training.check_finished(trained)
+    assert not (trained / checkpointing.IN_PROGRESS).exists()
+    checkpointing.check_finished(trained)

@@ -1,0 +1,267 @@
+"""Runs that are killed, stopped or damaged, and go on: bit by bit as if nothing had happened."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import checkpointing
+import run_glue
+from checkpointing import checkpoints_of, latest_checkpoint
+from files import run_script
+
+from .conftest import contents, edit_json, write_rte
+from .test_run_glue import flags, refused
+
+# A server that has imported everything forks each run in milliseconds.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["run_glue", "tests.test_resuming"])
+
+
+@pytest.fixture(scope="session")
+def rte(tmp_path_factory) -> Path:
+    return write_rte(tmp_path_factory.mktemp("glue") / "RTE")
+
+
+def child(arguments: list[str], die_at: int | None) -> None:
+    """Run run_glue.py in this process; SIGKILL itself at its `die_at`-th step towards the disk."""
+    torch.set_num_threads(1)
+    sys.argv = ["run_glue.py", *map(str, arguments)]
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open to the end
+    if die_at is not None:
+        calls = iter(range(10**6))
+        for name in ("fsync", "replace", "unlink", "mkdir", "rmdir"):
+            setattr(os, name, mortal(getattr(os, name), calls, die_at))
+    run_script(run_glue.main)
+
+
+def mortal(function, calls, die_at: int):
+    def wrapped(*args, **kwargs):
+        if next(calls) == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
+def run(arguments: list[str], after: float | None = None, die_at: int | None = None) -> int:
+    """Exit status of a run; killed `after` so many seconds, or at a step towards the disk."""
+    process = FORKS.Process(target=child, args=(arguments, die_at))
+    process.start()
+    process.join(after)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    return process.exitcode
+
+
+def training(albert_dir, rte, out, *more) -> list[str]:
+    common = flags(albert_dir, rte, out, "RTE", "--do_train", "--resume_from_checkpoint")
+    return [*common, "--per_gpu_train_batch_size", 4, "--learning_rate", 1e-3, "--seed", 3, *more]
+
+
+EPOCHS = ("--num_train_epochs", 2)  # dropout before the exits is 0.1, ALBERT's default
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / "model.safetensors")
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory, albert_dir, rte) -> Path:
+    """A run that nothing disturbed."""
+    out = tmp_path_factory.mktemp("reference") / "out"
+    assert run(training(albert_dir, rte, out, "--save_steps", 0, *EPOCHS)) == 0
+    return out
+
+
+def test_a_run_killed_inside_its_saves_ends_with_the_same_bits(
+    tmp_path, albert_dir, rte, reference
+):
+    command = training(albert_dir, rte, tmp_path / "out", "--save_steps", 3, *EPOCHS)
+    for die_at in (8, 21, 14, 10):  # a run has some 50 such steps, a resumed one fewer
+        assert run(command, die_at=die_at) == -signal.SIGKILL
+    assert run(command) == 0
+    assert_same_weights(tmp_path / "out", reference)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_twenty_and_more_moments_ends_with_the_same_bits(
+    tmp_path, albert_dir, rte, reference
+):
+    draw = random.Random(time.time_ns())
+    started = time.monotonic()
+    assert run(training(albert_dir, rte, tmp_path / "whole", "--save_steps", 2, *EPOCHS)) == 0
+    whole = time.monotonic() - started
+    kills = 0
+    while kills < 24:
+        out = tmp_path / f"out-{kills}"
+        command = training(albert_dir, rte, out, "--save_steps", 2, "--save_total_limit", 2)
+        command += EPOCHS
+        for _ in range(4):
+            if draw.random() < 0.5:
+                status = run(command, die_at=draw.randrange(1, 90))
+            else:
+                status = run(command, after=draw.uniform(0, whole))
+            kills += status == -signal.SIGKILL
+        assert run(command) == 0
+        assert_same_weights(out, reference)
+        assert not list(out.glob(".*partial"))
+        assert len(checkpoints_of(out)) <= 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_run_saves_says_so_and_goes_on(
+    number, tmp_path, albert_dir, rte, reference, script, monkeypatch
+):
+    out = tmp_path / "out"
+    command = training(albert_dir, rte, out, "--save_steps", 0, *EPOCHS)
+    steps = iter(range(100))
+
+    def interrupted(*numbers):
+        if next(steps) == 5:
+            os.kill(os.getpid(), number)
+        return seed_all(*numbers)
+
+    import training as module
+
+    seed_all = module.seed_all
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "seed_all", interrupted)
+        stopped = script(run_glue.main, *command)
+    assert stopped.status == 128 + number
+    for word in (signal.Signals(number).name, "step 6", "checkpoint-6", "--resume_from_checkpoint"):
+        assert word in stopped.err
+    assert [path.name for path in checkpoints_of(out)] == ["checkpoint-6"]
+    assert script(run_glue.main, *command).status == 0
+    assert_same_weights(out, reference)
+
+
+@pytest.fixture
+def stopped(tmp_path, albert_dir, rte, script) -> Path:
+    """A run of eight steps with checkpoints at 4 and 8 whose end is missing."""
+    out = tmp_path / "out"
+    command = training(albert_dir, rte, out, "--save_steps", 4, "--max_steps", 8)
+    assert script(run_glue.main, *command).status == 0
+    for name in ("config.json", "model.safetensors"):
+        (out / name).unlink()
+    (out / checkpointing.IN_PROGRESS).write_text("{}")
+    return out
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+@pytest.mark.parametrize("harm", [flip, cut, Path.unlink])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "training_state.json", "checksums.json"]
+)
+def test_a_damaged_checkpoint_is_refused_and_the_newest_intact_one_offered(
+    harm, name, stopped, albert_dir, rte, script
+):
+    harm(stopped / "checkpoint-8" / name)
+    before = contents(stopped)
+    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
+    refused(script, command, "checkpoint-8 is damaged", name, f"{stopped}/checkpoint-4")
+    assert contents(stopped) == before
+    offered = [*command, "--resume_from_checkpoint", stopped / "checkpoint-4"]
+    assert script(run_glue.main, *offered).status == 0
+
+
+def test_all_checkpoints_damaged_is_said(stopped, albert_dir, rte, script):
+    for path in checkpoints_of(stopped):
+        flip(path / "optimizer.safetensors")
+    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
+    refused(script, command, "No other checkpoint is intact", "--overwrite_output_dir")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--learning_rate", 2e-3), ["learning_rate was 0.001, is 0.002"]),
+        (("--per_gpu_train_batch_size", 8), ["train batch size was 4, is 8"]),
+        (("--seed", 4), ["seed was 3, is 4"]),
+        (("--bf16",), ["bf16 was False, is True"]),
+        (("--max_train_samples", 9), ["max_train_samples was None, is 9"]),
+    ],
+)
+def test_another_runs_checkpoint_is_refused(more, words, stopped, albert_dir, rte, script):
+    before = contents(stopped)
+    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8, *more)
+    refused(script, command, "another run", *words)
+    assert contents(stopped) == before
+
+
+def test_other_data_is_refused(stopped, albert_dir, tmp_path, script):
+    other = write_rte(tmp_path / "RTE")
+    rows = (other / "train.tsv").read_text().splitlines()
+    (other / "train.tsv").write_text("\n".join([*rows[:-1], rows[1]]) + "\n")
+    command = training(albert_dir, other, stopped, "--save_steps", 4, "--max_steps", 8)
+    refused(script, command, "training examples or their tokens are others")
+
+
+def test_a_checkpoint_whose_state_is_of_something_else_is_refused(stopped, albert_dir, rte, script):
+    """Its checksums are right, so only its content can tell."""
+    latest = latest_checkpoint(stopped)
+    edit_json(latest / "training_state.json", position={"paragraph": 3})
+    stamp = checkpointing.file_stamp(latest / "training_state.json")
+    edit_json(latest / "checksums.json", **{"training_state.json": stamp})
+    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
+    refused(script, command, "not a checkpoint of this project")
+
+
+def test_a_path_to_nothing_names_the_latest(stopped, albert_dir, rte, script):
+    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
+    command.insert(command.index("--resume_from_checkpoint") + 1, stopped / "checkpoint-5")
+    refused(script, command, "checkpoint-5: no such directory", f"{stopped}/checkpoint-8")
+
+
+def test_a_finished_training_is_left_as_it_is(stopped, albert_dir, rte, script):
+    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
+    assert script(run_glue.main, *command).status == 0
+    before = {path: path.stat().st_mtime_ns for path in stopped.glob("*.safetensors")}
+    assert before
+    assert script(run_glue.main, *command).status == 0
+    assert {path: path.stat().st_mtime_ns for path in stopped.glob("*.safetensors")} == before
+
+
+def test_an_unfinished_training_is_not_evaluated(stopped, albert_dir, rte, script):
+    common = flags(albert_dir, rte, stopped, "RTE", "--do_eval")
+    refused(script, common, "did not finish", "--resume_from_checkpoint latest", "checkpoint-8")
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path, albert_dir, rte, script):
+    out = tmp_path / "out"
+    command = training(albert_dir, rte, out, "--save_steps", 2, "--save_total_limit", 2)
+    assert script(run_glue.main, *command, "--max_steps", 9).status == 0
+    assert [path.name for path in checkpoints_of(out)] == ["checkpoint-6", "checkpoint-8"]
+
+
+def test_a_checkpoint_holds_no_pickle(stopped):
+    names = {path.suffix for path in latest_checkpoint(stopped).iterdir()}
+    assert names <= {".json", ".safetensors", ".model"}
+    state = json.loads((latest_checkpoint(stopped) / "training_state.json").read_text())
+    assert state["position"] == {"step": 8, "epoch": 1, "batch": 2}
+    assert state["arguments"]["learning_rate"] == 1e-3
