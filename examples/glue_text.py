@@ -1,0 +1,57 @@
+"""The training sentences of GLUE tasks as text for run_pretraining.py.
+
+    python examples/glue_text.py --data_dir glue_data --output glue.txt
+
+One sentence a line; an example's sentences make one document: a pair can teach their order, a
+single sentence (CoLA, SST-2) masked words only. A folder is read as the task that its name begins
+with (MNLI-from-SICK as MNLI). Test and dev sentences stay out.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from files import run_script, write_text
+from glue_tasks import TASKS, Task, read_examples
+from modeling.errors import UserError
+
+
+def task_of(folder: Path) -> Task | None:
+    names = [task for task in TASKS.values() if "train" in task.files and task.folder]
+    return next((task for task in names if folder.name.startswith(task.folder)), None)
+
+
+def documents(data_dir: Path) -> list[str]:
+    """Every training example's sentences, a line each; no example twice."""
+    found: dict[str, None] = {}
+    for folder in sorted(path for path in data_dir.iterdir() if path.is_dir()):
+        task = task_of(folder)
+        for example in read_examples(task, folder, "train") if task else ():
+            texts = [" ".join(x.split()) for x in (example.text_a, example.text_b) if x]
+            found["\n".join(text for text in texts if text)] = None
+    return list(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data_dir", type=Path, required=True, help="holds a folder a task")
+    parser.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args()
+    if not args.data_dir.is_dir():
+        raise UserError(f"--data_dir {args.data_dir} is not a directory")
+    texts = documents(args.data_dir)
+    if not texts:
+        raise UserError(
+            f"no task's folder in {args.data_dir}; fetch with: python download_glue_data.py "
+            f"--data_dir {args.data_dir}"
+        )
+    write_text(args.output, "\n\n".join(texts) + "\n")
+    print(f"{args.output}: {len(texts)} documents")
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,474 @@
+"""Pre-train ALBERT, or the ALBERT whose tokens decide their depth, on plain text (MLM and SOP).
+
+Make a tokenizer, train, and evaluate on other text:
+
+    python run_pretraining.py --train_tokenizer --train_files text/*.txt \\
+        --config_name configs/act_tiny.json --output_dir out/tokenizer
+
+    python run_pretraining.py --model_type albert_act --do_train --train_files text/*.txt \\
+        --config_name configs/act_tiny.json --tokenizer_name out/tokenizer --output_dir out/act_tiny
+
+    python run_pretraining.py --model_type albert_act --do_eval --eval_file test.txt \\
+        --output_dir out/act_tiny
+
+On several GPUs: `torchrun --nproc_per_node 8 run_pretraining.py …` with the same flags.
+`--model_type albert` trains the dense model; run_glue.py fine-tunes either.
+
+The defaults are the published schedule (ALBERT's, Lan et al. 2020; Simoulin and Crabbé 2021): LAMB,
+4096 examples a step, 112 500 steps at length 128 with a peak learning rate of 1.76e-3, then 12 500
+steps at length 512 with 2.75e-4. --gradient_accumulation_steps makes up what the batch lacks.
+"""
+
+import argparse
+import itertools
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from huggingface_hub.errors import StrictDataclassError
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+from transformers import AlbertConfig, AlbertForPreTraining, PreTrainedTokenizerBase
+from transformers.utils import logging as hf_logging
+
+from evaluation import environment, to_device
+from files import run_script, write_json
+from modeling import AlbertActForPreTraining, UserError, load_tokenizer
+from modeling.checkpoints import ORIGIN_KEYS, find_file, read_json
+from modeling.configuration import ACT_KEYS, ELBERT_KEYS, check_architecture
+from modeling.pretraining import PreTrainingSums, Sums, means, pretraining_loss
+from pretraining_data import PretrainingData, Recipe, TokenClass, train_tokenizer
+from run_glue import at_least, check_output_dir
+from training import (
+    begin_training,
+    check_loss,
+    finish_training,
+    make_optimizer,
+    save_model,
+)
+
+logger = logging.getLogger(__name__)
+
+MODELS = {"albert": AlbertForPreTraining, "albert_act": AlbertActForPreTraining}
+# The published learning rate at length 512, as a share of that at length 128.
+LONG_RATE = 2.75e-4 / 1.76e-3
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_task_flags(parser)
+    add_data_flags(parser)
+    add_optimisation_flags(parser)
+    args = parser.parse_args()
+    if not (args.train_tokenizer or args.do_train or args.do_eval):
+        raise UserError("nothing to do: give --train_tokenizer, --do_train or --do_eval")
+    if (args.train_tokenizer or args.do_train) and not args.train_files:
+        raise UserError("--train_files is missing: the text to train on")
+    if args.do_eval and not args.eval_file:
+        raise UserError("--eval_file is missing: the text to evaluate on")
+    return args
+
+
+def add_task_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--train_tokenizer", action="store_true", help="write spiece.model to --output_dir")
+    add("--do_train", action="store_true")
+    add("--do_eval", action="store_true", help="losses, accuracies and updates on --eval_file")
+    add("--model_type", default="albert_act", choices=tuple(MODELS), type=str.lower)
+    add("--config_name", help="config.json or its folder: the architecture to train")
+    add("--tau", type=at_least(0, float), help="weight of the ponder cost, if not the config's")
+    add("--tokenizer_name", help="folder of spiece.model, if not --output_dir")
+    add("--vocab_size", type=at_least(6), help="of --train_tokenizer, if not the config's")
+    add("--do_lower_case", action="store_true", help="for uncased models")
+    add("--output_dir", required=True, help="where the model and the results go")
+    add("--overwrite_output_dir", action="store_true")
+    add("--no_cuda", action="store_true", help="stay on the CPU")
+    add("--bf16", action="store_true", help="bfloat16 mixed precision")
+    add("--seed", default=42, type=at_least(0))
+
+
+def add_data_flags(parser: argparse.ArgumentParser) -> None:
+    add, recipe = parser.add_argument, Recipe()
+    add("--train_files", nargs="+", default=[], help="one sentence a line, or --split_sentences")
+    add("--eval_file", help="text of the same kind")
+    add(
+        "--split_sentences",
+        action="store_true",
+        help="lines are paragraphs: cut them into sentences",
+    )
+    add("--max_seq_length", default=recipe.max_seq_length, type=at_least(8))
+    add("--masked_lm_prob", default=recipe.masked_share, type=at_least(0, float))
+    add("--max_predictions_per_seq", default=recipe.max_predictions, type=at_least(1))
+    add("--ngram", default=recipe.max_ngram, type=at_least(1), help="words masked together")
+    add("--short_seq_prob", default=recipe.short_probability, type=at_least(0, float))
+    add(
+        "--shuffle_buffer",
+        default=recipe.shuffle_buffer,
+        type=at_least(1),
+        help="examples that are shuffled among each other, all in memory",
+    )
+
+
+def add_optimisation_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--optimizer", default="lamb", choices=("lamb", "adamw"))
+    add("--max_steps", default=125_000, type=at_least(1), help="optimiser steps of both lengths")
+    add("--long_seq_length", default=512, type=at_least(8), help="length of the last steps")
+    add("--long_fraction", default=0.1, type=at_least(0, float), help="share of these steps")
+    add("--per_gpu_train_batch_size", default=64, type=at_least(1), help="at --max_seq_length")
+    add("--gradient_accumulation_steps", default=64, type=at_least(1))
+    add("--per_gpu_eval_batch_size", default=64, type=at_least(1))
+    add("--learning_rate", default=1.76e-3, type=at_least(0, float), help="peak")
+    add("--warmup_steps", default=3125, type=at_least(0))
+    add("--power", default=1.0, type=at_least(0, float), help="of the polynomial decay to 0")
+    add("--weight_decay", default=0.01, type=at_least(0, float))
+    add("--adam_epsilon", default=1e-6, type=at_least(0, float))
+    add("--max_grad_norm", default=1.0, type=at_least(0, float))
+    add("--logging_steps", default=100, type=at_least(1))
+    add("--save_steps", default=5000, type=at_least(0), help="0: none but the last")
+
+
+class Phase(NamedTuple):
+    """A part of the training with its own length of examples and its own learning rate."""
+
+    steps: int
+    max_seq_length: int
+    batch_size: int  # examples of a micro-batch, of one process
+    accumulation: int  # micro-batches of a step, of one process
+    rate: float  # peak learning rate as a share of --learning_rate
+    warmup_steps: int
+
+
+def phases_of(args: argparse.Namespace) -> list[Phase]:
+    """The published two: most steps with short examples, the rest with long ones.
+
+    Long examples come in micro-batches of about as many pieces, and in steps of as many examples.
+    """
+    batch, accumulation = args.per_gpu_train_batch_size, args.gradient_accumulation_steps
+    long_steps = round(args.max_steps * args.long_fraction)
+    long_batch = max(1, batch * args.max_seq_length // args.long_seq_length)
+    long_accumulation = -(-batch * accumulation // long_batch)
+    long_warmup = int(args.warmup_steps * args.long_fraction)
+    phases = [
+        Phase(
+            args.max_steps - long_steps,
+            args.max_seq_length,
+            batch,
+            accumulation,
+            1.0,
+            args.warmup_steps,
+        ),
+        Phase(
+            long_steps, args.long_seq_length, long_batch, long_accumulation, LONG_RATE, long_warmup
+        ),
+    ]
+    return [phase for phase in phases if phase.steps > 0]
+
+
+def rate_at(phases: list[Phase], power: float, step: int) -> float:
+    """Share of --learning_rate at `step` (0-based): in each phase, warm-up and decay to 0."""
+    for phase in phases:
+        if step < phase.steps:
+            break
+        step -= phase.steps
+    if step < phase.warmup_steps:
+        return phase.rate * step / phase.warmup_steps
+    left = (phase.steps - step) / max(1, phase.steps - phase.warmup_steps)
+    return phase.rate * max(0.0, left) ** power
+
+
+def recipe_of(args: argparse.Namespace, max_seq_length: int) -> Recipe:
+    return Recipe(
+        max_seq_length,
+        args.seed,
+        args.short_seq_prob,
+        args.masked_lm_prob,
+        args.max_predictions_per_seq,
+        args.ngram,
+        args.shuffle_buffer,
+    )
+
+
+def read_config(args: argparse.Namespace) -> AlbertConfig:
+    """The configuration to train, without what belongs to another mode than --model_type."""
+    if not args.config_name:
+        raise UserError("--config_name is missing, e.g. configs/act_tiny.json")
+    path = Path(args.config_name)
+    path = path if path.is_file() else find_file(path, "config.json")
+    if path is None:
+        raise UserError(f"{args.config_name} holds no config.json")
+    foreign = {*ORIGIN_KEYS, *ELBERT_KEYS}
+    kind = MODELS[args.model_type].config_class
+    if kind is AlbertConfig:
+        foreign |= {*ACT_KEYS}
+    values = {name: value for name, value in read_json(path).items() if name not in foreign}
+    if args.tau is not None:
+        if kind is AlbertConfig:
+            raise UserError("--tau is of --model_type albert_act; the dense model ponders nothing")
+        values["tau"] = args.tau
+    try:
+        config = kind(**values)
+        check_architecture(config)
+    # HF's own post-processing of a key of a wrong type fails in many ways.
+    except (StrictDataclassError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from error
+    return config
+
+
+def check_sizes(
+    args: argparse.Namespace, config: AlbertConfig, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Raise UserError for a tokenizer or examples that the model has no embeddings for."""
+    if len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"{args.tokenizer_name or args.output_dir}: the tokenizer has {len(tokenizer)} pieces, "
+            f"vocab_size is {config.vocab_size}"
+        )
+    lengths = {"--max_seq_length": args.max_seq_length}
+    if args.do_train and args.long_fraction > 0:
+        lengths["--long_seq_length"] = args.long_seq_length
+    for flag, length in lengths.items():
+        if length > config.max_position_embeddings:
+            raise UserError(
+                f"{flag} {length}: allowed is at most max_position_embeddings = "
+                f"{config.max_position_embeddings}"
+            )
+
+
+class TrainingLog:
+    """Progress bar, TensorBoard and JSON lines of what a training run minimises."""
+
+    def __init__(self, args: argparse.Namespace, accelerator: Accelerator, total: int) -> None:
+        self.every, self.accelerator = args.logging_steps, accelerator
+        main = accelerator.is_main_process
+        self.bar = tqdm(total=total, desc="Training", unit="step", disable=not main)
+        self.writer = SummaryWriter(str(Path(args.output_dir) / "runs")) if main else None
+        self.sums: Sums = {}
+
+    def add(self, sums: Sums) -> None:
+        """Account for a micro-batch."""
+        for name, value in sums.items():
+            self.sums[name] = self.sums.get(name, 0) + value.detach()
+
+    def step(self, step: int, learning_rate: float, tau: float) -> None:
+        """After an optimiser step; writes when a logging step is due."""
+        self.bar.update()
+        if step % self.every:
+            return
+        sums, self.sums = self.accelerator.reduce(self.sums, "sum"), {}
+        if self.writer is None:
+            return
+        values = {**means(sums, tau), **flat_updates(sums), "learning_rate": learning_rate}
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+        self.bar.write(json.dumps({**values, "step": step}))
+
+    def close(self) -> None:
+        self.bar.close()
+        if self.writer:
+            self.writer.close()
+
+
+def flat_updates(sums: Sums) -> dict[str, float]:
+    return {f"updates/{name}": value for name, value in mean_updates(sums).items()}
+
+
+ROWS = {
+    "Unmasked": TokenClass.UNMASKED,
+    "MASK/MASK": TokenClass.MASK_MASK,
+    "MASK/random": TokenClass.MASK_RANDOM,
+    "MASK/original": TokenClass.MASK_ORIGINAL,
+    "CLS": TokenClass.CLS,
+    "SEP": TokenClass.SEP,
+}
+
+
+def mean_updates(sums: Sums) -> dict[str, float]:
+    """Mean updates of a token by the published table's rows; {} for a dense model."""
+    if "updates" not in sums:
+        return {}
+    updates, tokens = sums["updates"].tolist(), sums["tokens"].tolist()
+    rows = {name: (updates[row], tokens[row]) for name, row in ROWS.items()}
+    everything = tuple(map(sum, zip(*rows.values(), strict=True)))
+    rows = {"All tokens": everything, **rows}
+    return {name: total / number for name, (total, number) in rows.items() if number}
+
+
+def train(
+    args: argparse.Namespace,
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Minimise MLM + SOP + τ · ponder cost; the trained model ends in --output_dir."""
+    phases = phases_of(args)
+    for phase in phases:
+        logger.info("  %s", phase)
+    if accelerator.is_main_process:
+        begin_training(args.output_dir, vars(args))
+    log = TrainingLog(args, accelerator, sum(phase.steps for phase in phases))
+    for step in optimise(args, accelerator, model, tokenizer, phases, log):
+        if args.save_steps > 0 and step % args.save_steps == 0 and accelerator.is_main_process:
+            save_model(Path(args.output_dir) / f"checkpoint-{step}", model, tokenizer)
+    log.close()
+    if accelerator.is_main_process:
+        save_model(args.output_dir, model, tokenizer)
+        finish_training(args.output_dir)
+    accelerator.wait_for_everyone()
+
+
+def optimizer_of(args: argparse.Namespace, model: torch.nn.Module) -> torch.optim.Optimizer:
+    adamw = make_optimizer(model, args.learning_rate, args.weight_decay, args.adam_epsilon)
+    if args.optimizer == "adamw":
+        return adamw
+    from pytorch_optimizer import Lamb  # over a hundred optimisers: seconds to import
+
+    groups = [
+        {"params": group["params"], "weight_decay": group["weight_decay"]}
+        for group in adamw.param_groups
+    ]
+    return Lamb(groups, lr=args.learning_rate, eps=args.adam_epsilon)
+
+
+def optimise(
+    args: argparse.Namespace,
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    phases: list[Phase],
+    log: TrainingLog,
+) -> Iterator[int]:
+    """Take all phases' optimiser steps, yielding the number of each when it is done."""
+    optimizer = optimizer_of(args, model)
+    schedule = LambdaLR(optimizer, lambda step: rate_at(phases, args.power, step))
+    wrapped, optimizer = accelerator.prepare(PreTrainingSums(model, len(TokenClass)), optimizer)
+    shard = accelerator.process_index, accelerator.num_processes
+    tau = getattr(model.config, "tau", 0.0)
+    steps = itertools.count(1)
+    for phase in phases:
+        recipe = recipe_of(args, phase.max_seq_length)
+        data = PretrainingData(
+            args.train_files,
+            args.split_sentences,
+            tokenizer,
+            recipe,
+            phase.batch_size * accelerator.num_processes,
+        )
+        batches = data.training_batches(shard)
+        for step in itertools.islice(steps, phase.steps):
+            micro = [next(batches)[1] for _ in range(phase.accumulation)]
+            counts = step_counts(accelerator, micro)
+            wrapped.train()
+            for i, batch in enumerate(micro, 1):
+                last = i == len(micro)
+                with nullcontext() if last else accelerator.no_sync(wrapped):
+                    sums = wrapped(**to_device(batch, accelerator.device))
+                    # The gradient is averaged over processes, the loss is a sum over them.
+                    loss = pretraining_loss(sums, counts, tau) * accelerator.num_processes
+                    accelerator.backward(loss)
+                log.add(sums)
+            rate = schedule.get_last_lr()[0]
+            check_loss(loss.item(), step, rate, args.output_dir)
+            accelerator.clip_grad_norm_(wrapped.parameters(), args.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+            log.step(step, rate, tau)
+            yield step
+
+
+def step_counts(accelerator: Accelerator, batches: list[dict[str, torch.Tensor]]) -> Sums:
+    """How many predictions, pairs and examples an optimiser step has, over all processes."""
+    counts = {
+        "predictions": sum((b["labels"] != -100).sum() for b in batches),
+        "pairs": sum((b["sentence_order_label"] != -100).sum() for b in batches),
+        "examples": torch.tensor(sum(len(b["input_ids"]) for b in batches)),
+    }
+    return accelerator.reduce(to_device(counts, accelerator.device), "sum")
+
+
+@torch.inference_mode()
+def evaluate(
+    args: argparse.Namespace,
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+) -> dict[str, float]:
+    """Losses, accuracies and mean updates on --eval_file; eval_results.json and the table."""
+    batch_size = args.per_gpu_eval_batch_size * accelerator.num_processes
+    recipe = recipe_of(args, args.max_seq_length)
+    data = PretrainingData([args.eval_file], args.split_sentences, tokenizer, recipe, batch_size)
+    measure = PreTrainingSums(model.to(accelerator.device).eval(), len(TokenClass))
+    total: Sums = {}
+    for batch in data.evaluation_batches((accelerator.process_index, accelerator.num_processes)):
+        for name, value in measure(**to_device(batch, accelerator.device)).items():
+            total[name] = total.get(name, 0) + value
+    total = accelerator.reduce(total, "sum")
+    tau = getattr(model.config, "tau", 0.0)
+    summary = {
+        **means(total, tau),
+        "updates": mean_updates(total),
+        "max_updates": model.config.num_hidden_layers,
+        "tau": tau,
+        "examples": int(total["examples"]),
+        "eval_file": str(args.eval_file),
+        "environment": environment(accelerator.device),
+    }
+    if accelerator.is_main_process:
+        write_json(Path(args.output_dir) / "eval_results.json", summary)
+        print_results(summary)
+    return summary
+
+
+def print_results(summary: dict) -> None:
+    print("***** Eval results *****")
+    for name in ("loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "ponder_cost"):
+        if name in summary:
+            print(f"{name} = {summary[name]:.4f}")
+    if summary["updates"]:
+        print(f"\n{'Mean updates of at most':<24}{summary['max_updates']:>6}")
+        for name, value in summary["updates"].items():
+            print(f"{name:<24}{value:>6.2f}")
+
+
+def main() -> None:
+    args = parse_args()
+    accelerator = Accelerator(cpu=args.no_cuda, mixed_precision="bf16" if args.bf16 else "no")
+    logging.basicConfig(
+        format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",
+        datefmt="%m/%d/%Y %H:%M:%S",
+        level=logging.INFO if accelerator.is_main_process else logging.WARNING,
+        stream=sys.stdout,
+    )
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
+    set_seed(args.seed)
+    if args.train_tokenizer:
+        size = args.vocab_size or read_config(args).vocab_size
+        output = Path(args.output_dir)
+        train_tokenizer(args.train_files, args.split_sentences, size, args.do_lower_case, output)
+    if args.do_train:
+        check_output_dir(args)
+        config = read_config(args)
+        tokenizer = load_tokenizer(args.tokenizer_name or args.output_dir, args.do_lower_case)
+        check_sizes(args, config, tokenizer)
+        train(args, accelerator, MODELS[args.model_type](config), tokenizer)
+    if args.do_eval:
+        model = MODELS[args.model_type].from_pretrained(args.output_dir)
+        tokenizer = load_tokenizer(args.output_dir, args.do_lower_case)
+        check_sizes(args, model.config, tokenizer)
+        evaluate(args, accelerator, model, tokenizer)
+
+
+if __name__ == "__main__":
+    run_script(main)
