@@ -11,6 +11,7 @@ Sources: ALBERT (Lan et al. 2020) and its published `create_pretraining_data.py`
 consecutive sentences, sentence-order prediction, masked n-grams of whole words.
 """
 
+import hashlib
 import random
 import re
 from array import array
@@ -31,7 +32,6 @@ from tables import read_lines
 
 Item = TypeVar("Item")
 Pieces = array  # of piece ids, four bytes each: the shuffle buffer holds many
-Position = tuple[int, int]  # epoch, and global batch within it
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ALBERT's, ids 0 to 4
 WORD_START = "▁"  # SentencePiece's mark of a piece that follows a space
@@ -440,25 +440,30 @@ class PretrainingData:
         return collate(examples, self.vocabulary.pad)
 
     def training_batches(
-        self, shard: tuple[int, int] = (0, 1), start: Position = (0, 0)
-    ) -> Iterator[tuple[Position, dict[str, torch.Tensor]]]:
-        """This process's part of all global batches from `start` on, epoch after epoch, endlessly.
+        self, epoch: int, first: int, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[dict[str, torch.Tensor]]:
+        """This process's part of an epoch's global batches, from number `first` on.
 
-        Each comes with the position behind it: what `start` must be to go on there. The text
-        before `start` in its epoch is read again. Raises UserError for a text that does not fill
-        one batch.
+        The epoch's text before that batch is read again. Raises UserError for a text that does
+        not fill one batch.
         """
-        first_epoch, skipped = start
-        for epoch in count(first_epoch):
-            number = 0
-            for number, drafts in enumerate(self.training_drafts(epoch), 1):
-                if epoch > first_epoch or number > skipped:
-                    yield (epoch, number), self.batch(drafts, epoch, shard)
-            if number == 0:
-                raise UserError(
-                    f"{', '.join(map(str, self.paths))}: fewer examples than the {self.batch_size} "
-                    "of a batch; give more text, or lower --per_gpu_train_batch_size"
-                )
+        number = 0
+        for number, drafts in enumerate(self.training_drafts(epoch), 1):
+            if number > first:
+                yield self.batch(drafts, epoch, shard)
+        if number == 0:
+            raise UserError(
+                f"{', '.join(map(str, self.paths))}: fewer examples than the {self.batch_size} "
+                "of a batch; give more text, or lower --per_gpu_train_batch_size"
+            )
+
+    def fingerprint(self) -> str:
+        """Hash of the tokenizer and of each file's size and beginning: cheap at any size."""
+        digest = hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode())
+        for path in map(Path, self.paths):
+            with path.open("rb") as file:
+                digest.update(f"{path.stat().st_size}\n".encode() + file.read(1 << 20))
+        return digest.hexdigest()
 
     def evaluation_batches(self, shard: tuple[int, int]) -> Iterator[dict[str, torch.Tensor]]:
         """This process's part of the text, every example once."""

@@ -20,12 +20,11 @@ steps at length 512 with 2.75e-4. --gradient_accumulation_steps makes up what th
 """
 
 import argparse
-import itertools
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,24 +35,31 @@ from huggingface_hub.errors import StrictDataclassError
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
-from transformers import AlbertConfig, AlbertForPreTraining, PreTrainedTokenizerBase
+from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as hf_logging
 
+from checkpointing import (
+    begin_training,
+    check_finished,
+    find_checkpoint,
+    finish_training,
+    is_finished,
+    save_model,
+)
 from evaluation import environment, to_device
 from files import run_script, write_json
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
 from modeling.checkpoints import ORIGIN_KEYS, find_file, read_json
 from modeling.configuration import ACT_KEYS, ELBERT_KEYS, check_architecture
-from modeling.pretraining import PreTrainingSums, Sums, means, pretraining_loss
+from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from pretraining_data import PretrainingData, Recipe, TokenClass, train_tokenizer
 from run_glue import at_least, check_output_dir
-from training import (
-    begin_training,
-    check_loss,
-    finish_training,
-    make_optimizer,
-    save_model,
-)
+from training import Batch, Step, StopRequest, Training, make_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +141,15 @@ def add_optimisation_flags(parser: argparse.ArgumentParser) -> None:
     add("--adam_epsilon", default=1e-6, type=at_least(0, float))
     add("--max_grad_norm", default=1.0, type=at_least(0, float))
     add("--logging_steps", default=100, type=at_least(1))
-    add("--save_steps", default=5000, type=at_least(0), help="0: none but the last")
+    add("--save_steps", default=5000, type=at_least(0), help="checkpoint every so many; 0: none")
+    add("--save_total_limit", type=at_least(1), help="keep only the newest so many checkpoints")
+    add(
+        "--resume_from_checkpoint",
+        nargs="?",
+        const="latest",
+        metavar="PATH",
+        help="go on with a training: from its latest checkpoint, or from this one",
+    )
 
 
 class Phase(NamedTuple):
@@ -143,34 +157,35 @@ class Phase(NamedTuple):
 
     steps: int
     max_seq_length: int
-    batch_size: int  # examples of a micro-batch, of one process
-    accumulation: int  # micro-batches of a step, of one process
+    batch_size: int  # examples of a batch, over all processes
+    accumulation: int  # batches of a step
     rate: float  # peak learning rate as a share of --learning_rate
     warmup_steps: int
 
 
-def phases_of(args: argparse.Namespace) -> list[Phase]:
+def phases_of(args: argparse.Namespace, processes: int) -> list[Phase]:
     """The published two: most steps with short examples, the rest with long ones.
 
-    Long examples come in micro-batches of about as many pieces, and in steps of as many examples.
+    Long examples come in batches of about as many pieces, and in steps of as many examples.
     """
-    batch, accumulation = args.per_gpu_train_batch_size, args.gradient_accumulation_steps
+    short, long = args.max_seq_length, args.long_seq_length
+    batch, accumulation = (
+        args.per_gpu_train_batch_size * processes,
+        args.gradient_accumulation_steps,
+    )
     long_steps = round(args.max_steps * args.long_fraction)
-    long_batch = max(1, batch * args.max_seq_length // args.long_seq_length)
-    long_accumulation = -(-batch * accumulation // long_batch)
+    long_batch = batch * short // long
+    if long_steps and long_batch < processes:
+        raise UserError(
+            f"--per_gpu_train_batch_size {args.per_gpu_train_batch_size} is not one example at "
+            f"length {long}: allowed is at least {-(-long // short)}, or --long_fraction 0"
+        )
+    long_accumulation = -(-batch * accumulation // max(1, long_batch))
     long_warmup = int(args.warmup_steps * args.long_fraction)
+    warmup = args.warmup_steps
     phases = [
-        Phase(
-            args.max_steps - long_steps,
-            args.max_seq_length,
-            batch,
-            accumulation,
-            1.0,
-            args.warmup_steps,
-        ),
-        Phase(
-            long_steps, args.long_seq_length, long_batch, long_accumulation, LONG_RATE, long_warmup
-        ),
+        Phase(args.max_steps - long_steps, short, batch, accumulation, 1.0, warmup),
+        Phase(long_steps, long, long_batch, long_accumulation, LONG_RATE, long_warmup),
     ]
     return [phase for phase in phases if phase.steps > 0]
 
@@ -187,8 +202,14 @@ def rate_at(phases: list[Phase], power: float, step: int) -> float:
     return phase.rate * max(0.0, left) ** power
 
 
-def recipe_of(args: argparse.Namespace, max_seq_length: int) -> Recipe:
-    return Recipe(
+def data_of(
+    args: argparse.Namespace,
+    paths: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    batch_size: int,
+) -> PretrainingData:
+    recipe = Recipe(
         max_seq_length,
         args.seed,
         args.short_seq_prob,
@@ -197,6 +218,7 @@ def recipe_of(args: argparse.Namespace, max_seq_length: int) -> Recipe:
         args.ngram,
         args.shuffle_buffer,
     )
+    return PretrainingData(paths, args.split_sentences, tokenizer, recipe, batch_size)
 
 
 def read_config(args: argparse.Namespace) -> AlbertConfig:
@@ -245,44 +267,6 @@ def check_sizes(
             )
 
 
-class TrainingLog:
-    """Progress bar, TensorBoard and JSON lines of what a training run minimises."""
-
-    def __init__(self, args: argparse.Namespace, accelerator: Accelerator, total: int) -> None:
-        self.every, self.accelerator = args.logging_steps, accelerator
-        main = accelerator.is_main_process
-        self.bar = tqdm(total=total, desc="Training", unit="step", disable=not main)
-        self.writer = SummaryWriter(str(Path(args.output_dir) / "runs")) if main else None
-        self.sums: Sums = {}
-
-    def add(self, sums: Sums) -> None:
-        """Account for a micro-batch."""
-        for name, value in sums.items():
-            self.sums[name] = self.sums.get(name, 0) + value.detach()
-
-    def step(self, step: int, learning_rate: float, tau: float) -> None:
-        """After an optimiser step; writes when a logging step is due."""
-        self.bar.update()
-        if step % self.every:
-            return
-        sums, self.sums = self.accelerator.reduce(self.sums, "sum"), {}
-        if self.writer is None:
-            return
-        values = {**means(sums, tau), **flat_updates(sums), "learning_rate": learning_rate}
-        for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
-        self.bar.write(json.dumps({**values, "step": step}))
-
-    def close(self) -> None:
-        self.bar.close()
-        if self.writer:
-            self.writer.close()
-
-
-def flat_updates(sums: Sums) -> dict[str, float]:
-    return {f"updates/{name}": value for name, value in mean_updates(sums).items()}
-
-
 ROWS = {
     "Unmasked": TokenClass.UNMASKED,
     "MASK/MASK": TokenClass.MASK_MASK,
@@ -304,117 +288,169 @@ def mean_updates(sums: Sums) -> dict[str, float]:
     return {name: total / number for name, (total, number) in rows.items() if number}
 
 
+class TrainingLog:
+    """Progress bar, TensorBoard and JSON lines of what a training run minimises."""
+
+    def __init__(self, args: argparse.Namespace, training: Training, total: int) -> None:
+        self.every, self.accelerator = args.logging_steps, training.accelerator
+        self.tau = training.objective.tau
+        main = self.accelerator.is_main_process
+        self.bar = tqdm(
+            initial=training.position.step,
+            total=total,
+            desc="Training",
+            unit="step",
+            disable=not main,
+        )
+        self.writer = SummaryWriter(str(Path(args.output_dir) / "runs")) if main else None
+        self.sums: Sums = {}
+
+    def __enter__(self) -> "TrainingLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+        if self.writer:
+            self.writer.close()
+
+    def step(self, step: Step) -> None:
+        """After an optimiser step; writes the means since the last time when that is due."""
+        for out in step.outs:
+            self.sums = add_sums(self.sums, out.sums)
+        self.bar.update()
+        self.bar.set_postfix(loss=f"{step.loss:.4f}", lr=f"{step.learning_rate:.2e}")
+        if step.number % self.every:
+            return
+        sums, self.sums = self.accelerator.reduce(self.sums, "sum"), {}
+        if self.writer is None:
+            return
+        updates = {f"updates/{name}": value for name, value in mean_updates(sums).items()}
+        values = {**means(sums, self.tau), **updates, "learning_rate": step.learning_rate}
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step.number)
+        self.bar.write(json.dumps({**values, "step": step.number}))
+
+
+def train_or_resume(args: argparse.Namespace, accelerator: Accelerator) -> None:
+    """Train, or go on with a training; one that came to its end is left as it is."""
+    checkpoint = None
+    if args.resume_from_checkpoint:
+        if args.resume_from_checkpoint == "latest" and is_finished(args.output_dir):
+            logger.info("Training in %s is finished: nothing to resume", args.output_dir)
+            return
+        checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
+    config = read_config(args)
+    tokenizer = load_tokenizer(args.tokenizer_name or args.output_dir, args.do_lower_case)
+    check_sizes(args, config, tokenizer)
+    train(args, accelerator, MODELS[args.model_type](config), tokenizer, checkpoint)
+
+
 def train(
     args: argparse.Namespace,
     accelerator: Accelerator,
-    model: torch.nn.Module,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
+    checkpoint: Path | None = None,
 ) -> None:
-    """Minimise MLM + SOP + τ · ponder cost; the trained model ends in --output_dir."""
-    phases = phases_of(args)
+    """Minimise MLM + SOP + τ · ponder cost; the trained model ends in --output_dir.
+
+    With `checkpoint`, goes on from there: the same steps, to the last bit.
+    """
+    phases = phases_of(args, accelerator.num_processes)
+    data = [data_of(args, args.train_files, tokenizer, *phase[1:3]) for phase in phases]
+    total = sum(phase.steps for phase in phases)
+    logger.info("***** Running training *****")
     for phase in phases:
         logger.info("  %s", phase)
+    optimizer = optimizer_of(args, model)
+    schedule = LambdaLR(optimizer, lambda step: rate_at(phases, args.power, step))
+    training = Training(
+        accelerator,
+        model,
+        tokenizer,
+        optimizer,
+        schedule,
+        vars(args),
+        data[0].fingerprint(),
+        args.max_grad_norm,
+        PreTrainingObjective(model, len(TokenClass)),
+    )
+    if checkpoint:
+        training.resume(checkpoint)
     if accelerator.is_main_process:
-        begin_training(args.output_dir, vars(args))
-    log = TrainingLog(args, accelerator, sum(phase.steps for phase in phases))
-    for step in optimise(args, accelerator, model, tokenizer, phases, log):
-        if args.save_steps > 0 and step % args.save_steps == 0 and accelerator.is_main_process:
-            save_model(Path(args.output_dir) / f"checkpoint-{step}", model, tokenizer)
-    log.close()
+        begin_training(args.output_dir, vars(args), resumed=checkpoint is not None)
+    with TrainingLog(args, training, total) as log, StopRequest(accelerator) as stop:
+        for step in all_steps(training, phases, data):
+            log.step(step)
+            if args.save_steps > 0 and step.number % args.save_steps == 0:
+                training.save()
+            stop.grant(training)
     if accelerator.is_main_process:
         save_model(args.output_dir, model, tokenizer)
         finish_training(args.output_dir)
     accelerator.wait_for_everyone()
 
 
-def optimizer_of(args: argparse.Namespace, model: torch.nn.Module) -> torch.optim.Optimizer:
+def all_steps(
+    training: Training, phases: Sequence[Phase], data: Sequence[PretrainingData]
+) -> Iterator[Step]:
+    """The optimiser steps of all phases, from the training's position on."""
+    end = 0
+    for phase, text in zip(phases, data, strict=True):
+        if training.position.step == end:  # the phase begins: with its own first batch
+            training.position.epoch = training.position.batch = 0
+        end += phase.steps
+        training.accelerator.gradient_accumulation_steps = phase.accumulation
+        training.accelerator.step = 0  # the batches counted towards a step
+        yield from training.steps(partial(my_batches, training.accelerator, text), end)
+
+
+def my_batches(
+    accelerator: Accelerator, data: PretrainingData, epoch: int, first: int
+) -> Iterator[Batch]:
+    """This process's part of the batches of an epoch, from number `first` on.
+
+    Each carries what its whole global batch has to predict, which the losses are averaged over.
+    """
+    shard = accelerator.process_index, accelerator.num_processes
+    for inputs in data.training_batches(epoch, first, shard):
+        inputs = to_device(inputs, accelerator.device)
+        counts = {
+            "predictions": (inputs["labels"] != -100).sum(),
+            "pairs": (inputs["sentence_order_label"] != -100).sum(),
+            "examples": torch.tensor(len(inputs["labels"]), device=accelerator.device),
+        }
+        yield Batch({**inputs, **accelerator.reduce(counts, "sum")}, share=1.0)
+
+
+def optimizer_of(args: argparse.Namespace, model: PreTrainedModel) -> torch.optim.Optimizer:
+    """--optimizer over the groups of `make_optimizer`: biases and layer norms do not decay."""
     adamw = make_optimizer(model, args.learning_rate, args.weight_decay, args.adam_epsilon)
     if args.optimizer == "adamw":
         return adamw
-    from pytorch_optimizer import Lamb  # over a hundred optimisers: seconds to import
+    from pytorch_optimizer import Lamb  # a hundred optimisers: seconds to import
 
     groups = [
-        {"params": group["params"], "weight_decay": group["weight_decay"]}
-        for group in adamw.param_groups
+        {key: group[key] for key in ("params", "weight_decay")} for group in adamw.param_groups
     ]
     return Lamb(groups, lr=args.learning_rate, eps=args.adam_epsilon)
-
-
-def optimise(
-    args: argparse.Namespace,
-    accelerator: Accelerator,
-    model: torch.nn.Module,
-    tokenizer: PreTrainedTokenizerBase,
-    phases: list[Phase],
-    log: TrainingLog,
-) -> Iterator[int]:
-    """Take all phases' optimiser steps, yielding the number of each when it is done."""
-    optimizer = optimizer_of(args, model)
-    schedule = LambdaLR(optimizer, lambda step: rate_at(phases, args.power, step))
-    wrapped, optimizer = accelerator.prepare(PreTrainingSums(model, len(TokenClass)), optimizer)
-    shard = accelerator.process_index, accelerator.num_processes
-    tau = getattr(model.config, "tau", 0.0)
-    steps = itertools.count(1)
-    for phase in phases:
-        recipe = recipe_of(args, phase.max_seq_length)
-        data = PretrainingData(
-            args.train_files,
-            args.split_sentences,
-            tokenizer,
-            recipe,
-            phase.batch_size * accelerator.num_processes,
-        )
-        batches = data.training_batches(shard)
-        for step in itertools.islice(steps, phase.steps):
-            micro = [next(batches)[1] for _ in range(phase.accumulation)]
-            counts = step_counts(accelerator, micro)
-            wrapped.train()
-            for i, batch in enumerate(micro, 1):
-                last = i == len(micro)
-                with nullcontext() if last else accelerator.no_sync(wrapped):
-                    sums = wrapped(**to_device(batch, accelerator.device))
-                    # The gradient is averaged over processes, the loss is a sum over them.
-                    loss = pretraining_loss(sums, counts, tau) * accelerator.num_processes
-                    accelerator.backward(loss)
-                log.add(sums)
-            rate = schedule.get_last_lr()[0]
-            check_loss(loss.item(), step, rate, args.output_dir)
-            accelerator.clip_grad_norm_(wrapped.parameters(), args.max_grad_norm)
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
-            log.step(step, rate, tau)
-            yield step
-
-
-def step_counts(accelerator: Accelerator, batches: list[dict[str, torch.Tensor]]) -> Sums:
-    """How many predictions, pairs and examples an optimiser step has, over all processes."""
-    counts = {
-        "predictions": sum((b["labels"] != -100).sum() for b in batches),
-        "pairs": sum((b["sentence_order_label"] != -100).sum() for b in batches),
-        "examples": torch.tensor(sum(len(b["input_ids"]) for b in batches)),
-    }
-    return accelerator.reduce(to_device(counts, accelerator.device), "sum")
 
 
 @torch.inference_mode()
 def evaluate(
     args: argparse.Namespace,
     accelerator: Accelerator,
-    model: torch.nn.Module,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
 ) -> dict[str, float]:
     """Losses, accuracies and mean updates on --eval_file; eval_results.json and the table."""
     batch_size = args.per_gpu_eval_batch_size * accelerator.num_processes
-    recipe = recipe_of(args, args.max_seq_length)
-    data = PretrainingData([args.eval_file], args.split_sentences, tokenizer, recipe, batch_size)
-    measure = PreTrainingSums(model.to(accelerator.device).eval(), len(TokenClass))
+    data = data_of(args, [args.eval_file], tokenizer, args.max_seq_length, batch_size)
+    objective = PreTrainingObjective(model.to(accelerator.device).eval(), len(TokenClass))
     total: Sums = {}
     for batch in data.evaluation_batches((accelerator.process_index, accelerator.num_processes)):
-        for name, value in measure(**to_device(batch, accelerator.device)).items():
-            total[name] = total.get(name, 0) + value
-    total = accelerator.reduce(total, "sum")
-    tau = getattr(model.config, "tau", 0.0)
+        total = add_sums(total, objective(**to_device(batch, accelerator.device)).sums)
+    total, tau = accelerator.reduce(total, "sum"), objective.tau
     summary = {
         **means(total, tau),
         "updates": mean_updates(total),
@@ -459,11 +495,10 @@ def main() -> None:
         train_tokenizer(args.train_files, args.split_sentences, size, args.do_lower_case, output)
     if args.do_train:
         check_output_dir(args)
-        config = read_config(args)
-        tokenizer = load_tokenizer(args.tokenizer_name or args.output_dir, args.do_lower_case)
-        check_sizes(args, config, tokenizer)
-        train(args, accelerator, MODELS[args.model_type](config), tokenizer)
+        accelerator.wait_for_everyone()  # before the main process writes into it
+        train_or_resume(args, accelerator)
     if args.do_eval:
+        check_finished(args.output_dir)
         model = MODELS[args.model_type].from_pretrained(args.output_dir)
         tokenizer = load_tokenizer(args.output_dir, args.do_lower_case)
         check_sizes(args, model.config, tokenizer)

@@ -87,10 +87,11 @@ def check_loss(loss: float, step: int, learning_rate: float, output_dir: str | P
 # are compared as a whole, over all processes; data by its fingerprint.
 FREE_ARGUMENTS = frozenset(
     """cache_dir config_name data_dir do_eval do_predict do_train dtype eval_all_checkpoints
-    evaluate_during_training local_rank logging_steps max_eval_samples model_name_or_path no_cuda
-    out_mode output_dir overwrite_cache overwrite_output_dir per_gpu_eval_batch_size
-    per_gpu_train_batch_size resume_from_checkpoint save_steps save_total_limit test_file
-    tokenizer_name train_file validation_file""".split()
+    eval_file evaluate_during_training local_rank logging_steps max_eval_samples
+    model_name_or_path no_cuda out_mode output_dir overwrite_cache overwrite_output_dir
+    per_gpu_eval_batch_size per_gpu_train_batch_size resume_from_checkpoint save_steps
+    save_total_limit test_file tokenizer_name train_file train_files train_tokenizer
+    validation_file vocab_size""".split()
 )
 
 
@@ -107,7 +108,7 @@ class Step(NamedTuple):
     number: int  # counts from 1
     loss: float  # mean over the global batches of this step
     learning_rate: float
-    out: ModelOutput  # the model's last answer, of this process
+    outs: list[ModelOutput]  # the model's answers to this step's batches, of this process
 
 
 @dataclass
@@ -128,6 +129,7 @@ class Training:
 
     arguments: the script's flags, kept in every checkpoint and compared when resuming.
     data: fingerprint of the training data, compared likewise.
+    objective: what gives a batch its loss, when that is not the model itself.
     """
 
     accelerator: Accelerator
@@ -138,11 +140,14 @@ class Training:
     arguments: dict[str, Any]
     data: str
     max_grad_norm: float
+    objective: torch.nn.Module | None = None
     position: Position = field(default_factory=Position)
 
     def __post_init__(self) -> None:
         self.clipped = clipped_parameters(self.optimizer)
-        self.wrapped, self.prepared = self.accelerator.prepare(self.model, self.optimizer)
+        self.wrapped, self.prepared = self.accelerator.prepare(
+            self.objective or self.model, self.optimizer
+        )
 
     def steps(self, batches: Callable[[int, int], Iterable[Batch]], total: int) -> Iterator[Step]:
         """Go on to optimiser step `total`, yielding each step when it is done.
@@ -153,20 +158,21 @@ class Training:
 
         Raises UserError for a loss that is not finite.
         """
-        position, losses = self.position, []
+        position, losses, outs = self.position, [], []
         while position.step < total:
             for batch in batches(position.epoch, position.batch):
                 seed_all(self.seed, position.step, position.batch, self.accelerator.process_index)
                 out, loss = self.backward(batch)
                 losses.append(loss)
+                outs.append(out)
                 position.batch += 1
                 if not self.accelerator.sync_gradients:
                     continue
                 rate = self.schedule.get_last_lr()[0]
                 self.schedule.step()
                 position.step += 1
-                yield Step(position.step, sum(losses) / len(losses), rate, out)
-                losses = []
+                yield Step(position.step, sum(losses) / len(losses), rate, outs)
+                losses, outs = [], []
                 if position.step == total:
                     return
             position.epoch, position.batch = position.epoch + 1, 0

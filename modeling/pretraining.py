@@ -1,35 +1,52 @@
 """What pre-training minimises and reports, for the dense ALBERT and the adaptive one alike.
 
-Everything is a sum over a batch, so that means over several batches and processes are exact,
-however the examples are distributed over them.
+Everything is kept as a sum over a batch, so that means over several batches and processes are
+exact, however the examples are distributed over them.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import AlbertForPreTraining
+from transformers.utils import ModelOutput
 
 from .act import AlbertActForPreTraining
 
 Sums = dict[str, torch.Tensor]
 
 
+@dataclass
+class PreTrainingOutput(ModelOutput):
+    """loss: scalar. sums: without gradients, see `PreTrainingObjective`."""
+
+    loss: torch.Tensor | None = None
+    sums: Sums | None = None
+
+
 def sums_by_class(values: torch.Tensor, classes: torch.Tensor, number: int) -> torch.Tensor:
     """Sum of `values` over the places of each class: (number,); both of one shape."""
-    flat = classes.flatten()
-    return values.new_zeros(number).index_add_(0, flat, values.flatten())
+    return values.new_zeros(number).index_add_(0, classes.flatten(), values.flatten())
 
 
-class PreTrainingSums(nn.Module):
-    """A pre-training model as a function from a batch to sums over it.
+class PreTrainingObjective(nn.Module):
+    """MLM + SOP + τ · ponder cost of a pre-training model, and sums for its reports.
 
     The vocabulary's logits are computed at masked positions only, which are a seventh of all.
+
+    classes: how many classes of tokens there are, the first of them padding.
     """
 
     def __init__(self, model: AlbertForPreTraining | AlbertActForPreTraining, classes: int) -> None:
         super().__init__()
         self.model = model
-        self.classes = classes  # how many classes of tokens there are, the first of them padding
+        self.classes = classes
+
+    @property
+    def tau(self) -> float:
+        """Weight of the ponder cost; 0 for the dense model, which has none."""
+        return getattr(self.model.config, "tau", 0.0)
 
     def forward(
         self,
@@ -39,42 +56,53 @@ class PreTrainingSums(nn.Module):
         token_classes: torch.Tensor,
         sentence_order_label: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-    ) -> Sums:
+        **counts: torch.Tensor,
+    ) -> PreTrainingOutput:
         """Inputs (batch, length) int64; sentence_order_label (batch,); labels −100 for none.
 
-        Returns scalars: examples, predictions (masked positions), pairs (examples with an order),
-        mlm_loss and sop_loss (summed cross-entropy), mlm_correct and sop_correct. Of an adaptive
-        model also ponder_cost, and tokens and updates, (classes,) each.
+        `counts` are the predictions, pairs and examples to average over: those of a global batch
+        of which this is a part; this batch's own when not given.
         """
         encoded = self.model.albert(
             input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
         )
-        masked = labels != -100
-        targets, order = labels[masked], sentence_order_label
-        words = self.model.predictions(encoded.last_hidden_state[masked])  # (predictions, words)
-        orders = self.model.sop_classifier(encoded.pooler_output)  # (batch, 2)
         sums = {
             "examples": torch.tensor(len(input_ids), device=input_ids.device),
-            "predictions": masked.sum(),
-            "pairs": (order != -100).sum(),
-            "mlm_loss": F.cross_entropy(words.float(), targets, reduction="sum"),
-            "sop_loss": F.cross_entropy(orders.float(), order, reduction="sum"),
-            "mlm_correct": (words.argmax(-1) == targets).sum(),
-            "sop_correct": (orders.argmax(-1) == order).sum(),
+            **self.mlm_sums(encoded.last_hidden_state, labels),
+            **self.sop_sums(encoded.pooler_output, sentence_order_label),
         }
         if "updates" in encoded:
             updates = encoded.updates[:, 0, 0]  # (batch, length)
             sums["ponder_cost"] = encoded.ponder_cost.sum()
             sums["tokens"] = sums_by_class(torch.ones_like(updates), token_classes, self.classes)
             sums["updates"] = sums_by_class(updates, token_classes, self.classes)
-        return sums
+        loss = mean_loss(sums, {**sums, **counts}, self.tau)
+        return PreTrainingOutput(loss, {name: value.detach() for name, value in sums.items()})
+
+    def mlm_sums(self, hidden: torch.Tensor, labels: torch.Tensor) -> Sums:
+        """predictions (masked positions), mlm_loss (summed cross-entropy), mlm_correct."""
+        masked = labels != -100
+        logits = self.model.predictions(hidden[masked]).float()  # (predictions, vocabulary)
+        return {
+            "predictions": masked.sum(),
+            "mlm_loss": F.cross_entropy(logits, labels[masked], reduction="sum"),
+            "mlm_correct": (logits.argmax(-1) == labels[masked]).sum(),
+        }
+
+    def sop_sums(self, pooled: torch.Tensor, order: torch.Tensor) -> Sums:
+        """pairs (examples with an order), sop_loss (summed cross-entropy), sop_correct."""
+        logits = self.model.sop_classifier(pooled).float()  # (batch, 2)
+        return {
+            "pairs": (order != -100).sum(),
+            "sop_loss": F.cross_entropy(logits, order, reduction="sum"),
+            "sop_correct": (logits.argmax(-1) == order).sum(),
+        }
 
 
-def pretraining_loss(sums: Sums, counts: Sums, tau: float) -> torch.Tensor:
+def mean_loss(sums: Sums, counts: Sums, tau: float) -> torch.Tensor:
     """MLM + SOP + τ · ponder cost, each a mean over its own kind of place.
 
-    `counts` holds predictions, pairs and examples of the whole optimiser step. The losses of all
-    its micro-batches, on all processes, add up to the step's loss.
+    With the counts of a global batch, the losses of its parts add up to its loss.
     """
     loss = sums["mlm_loss"] / counts["predictions"].clamp(min=1)
     loss = loss + sums["sop_loss"] / counts["pairs"].clamp(min=1)
@@ -83,12 +111,17 @@ def pretraining_loss(sums: Sums, counts: Sums, tau: float) -> torch.Tensor:
     return loss
 
 
+def add_sums(total: Sums, sums: Sums) -> Sums:
+    """`total` ({} at first) and the sums of one more batch."""
+    return {name: total.get(name, 0) + value for name, value in sums.items()}
+
+
 def means(sums: Sums, tau: float) -> dict[str, float]:
     """loss, its parts and accuracies, from the sums over any number of batches.
 
     Of an adaptive model also ponder_cost. What has no place to be measured at is left out.
     """
-    values = {"loss": pretraining_loss(sums, sums, tau).item()}
+    values = {"loss": mean_loss(sums, sums, tau).item()}
     for part, number in (("mlm", "predictions"), ("sop", "pairs")):
         if sums[number]:
             values[f"{part}_loss"] = (sums[f"{part}_loss"] / sums[number]).item()
