@@ -134,10 +134,14 @@ def save_checkpoint(
 
     remove(directory)  # of a run that ended here and is trained on
     write_directory(directory, fill)
-    if keep:
-        for old in checkpoints_of(output_dir)[:-keep]:
-            remove(old)
+    prune(output_dir, keep)
     return directory
+
+
+def prune(output_dir: str | Path, keep: int | None) -> None:
+    """Leave only the `keep` newest checkpoints, all of them for None."""
+    for old in checkpoints_of(output_dir)[:-keep] if keep else []:
+        remove(old)
 
 
 def remove(directory: Path) -> None:

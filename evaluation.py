@@ -98,7 +98,7 @@ def run_early_exit(
         batcher = DepthBatcher(model, slots=batch_size, pad_token_id=pad_token_id)
         batcher.submit(zip(features.input_ids, features.token_type_ids, strict=True))
         answers = batcher.answers()
-    for answer in tqdm(answers, desc="Evaluating", unit="example", total=mine):
+    for answer in tqdm(answers, "Evaluating", mine, unit="example", disable=processes()[0] > 0):
         record.logits[answer.row] = answer.logits
         record.exit_layer[answer.row] = answer.exit_layer
         record.seconds[answer.row] = answer.seconds
@@ -163,7 +163,7 @@ def record_all_exits(
     answers = torch.empty(shape)
     model.eval()
     batches = list(sorted_batches(features.lengths, batch_size))
-    for rows in tqdm(batches, desc="All layers", unit="batch"):
+    for rows in tqdm(batches, desc="All layers", unit="batch", disable=processes()[0] > 0):
         batch = to_device(collate(features, rows, pad_token_id), model.device)
         batch.pop("labels", None)
         answers[rows] = model(**batch, output_all_exits=True).all_logits.cpu().transpose(0, 1)

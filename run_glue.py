@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import DistributedDataParallelKwargs, set_seed
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
@@ -43,6 +43,7 @@ from checkpointing import (
     find_checkpoint,
     finish_training,
     is_finished,
+    prune,
     save_model,
 )
 from evaluation import (
@@ -229,9 +230,12 @@ def make_accelerator(args: argparse.Namespace) -> Accelerator:
         precision = "fp16"
     try:
         return Accelerator(
-            cpu=args.no_cuda,
+            # Without this, several processes on a machine without a GPU would not find each other.
+            cpu=args.no_cuda or not torch.accelerator.is_available(),
             mixed_precision=precision,
             gradient_accumulation_steps=args.gradient_accumulation_steps,
+            # ALBERT's own pooler, for one, has no part in a model whose exits have theirs.
+            kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
         )
     except ValueError as error:
         raise UserError(f"mixed precision {precision}: {error}; on a CPU use --bf16") from error
@@ -430,6 +434,7 @@ def train(
         training.resume(checkpoint)
     if accelerator.is_main_process:
         begin_training(args.output_dir, vars(args), resumed=checkpoint is not None)
+        prune(args.output_dir, args.save_total_limit)  # which a killed run had no time for
     epoch = partial(my_batches, accelerator, features, batch_size, args.seed, tokenizer)
     with (
         TrainingLog(args, accelerator, training.position.step, total) as log,

@@ -1,11 +1,9 @@
 """Runs that are killed, stopped or damaged, and go on: bit by bit as if nothing had happened."""
 
 import json
-import multiprocessing
 import os
 import random
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -16,52 +14,15 @@ from safetensors.torch import load_file
 import checkpointing
 import run_glue
 from checkpointing import checkpoints_of, latest_checkpoint
-from files import run_script
 
 from .conftest import contents, edit_json, write_rte
+from .forks import run
 from .test_run_glue import flags, refused
-
-# A server that has imported everything forks each run in milliseconds.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["run_glue", "tests.test_resuming"])
 
 
 @pytest.fixture(scope="session")
 def rte(tmp_path_factory) -> Path:
     return write_rte(tmp_path_factory.mktemp("glue") / "RTE")
-
-
-def child(arguments: list[str], die_at: int | None) -> None:
-    """Run run_glue.py in this process; SIGKILL itself at its `die_at`-th step towards the disk."""
-    torch.set_num_threads(1)
-    sys.argv = ["run_glue.py", *map(str, arguments)]
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open to the end
-    if die_at is not None:
-        calls = iter(range(10**6))
-        for name in ("fsync", "replace", "unlink", "mkdir", "rmdir"):
-            setattr(os, name, mortal(getattr(os, name), calls, die_at))
-    run_script(run_glue.main)
-
-
-def mortal(function, calls, die_at: int):
-    def wrapped(*args, **kwargs):
-        if next(calls) == die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **kwargs)
-
-    return wrapped
-
-
-def run(arguments: list[str], after: float | None = None, die_at: int | None = None) -> int:
-    """Exit status of a run; killed `after` so many seconds, or at a step towards the disk."""
-    process = FORKS.Process(target=child, args=(arguments, die_at))
-    process.start()
-    process.join(after)
-    if process.is_alive():
-        process.kill()
-        process.join()
-    return process.exitcode
 
 
 def training(albert_dir, rte, out, *more) -> list[str]:

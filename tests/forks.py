@@ -1,0 +1,95 @@
+"""Scripts run in processes of their own, which can be killed, and several of which can meet."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import torch
+
+import run_glue
+from files import run_script
+
+# A server that has imported everything forks each run in milliseconds.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.forks"])
+
+
+def child(
+    main, arguments: Sequence, die_at: int | None, log: Path | None, environment: dict[str, str]
+) -> None:
+    """Run a script in this process; SIGKILL itself at its `die_at`-th step towards the disk."""
+    torch.set_num_threads(1)
+    sys.argv = [f"{main.__module__}.py", *map(str, arguments)]
+    os.environ.update({"HF_HUB_OFFLINE": "1", **environment})
+    sys.stdout = sys.stderr = Path(log or os.devnull).open("w", 1)  # noqa: SIM115 - to the end
+    if die_at is not None:
+        calls = iter(range(10**6))
+        for name in ("fsync", "replace", "unlink", "mkdir", "rmdir"):
+            setattr(os, name, mortal(getattr(os, name), calls, die_at))
+    run_script(main)
+
+
+def mortal(function, calls, die_at: int):
+    def wrapped(*args, **kwargs):
+        if next(calls) == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
+def start(
+    arguments: Sequence,
+    main=run_glue.main,
+    die_at: int | None = None,
+    log: Path | None = None,
+    **environment: str,
+) -> ForkServerProcess:
+    process = FORKS.Process(target=child, args=(main, arguments, die_at, log, environment))
+    process.start()
+    return process
+
+
+def run(arguments: Sequence, after: float | None = None, **how) -> int:
+    """Exit status of a script; killed `after` so many seconds, or at a step towards the disk."""
+    process = start(arguments, **how)
+    process.join(after)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    return process.exitcode
+
+
+def start_together(
+    count: int, arguments: Sequence, log: Path | None = None, main=run_glue.main
+) -> list[ForkServerProcess]:
+    """As torchrun starts them: `count` processes that know of each other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        start(
+            arguments,
+            main,
+            log=log and log.with_suffix(f".{rank}"),
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            **world,
+        )
+        for rank in range(count)
+    ]
+
+
+def run_together(count: int, arguments: Sequence, log: Path | None = None, **how) -> list[int]:
+    """Exit statuses of `count` processes; their outputs in `log`.0, .1, …"""
+    together = start_together(count, arguments, log, **how)
+    for process in together:
+        process.join(120)
+    return [process.exitcode for process in together]
