@@ -12,6 +12,7 @@ consecutive sentences, sentence-order prediction, masked n-grams of whole words.
 """
 
 import hashlib
+import io
 import random
 import re
 from array import array
@@ -155,13 +156,13 @@ def train_tokenizer(
     steps = [normalizers.NFKD(), normalizers.StripAccents()]
     normalise = normalizers.Sequence(steps + [normalizers.Lowercase()] * lower_case).normalize_str
     special = re.compile("|".join(map(re.escape, SPECIAL_PIECES)))
-    directory.mkdir(parents=True, exist_ok=True)
+    model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(
                 normalise(special.sub(" ", text)) for _, text in read_sentences(paths, split)
             ),
-            model_prefix=str(directory / "spiece"),
+            model_writer=model,
             vocab_size=vocab_size,
             pad_id=0,
             pad_piece="<pad>",
@@ -175,7 +176,10 @@ def train_tokenizer(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise UserError(f"--vocab_size {vocab_size}: {str(error).splitlines()[-1]}") from error
+        reason = str(error).splitlines()[-1].rpartition("] ")[2]
+        raise UserError(f"no tokenizer of {vocab_size} pieces from this text: {reason}") from error
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "spiece.model").write_bytes(model.getvalue())
 
 
 class Vocabulary:

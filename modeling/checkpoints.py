@@ -330,9 +330,16 @@ def load_tokenizer(
         return AutoTokenizer.from_pretrained(str(source), cache_dir=cache_dir)
     for name, kind in (("spiece.model", AlbertTokenizer), ("vocab.txt", BertTokenizer)):
         if find_file(source, name, cache_dir):
-            return kind.from_pretrained(
-                str(source), do_lower_case=do_lower_case, cache_dir=cache_dir
-            )
+            try:
+                return kind.from_pretrained(
+                    str(source), do_lower_case=do_lower_case, cache_dir=cache_dir
+                )
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise UserError(
+                    f"{source}: {name} is damaged, or lacks the special pieces <pad>, <unk>, "
+                    f"[CLS], [SEP] and [MASK] ({str(error).splitlines()[0]}); run_pretraining.py "
+                    "--train_tokenizer makes one from text"
+                ) from error
     raise UserError(
         f"no tokenizer in {source}: looked for tokenizer.json, spiece.model and vocab.txt; "
         "give its directory with --tokenizer_name"
