@@ -74,6 +74,7 @@ from glue_tasks import (
     read_examples,
     write_submission,
 )
+from hp_search import add_search_flags, search
 from modeling import (
     ElbertConfig,
     ElbertForSequenceClassification,
@@ -107,12 +108,14 @@ def parse_args() -> argparse.Namespace:
     )
     add_published_flags(parser)
     add_new_flags(parser)
+    add_search_flags(parser)
     args = parser.parse_args()
     if args.local_rank >= 0:
         # Old launchers pass the rank as a flag, accelerate reads it from the environment.
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
-    if not (args.do_train or args.do_eval or args.do_predict):
-        raise UserError("nothing to do: give --do_train, --do_eval or --do_predict")
+    if not (args.do_train or args.do_eval or args.do_predict or args.hp_search):
+        raise UserError("nothing to do: give --do_train, --do_eval, --do_predict or --hp_search")
+    args.do_train = args.do_train or args.hp_search
     if args.fp16 and args.bf16:
         raise UserError("--fp16 and --bf16 exclude each other")
     return args
@@ -611,6 +614,11 @@ def train_or_resume(args: argparse.Namespace, accelerator: Accelerator, task: Ta
 
 def main() -> None:
     args = parse_args()
+    if args.hp_search:
+        best = search(args, find_task(args), sys.argv[1:])
+        if not args.do_predict:
+            return
+        args.output_dir, args.do_train, args.do_eval = str(best), False, False
     accelerator = make_accelerator(args)
     logging.basicConfig(
         format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",

@@ -1,0 +1,376 @@
+"""`run_glue.py --hp_search`: a grid of settings, each with every seed, as one Optuna study.
+
+A run is one setting with one seed: a run_glue.py of its own, trained and evaluated with the
+caller's other flags. The study's storage is the queue that workers on any number of machines take
+runs from. A run whose worker stopped reporting is queued again, so a search that was killed goes on
+with the same command.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import optuna
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning, OptunaError, TrialPruned
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy.exc import SQLAlchemyError
+
+from evaluation import as_csv
+from files import write_text
+from glue_tasks import Task, primary_metric
+from modeling.errors import UserError
+
+HEARTBEAT, GRACE = 30, 120  # seconds between a worker's reports, and until it counts as dead
+POLL = 5.0  # seconds between looks at the runs of other workers
+LIVE = (TrialState.COMPLETE, TrialState.RUNNING, TrialState.WAITING)
+OPEN = (TrialState.RUNNING, TrialState.WAITING)
+
+# The published search uses one seed on these, five on the smaller tasks.
+ONE_SEED = ("mnli", "qnli", "qqp")
+
+# Flags that name places and speeds: machines that share a study may differ in them.
+LOCAL_FLAGS = set(
+    "data_dir output_dir cache_dir model_name_or_path config_name tokenizer_name train_file "
+    "validation_file test_file per_gpu_eval_batch_size logging_steps save_steps do_train do_eval "
+    "do_predict overwrite_output_dir overwrite_cache no_cuda compile".split()
+)
+
+
+class Run(NamedTuple):
+    """One training and evaluation; all but the seed are its setting."""
+
+    learning_rate: float
+    batch_size: int
+    epochs: float
+    seed: int
+
+    @property
+    def setting(self) -> tuple[float, int, float]:
+        return self[:3]
+
+    @property
+    def name(self) -> str:
+        return f"lr{self.learning_rate:g}-bs{self.batch_size}-ep{self.epochs:g}-seed{self.seed}"
+
+
+RANGES = {
+    "learning_rate": FloatDistribution(0.0, 1.0),
+    "batch_size": IntDistribution(1, 2**20),
+    "epochs": FloatDistribution(0.0, 1e4),
+    "seed": IntDistribution(0, 2**31 - 1),
+}
+# The flag of run_glue.py that a run sets for each, and the one that lists values to search.
+FLAGS = {
+    "learning_rate": ("--learning_rate", "--hp_learning_rates"),
+    "batch_size": ("--per_gpu_train_batch_size", "--hp_batch_sizes"),
+    "epochs": ("--num_train_epochs", "--hp_epochs"),
+    "seed": ("--seed", "--hp_seeds"),
+}
+
+
+class Row(NamedTuple):
+    """A setting's line in the table; metric and cost are means over its seeds."""
+
+    setting: tuple[float, int, float]
+    mean: float
+    std: float  # of a sample; nan for one seed
+    cost: float  # computation cost
+    seeds: int
+    best: FrozenTrial  # the seed with the highest metric
+
+
+# Flags.
+
+
+def add_search_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "search",
+        "The default grid is that of the published Adaptive-Depth fine-tuning notebook (Simoulin "
+        "and Crabbé, 2021). Each setting's metric is the mean over its seeds.",
+    )
+    add = group.add_argument
+    add("--hp_search", action="store_true", help="train and evaluate every setting of the grid")
+    for name, default in (
+        ("learning_rate", [2e-5, 3e-5, 5e-5]),
+        ("batch_size", [16, 32]),
+        ("epochs", [2.0, 3.0, 4.0]),
+    ):
+        shown = " ".join(f"{value:g}" for value in default)
+        add(FLAGS[name][1], nargs="+", type=number_of(name), default=default, help=shown)
+    add(
+        "--hp_seeds",
+        nargs="+",
+        type=number_of("seed"),
+        help="0 1 2 3 4; on MNLI, QNLI and QQP only 0, as published",
+    )
+    add(
+        "--hp_storage",
+        metavar="URL",
+        help="Optuna storage, for several machines that share one study, e.g. "
+        "postgresql://user@host/db; default: an SQLite file in --output_dir",
+    )
+    add("--hp_study", metavar="NAME", help="name of the study; default: model type and task")
+
+
+def number_of(name: str) -> Callable[[str], float]:
+    """An argparse type: a number in the range of a run's value."""
+    allowed = RANGES[name]
+    kind = int if isinstance(allowed, IntDistribution) else float
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not allowed.low <= value <= allowed.high:
+            raise argparse.ArgumentTypeError(
+                f"{text}: allowed is a number from {allowed.low:g} to {allowed.high:g}"
+            )
+        return value
+
+    parse.__name__ = "whole number" if kind is int else "number"
+    return parse
+
+
+def flags_of_every_run(argv: Sequence[str]) -> list[str]:
+    """The caller's flags without the search's own. UserError for one that the search sets."""
+    own = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    add_search_flags(own)
+    own.add_argument("--do_predict", action="store_true")  # only for the best, at the end
+    for name, (flag, _) in FLAGS.items():
+        own.add_argument(flag, dest=name)
+    found, rest = own.parse_known_args(argv)
+    for name, (flag, searched) in FLAGS.items():
+        if name in found:
+            raise UserError(f"{flag} is what --hp_search varies; give its values as {searched}")
+    return rest
+
+
+def grid(args: argparse.Namespace, task: Task) -> list[Run]:
+    """Every run of the grid, all seeds of a setting together."""
+    seeds = args.hp_seeds or ([0] if task.name in ONE_SEED else [0, 1, 2, 3, 4])
+    axes = (args.hp_learning_rates, args.hp_batch_sizes, args.hp_epochs, seeds)
+    return [Run(*values) for values in itertools.product(*map(dict.fromkeys, axes))]
+
+
+# The study.
+
+
+def open_study(url: str, name: str) -> optuna.Study:
+    """The study of that name, made if it is new. UserError when its storage cannot be opened."""
+    failures = (SQLAlchemyError, OptunaError, ImportError, RuntimeError, ValueError)
+    try:
+        return connect(url, name)
+    except failures:
+        # Workers that start together may both make the tables; the later one then finds them.
+        time.sleep(1)
+    try:
+        return connect(url, name)
+    except failures as error:
+        reason = str(error).partition("\n")[0]
+        shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log
+        raise UserError(
+            f"--hp_storage {shown} cannot be opened: {reason}; give an "
+            "Optuna storage URL such as sqlite:///search.db or postgresql://user@host/db"
+        ) from error
+
+
+def connect(url: str, name: str) -> optuna.Study:
+    storage = RDBStorage(
+        url,
+        # seconds that a worker waits for another one's write
+        engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else None,
+        heartbeat_interval=HEARTBEAT,
+        grace_period=GRACE,
+        heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
+    )
+    # Every run is queued with its values: there is nothing to sample.
+    sampler = optuna.samplers.RandomSampler()
+    return optuna.create_study(
+        storage=storage, sampler=sampler, study_name=name, direction="maximize", load_if_exists=True
+    )
+
+
+def check_flags(study: optuna.Study, args: argparse.Namespace) -> None:
+    """UserError when the study was begun with other flags: its runs would not compare."""
+    given = {
+        name: value
+        for name, value in vars(args).items()
+        if name not in LOCAL_FLAGS and not name.startswith("hp_")
+    }
+    begun = study.user_attrs.get("flags")
+    if begun is None:
+        study.set_user_attr("flags", given)
+        return
+    for name, value in given.items():
+        if begun.get(name, value) != value:
+            raise UserError(
+                f"study {study.study_name} was begun with --{name} {begun[name]}, not {value}; "
+                "give the same flags, or another --hp_study"
+            )
+
+
+def enqueue(study: optuna.Study, runs: Iterable[Run]) -> None:
+    """Queue the runs that are not done, running or queued already; those that failed, again."""
+    known = {Run(**t.params) for t in study.get_trials(deepcopy=False, states=LIVE) if t.params}
+    for run in runs:
+        if run not in known:
+            study.add_trial(
+                create_trial(state=TrialState.WAITING, params=run._asdict(), distributions=RANGES)
+            )
+
+
+def work(study: optuna.Study, train: Callable[[optuna.Trial], float]) -> None:
+    """Take runs from the queue until all are done; wait for those that other workers have.
+
+    `train` returns a run's metric. A run that fails is left out, but UserError goes on when no run
+    has ever succeeded.
+    """
+
+    def objective(trial: optuna.Trial) -> float:
+        # Two workers may queue the same run at the same time; the first of it counts. No values at
+        # all has a trial that was asked for when another worker had just taken the last.
+        live = study.get_trials(deepcopy=False, states=LIVE)
+        same = [other.number for other in live if other.params == trial.params]
+        if not trial.params or min(same) < trial.number:
+            raise TrialPruned
+        return train(trial)
+
+    while open_trials := study.get_trials(deepcopy=False, states=OPEN):
+        if all(trial.state == TrialState.RUNNING for trial in open_trials):
+            time.sleep(POLL)
+            fail_stale_trials(study)
+            continue
+        try:
+            study.optimize(objective, n_trials=1)
+        except UserError as error:
+            if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+                raise
+            print(f"left out: {error}")
+
+
+# A run.
+
+
+def train_and_evaluate(
+    trial: optuna.Trial, flags: Sequence[str], directory: Path, metric: str
+) -> float:
+    """Train and evaluate in a process of its own; the dev metric. UserError if that fails."""
+    run = Run(**trial.params)
+    # Numbered, because a worker's death need not end the training that it started.
+    place = directory / f"{trial.number:03d}-{run.name}"
+    values = zip((flag for flag, _ in FLAGS.values()), map(str, run), strict=True)
+    command = [sys.executable, str(Path(__file__).with_name("run_glue.py")), *flags]
+    command += [*itertools.chain(*values), "--output_dir", str(place), "--overwrite_output_dir"]
+    command += ["--do_train", "--do_eval", "--out_mode", "one"]
+    print(f"{place} ...", flush=True)
+    log = place.with_name(f"{place.name}.log")
+    with log.open("w", encoding="utf-8") as file:
+        status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
+    if status:
+        last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+        raise UserError(f"{run.name} ended with status {status}: {last} (see {log})")
+    results = json.loads((place / "eval_results.json").read_text(encoding="utf-8"))
+    value, cost = results["metrics"][metric], results["computation_cost"]
+    trial.set_user_attr("computation_cost", cost)
+    trial.set_user_attr("checkpoint", str(place.absolute()))
+    trial.set_user_attr("machine", platform.node())
+    print(f"  {metric} = {value:.4f} at computation cost {cost:.4f}", flush=True)
+    return value
+
+
+# The result.
+
+
+def table(trials: Iterable[FrozenTrial], seeds: set[int]) -> list[Row]:
+    """The settings whose `seeds` are all done, from the highest mean down."""
+    by_setting: dict[tuple, list[FrozenTrial]] = {}
+    for trial in trials:
+        if trial.params["seed"] in seeds:
+            by_setting.setdefault(Run(**trial.params).setting, []).append(trial)
+    rows = []
+    for setting, group in by_setting.items():
+        if len(group) < len(seeds):
+            continue
+        values = [trial.value for trial in group]
+        std = statistics.stdev(values) if len(values) > 1 else float("nan")
+        cost = statistics.fmean(trial.user_attrs["computation_cost"] for trial in group)
+        best = max(group, key=lambda trial: trial.value)
+        rows.append(Row(setting, statistics.fmean(values), std, cost, len(group), best))
+    return sorted(rows, key=lambda row: row.mean, reverse=True)
+
+
+def report(rows: Sequence[Row], metric: str, directory: Path) -> None:
+    """Print the table, the best setting and its best checkpoint; write hp_search.csv."""
+    columns = [
+        {
+            "learning_rate": f"{row.setting[0]:g}",
+            "batch_size": row.setting[1],
+            "epochs": f"{row.setting[2]:g}",
+            "seeds": row.seeds,
+            metric: f"{row.mean:.4f}",
+            "std": f"{row.std:.4f}",
+            "computation_cost": f"{row.cost:.4f}",
+        }
+        for row in rows
+    ]
+    write_text(directory / "hp_search.csv", as_csv(columns))
+    for cells in [list(columns[0]), *(row.values() for row in columns)]:
+        print(
+            "  ".join(
+                str(cell).rjust(max(6, len(name)))
+                for name, cell in zip(columns[0], cells, strict=True)
+            )
+        )
+    best = rows[0].best
+    run, machine = Run(**best.params), best.user_attrs["machine"]
+    print(f"best setting: {run.name.rpartition('-')[0]}, mean {metric} = {rows[0].mean:.4f}")
+    where = "" if machine == platform.node() else f" on {machine}"
+    print(f"best checkpoint: {best.user_attrs['checkpoint']}{where}, {metric} = {best.value:.4f}")
+
+
+def search(args: argparse.Namespace, task: Task, argv: Sequence[str]) -> Path:
+    """Run the whole grid, alone or beside other workers; the best checkpoint's directory.
+
+    Args:
+        argv: the command line's flags; the runs get them without those of the search.
+
+    Raises UserError for flags that clash with the search, a storage that cannot be opened, and when
+    no setting came through with all its seeds.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("--hp_search starts its own processes: run it without torchrun")
+    flags, runs, metric = flags_of_every_run(argv), grid(args, task), primary_metric(task)
+    name = args.hp_study or f"{args.model_type}-{task.name}"
+    directory = Path(args.output_dir) / name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{directory} cannot be made: {error.strerror}") from error
+    url = args.hp_storage or f"sqlite:///{directory.parent.absolute() / 'hp_search.db'}"
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
+        study = open_study(url, name)
+        check_flags(study, args)
+        enqueue(study, runs)
+        work(study, lambda trial: train_and_evaluate(trial, flags, directory, metric))
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    rows = table(done, {run.seed for run in runs})
+    if not rows:
+        raise UserError(
+            f"no setting came through with all its seeds; see the logs in {directory}, then give "
+            "the same command again: it repeats the runs that failed"
+        )
+    report(rows, metric, directory)
+    return Path(rows[0].best.user_attrs["checkpoint"])

@@ -1,0 +1,376 @@
+"""The hyper-parameter search: its grid, its queue with many or dying workers, and its table."""
+
+import argparse
+import csv
+import json
+import math
+import multiprocessing
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState, create_trial
+
+import hp_search
+import run_glue
+from glue_tasks import get_task
+from hp_search import RANGES, Run, enqueue, flags_of_every_run, grid, open_study, table, work
+from modeling import UserError
+
+from .conftest import write_rte
+
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+
+RUNS = [Run(rate, 16, 3.0, seed) for rate in (2e-5, 5e-5) for seed in (0, 1)]
+
+
+def parsed(*flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    hp_search.add_search_flags(parser)
+    return parser.parse_args(flags)
+
+
+def sqlite(folder: Path) -> str:
+    return f"sqlite:///{folder / 'search.db'}"
+
+
+# Grid and flags.
+
+
+def test_the_default_grid_is_the_published_one():
+    """The notebook's LEARNING_RATES, TRAIN_BATCH_SIZES, N_SEEDS and MULTI_SEEDS_TASKS."""
+    runs = grid(parsed(), get_task("RTE"))
+    assert len(runs) == len(set(runs)) == 3 * 2 * 3 * 5
+    assert {run.learning_rate for run in runs} == {5e-5, 3e-5, 2e-5}
+    assert {run.batch_size for run in runs} == {16, 32}
+    assert {run.epochs for run in runs} == {2, 3, 4}
+    for name in ("cola", "sts-b", "rte", "mrpc", "sst-2", "wnli"):
+        assert {run.seed for run in grid(parsed(), get_task(name))} == {0, 1, 2, 3, 4}
+    for name in ("mnli", "qnli", "qqp"):
+        assert {run.seed for run in grid(parsed(), get_task(name))} == {0}
+
+
+def test_a_value_given_twice_counts_once():
+    flags = "--hp_learning_rates 1e-5 1e-5 --hp_batch_sizes 8 --hp_epochs 1 --hp_seeds 4 4"
+    assert grid(parsed(*flags.split()), get_task("mnli")) == [Run(1e-5, 8, 1.0, 4)]
+
+
+def test_the_runs_get_every_flag_but_those_of_the_search():
+    argv = (
+        "--hp_search --model_type albert --hp_seeds 0 1 --set a=1 b=2 --max_steps -1 --do_predict"
+    )
+    assert (
+        flags_of_every_run(argv.split())
+        == "--model_type albert --set a=1 b=2 --max_steps -1".split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [
+        ("--learning_rate", "--hp_learning_rates"),
+        ("--per_gpu_train_batch_size", "--hp_batch_sizes"),
+        ("--num_train_epochs", "--hp_epochs"),
+        ("--seed", "--hp_seeds"),
+    ],
+)
+def test_a_flag_that_is_searched_is_refused(flag, instead):
+    with pytest.raises(UserError, match=f"{flag} is what --hp_search varies.*{instead}"):
+        flags_of_every_run(["--hp_search", flag, "1"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--hp_learning_rates", "expected at least one argument"),
+        ("--hp_learning_rates 2", "2: allowed is a number from 0 to 1"),
+        ("--hp_learning_rates nan", "nan: allowed is"),
+        ("--hp_batch_sizes 0", "0: allowed is a number from 1 to"),
+        ("--hp_batch_sizes 1.5", "invalid whole number value: '1.5'"),
+        ("--hp_epochs three", "invalid number value: 'three'"),
+        ("--hp_seeds -1", "-1: allowed is a number from 0"),
+    ],
+)
+def test_wrong_or_missing_values_are_named(flags, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parsed(*flags.split())
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+# The queue.
+
+
+def test_a_run_is_queued_once_and_again_only_if_it_failed(tmp_path):
+    study = open_study(sqlite(tmp_path), "s")
+    for _ in range(2):
+        enqueue(study, RUNS)
+    assert [Run(**trial.params) for trial in study.trials] == RUNS
+    study.tell(study.ask(), 0.5)
+    study.tell(study.ask(), state=TrialState.FAIL)
+    study.ask()  # runs on
+    enqueue(study, RUNS)
+    assert [Run(**trial.params) for trial in study.trials] == [*RUNS, RUNS[1]]
+
+
+def drain(url: str, log: Path, start, hang_at: int | None = None) -> None:
+    """A worker, as a process: every run is a line in `log`; it hangs in its run `hang_at`."""
+    hp_search.POLL = 0.1
+    start.wait()
+    study = open_study(url, "s")
+    enqueue(study, RUNS * 3)
+
+    def train(trial: optuna.Trial) -> float:
+        with log.open("a") as file:
+            file.write(json.dumps(trial.params) + "\n")
+        if hang_at == trial.number:
+            time.sleep(600)
+        time.sleep(0.02)
+        return trial.params["seed"]
+
+    work(study, train)
+
+
+def started(log: Path) -> list[Run]:
+    return [Run(**json.loads(line)) for line in log.read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_workers_that_share_a_study_take_every_run_exactly_once(tmp_path):
+    context, log = multiprocessing.get_context("spawn"), tmp_path / "log"
+    start = context.Barrier(2)  # both make the tables and queue the grid at the same time
+    workers = [context.Process(target=drain, args=(sqlite(tmp_path), log, start)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+        assert worker.exitcode == 0
+    assert sorted(started(log)) == sorted(RUNS)
+    done = open_study(sqlite(tmp_path), "s").get_trials(states=(TrialState.COMPLETE,))
+    assert sorted(Run(**trial.params) for trial in done) == sorted(RUNS)
+
+
+@pytest.mark.slow
+def test_the_run_of_a_killed_worker_is_taken_over_and_no_other_is_repeated(tmp_path):
+    context, log = multiprocessing.get_context("spawn"), tmp_path / "log"
+    start = context.Event()
+    start.set()
+    killed = context.Process(target=drain, args=(sqlite(tmp_path), log, start, 1))
+    killed.start()
+    deadline = time.monotonic() + 120
+    while not (log.exists() and len(started(log)) == 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    killed.kill()
+    killed.join()
+    with sqlite3.connect(tmp_path / "search.db") as database:  # an hour later
+        database.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')")
+    drain(sqlite(tmp_path), log, start)
+    assert started(log)[:2] == RUNS[:2]
+    assert sorted(started(log)[2:]) == sorted(RUNS[1:])
+
+
+def test_a_run_that_was_queued_twice_is_done_once(tmp_path):
+    study = open_study(sqlite(tmp_path), "s")
+    for _ in range(2):
+        study.add_trial(
+            create_trial(state=TrialState.WAITING, params=RUNS[0]._asdict(), distributions=RANGES)
+        )
+    done = []
+    work(study, lambda trial: done.append(trial.number) or 0.5)
+    assert done == [0]
+
+
+def test_a_run_that_fails_is_left_out_but_the_first_one_ends_the_search(tmp_path, capsys):
+    def train(trial: optuna.Trial) -> float:
+        if trial.number in failing:
+            raise UserError(f"run {trial.number} broke")
+        return 0.5
+
+    study, failing = open_study(sqlite(tmp_path), "s"), {1}
+    enqueue(study, RUNS)
+    work(study, train)
+    assert "left out: run 1 broke" in capsys.readouterr().out
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", *["COMPLETE"] * 2]
+    study, failing = open_study(sqlite(tmp_path), "other"), {0}
+    enqueue(study, RUNS)
+    with pytest.raises(UserError, match="run 0 broke"):
+        work(study, train)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("sqlite:////nowhere/at/all/search.db", "unable to open database file"),
+        ("search.db", "Could not parse"),
+        ("nosuch://host/db", "nosuch"),
+        ("postgresql://me:secret@localhost:1/db", "--hp_storage postgresql://me:***@localhost:1"),
+    ],
+)
+def test_a_storage_that_cannot_be_opened_is_named_without_its_password(url, message, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with pytest.raises(UserError) as caught:
+        open_study(url, "s")
+    assert message in str(caught.value)
+    assert "cannot be opened" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+# The table.
+
+
+def finished(run: Run, value: float, cost: float) -> optuna.trial.FrozenTrial:
+    return create_trial(
+        params=run._asdict(),
+        distributions=RANGES,
+        value=value,
+        user_attrs={"computation_cost": cost, "checkpoint": run.name, "machine": "m"},
+    )
+
+
+def test_the_best_setting_has_the_highest_mean_over_all_seeds():
+    low, high, alone = (Run(rate, 16, 3.0, 0) for rate in (2e-5, 3e-5, 5e-5))
+    trials = [
+        finished(low, 0.80, 0.5),
+        finished(low._replace(seed=1), 0.90, 0.7),  # the best run, but not the best setting
+        finished(high, 0.84, 1.0),
+        finished(high._replace(seed=1), 0.88, 0.8),
+        finished(alone, 0.99, 0.1),  # its second seed is missing
+        finished(high._replace(seed=2), 0.10, 0.1),  # not one of the seeds asked for
+    ]
+    first, second = table(trials, {0, 1})
+    assert first.setting == (3e-5, 16, 3.0)
+    assert first.mean == pytest.approx(0.86)
+    assert first.std == pytest.approx(0.028284271)  # √(2 · 0.02²)
+    assert first.cost == pytest.approx(0.9)
+    assert (first.seeds, first.best.value) == (2, 0.88)
+    assert second.mean == pytest.approx(0.85)
+    assert second.std == pytest.approx(0.070710678)
+    assert second.cost == pytest.approx(0.6)
+    one = table(trials, {0})
+    assert [row.mean for row in one] == [0.99, 0.84, 0.80]
+    assert math.isnan(one[0].std)
+
+
+# The whole.
+
+
+def search_flags(out: Path, *more: object) -> list[str]:
+    text = (
+        f"--hp_search --model_type albert --task_name RTE --data_dir data --output_dir {out} "
+        "--model_name_or_path weights --hp_learning_rates 2e-5 5e-5 --hp_batch_sizes 8 "
+        "--hp_epochs 1 --hp_seeds 0 1"
+    )
+    return [*text.split(), *map(str, more)]
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """Stands in for run_glue.py: accuracy is 10⁴ · learning rate + seed / 10, at cost 0.5."""
+    seen = []
+
+    def run(command, stdout, stderr):
+        parser = argparse.ArgumentParser()
+        for flag, kind in (("--learning_rate", float), ("--seed", int), ("--output_dir", Path)):
+            parser.add_argument(flag, type=kind)
+        given = parser.parse_known_args(command)[0]
+        seen.append(command[2:])
+        given.output_dir.mkdir()
+        accuracy = 1e4 * given.learning_rate + given.seed / 10
+        report = {"metrics": {"acc": accuracy}, "computation_cost": 0.5}
+        (given.output_dir / "eval_results.json").write_text(json.dumps(report))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return seen
+
+
+def test_a_search_ends_with_its_table_and_its_best_checkpoint(tmp_path, script, commands):
+    outcome = script(run_glue.main, *search_flags(tmp_path, "--set", "w_lr=0.1"))
+    assert outcome.status == 0, outcome.err
+    assert len(commands) == 4
+    own = f"--model_type albert --task_name RTE --data_dir data --output_dir {tmp_path}"
+    assert commands[0][:12] == [
+        *own.split(),
+        *"--model_name_or_path weights --set w_lr=0.1".split(),
+    ]
+    study = tmp_path / "albert-rte"
+    place = study / "000-lr2e-05-bs8-ep1-seed0"
+    values = "--learning_rate 2e-05 --per_gpu_train_batch_size 8 --num_train_epochs 1.0 --seed 0"
+    ending = f"--output_dir {place} --overwrite_output_dir --do_train --do_eval --out_mode one"
+    assert commands[0][12:] == [*values.split(), *ending.split()]
+    rows = list(csv.DictReader((study / "hp_search.csv").open()))
+    assert [row["learning_rate"] for row in rows] == ["5e-05", "2e-05"]
+    assert [row["acc"] for row in rows] == ["0.5500", "0.2500"]
+    assert [row["std"] for row in rows] == ["0.0707", "0.0707"]
+    assert [row["seeds"] for row in rows] == ["2", "2"]
+    assert "best setting: lr5e-05-bs8-ep1, mean acc = 0.5500" in outcome.out
+    best = study / "003-lr5e-05-bs8-ep1-seed1"
+    assert outcome.out.endswith(f"best checkpoint: {best}, acc = 0.6000\n")
+
+
+def test_the_same_command_again_runs_only_what_is_new(tmp_path, script, commands):
+    script(run_glue.main, *search_flags(tmp_path))
+    first = script(run_glue.main, *search_flags(tmp_path)).out
+    assert len(commands) == 4
+    assert "best checkpoint" in first
+    script(run_glue.main, *search_flags(tmp_path, "--hp_seeds", 0, 1, 2))
+    assert len(commands) == 6
+
+
+def test_a_study_of_other_flags_is_not_mixed_in(tmp_path, script, commands):
+    script(run_glue.main, *search_flags(tmp_path))
+    outcome = script(run_glue.main, *search_flags(tmp_path, "--max_seq_length", 64))
+    assert outcome.status == 2
+    assert "study albert-rte was begun with --max_seq_length 128, not 64" in outcome.err
+    assert "another --hp_study" in outcome.err
+    more = ("--max_seq_length", 64, "--hp_study", "short", "--per_gpu_eval_batch_size", 4)
+    assert script(run_glue.main, *search_flags(tmp_path, *more)).status == 0
+    assert len(commands) == 8
+
+
+def test_a_search_cannot_run_under_torchrun(tmp_path, script, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    outcome = script(run_glue.main, *search_flags(tmp_path))
+    assert outcome.status == 2
+    assert "run it without torchrun" in outcome.err
+
+
+@pytest.mark.slow
+def test_a_tiny_model_is_searched_from_the_flags_to_the_prediction(
+    albert_dir, tmp_path, script, monkeypatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    data, out = write_rte(tmp_path / "RTE"), tmp_path / "out"
+    common = [*search_flags(out), "--data_dir", str(data), "--model_name_or_path", str(albert_dir)]
+    common += ["--max_seq_length", "32", "--no_cuda", "--do_lower_case"]
+    outcome = script(run_glue.main, *common, "--do_predict")
+    assert outcome.status == 0, outcome.err
+    best = Path(outcome.out.partition("best checkpoint: ")[2].partition(",")[0])
+    assert best.parent == out / "albert-rte"
+    assert (best / "RTE.tsv").read_text().count("\n") == 6
+    means = {}
+    for report in out.glob("*/*/eval_results.json"):
+        setting = report.parent.name[4:].rpartition("-")[0]
+        means.setdefault(setting, []).append(json.loads(report.read_text())["metrics"]["acc"])
+    assert {setting: len(values) for setting, values in means.items()} == {
+        "lr2e-05-bs8-ep1": 2,
+        "lr5e-05-bs8-ep1": 2,
+    }
+    assert sum(means[best.name[4:].rpartition("-")[0]]) == max(map(sum, means.values()))
+
+
+def test_the_last_line_of_a_broken_run_is_shown(tmp_path, script, monkeypatch):
+    def run(command, stdout, stderr):
+        stdout.write("loading\nerror: no train.tsv in data\n")
+        return subprocess.CompletedProcess(command, 2)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    outcome = script(run_glue.main, *search_flags(tmp_path))
+    assert outcome.status == 2
+    run, log = "lr2e-05-bs8-ep1-seed0", tmp_path / "albert-rte/000-lr2e-05-bs8-ep1-seed0.log"
+    message = f"{run} ended with status 2: error: no train.tsv in data (see {log})"
+    assert outcome.err == f"error: {message}\n"
