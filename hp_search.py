@@ -26,6 +26,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning, OptunaError, TrialPruned
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 
 from evaluation import as_csv
@@ -102,19 +103,25 @@ def add_search_flags(parser: argparse.ArgumentParser) -> None:
         "and Crabbé, 2021). Each setting's metric is the mean over its seeds.",
     )
     add = group.add_argument
-    add("--hp_search", action="store_true", help="train and evaluate every setting of the grid")
+    add(
+        "--hp_search",
+        action="store_true",
+        help="train and evaluate every setting of the grid with every seed; again to go on after "
+        "an interruption; --do_predict then answers with the best model",
+    )
     for name, default in (
         ("learning_rate", [2e-5, 3e-5, 5e-5]),
         ("batch_size", [16, 32]),
         ("epochs", [2.0, 3.0, 4.0]),
     ):
         shown = " ".join(f"{value:g}" for value in default)
-        add(FLAGS[name][1], nargs="+", type=number_of(name), default=default, help=shown)
+        help_text = f"default: {shown}"
+        add(FLAGS[name][1], nargs="+", type=number_of(name), default=default, help=help_text)
     add(
         "--hp_seeds",
         nargs="+",
         type=number_of("seed"),
-        help="0 1 2 3 4; on MNLI, QNLI and QQP only 0, as published",
+        help="default: 0 1 2 3 4; on MNLI, QNLI and QQP only 0, as published",
     )
     add(
         "--hp_storage",
@@ -147,12 +154,15 @@ def flags_of_every_run(argv: Sequence[str]) -> list[str]:
     own = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add_search_flags(own)
     own.add_argument("--do_predict", action="store_true")  # only for the best, at the end
+    own.add_argument("--resume_from_checkpoint", nargs="?")
     for name, (flag, _) in FLAGS.items():
         own.add_argument(flag, dest=name)
     found, rest = own.parse_known_args(argv)
     for name, (flag, searched) in FLAGS.items():
         if name in found:
             raise UserError(f"{flag} is what --hp_search varies; give its values as {searched}")
+    if "resume_from_checkpoint" in found:
+        raise UserError("--hp_search goes on by itself: leave out --resume_from_checkpoint")
     return rest
 
 
@@ -186,14 +196,19 @@ def open_study(url: str, name: str) -> optuna.Study:
 
 
 def connect(url: str, name: str) -> optuna.Study:
+    sqlite = {"connect_args": {"timeout": 60, "isolation_level": None}}  # seconds
     storage = RDBStorage(
         url,
-        # seconds that a worker waits for another one's write
-        engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else None,
+        engine_kwargs=sqlite if url.startswith("sqlite") else None,
         heartbeat_interval=HEARTBEAT,
         grace_period=GRACE,
         heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
     )
+    if storage.engine.dialect.name == "sqlite":
+        # Optuna locks the row of a run that it takes, which SQLite cannot: without the lock of the
+        # whole file from a transaction's start, two workers may both take it.
+        begin = "BEGIN IMMEDIATE"
+        event.listen(storage.engine, "begin", lambda connection: connection.exec_driver_sql(begin))
     # Every run is queued with its values: there is nothing to sample.
     sampler = optuna.samplers.RandomSampler()
     return optuna.create_study(
@@ -233,8 +248,8 @@ def enqueue(study: optuna.Study, runs: Iterable[Run]) -> None:
 def work(study: optuna.Study, train: Callable[[optuna.Trial], float]) -> None:
     """Take runs from the queue until all are done; wait for those that other workers have.
 
-    `train` returns a run's metric. A run that fails is left out, but UserError goes on when no run
-    has ever succeeded.
+    `train` returns a run's metric. A run that fails with a UserError is left out; where none has
+    succeeded before, the error is raised: it may well be the flags'.
     """
 
     def objective(trial: optuna.Trial) -> float:
@@ -244,19 +259,46 @@ def work(study: optuna.Study, train: Callable[[optuna.Trial], float]) -> None:
         same = [other.number for other in live if other.params == trial.params]
         if not trial.params or min(same) < trial.number:
             raise TrialPruned
+        trial.storage.record_heartbeat(trial._trial_id)  # see `requeue_not_begun`
+        trial.set_user_attr("begun", trial.number)
         return train(trial)
 
-    while open_trials := study.get_trials(deepcopy=False, states=OPEN):
-        if all(trial.state == TrialState.RUNNING for trial in open_trials):
-            time.sleep(POLL)
-            fail_stale_trials(study)
+    while states := open_states(study):
+        if states == {TrialState.RUNNING}:
+            wait_for_others(study)
             continue
         try:
             study.optimize(objective, n_trials=1)
         except UserError as error:
             if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
                 raise
-            print(f"left out: {error}")
+            print(f"left out: {error}", flush=True)
+
+
+def open_states(study: optuna.Study) -> set[TrialState]:
+    return {trial.state for trial in study.get_trials(deepcopy=False, states=OPEN)}
+
+
+def wait_for_others(study: optuna.Study) -> None:
+    """Return when all runs are done, or one is queued again because its worker died."""
+    print(f"waiting for other workers' runs; {GRACE} s without a sign, and one is run again")
+    start = time.monotonic()
+    while open_states(study) == {TrialState.RUNNING}:
+        time.sleep(POLL)
+        fail_stale_trials(study)
+        if time.monotonic() - start > GRACE:
+            requeue_not_begun(study)
+
+
+def requeue_not_begun(study: optuna.Study) -> None:
+    """Queue again what a worker took and then died before its first heartbeat.
+
+    To Optuna such a run is never stale.
+    """
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        if trial.user_attrs.get("begun") != trial.number:
+            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+            enqueue(study, [Run(**trial.params)] if trial.params else [])
 
 
 # A run.
@@ -273,7 +315,8 @@ def train_and_evaluate(
     command = [sys.executable, str(Path(__file__).with_name("run_glue.py")), *flags]
     command += [*itertools.chain(*values), "--output_dir", str(place), "--overwrite_output_dir"]
     command += ["--do_train", "--do_eval", "--out_mode", "one"]
-    print(f"{place} ...", flush=True)
+    states = [t.state for t in trial.study.get_trials(deepcopy=False, states=LIVE)]
+    print(f"{states.count(TrialState.COMPLETE)} of {len(states)} done; {place}", flush=True)
     log = place.with_name(f"{place.name}.log")
     with log.open("w", encoding="utf-8") as file:
         status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode

@@ -101,15 +101,23 @@ def test_wrong_or_missing_values_are_named(flags, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_search_is_not_told_to_resume():
+    with pytest.raises(UserError, match="goes on by itself"):
+        flags_of_every_run(["--hp_search", "--resume_from_checkpoint"])
+
+
 # The queue.
 
 
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage")
 def test_a_run_is_queued_once_and_again_only_if_it_failed(tmp_path):
     study = open_study(sqlite(tmp_path), "s")
     for _ in range(2):
         enqueue(study, RUNS)
     assert [Run(**trial.params) for trial in study.trials] == RUNS
-    study.tell(study.ask(), 0.5)
+    first = study.ask()
+    assert first.params == RUNS[0]._asdict()
+    study.tell(first, 0.5)
     study.tell(study.ask(), state=TrialState.FAIL)
     study.ask()  # runs on
     enqueue(study, RUNS)
@@ -171,6 +179,17 @@ def test_the_run_of_a_killed_worker_is_taken_over_and_no_other_is_repeated(tmp_p
     drain(sqlite(tmp_path), log, start)
     assert started(log)[:2] == RUNS[:2]
     assert sorted(started(log)[2:]) == sorted(RUNS[1:])
+
+
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage")
+def test_a_run_that_died_before_its_first_heartbeat_is_done_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(hp_search, "POLL", 0.01)
+    monkeypatch.setattr(hp_search, "GRACE", 0.02)
+    study, done = open_study(sqlite(tmp_path), "s"), []
+    enqueue(study, RUNS)
+    study.ask()  # taken by a worker that dies at once
+    work(study, lambda trial: done.append(Run(**trial.params)) or 0.5)
+    assert done == [*RUNS[1:], RUNS[0]]
 
 
 def test_a_run_that_was_queued_twice_is_done_once(tmp_path):
