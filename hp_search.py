@@ -179,11 +179,12 @@ def grid(args: argparse.Namespace, task: Task) -> list[Run]:
 def open_study(url: str, name: str) -> optuna.Study:
     """The study of that name, made if it is new. UserError when its storage cannot be opened."""
     failures = (SQLAlchemyError, OptunaError, ImportError, RuntimeError, ValueError)
-    try:
-        return connect(url, name)
-    except failures:
-        # Workers that start together may both make the tables; the later one then finds them.
-        time.sleep(1)
+    for _ in range(4):
+        # Workers that start together get into each other's way until one has made the tables.
+        try:
+            return connect(url, name)
+        except failures:
+            time.sleep(1)
     try:
         return connect(url, name)
     except failures as error:
