@@ -46,7 +46,7 @@ ONE_SEED = ("mnli", "qnli", "qqp")
 LOCAL_FLAGS = set(
     "data_dir output_dir cache_dir model_name_or_path config_name tokenizer_name train_file "
     "validation_file test_file per_gpu_eval_batch_size logging_steps save_steps do_train do_eval "
-    "do_predict overwrite_output_dir overwrite_cache no_cuda compile".split()
+    "do_predict submission_dir overwrite_output_dir overwrite_cache no_cuda compile".split()
 )
 
 
@@ -153,7 +153,8 @@ def flags_of_every_run(argv: Sequence[str]) -> list[str]:
     """The caller's flags without the search's own. UserError for one that the search sets."""
     own = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add_search_flags(own)
-    own.add_argument("--do_predict", action="store_true")  # only for the best, at the end
+    own.add_argument("--do_predict", action="store_true")  # only by the best, at the end
+    own.add_argument("--submission_dir")
     own.add_argument("--resume_from_checkpoint", nargs="?")
     for name, (flag, _) in FLAGS.items():
         own.add_argument(flag, dest=name)
@@ -282,7 +283,10 @@ def open_states(study: optuna.Study) -> set[TrialState]:
 
 def wait_for_others(study: optuna.Study) -> None:
     """Return when all runs are done, or one is queued again because its worker died."""
-    print(f"waiting for other workers' runs; {GRACE} s without a sign, and one is run again")
+    print(
+        f"waiting for other workers' runs; {GRACE} s without a sign, and one is run again",
+        flush=True,
+    )
     start = time.monotonic()
     while open_states(study) == {TrialState.RUNNING}:
         time.sleep(POLL)

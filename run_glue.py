@@ -87,6 +87,7 @@ from modeling.checkpoints import trained_task
 from modeling.compilation import compile_for_inference, compile_for_training, repays
 from modeling.configuration import ELBERT_KEYS, nearest_names
 from modeling.exits import scan
+from submission import add_to_submission, check_test_set
 from training import (
     Batch,
     Step,
@@ -116,6 +117,8 @@ def parse_args() -> argparse.Namespace:
     if not (args.do_train or args.do_eval or args.do_predict or args.hp_search):
         raise UserError("nothing to do: give --do_train, --do_eval, --do_predict or --hp_search")
     args.do_train = args.do_train or args.hp_search
+    if args.submission_dir and not args.do_predict:
+        raise UserError("--submission_dir collects what --do_predict writes: add --do_predict")
     if args.fp16 and args.bf16:
         raise UserError("--fp16 and --bf16 exclude each other")
     return args
@@ -201,6 +204,10 @@ def add_published_flags(parser: argparse.ArgumentParser) -> None:
 def add_new_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--do_predict", action="store_true", help="answer the test set; GLUE submission files")
+    add(
+        "--submission_dir",
+        help="also collect the files of --do_predict here; with those of all tasks, submission.zip",
+    )
     add("--bf16", action="store_true", help="bfloat16 mixed precision in training")
     add("--from_scratch", action="store_true", help="start from random weights")
     add("--max_train_samples", type=at_least(1), help="use only the first so many")
@@ -585,6 +592,8 @@ def predict(
     """Answer the test sets of `task`: the official GLUE files, and predictions.tsv with details."""
     for part in prediction_tasks(task, args.data_dir or "."):
         examples, features = load_features(args, part, tokenizer, "test", None)
+        if args.submission_dir:
+            check_test_set(part, len(examples))
         make_fast(args, model, features)
         record = run_early_exit(
             model, features, args.per_gpu_eval_batch_size, tokenizer.pad_token_id
@@ -596,6 +605,8 @@ def predict(
         details = Path(args.output_dir) / name
         write_text(details, predictions_table(part, examples, record))
         print(f"{len(examples)} predictions: {path}, {details}")
+        if args.submission_dir:
+            print(add_to_submission(path, args.submission_dir))
 
 
 def train_or_resume(args: argparse.Namespace, accelerator: Accelerator, task: Task) -> None:
