@@ -220,9 +220,11 @@ def load_checkpoint(
     """Put the weights and the optimiser's state of a checkpoint back, in place."""
     try:
         load_model(model, checkpoint / "model.safetensors")
-        tensors = load_file(checkpoint / OPTIMIZER)
-        optimizer.load_state_dict(join_optimizer(tensors, read_state(checkpoint)["optimizer"]))
-    except (OSError, SafetensorError, RuntimeError, KeyError, ValueError) as error:
+        tensors, rest = load_file(checkpoint / OPTIMIZER), read_state(checkpoint)["optimizer"]
+        if not alike(rest["param_groups"], optimizer.state_dict()["param_groups"]):
+            raise ValueError("its optimiser's groups have other settings")
+        optimizer.load_state_dict(join_optimizer(tensors, rest))
+    except (OSError, SafetensorError, RuntimeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{checkpoint} does not fit this run: {error}. Resume with the flags of its training"
         ) from error
@@ -235,7 +237,26 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         state = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(state, dict):
+        raise UserError(f"{path} is not a training's state: it must be a JSON object")
     return state
+
+
+def alike(found: Any, expected: Any) -> bool:
+    """Has a value read from JSON the types of `expected`, with all of its keys?"""
+    if isinstance(expected, dict):
+        return isinstance(found, dict) and all(
+            key in found and alike(found[key], value) for key, value in expected.items()
+        )
+    if isinstance(expected, list | tuple):
+        return (
+            isinstance(found, list)
+            and len(found) == len(expected)
+            and all(map(alike, found, expected))
+        )
+    if isinstance(expected, float):
+        return type(found) in (int, float)
+    return type(found) is type(expected)
 
 
 def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

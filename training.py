@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from checkpointing import (
+    alike,
     latest_checkpoint,
     load_checkpoint,
     read_state,
@@ -204,23 +205,26 @@ class Training:
     def save(self) -> None:
         """Write `checkpoint-STEP`; the main process's work."""
         if self.accelerator.is_main_process:
-            state = {
-                "position": asdict(self.position),
-                "schedule": self.schedule.state_dict(),
-                "scaler": self.accelerator.scaler and self.accelerator.scaler.state_dict(),
-                "arguments": self.arguments,
-                "batch_size": self.batch_size,
-                "data": self.data,
-            }
             save_checkpoint(
                 self.arguments["output_dir"],
                 self.position.step,
                 self.model,
                 self.tokenizer,
                 self.optimizer,
-                state,
+                self.state(),
                 self.arguments["save_total_limit"],
             )
+
+    def state(self) -> dict[str, Any]:
+        """All of the run but weights and optimiser, as JSON has it."""
+        return {
+            "position": asdict(self.position),
+            "schedule": self.schedule.state_dict(),
+            "scaler": self.accelerator.scaler and self.accelerator.scaler.state_dict(),
+            "arguments": self.arguments,
+            "batch_size": self.batch_size,
+            "data": self.data,
+        }
 
     @property
     def batch_size(self) -> int:
@@ -233,26 +237,27 @@ class Training:
         Raises UserError when the flags or the data are not those of that run.
         """
         state = read_state(checkpoint)
-        try:
-            self.check_same_run(checkpoint, state)
-            load_checkpoint(checkpoint, self.model, self.optimizer)
-            self.schedule.load_state_dict(state["schedule"])
-            if self.accelerator.scaler:
-                self.accelerator.scaler.load_state_dict(state["scaler"])
-            self.position = Position(**state["position"])
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{checkpoint} is not a checkpoint of this project: {error}") from error
+        expected = self.state()
+        for name in ("position", "schedule", "scaler", "arguments"):
+            if not alike(state.get(name), {} if name == "arguments" else expected[name]):
+                raise UserError(f"{checkpoint} is not a checkpoint of this script: its {name}")
+        self.check_same_run(checkpoint, state)
+        load_checkpoint(checkpoint, self.model, self.optimizer)
+        self.schedule.load_state_dict(state["schedule"])
+        if self.accelerator.scaler:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        self.position = Position(**state["position"])
         logger.info("Resumed from %s at step %d", checkpoint, self.position.step)
 
     def check_same_run(self, checkpoint: Path, state: dict[str, Any]) -> None:
-        old = {**state["arguments"], "train batch size": state["batch_size"]}
+        old = {**state["arguments"], "train batch size": state.get("batch_size")}
         new = {**self.arguments, "train batch size": self.batch_size}
         changed = [
             f"{key} was {old.get(key)!r}, is {new[key]!r}"
             for key in new
             if key not in FREE_ARGUMENTS and old.get(key) != new[key]
         ]
-        if not changed and state["data"] != self.data:
+        if not changed and state.get("data") != self.data:
             changed = ["the training examples or their tokens are others"]
         if changed:
             raise UserError(

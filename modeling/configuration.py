@@ -18,6 +18,8 @@ from .errors import UserError
 
 RULES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
 LARGEST = sys.float_info.max
+# ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
+MOST_PARAMETERS = 4_000_000_000
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 
 
@@ -268,6 +270,15 @@ class PonderAlbertConfig(AlbertConfig):
         return {name: getattr(self, name) for name in PONDER_EXIT_KEYS}
 
 
+def parameter_count(config: AlbertConfig) -> int:
+    """Weights of embeddings and layers; biases, norms and heads, which are small, left out."""
+    width, inner = config.hidden_size, config.intermediate_size
+    layers = config.num_hidden_groups * config.inner_group_num
+    entries = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    embeddings = config.embedding_size * (entries + width)
+    return embeddings + layers * (4 * width**2 + 2 * width * inner) + width**2
+
+
 def check_architecture(config: AlbertConfig) -> None:
     """Raise UserError for sizes that no ALBERT can have."""
     sizes = (
@@ -289,6 +300,14 @@ def check_architecture(config: AlbertConfig) -> None:
         raise UserError(
             f"num_hidden_groups = {config.num_hidden_groups}: allowed is 1 to num_hidden_layers"
             f" = {config.num_hidden_layers}"
+        )
+    layers, parameters = config.num_hidden_groups * config.inner_group_num, parameter_count(config)
+    if layers > 1024 or parameters > MOST_PARAMETERS:
+        raise UserError(
+            f"these sizes (vocab_size {config.vocab_size}, embedding_size {config.embedding_size}, "
+            f"hidden_size {config.hidden_size}, intermediate_size {config.intermediate_size}, "
+            f"{layers} untied layers) make {parameters / 1e9:.3g} billion parameters; allowed are "
+            f"{MOST_PARAMETERS / 1e9:g} billion in 1024 untied layers. Is it the model's own file?"
         )
     for name in ALBERT_KEYS:
         checked(name, getattr(config, name), ALBERT_KEYS)

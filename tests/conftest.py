@@ -122,6 +122,11 @@ def write_rte(folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def rte(tmp_path_factory) -> Path:
+    return write_rte(tmp_path_factory.mktemp("glue") / "RTE")
+
+
 class Outcome(NamedTuple):
     """How a script ended: its exit status and what it printed."""
 

@@ -16,16 +16,11 @@ from safetensors.torch import load_file
 import run_glue
 from checkpointing import checkpoints_of
 
-from .conftest import edit_json, write_rte
+from .conftest import edit_json
 from .forks import run_together, start_together
 from .test_run_glue import flags
 
 ROOT = Path(run_glue.__file__).parent
-
-
-@pytest.fixture(scope="session")
-def rte(tmp_path_factory) -> Path:
-    return write_rte(tmp_path_factory.mktemp("glue") / "RTE")
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import checkpointing
@@ -17,12 +19,9 @@ from checkpointing import checkpoints_of, latest_checkpoint
 
 from .conftest import contents, edit_json, write_rte
 from .forks import run
+from .test_hostile_input import JSON
 from .test_run_glue import flags, refused
-
-
-@pytest.fixture(scope="session")
-def rte(tmp_path_factory) -> Path:
-    return write_rte(tmp_path_factory.mktemp("glue") / "RTE")
+from .test_training import no_file_above
 
 
 def training(albert_dir, rte, out, *more) -> list[str]:
@@ -190,7 +189,7 @@ def test_a_checkpoint_whose_state_is_of_something_else_is_refused(stopped, alber
     stamp = checkpointing.file_stamp(latest / "training_state.json")
     edit_json(latest / "checksums.json", **{"training_state.json": stamp})
     command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
-    refused(script, command, "not a checkpoint of this project")
+    refused(script, command, "not a checkpoint of this script: its position")
 
 
 def test_a_path_to_nothing_names_the_latest(stopped, albert_dir, rte, script):
@@ -226,3 +225,45 @@ def test_a_checkpoint_holds_no_pickle(stopped):
     state = json.loads((latest_checkpoint(stopped) / "training_state.json").read_text())
     assert state["position"] == {"step": 8, "epoch": 1, "batch": 2}
     assert state["arguments"]["learning_rate"] == 1e-3
+
+
+@settings(max_examples=30)
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional=dict.fromkeys("position schedule arguments optimizer data".split(), JSON),
+    ).filter(bool)
+)
+def test_any_state_that_parses(stopped, albert_dir, rte, script, edits):
+    """The checksums agree: only the values can tell."""
+    latest = stopped / "checkpoint-8"
+    state = json.loads((latest / checkpointing.STATE).read_text())
+    (latest / checkpointing.STATE).write_text(json.dumps({**state, **edits}))
+    manifest = json.loads((latest / checkpointing.MANIFEST).read_text())
+    stamp = checkpointing.file_stamp(latest / checkpointing.STATE)
+    manifest[checkpointing.STATE] = stamp
+    (latest / checkpointing.MANIFEST).write_text(json.dumps(manifest))
+    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
+    ended = script(run_glue.main, *command)
+    assert ended.status == 2
+    assert ended.err.rstrip().splitlines()[-1].startswith("error: ")
+    (latest / checkpointing.STATE).write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize("room", [0, 2_000, 30_000])
+def test_a_full_disk_in_a_checkpoint_leaves_the_one_before(
+    room,
+    tmp_path,
+    stopped,
+    albert_dir,
+    rte,
+    script,
+):
+    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
+    checkpointing.remove(stopped / "checkpoint-8")
+    before = contents(stopped / "checkpoint-4")
+    with no_file_above(room):
+        refused(script, command, "cannot write")
+    assert contents(stopped / "checkpoint-4") == before
+    assert [path.name for path in checkpointing.checkpoints_of(stopped)] == ["checkpoint-4"]
+    assert script(run_glue.main, *command).status == 0

@@ -18,16 +18,11 @@ import checkpointing
 import run_glue
 from modeling import ElbertForSequenceClassification
 
-from .conftest import TINY, contents, edit_json, sentence, tsv, write_rte
+from .conftest import TINY, contents, edit_json, sentence, tsv
 from .test_training import no_file_above
 
 ROOT = Path(run_glue.__file__).parent
 LABELS = ("contradiction", "entailment", "neutral")
-
-
-@pytest.fixture(scope="session")
-def rte(tmp_path_factory) -> Path:
-    return write_rte(tmp_path_factory.mktemp("glue") / "RTE")
 
 
 def flags(weights, data, out, task="RTE", *more) -> list[str]:
