@@ -1,6 +1,7 @@
 # make demo   train, edit a threshold and evaluate on the bundled sample (under 5 minutes)
 # make test   the test suite
-# Both make a virtual environment in .venv first.
+# make test-slow   the tests that take longer, and those that need real GLUE data or TensorFlow
+# All make a virtual environment in .venv first.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -18,14 +19,18 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
 	touch $@
 
+.venv/tf: .venv/dev requirements-tf.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt --requirement requirements-tf.txt
+	touch $@
+
 demo: .venv/run
 	PYTHON=$(BIN)/python bash ./demo.sh
 
 test: .venv/dev
-	$(PYTEST) -m "not slow and not realdata"
+	$(PYTEST) -m "not slow and not realdata and not tf"
 
-test-slow: .venv/dev
-	$(PYTEST) -m "slow or realdata"
+test-slow: .venv/tf
+	$(PYTEST) -m "slow or realdata or tf"
 
 lint: .venv/dev
 	$(BIN)/ruff check .

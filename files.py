@@ -6,13 +6,13 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from modeling.errors import UserError
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Replace `path` by `text` in one step; the old content stays until the new one is on disk.
+def write_file(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Replace `path` by what `write` writes; the old content stays until the new one is on disk.
 
     Raises UserError when the directory cannot be written or the disk is full.
     """
@@ -22,17 +22,23 @@ def write_text(path: str | Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The same directory, because a rename is atomic only within one file system.
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes the file private; results are as readable as any other file.
         os.chmod(temporary, 0o666 & ~current_umask())
         os.replace(temporary, path)
     except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    finally:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """`write_file` for a text, in UTF-8."""
+    write_file(path, lambda file: file.write(text.encode("utf-8")))
 
 
 def current_umask() -> int:

@@ -13,12 +13,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file
-from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AlbertConfig,
+    AlbertTokenizer,
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import cached_file
 
 from .configuration import (
@@ -27,6 +33,7 @@ from .configuration import (
     INERT_KEYS,
     ElbertConfig,
     ExitRule,
+    check_architecture,
     checked,
     nearest_names,
 )
@@ -114,13 +121,23 @@ def load_config(source: str | Path, cache_dir: str | None = None, **overrides: A
     if values.get("model_type") == "bert":
         values["num_hidden_groups"] = values.get("num_hidden_layers")
         values["embedding_size"] = values.get("hidden_size")
-    values = {k: v for k, v in {**values, **overrides}.items() if k not in ORIGIN_KEYS}
+    return make_config(path, {**values, **overrides}, ElbertConfig)
+
+
+Config = TypeVar("Config", bound=AlbertConfig)
+
+
+def make_config(path: Path, values: dict[str, Any], config_class: type[Config]) -> Config:
+    """The configuration that `values` of file `path` describe; raises UserError naming the file."""
+    values = {name: value for name, value in values.items() if name not in ORIGIN_KEYS}
     try:
-        return ElbertConfig(**values)
+        config = config_class(**values)
+        check_architecture(config)
     # HF's own post-processing of a key of a wrong type fails in many ways.
     except (StrictDataclassError, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: {reason}") from error
+    return config
 
 
 def trained_task(source: str | Path, cache_dir: str | None = None) -> str | None:
