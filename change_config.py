@@ -10,12 +10,20 @@ new one is whole.
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from files import run_script, write_json
 from modeling.checkpoints import read_json
-from modeling.configuration import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, checked, nearest_names
+from modeling.configuration import (
+    ELBERT_KEYS,
+    INERT_KEYS,
+    Key,
+    checked,
+    key_table,
+    nearest_names,
+)
 from modeling.errors import UserError
 
 
@@ -37,19 +45,21 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def typed_value(path: Path, key: str, text: str, known: dict[str, Any]) -> Any:
-    """`text` as the type that `key` has: by the table of keys, else by the value it has now."""
+def typed_value(
+    path: Path, key: str, text: str, keys: Mapping[str, Key], known: dict[str, Any]
+) -> Any:
+    """`text` as the type that `key` has: by the table `keys`, else by the value it has now."""
     try:
         value = json.loads(text)
         json.dumps(value, allow_nan=False)  # NaN and Infinity are no JSON
     except (ValueError, RecursionError):
         # True/False as Python and shells write them; anything else is a name.
         value = {"true": True, "false": False}.get(text.lower(), text)
-    if key in ELBERT_KEYS:
-        if ELBERT_KEYS[key].kind is str:
+    if key in keys:
+        if keys[key].kind is str:
             value = text
         try:
-            return checked(key, value)
+            return checked(key, value, keys)
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
     old = known[key]
@@ -72,11 +82,14 @@ def change(path: Path, key: str, text: str) -> tuple[Any, Any]:
         values = {}
     else:
         values = read_json(path)
-    names = list(EXIT_KEYS) if overrides else sorted({*ELBERT_KEYS, *INERT_KEYS, *values})
-    if key not in names or (key not in ELBERT_KEYS and key not in values):
+    model = model_of(path, values)
+    keys, exit_keys = key_table(model.get("model_type"))
+    inert = INERT_KEYS if keys is ELBERT_KEYS else ()
+    names = list(exit_keys) if overrides else sorted({*keys, *inert, *values})
+    if key not in names or (key not in keys and key not in values):
         raise UserError(f"{path}: unknown key {key}; {nearest_names(key, names)}")
-    new = typed_value(path, key, text, values)
-    layers = depth(path, values)
+    new = typed_value(path, key, text, keys, values)
+    layers = model.get("num_hidden_layers")
     if key in ("cnt_thres", "num_exit_layers") and layers and new > layers:
         raise UserError(f"{path}: {key} = {new}: allowed is 1 to num_hidden_layers = {layers}")
     old = values.get(key)
@@ -84,12 +97,10 @@ def change(path: Path, key: str, text: str) -> tuple[Any, Any]:
     return old, new
 
 
-def depth(path: Path, values: dict[str, Any]) -> int | None:
-    """Layers of the model that `path` belongs to, where its config.json says so."""
+def model_of(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """The config.json of the model that `path`, with these values, belongs to."""
     config = path.with_name("config.json")
-    if path.name != "config.json" and config.exists():
-        values = read_json(config)
-    return values.get("num_hidden_layers")
+    return read_json(config) if path.name != "config.json" and config.exists() else values
 
 
 def main() -> None:

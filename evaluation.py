@@ -21,17 +21,13 @@ from transformers import PreTrainedTokenizerBase
 from features import Features, collate, sorted_batches
 from files import write_json, write_text
 from glue_tasks import Example, Task, compute_metrics, label_text, primary_metric
-from modeling import (
-    ElbertForSequenceClassification,
-    UserError,
-    apply_exit_config,
-    load_pretrained,
-    load_tokenizer,
-)
+from modeling import UserError, apply_exit_config, load_tokenizer
 from modeling.checkpoints import in_brief
+from modeling.compilation import EarlyExitModel
 from modeling.depth_batching import Answer, DepthBatcher
 from modeling.exits import exit_scores, normalised_entropy
 from modeling.flops import early_exit_flops, full_depth_flops
+from modes import Mode, trained_mode
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +41,24 @@ class Record(NamedTuple):
 
 
 def load_trained(
-    directory: Path, task: Task, device: torch.device, do_lower_case: bool = True
-) -> tuple[ElbertForSequenceClassification, PreTrainedTokenizerBase]:
+    directory: Path,
+    task: Task,
+    device: torch.device,
+    do_lower_case: bool = True,
+    mode: Mode | None = None,
+) -> tuple[EarlyExitModel, PreTrainedTokenizerBase]:
     """A trained model with its exit overrides, in eval mode, and its tokenizer.
 
-    Raises UserError if it is not a trained ELBERT, or one of another task.
+    Raises UserError if it is not a trained model, or one of another task or `mode`.
     """
-    model, report = load_pretrained(directory)
-    untrained = [name for name in report.initialised if name != "exit_weights"]
+    trained_in = trained_mode(directory)
+    if mode not in (None, trained_in):
+        raise UserError(
+            f"--model_type {mode.name}: {directory} holds a model that was trained with "
+            f"--model_type {trained_in.name}; give that one"
+        )
+    model, report = trained_in.load(directory)
+    untrained = [name for name in report.initialised if name not in trained_in.optional]
     if untrained:
         raise UserError(
             f"{directory} is not a trained model of this project: no weights for "
@@ -76,12 +82,13 @@ def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str,
 
 
 def run_early_exit(
-    model: ElbertForSequenceClassification, features: Features, batch_size: int, pad_token_id: int
+    model: EarlyExitModel, features: Features, batch_size: int, pad_token_id: int
 ) -> Record:
     """Answer every example with early exit; processes take examples in turn, all get all answers.
 
     Batch size 1, the reporting default, goes in input order and never pads; above it, `batch_size`
-    slots are kept full by depth batching. The answers are the same.
+    slots are kept full by depth batching. The answers are the same, also where exits are sampled:
+    every example brings its own draw.
     """
     count = len(features.input_ids)
     features = my_part(features)
@@ -96,7 +103,10 @@ def run_early_exit(
         answers = one_by_one(model, features, pad_token_id)
     else:
         batcher = DepthBatcher(model, slots=batch_size, pad_token_id=pad_token_id)
-        batcher.submit(zip(features.input_ids, features.token_type_ids, strict=True))
+        columns = [features.input_ids, features.token_type_ids]
+        if features.draws is not None:
+            columns.append(features.draws)
+        batcher.submit(zip(*columns, strict=True))
         answers = batcher.answers()
     for answer in tqdm(answers, "Evaluating", mine, unit="example", disable=processes()[0] > 0):
         record.logits[answer.row] = answer.logits
@@ -115,7 +125,7 @@ def processes() -> tuple[int, int]:
 def my_part(features: Features) -> Features:
     """Every n-th example, of n processes, beginning with this process's number."""
     first, n = processes()
-    return Features(*(column[first::n] for column in features))
+    return Features(*(column and column[first::n] for column in features))
 
 
 def gathered(tensor: torch.Tensor, count: int) -> torch.Tensor:
@@ -132,9 +142,7 @@ def gathered(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def one_by_one(
-    model: ElbertForSequenceClassification, features: Features, pad_token_id: int
-) -> Iterator[Answer]:
+def one_by_one(model: EarlyExitModel, features: Features, pad_token_id: int) -> Iterator[Answer]:
     """Every example alone, without padding; `seconds` is the whole call."""
     for row in range(len(features.input_ids)):
         batch = to_device(collate(features, [row], pad_token_id), model.device)
@@ -143,31 +151,37 @@ def one_by_one(
         out = model(**batch)
         exit_layer = int(out.exit_layer)  # waits for the device
         seconds = time.perf_counter() - start
-        yield Answer(row, out.logits[0].cpu(), exit_layer, seconds)
+        yield Answer(row, out.answer[0].cpu(), exit_layer, seconds)
 
 
 @torch.inference_mode()
 def record_all_exits(
-    model: ElbertForSequenceClassification,
-    features: Features,
-    pad_token_id: int,
-    batch_size: int = 32,
-) -> torch.Tensor:
-    """Every layer's answer to every example, at full depth: (layers, examples, num_labels).
+    model: EarlyExitModel, features: Features, pad_token_id: int, batch_size: int = 32
+) -> dict[str, torch.Tensor]:
+    """What every layer says of every example, at full depth.
 
-    Processes take examples in turn; all get all answers.
+    all_logits: (layers, examples, num_labels). Of a ponder model also halt_probabilities
+    (examples, layers) and draws (examples,). Processes take examples in turn; all get all answers.
     """
-    count, features = len(features.input_ids), my_part(features)
-    config = model.config
-    shape = (len(features.input_ids), config.num_hidden_layers, config.num_labels)
-    answers = torch.empty(shape)
+    draws, count = features.draws, len(features.input_ids)
+    features, config = my_part(features), model.config
+    layers = config.num_hidden_layers
+    answers = torch.empty(len(features.input_ids), layers, config.num_labels)
+    halts = torch.empty(len(features.input_ids), layers)
     model.eval()
     batches = list(sorted_batches(features.lengths, batch_size))
     for rows in tqdm(batches, desc="All layers", unit="batch", disable=processes()[0] > 0):
         batch = to_device(collate(features, rows, pad_token_id), model.device)
         batch.pop("labels", None)
-        answers[rows] = model(**batch, output_all_exits=True).all_logits.cpu().transpose(0, 1)
-    return gathered(answers, count).transpose(0, 1).contiguous()
+        out = model(**batch, output_all_exits=True)
+        answers[rows] = out.all_logits.cpu().transpose(0, 1)
+        if draws is not None:
+            halts[rows] = out.halt_probabilities.cpu()
+    tensors = {"all_logits": gathered(answers, count).transpose(0, 1).contiguous()}
+    if draws is not None:
+        tensors["halt_probabilities"] = gathered(halts, count)
+        tensors["draws"] = torch.tensor(draws)
+    return tensors
 
 
 def predictions_of(logits: torch.Tensor) -> np.ndarray:
@@ -188,7 +202,7 @@ def metrics_by_layer(task: Task, all_logits: torch.Tensor, labels: np.ndarray) -
 
 
 def summarise(
-    model: ElbertForSequenceClassification, task: Task, features: Features, record: Record
+    model: EarlyExitModel, task: Task, features: Features, record: Record
 ) -> dict[str, Any]:
     """Metrics, computation cost, exits per layer, FLOPs ratio and latency of a run."""
     config = model.config
@@ -235,7 +249,7 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
     """One row of the published CSV; `one` starts the file anew, `all` appends.
 
     Columns: the index 0, exit_thres, the metrics with compute_ratio after the first, and the rest
-    of the rule.
+    of the rule as published (without window_score, which the published code lacks).
 
     Raises UserError when the file holds another task's columns.
     """
@@ -245,7 +259,7 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
     row = {"": "0", "exit_thres": f"{rule['exit_thres']:.2f}", first: metrics[first]}
     row["compute_ratio"] = f"{summary['computation_cost']:.4f}"
     row |= {name: metrics[name] for name in rest}
-    row |= {name: str(rule[name]) for name in ("thres_name", "cnt_thres", "margin", "range_tmp")}
+    row |= {k: str(v) for k, v in rule.items() if k not in ("exit_thres", "window_score")}
     header, line = ",".join(row), ",".join(row.values())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,8 +17,8 @@ import torch
 
 from exit_metrics import chunks, metrics_at
 from glue_tasks import Task, primary_metric
-from modeling import ExitRule, UserError
-from modeling.configuration import EXIT_KEYS, Key, checked, nearest_names
+from modeling import ExitRule, HaltingRule, UserError, scan_halting
+from modeling.configuration import EXIT_KEYS, PONDER_EXIT_KEYS, Key, checked, nearest_names
 from modeling.exits import scan
 from recording import Recording
 
@@ -88,6 +88,22 @@ def elbert_window(setting: Setting, tensors: Tensors) -> torch.Tensor:
     return torch.where(by_window == exits, span, 0)
 
 
+def ponder_reads(regression: bool) -> dict[str, tuple[str, ...]]:
+    """Which keys each criterion reads; λ is learned for classes and values alike."""
+    return {"threshold": ("exit_thres",), "sample": ()}
+
+
+def ponder_scan(setting: Setting, tensors: Tensors) -> torch.Tensor:
+    """Exit layers (settings, examples), or (examples,) for plain numbers."""
+    recorded = (tensors[name] for name in ("all_logits", "halt_probabilities", "draws"))
+    return scan_halting(HaltingRule(**setting), *recorded)[1]
+
+
+def no_window(setting: Setting, tensors: Tensors) -> torch.Tensor:
+    """A halting probability looks at one layer: no exit has a window, (examples,) of 0."""
+    return torch.zeros(tensors["all_logits"].shape[1], dtype=torch.long)
+
+
 RULE_SETS = {
     "elbert": RuleSet(
         "thres_name",
@@ -96,7 +112,15 @@ RULE_SETS = {
         ("cnt_thres", "margin"),
         elbert_scan,
         elbert_window,
-    )
+    ),
+    "ponder_albert": RuleSet(
+        "exit_criteria",
+        PONDER_EXIT_KEYS,
+        ponder_reads,
+        ("exit_thres",),
+        ponder_scan,
+        no_window,
+    ),
 }
 
 

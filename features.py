@@ -23,6 +23,7 @@ class Features(NamedTuple):
     input_ids: list[list[int]]
     token_type_ids: list[list[int]]
     labels: list[int | float | None]
+    draws: list[float] | None = None  # each example's uniform number, where a model samples exits
 
     @property
     def lengths(self) -> list[int]:
@@ -114,7 +115,7 @@ def read_cache(path: Path, stamp: str) -> tuple[list[list[int]], list[list[int]]
 
 
 def collate(features: Features, rows: Sequence[int], pad_token_id: int) -> dict[str, torch.Tensor]:
-    """Tensors of the given rows, padded to the longest: (rows, length) each, labels (rows,).
+    """Tensors of the given rows, padded to the longest: (rows, length), labels and draws (rows,).
 
     A batch that needs no padding has no attention mask: the model then skips masking altogether.
     """
@@ -132,6 +133,8 @@ def collate(features: Features, rows: Sequence[int], pad_token_id: int) -> dict[
     labels = [features.labels[row] for row in rows]
     if None not in labels:
         batch["labels"] = torch.tensor(labels)
+    if features.draws is not None:
+        batch["draws"] = torch.tensor([features.draws[row] for row in rows])
     return batch
 
 

@@ -61,6 +61,7 @@ from evaluation import (
     to_device,
     write_reports,
 )
+from exit_lab import RULE_SETS
 from features import Features, cache_path, collate, encode, epoch_batches
 from figures import exits_figure, save_figure
 from files import run_script, write_text
@@ -75,18 +76,16 @@ from glue_tasks import (
     write_submission,
 )
 from hp_search import add_search_flags, search
-from modeling import (
-    ElbertConfig,
-    ElbertForSequenceClassification,
-    UserError,
-    load_config,
-    load_pretrained,
-    load_tokenizer,
-)
+from modeling import UserError, load_config, load_tokenizer
 from modeling.checkpoints import trained_task
-from modeling.compilation import compile_for_inference, compile_for_training, repays
-from modeling.configuration import ELBERT_KEYS, nearest_names
-from modeling.exits import scan
+from modeling.compilation import (
+    EarlyExitModel,
+    compile_for_inference,
+    compile_for_training,
+    repays,
+)
+from modeling.configuration import PONDER_KEYS, nearest_names
+from modes import MODES, Config
 from submission import add_to_submission, check_test_set
 from training import (
     Batch,
@@ -100,6 +99,11 @@ from training import (
 
 logger = logging.getLogger(__name__)
 
+# Keys of a ponder model that have a flag of their own; --set takes all keys of every mode.
+PONDER_FLAGS = (
+    "target_halt_probability kl_penalty_factor lambda_layer_arch num_lambda_layers lambda_lr "
+    "exit_criteria exit_thres"
+).split()
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -146,7 +150,14 @@ def add_published_flags(parser: argparse.ArgumentParser) -> None:
         help="eval_results.txt: one overwrites it, all appends a row",
     )
     add("--data_dir", help="folder with the task's .tsv files")
-    add("--model_type", required=True, choices=("albert",), type=str.lower)
+    add(
+        "--model_type",
+        required=True,
+        choices=tuple(MODES),
+        type=str.lower,
+        help="who stops an example: a rule (albert, which is ELBERT), or a learned halting "
+        "probability (ponder_albert)",
+    )
     add("--model_name_or_path", required=True, help="folder or hub name of pre-trained weights")
     add("--task_name", help="GLUE task, e.g. RTE")
     add("--output_dir", required=True, help="where the trained model and the results go")
@@ -228,8 +239,11 @@ def add_new_flags(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help="override keys of the configuration when training, e.g. pooler_input=mean",
+        help="override keys of the configuration, e.g. pooler_input=mean; after training only "
+        "those that decide an exit",
     )
+    for key in PONDER_FLAGS:
+        add(f"--{key}", help=f"of ponder_albert: {PONDER_KEYS[key].meaning}; as --set {key}=…")
 
 
 def make_accelerator(args: argparse.Namespace) -> Accelerator:
@@ -294,20 +308,25 @@ def check_writable(directory: Path) -> None:
         raise UserError(f"--output_dir {directory} cannot be written")
 
 
-def overrides_of(args: argparse.Namespace) -> dict:
-    """The KEY=VALUE pairs of --set, typed."""
+def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The configuration keys of --set and of the flags that are keys, typed."""
+    mode, pairs = MODES[args.model_type], [("--set", pair) for pair in args.set]
+    for key in PONDER_FLAGS:
+        if getattr(args, key) is not None:
+            pairs.append((f"--{key}", f"{key}={getattr(args, key)}"))
     values = {}
-    for pair in args.set:
+    for flag, pair in pairs:
         key, equals, text = pair.partition("=")
-        if not equals or key not in ELBERT_KEYS:
-            raise UserError(f"--set {pair}: {nearest_names(key, list(ELBERT_KEYS))}")
-        values[key] = typed_value(Path("--set"), key, text, {})
+        if not equals or key not in mode.table.keys:
+            known = nearest_names(key, list(mode.table.keys))
+            raise UserError(f"{flag} {pair}: no key of --model_type {mode.name}; {known}")
+        values[key] = typed_value(Path(flag), key, text, mode.table.keys, {})
     return values
 
 
-def training_config(args: argparse.Namespace, task: Task) -> ElbertConfig:
+def training_config(args: argparse.Namespace, task: Task) -> Config:
     labels = dict(enumerate(task.labels)) if task.labels else {0: "score"}
-    return load_config(
+    return MODES[args.model_type].load_config(
         args.config_name or args.model_name_or_path,
         args.cache_dir or None,
         id2label=labels,
@@ -318,18 +337,10 @@ def training_config(args: argparse.Namespace, task: Task) -> ElbertConfig:
     )
 
 
-def check_length(args: argparse.Namespace, config: ElbertConfig) -> None:
-    if not 3 <= args.max_seq_length <= config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length {args.max_seq_length}: allowed is 3 to max_position_embeddings = "
-            f"{config.max_position_embeddings}"
-        )
-
-
 def load_for_training(
     args: argparse.Namespace, task: Task
-) -> tuple[ElbertForSequenceClassification, PreTrainedTokenizerBase]:
-    config = training_config(args, task)
+) -> tuple[EarlyExitModel, PreTrainedTokenizerBase]:
+    mode, config = MODES[args.model_type], training_config(args, task)
     source = args.tokenizer_name or args.model_name_or_path
     tokenizer = load_tokenizer(source, args.do_lower_case, args.cache_dir or None)
     if len(tokenizer) > config.vocab_size:
@@ -337,15 +348,33 @@ def load_for_training(
             f"{source}: the tokenizer has {len(tokenizer)} pieces, vocab_size is"
             f" {config.vocab_size}"
         )
-    check_length(args, config)
+    mode.check_length(args.max_seq_length, config)
     if args.from_scratch:
         logger.info("Weights newly initialised: all (--from_scratch)")
-        return ElbertForSequenceClassification(config), tokenizer
+        return mode.model_class(config), tokenizer
     source, cache = args.model_name_or_path, args.cache_dir or None
     other = trained_task(source, cache) not in (None, task.name)
-    model, report = load_pretrained(source, config, cache, other_task=other)
+    model, report = mode.load(source, config, cache, other)
     for line in report.lines():
         logger.info(line)
+    return model, tokenizer
+
+
+def load_for_evaluation(
+    args: argparse.Namespace, directory: Path, task: Task, device: torch.device
+) -> tuple[EarlyExitModel, PreTrainedTokenizerBase]:
+    """The trained model of `directory`, with the exit keys that the flags give."""
+    mode, overrides = MODES[args.model_type], overrides_of(args)
+    fixed = [key for key in overrides if key not in mode.table.exit_keys]
+    if fixed and not args.do_train:
+        raise UserError(
+            f"{', '.join(fixed)}: decided in training; without --do_train only "
+            f"{', '.join(mode.table.exit_keys)} can be set"
+        )
+    model, tokenizer = load_trained(directory, task, device, args.do_lower_case, mode)
+    mode.check_length(args.max_seq_length, model.config)
+    model.config.update({key: value for key, value in overrides.items() if key not in fixed})
+    model.exit_rule()  # now, rather than after the first passes, for values that do not fit it
     return model, tokenizer
 
 
@@ -357,12 +386,13 @@ def load_features(
     limit: int | None,
 ) -> tuple[list, Features]:
     """Examples of a split and their tokens; only whole GLUE splits are cached."""
+    mode, cache = MODES[args.model_type], None
     examples = read_examples(task, args.data_dir or ".", split, limit)
-    cache = None
+    length = args.max_seq_length - mode.extra_tokens
     if args.data_dir and limit is None:
-        model = args.model_name_or_path
-        cache = cache_path(args.data_dir, split, model, args.max_seq_length, task.name)
-    return examples, encode(examples, tokenizer, args.max_seq_length, cache, args.overwrite_cache)
+        cache = cache_path(args.data_dir, split, args.model_name_or_path, length, task.name)
+    features = encode(examples, tokenizer, length, cache, args.overwrite_cache)
+    return examples, mode.prepare(features, args.seed)
 
 
 class TrainingLog:
@@ -386,7 +416,7 @@ class TrainingLog:
         if self.writer:
             self.writer.close()
 
-    def step(self, step: Step, model: ElbertForSequenceClassification) -> bool:
+    def step(self, step: Step, model: EarlyExitModel) -> bool:
         """After an optimiser step; returns whether a logging step was due."""
         self.losses.append(step.loss)
         self.bar.update()
@@ -398,9 +428,7 @@ class TrainingLog:
         self.losses = []
         self.scalars(values, step.number)
         self.line({**values, "step": step.number})
-        if model.exit_weights is not None:
-            weights = model.exit_weights.detach().sigmoid().tolist()
-            self.scalars({f"exit_weight/{i}": w for i, w in enumerate(weights, 1)}, step.number)
+        self.scalars(MODES[self.args.model_type].scalars(model, step.out), step.number)
         return True
 
     def scalars(self, values: dict[str, float], step: int) -> None:
@@ -418,11 +446,11 @@ def train(
     args: argparse.Namespace,
     accelerator: Accelerator,
     task: Task,
-    model: ElbertForSequenceClassification,
+    model: EarlyExitModel,
     tokenizer: PreTrainedTokenizerBase,
     checkpoint: Path | None = None,
 ) -> None:
-    """Minimise the joint loss of all exits; the trained model ends in --output_dir.
+    """Minimise the model's loss over all exits; the trained model ends in --output_dir.
 
     With `checkpoint`, goes on from there: the same steps, to the last bit.
     """
@@ -465,7 +493,7 @@ def train(
 def make_training(
     args: argparse.Namespace,
     accelerator: Accelerator,
-    model: ElbertForSequenceClassification,
+    model: EarlyExitModel,
     tokenizer: PreTrainedTokenizerBase,
     features: Features,
     total: int,
@@ -502,13 +530,14 @@ def my_batches(
 def log_curve(
     log: TrainingLog,
     task: Task,
-    model: ElbertForSequenceClassification,
+    model: EarlyExitModel,
     dev: Features,
     pad_token_id: int,
     step: int,
 ) -> None:
     """Dev metric of every layer at a logging step."""
-    curve = layer_curve(task, record_all_exits(model, dev, pad_token_id), labels_of(dev))
+    all_logits = record_all_exits(model, dev, pad_token_id)["all_logits"]
+    curve = layer_curve(task, all_logits, labels_of(dev))
     name = primary_metric(task)
     log.scalars({f"eval_{name}/layer_{i}": v for i, v in enumerate(curve, 1)}, step)
     log.line({f"eval_{name}_per_layer": curve, "step": step})
@@ -516,7 +545,7 @@ def log_curve(
 
 def evaluate(
     args: argparse.Namespace,
-    model: ElbertForSequenceClassification,
+    model: EarlyExitModel,
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
     directory: Path,
@@ -529,14 +558,16 @@ def evaluate(
     logger.info("  Batch size = %d", args.per_gpu_eval_batch_size)
     pad = tokenizer.pad_token_id
     model = model.float()  # a second task's pass may follow the first one's --dtype
-    all_logits = record_all_exits(model, features, pad)
+    recorded = record_all_exits(model, features, pad)
+    all_logits = recorded["all_logits"]
     compiled = make_fast(args, model, features)
     record = run_early_exit(model, features, args.per_gpu_eval_batch_size, pad)
     summary = summarise(model, task, features, record)
     summary["batch_size"] = args.per_gpu_eval_batch_size
     summary["dtype"], summary["compiled"] = args.dtype, compiled
     # Exits of this run against those that the float32 record of all layers gives.
-    same = scan(model.exit_rule(), all_logits) == record.exit_layer
+    rules, setting = RULE_SETS[model.config.model_type], model.config.exit_keys()
+    same = rules.scan(setting, recorded) == record.exit_layer
     summary["same_exit_layer_as_fp32"] = same.float().mean().item()
     summary["environment"] = environment(model.device)
     metric, curve = primary_metric(task), layer_curve(task, all_logits, labels_of(features))
@@ -559,9 +590,7 @@ def evaluate(
     print_results(summary, prefix)
 
 
-def make_fast(
-    args: argparse.Namespace, model: ElbertForSequenceClassification, features: Features
-) -> bool:
+def make_fast(args: argparse.Namespace, model: EarlyExitModel, features: Features) -> bool:
     """Put `model` into --dtype, and compile it where --compile asks for it; returns whether."""
     model.to(DTYPES[args.dtype])
     typical = sorted(features.lengths)[len(features.lengths) // 2]
@@ -571,7 +600,7 @@ def make_fast(
     return wanted and compile_for_inference(model)
 
 
-def statistics_folder(args: argparse.Namespace, config: ElbertConfig, task: Task) -> Path:
+def statistics_folder(args: argparse.Namespace, config: Config, task: Task) -> Path:
     """`my_out_dir`/model/task, relative to the model; beside the results if it cannot be made."""
     folder = Path(args.output_dir) / config.my_out_dir / config.model_name / task.name
     try:
@@ -585,7 +614,7 @@ def statistics_folder(args: argparse.Namespace, config: ElbertConfig, task: Task
 
 def predict(
     args: argparse.Namespace,
-    model: ElbertForSequenceClassification,
+    model: EarlyExitModel,
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
 ) -> None:
@@ -655,17 +684,13 @@ def main() -> None:
         if args.eval_all_checkpoints:
             checkpoints = checkpoints_of(directory) + checkpoints
         for checkpoint in checkpoints:
-            model, tokenizer = load_trained(
-                checkpoint, task, accelerator.device, args.do_lower_case
-            )
-            check_length(args, model.config)
+            model, tokenizer = load_for_evaluation(args, checkpoint, task, accelerator.device)
             prefix = "" if checkpoint == directory else checkpoint.name
             for part, suffix in evaluation_tasks(task):
                 results = directory.with_name(directory.name + suffix)
                 evaluate(args, model, tokenizer, part, results, prefix)
     if args.do_predict:
-        model, tokenizer = load_trained(directory, task, accelerator.device, args.do_lower_case)
-        check_length(args, model.config)
+        model, tokenizer = load_for_evaluation(args, directory, task, accelerator.device)
         predict(args, model, tokenizer, task)
 
 

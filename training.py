@@ -33,24 +33,33 @@ logger = logging.getLogger(__name__)
 def make_optimizer(
     model: PreTrainedModel, learning_rate: float, weight_decay: float, adam_epsilon: float
 ) -> torch.optim.AdamW:
-    """AdamW in the published groups: with decay, without (biases, layer norms), and W.
+    """AdamW in the published groups: with decay, and without (biases, layer norms).
 
-    W, the learned weights of the exits' losses, has its own learning rate `config.w_lr` and no
-    decay; it is the last group where there is one.
+    Parts with a learning rate of their own have groups of their own behind these: W, the weights of
+    ELBERT's losses, at `config.w_lr` without decay, which stays constant and is not clipped; and a
+    ponder model's halting head at `config.lambda_lr`, where the configuration has one.
     """
-    own = getattr(model, "exit_weights", None)
-    rest = [(name, p) for name, p in model.named_parameters() if p is not own]
-    plain = ("bias", "LayerNorm.weight", "layer_norm.weight")
-    groups = [
-        {
-            "params": [p for name, p in rest if not name.endswith(plain)],
-            "weight_decay": weight_decay,
-        },
-        {"params": [p for name, p in rest if name.endswith(plain)], "weight_decay": 0.0},
-    ]
-    if own is not None:
-        groups.append({"params": [own], "weight_decay": 0.0, "lr": model.config.w_lr})
-    return torch.optim.AdamW(groups, lr=learning_rate, eps=adam_epsilon)
+    own = {"exit_weights": "w_lr"}
+    if getattr(model.config, "lambda_lr", None) is not None:
+        own["ponder."] = "lambda_lr"
+    plain = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights")
+    groups = {("", True): [], ("", False): []}
+    for name, parameter in model.named_parameters():
+        prefix = next((p for p in own if name.startswith(p)), "")
+        groups.setdefault((prefix, not name.endswith(plain)), []).append(parameter)
+    return torch.optim.AdamW(
+        [
+            {
+                "params": parameters,
+                "weight_decay": weight_decay if decays else 0.0,
+                "lr": getattr(model.config, own[prefix]) if prefix else learning_rate,
+                "constant": prefix == "exit_weights",
+            }
+            for (prefix, decays), parameters in groups.items()
+        ],
+        lr=learning_rate,
+        eps=adam_epsilon,
+    )
 
 
 def make_schedule(
@@ -63,13 +72,13 @@ def make_schedule(
             return step / max(1, warmup_steps)
         return max(0.0, (total_steps - step) / max(1, total_steps - warmup_steps))
 
-    scales = [linear, linear, lambda step: 1.0]
-    return LambdaLR(optimizer, scales[: len(optimizer.param_groups)])
+    groups = optimizer.param_groups
+    return LambdaLR(optimizer, [(lambda _: 1.0) if g["constant"] else linear for g in groups])
 
 
 def clipped_parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
     """The parameters that gradient clipping sees: all but W, as published."""
-    return [p for group in optimizer.param_groups[:2] for p in group["params"]]
+    return [p for group in optimizer.param_groups if not group["constant"] for p in group["params"]]
 
 
 def check_loss(loss: float, step: int, learning_rate: float, output_dir: str | Path) -> None:

@@ -30,7 +30,7 @@ from .elbert import ElbertForSequenceClassification, ElbertOutput
 from .errors import UserError
 from .halting import GeneralizedGeometricDist, PonderClassificationLoss, scan_halting
 from .parity import ParityPonderGRU, ReconstructionLoss, RegularizationLoss
-from .ponder import PonderAlbertClassifier, PonderOutput, with_halting_token
+from .ponder import PonderAlbertClassifier, PonderOutput, load_ponder, with_halting_token
 
 AutoConfig.register("elbert", ElbertConfig, exist_ok=True)
 AutoModelForSequenceClassification.register(
@@ -83,6 +83,7 @@ __all__ = [
     "UserError",
     "apply_exit_config",
     "load_config",
+    "load_ponder",
     "load_pretrained",
     "load_tokenizer",
     "scan_halting",

@@ -10,7 +10,7 @@ import logging
 import os
 import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file
+from torch import nn
 from transformers import (
     AlbertConfig,
     AlbertTokenizer,
@@ -28,19 +29,23 @@ from transformers import (
 from transformers.utils import cached_file
 
 from .configuration import (
-    ELBERT_KEYS,
-    EXIT_KEYS,
     INERT_KEYS,
+    KEY_TABLES,
+    AlbertActConfig,
     ElbertConfig,
-    ExitRule,
+    PonderAlbertConfig,
     check_architecture,
     checked,
+    key_table,
     nearest_names,
 )
 from .elbert import ElbertForSequenceClassification
 from .errors import UserError
 
 logger = logging.getLogger(__name__)
+
+Tensors = dict[str, torch.Tensor]  # by name
+Config = TypeVar("Config", bound=AlbertConfig)
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -60,13 +65,12 @@ BERT_NAMES = (
     ("output.dense", "ffn_output"),
     ("output.LayerNorm", "full_layer_layer_norm"),
 )
-# What belongs to the task that a checkpoint was fine-tuned on.
+ONE_LAYER = {
+    PonderAlbertConfig: "a ponder model applies one layer at every depth",
+    AlbertActConfig: "an ACT model updates every token by one layer",
+}
+# ELBERT's tensors that belong to the task that it was fine-tuned on.
 TASK_OWN = ("albert.encoder.exit_out_layer", "exit_weights")
-BACKBONE = (
-    "albert.embeddings.",
-    "albert.encoder.albert_layer_groups.",
-    "albert.encoder.embedding_hidden_mapping_in.",
-)
 
 
 def find_file(source: str | Path, name: str, cache_dir: str | None = None) -> Path | None:
@@ -108,23 +112,32 @@ def read_json(path: str | Path) -> dict[str, Any]:
     return value
 
 
-def load_config(source: str | Path, cache_dir: str | None = None, **overrides: Any) -> ElbertConfig:
-    """ElbertConfig from a `config.json`, given its path, its directory or a hub name.
+def load_config(
+    source: str | Path,
+    cache_dir: str | None = None,
+    config_class: type[Config] = ElbertConfig,
+    **overrides: Any,
+) -> Config:
+    """Configuration from a `config.json`, given its path, its directory or a hub name.
 
-    A plain ALBERT configuration gets ELBERT's defaults; a BERT configuration becomes the ALBERT
-    with untied layers. `overrides` replace keys of the file. Raises UserError naming the file.
+    A plain ALBERT configuration gets the defaults of `config_class`, as does one of another mode.
+    A BERT configuration becomes the ALBERT with untied layers, which only an ELBERT can be.
+    `overrides` replace keys of the file. Raises UserError naming the file.
     """
     path = Path(source) if Path(source).is_file() else find_file(source, "config.json", cache_dir)
     if path is None:
         raise UserError(f"{source} holds no config.json; give its path with --config_name")
     values = read_json(path)
-    if values.get("model_type") == "bert":
+    kind = values.get("model_type")
+    if kind == "bert":
         values["num_hidden_groups"] = values.get("num_hidden_layers")
         values["embedding_size"] = values.get("hidden_size")
-    return make_config(path, {**values, **overrides}, ElbertConfig)
-
-
-Config = TypeVar("Config", bound=AlbertConfig)
+    if config_class is not ElbertConfig and kind not in (None, "albert", *KEY_TABLES):
+        raise UserError(
+            f"{path}: model_type = {kind!r}: {ONE_LAYER[config_class]}, so only an ALBERT "
+            "checkpoint fits; without one, give an ALBERT's config.json and --from_scratch"
+        )
+    return make_config(path, {**own_settings(values, config_class), **overrides}, config_class)
 
 
 def make_config(path: Path, values: dict[str, Any], config_class: type[Config]) -> Config:
@@ -140,13 +153,26 @@ def make_config(path: Path, values: dict[str, Any], config_class: type[Config]) 
     return config
 
 
+def own_settings(values: dict[str, Any], config_class: type[Config]) -> dict[str, Any]:
+    """A configuration without its origin, and without the keys of another mode.
+
+    Modes share names: ELBERT's exit_thres is an entropy, a ponder model's a halting CDF.
+    """
+    kind, foreign = values.get("model_type"), set(ORIGIN_KEYS)
+    if "thres_name" in values and kind not in KEY_TABLES:
+        kind = ElbertConfig.model_type  # published ELBERT configurations call themselves ALBERT's
+    if kind in KEY_TABLES and kind != config_class.model_type:
+        foreign |= set(KEY_TABLES[kind].keys)
+    return {name: value for name, value in values.items() if name not in foreign}
+
+
 def trained_task(source: str | Path, cache_dir: str | None = None) -> str | None:
     """The task that a checkpoint says it was fine-tuned on."""
     path = find_file(source, "config.json", cache_dir)
     return read_json(path).get("finetuning_task") if path else None
 
 
-def read_weights(source: str | Path, cache_dir: str | None = None) -> dict[str, torch.Tensor]:
+def read_weights(source: str | Path, cache_dir: str | None = None) -> Tensors:
     """All tensors of a checkpoint by name; raises UserError when there are none to read."""
     for name in WEIGHT_FILES:
         path = find_file(source, name, cache_dir)
@@ -172,7 +198,7 @@ def read_weights(source: str | Path, cache_dir: str | None = None) -> dict[str, 
     )
 
 
-def read_tensor_file(path: Path) -> dict[str, torch.Tensor]:
+def read_tensor_file(path: Path) -> Tensors:
     """Tensors of a .safetensors or .bin file. A .bin is read as tensors only: no code is run."""
     try:
         if path.suffix == ".safetensors":
@@ -192,7 +218,7 @@ def read_tensor_file(path: Path) -> dict[str, torch.Tensor]:
     return dict(loaded)
 
 
-def suite_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def suite_names(tensors: Tensors) -> Tensors:
     """The tensors under this suite's names (DESIGN: the published ones, `albert.*`).
 
     Raises UserError for weights that are neither ALBERT's nor BERT's.
@@ -217,7 +243,7 @@ def modern_name(name: str) -> str:
     return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
 
 
-def bert_as_albert(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def bert_as_albert(tensors: Tensors) -> Tensors:
     """BERT's tensors as one ALBERT layer group a layer."""
     renamed = {}
     for full_name, tensor in tensors.items():
@@ -241,7 +267,7 @@ def bert_as_albert(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return renamed
 
 
-def tensors_of_words(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+def tensors_of_words(tensors: Tensors) -> torch.Tensor:
     words = tensors.get("albert.embeddings.word_embeddings.weight")
     if words is None:
         raise UserError("the weights hold no word embeddings")
@@ -286,38 +312,51 @@ def load_pretrained(
     """
     config = config or load_config(source, cache_dir)
     model = ElbertForSequenceClassification(config)
-    wanted = model.state_dict()
+    tensors = read_as(suite_names, source, cache_dir)
+    adopt_classifier(
+        tensors, model.state_dict(), "classifier", "albert.encoder.exit_out_layer.classifier"
+    )
+    heads = ("albert.pooler.", *TASK_OWN)
+    return model, adopt(model, tensors, source, heads, TASK_OWN if other_task else ())
+
+
+def read_as(
+    rename: Callable[[Tensors], Tensors], source: str | Path, cache_dir: str | None = None
+) -> Tensors:
+    """A checkpoint's tensors under the names that `rename` gives; errors name the source."""
     try:
-        tensors = suite_names(read_weights(source, cache_dir))
+        return rename(read_weights(source, cache_dir))
     except UserError as error:
         raise UserError(f"{source}: {error}") from error
-    adopt_classifier(tensors, wanted)
+
+
+def adopt_classifier(tensors: Tensors, wanted: Tensors, old: str, new: str) -> None:
+    """A fine-tuned model's `old` classifier becomes `new`, if the number of labels is the same."""
+    for part in ("weight", "bias"):
+        theirs, ours = f"{old}.{part}", f"{new}.{part}"
+        if theirs in tensors and ours in wanted and tensors[theirs].shape == wanted[ours].shape:
+            tensors.setdefault(ours, tensors.pop(theirs))
+
+
+def adopt(
+    model: nn.Module,
+    tensors: Tensors,
+    source: str | Path,
+    heads: tuple[str, ...],
+    unwanted: tuple[str, ...] = (),
+) -> LoadReport:
+    """Copy into `model` the tensors that it has.
+
+    heads: what the names begin with that a checkpoint may lack: these stay newly initialised.
+    unwanted: what the names begin with that are left out even so.
+
+    Raises UserError when tensors have another shape than the model's, or others are missing.
+    """
+    wanted = model.state_dict()
     report = LoadReport(str(source))
-    unwanted = TASK_OWN if other_task else ()
     report.loaded = [n for n in wanted if n in tensors and not n.startswith(unwanted)]
     report.ignored = [name for name in tensors if name not in report.loaded]
     report.initialised = [name for name in wanted if name not in report.loaded]
-    check_tensors(source, wanted, tensors, report)
-    with torch.no_grad():
-        for name in report.loaded:
-            wanted[name].copy_(tensors[name])
-    return model, report
-
-
-def adopt_classifier(tensors: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
-    """A fine-tuned AlbertForSequenceClassification's classifier becomes the shared exit's."""
-    for part in ("weight", "bias"):
-        old, new = f"classifier.{part}", f"albert.encoder.exit_out_layer.classifier.{part}"
-        if old in tensors and new in wanted and tensors[old].shape == wanted[new].shape:
-            tensors.setdefault(new, tensors.pop(old))
-
-
-def check_tensors(
-    source: str | Path,
-    wanted: dict[str, torch.Tensor],
-    tensors: dict[str, torch.Tensor],
-    report: LoadReport,
-) -> None:
     for name in report.loaded:
         found, expected = tuple(tensors[name].shape), tuple(wanted[name].shape)
         if found != expected:
@@ -325,12 +364,16 @@ def check_tensors(
                 f"{source}: {name} has shape {found}, the configuration asks for {expected}; "
                 "is the config.json of another model, or the task one of another number of labels?"
             )
-    lost = [name for name in report.initialised if name.startswith(BACKBONE)]
+    lost = [name for name in report.initialised if not name.startswith(heads)]
     if lost:
         raise UserError(
             f"{source}: no weights for {in_brief(lost)}, which the configuration asks for; "
             "compare num_hidden_groups and inner_group_num with the checkpoint's own config.json"
         )
+    with torch.no_grad():
+        for name in report.loaded:
+            wanted[name].copy_(tensors[name])
+    return report
 
 
 def load_tokenizer(
@@ -362,7 +405,9 @@ def load_tokenizer(
     )
 
 
-def apply_exit_config(config: ElbertConfig, model_dir: str | Path) -> dict[str, Any]:
+def apply_exit_config(
+    config: ElbertConfig | PonderAlbertConfig, model_dir: str | Path
+) -> dict[str, Any]:
     """Override `config`'s exit keys by those of the file that `exit_config_path` names.
 
     A relative path is relative to `model_dir`. No path, an empty file and `{}` override nothing; a
@@ -377,21 +422,21 @@ def apply_exit_config(config: ElbertConfig, model_dir: str | Path) -> dict[str, 
         return {}
     if path.is_file() and not path.read_bytes().strip():
         return {}
-    overrides = {}
+    overrides, (known, exit_keys) = {}, key_table(config.model_type)
     for name, value in read_json(path).items():
-        if name in EXIT_KEYS:
+        if name in exit_keys:
             try:
-                overrides[name] = checked(name, value)
+                overrides[name] = checked(name, value, exit_keys)
             except UserError as error:
                 raise UserError(f"{path}: {error}") from error
-        elif name not in ELBERT_KEYS and name not in INERT_KEYS:
+        elif name not in known and name not in INERT_KEYS:
             raise UserError(
-                f"{path}: unknown key {name} = {value!r}; " + nearest_names(name, list(EXIT_KEYS))
+                f"{path}: unknown key {name} = {value!r}; " + nearest_names(name, list(exit_keys))
             )
     before = config.exit_keys()
     config.update(overrides)
     try:
-        ExitRule.from_config(config)
+        config.exit_rule()
     except UserError as error:
         config.update(before)
         raise UserError(f"{path}: {error}") from error

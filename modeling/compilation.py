@@ -13,8 +13,11 @@ import torch
 from torch import nn
 
 from .elbert import ElbertForSequenceClassification
+from .ponder import PonderAlbertClassifier
 
 logger = logging.getLogger(__name__)
+
+EarlyExitModel = ElbertForSequenceClassification | PonderAlbertClassifier
 
 # What compilation takes, and the share of an example's time that it is expected to save; only
 # `auto` uses them. On a CPU the compiled layer is slower than the packed one (docs/speed.md), so
@@ -23,15 +26,13 @@ COMPILE_SECONDS = 60.0
 SAVED_SHARE = {"cpu": 0.0, "cuda": 0.4}
 
 
-def regions(model: ElbertForSequenceClassification) -> list[nn.Module]:
-    """What is compiled: every layer group once, and every exit classifier."""
-    encoder = model.albert.encoder
-    exits = getattr(encoder, "exit_out_layers", None) or [encoder.exit_out_layer]
-    return [*encoder.albert_layer_groups, *exits]
+def regions(model: EarlyExitModel) -> list[nn.Module]:
+    """What is compiled: every layer group once, and what an exit consists of."""
+    return [*model.layer_groups(), *model.exit_heads()]
 
 
 @torch.inference_mode()
-def repays(model: ElbertForSequenceClassification, examples: int, length: int) -> bool:
+def repays(model: EarlyExitModel, examples: int, length: int) -> bool:
     """Whether compiling saves more time than it takes, on `examples` texts of `length` tokens.
 
     Times one text; assumes that all go to the last layer.
@@ -47,14 +48,14 @@ def repays(model: ElbertForSequenceClassification, examples: int, length: int) -
     return share * seconds * examples > COMPILE_SECONDS
 
 
-def compile_for_training(model: ElbertForSequenceClassification) -> None:
+def compile_for_training(model: EarlyExitModel) -> None:
     """Compile the layer groups of `model` in place; the first step takes the time."""
-    for group in model.albert.encoder.albert_layer_groups:
+    for group in model.layer_groups():
         group.compile(dynamic=True)
 
 
 @torch.inference_mode()
-def compile_for_inference(model: ElbertForSequenceClassification) -> bool:
+def compile_for_inference(model: EarlyExitModel) -> bool:
     """Compile the regions of `model` in place; returns whether that worked.
 
     Without a working compiler the model stays as it is, with one warning line.

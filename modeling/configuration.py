@@ -114,6 +114,8 @@ PONDER_EXIT_KEYS = {
     "exit_thres": Key(float, 0.5, "threshold: exit when the halting CDF exceeds it", (), 0.0, 1.0),
 }
 
+HEAD_WIDTH = 128  # published width of a ponder model's heads between their two layers
+
 PONDER_KEYS = {
     **PONDER_EXIT_KEYS,
     "target_halt_probability": Key(
@@ -141,6 +143,29 @@ PONDER_KEYS = {
     "my_out_dir": ELBERT_KEYS["my_out_dir"],
     "exit_config_path": ELBERT_KEYS["exit_config_path"],
 }
+
+# What decides when a token halts: read at every call.
+ACT_EXIT_KEYS = {"act_epsilon": ACT_KEYS["act_epsilon"]}
+
+
+class KeyTable(NamedTuple):
+    """The keys of one type of model, and those of them that an edit changes at once."""
+
+    keys: dict[str, Key]
+    exit_keys: dict[str, Key]
+
+
+KEY_TABLES = {
+    "elbert": KeyTable(ELBERT_KEYS, EXIT_KEYS),
+    "ponder_albert": KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS),
+    "albert_act": KeyTable(ACT_KEYS, ACT_EXIT_KEYS),
+}
+
+
+def key_table(model_type: str | None) -> KeyTable:
+    """The keys of a config.json by its model_type; a plain ALBERT's is read as an ELBERT's."""
+    return KEY_TABLES.get(model_type, KEY_TABLES["elbert"])
+
 
 # Published keys that no published run turns on; they are carried along so that files stay whole.
 INERT_KEYS = (
@@ -216,6 +241,10 @@ class ElbertConfig(AlbertConfig):
         """The settings that decide an exit, as they stand now."""
         return {name: getattr(self, name) for name in EXIT_KEYS}
 
+    def exit_rule(self) -> "ExitRule":
+        """The same as a rule; raises UserError for a value out of range."""
+        return ExitRule.from_config(self)
+
 
 class AlbertActConfig(AlbertConfig):
     """ALBERT's configuration with the keys of Adaptive Depth (`ACT_KEYS`).
@@ -240,6 +269,10 @@ class AlbertActConfig(AlbertConfig):
                     f"{name} = {getattr(self, name)}: allowed is 1, since a token that halts "
                     "early has met every layer only if there is one layer"
                 )
+
+    def exit_keys(self) -> dict[str, Any]:
+        """The settings that decide when a token halts, as they stand now."""
+        return {name: getattr(self, name) for name in ACT_EXIT_KEYS}
 
 
 class PonderAlbertConfig(AlbertConfig):
@@ -268,6 +301,10 @@ class PonderAlbertConfig(AlbertConfig):
     def exit_keys(self) -> dict[str, Any]:
         """The settings that decide an exit, as they stand now."""
         return {name: getattr(self, name) for name in PONDER_EXIT_KEYS}
+
+    def exit_rule(self) -> "HaltingRule":
+        """The same as a rule; raises UserError for a value out of range."""
+        return HaltingRule.from_config(self)
 
 
 def parameter_count(config: AlbertConfig) -> int:

@@ -38,6 +38,7 @@ class Waiting(NamedTuple):
     row: int
     input_ids: Sequence[int]
     token_type_ids: Sequence[int]
+    draw: float | None  # the example's uniform number, where the model samples exits
 
 
 class Slot(NamedTuple):
@@ -82,15 +83,19 @@ class DepthBatcher:
         self.expected = 0  # the row that `in_order` gives next
         self.real_tokens = self.computed_tokens = 0
 
-    def submit(self, examples: Iterable[tuple[Sequence[int], Sequence[int]]]) -> None:
-        """Queue examples, each (input_ids, token_type_ids). They are read as slots become free."""
+    def submit(self, examples: Iterable[tuple]) -> None:
+        """Queue examples, each (input_ids, token_type_ids) or (input_ids, token_type_ids, draw).
+
+        They are read as slots become free.
+        """
         previous, queue = self.queue, iter(examples)
 
         def numbered() -> Iterator[Waiting]:
             yield from previous
-            for input_ids, token_type_ids in queue:
+            for input_ids, token_type_ids, *draw in queue:
                 self.submitted += 1
-                yield Waiting(len(input_ids), self.submitted - 1, input_ids, token_type_ids)
+                row = self.submitted - 1
+                yield Waiting(len(input_ids), row, input_ids, token_type_ids, *(draw or (None,)))
 
         self.queue = numbered()
 
@@ -159,13 +164,20 @@ class DepthBatcher:
             return
         now = time.perf_counter()
         self.slots += [Slot(x.row, x.length, 0, now) for x in chosen]
-        state = self.model.start(len(chosen))
+        state = self.start(chosen)
         if self.hidden is None or not len(self.hidden):
             self.hidden, self.state = embedded, state
             return
         width = max(self.hidden.shape[1], embedded.shape[1])
         self.hidden = torch.cat([widen(self.hidden, width), widen(embedded, width)])
         self.state = {name: torch.cat([self.state[name], state[name]]) for name in state}
+
+    def start(self, chosen: list[Waiting]) -> dict[str, torch.Tensor]:
+        """The exit rule's memory of examples at depth 0."""
+        draws = [example.draw for example in chosen]
+        if None in draws:
+            return self.model.start(len(chosen))
+        return self.model.start(len(chosen), torch.tensor(draws, device=self.model.device))
 
     def embed(self, chosen: list[Waiting]) -> torch.Tensor:
         """(examples, length of the longest, hidden), the states at depth 0."""

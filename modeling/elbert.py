@@ -3,6 +3,7 @@
 Training weighs the losses of all exits; inference stops each example where its exit rule fires.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,11 @@ class ElbertOutput(ModelOutput):
     logits: torch.Tensor | None = None
     exit_layer: torch.Tensor | None = None
     all_logits: torch.Tensor | None = None
+
+    @property
+    def answer(self) -> torch.Tensor:
+        """`logits` under the name that a ponder model's output has for them."""
+        return self.logits
 
 
 def task_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -88,6 +94,15 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.albert.embeddings.word_embeddings = value
+
+    def layer_groups(self) -> Sequence[nn.Module]:
+        """The modules that make a layer pass."""
+        return self.albert.encoder.albert_layer_groups
+
+    def exit_heads(self) -> Sequence[nn.Module]:
+        """The modules that make an exit."""
+        encoder = self.albert.encoder
+        return getattr(encoder, "exit_out_layers", None) or [encoder.exit_out_layer]
 
     def exit_of(self, layer: int) -> ExitClassifier:
         """The classifier after layer `layer` (0-based); layers share them in equal runs."""

@@ -4,10 +4,14 @@ Element-wise work (norms, activations, softmax) is left out, as is usual: it is 
 published sizes.
 """
 
-from .configuration import ElbertConfig
+from transformers import AlbertConfig
+
+from .configuration import HEAD_WIDTH, ElbertConfig, PonderAlbertConfig
+
+Config = ElbertConfig | PonderAlbertConfig
 
 
-def layer_pass_flops(config: ElbertConfig, length: int) -> int:
+def layer_pass_flops(config: AlbertConfig, length: int) -> int:
     """One layer pass over a text of `length` tokens."""
     hidden, inner = config.hidden_size, config.intermediate_size
     projections = 4 * hidden * hidden * length  # query, key, value, output
@@ -16,13 +20,15 @@ def layer_pass_flops(config: ElbertConfig, length: int) -> int:
     return 2 * (projections + attention + feed_forward) * config.inner_group_num
 
 
-def embedding_flops(config: ElbertConfig, length: int) -> int:
+def embedding_flops(config: AlbertConfig, length: int) -> int:
     """The mapping from embedding to hidden size."""
     return 2 * config.embedding_size * config.hidden_size * length
 
 
-def exit_flops(config: ElbertConfig) -> int:
-    """One exit check of one text: pooler and classifier."""
+def classifier_flops(config: Config) -> int:
+    """One answer for one text: pooler and classifier."""
+    if isinstance(config, PonderAlbertConfig):
+        return 2 * HEAD_WIDTH * (config.hidden_size + config.num_labels)
     pooler = config.hidden_size * config.fc_size1
     if config.use_fc2:
         return 2 * (
@@ -31,13 +37,28 @@ def exit_flops(config: ElbertConfig) -> int:
     return 2 * (pooler + config.fc_size1 * config.num_labels)
 
 
-def early_exit_flops(config: ElbertConfig, length: int, exit_layer: int) -> int:
+def halting_flops(config: PonderAlbertConfig) -> int:
+    """One halting probability for one text."""
+    if config.lambda_layer_arch == "mlp":
+        return 2 * HEAD_WIDTH * (config.hidden_size + 1)
+    width = config.hidden_size * (2 if config.lambda_layer_arch == "linear_cat" else 1)
+    depth = config.num_lambda_layers if config.num_lambda_layers > 1 else 0
+    return 2 * width * (depth * width + 1)
+
+
+def exit_flops(config: Config) -> int:
+    """One exit check of one text: its answer and, in a ponder model, its halting probability."""
+    halting = halting_flops(config) if isinstance(config, PonderAlbertConfig) else 0
+    return classifier_flops(config) + halting
+
+
+def early_exit_flops(config: Config, length: int, exit_layer: int) -> int:
     """A text that exits after `exit_layer` passes, with a check after each."""
     per_layer = layer_pass_flops(config, length) + exit_flops(config)
     return embedding_flops(config, length) + exit_layer * per_layer
 
 
-def full_depth_flops(config: ElbertConfig, length: int) -> int:
+def full_depth_flops(config: Config, length: int) -> int:
     """A text through all layers, classified once at the end: what a model without exits does."""
     layers = config.num_hidden_layers * layer_pass_flops(config, length)
-    return embedding_flops(config, length) + layers + exit_flops(config)
+    return embedding_flops(config, length) + layers + classifier_flops(config)

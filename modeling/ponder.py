@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from torch.nn import functional as F
 from transformers import AlbertConfig, PreTrainedTokenizerBase
@@ -22,9 +21,17 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
 
-from . import checkpoints
 from .backbone import AlbertEmbeddings, AlbertLayer, AlbertPreTrainedModel, attention_mask_of
-from .configuration import ELBERT_KEYS, PONDER_KEYS, HaltingRule, PonderAlbertConfig, checked
+from .checkpoints import (
+    LoadReport,
+    adopt,
+    load_config,
+    load_tokenizer,
+    modern_name,
+    own_settings,
+    read_as,
+)
+from .configuration import HEAD_WIDTH, PONDER_KEYS, HaltingRule, PonderAlbertConfig, checked
 from .elbert import task_loss
 from .errors import UserError
 from .halting import (
@@ -38,7 +45,7 @@ from .halting import (
 )
 
 HALTING_TOKEN = 1  # position of the second [CLS], which feeds the halting head
-HEAD_WIDTH = 128  # published width of the classifier's and the halting head's inner layer
+HEADS = ("classifier.", "ponder.")  # what a plain ALBERT lacks
 
 
 def with_halting_token(values: list[Any] | torch.Tensor) -> list[Any] | torch.Tensor:
@@ -75,6 +82,11 @@ class PonderOutput(ModelOutput):
     exit_layer: torch.Tensor | None = None
     weighted_ce_loss: torch.Tensor | None = None
     kl_loss: torch.Tensor | None = None
+
+    @property
+    def all_logits(self) -> torch.Tensor:
+        """`logits` under the name that ELBERT's output has for them."""
+        return self.logits
 
 
 class SharedLayer(GradientCheckpointingLayer, AlbertLayer):
@@ -165,11 +177,10 @@ class PonderAlbertClassifier(AlbertPreTrainedModel):
         Raises:
             UserError: a checkpoint whose layers are not all the same one, or that is no ALBERT.
         """
-        config = config or load_ponder_config(name, cache_dir, **settings)
+        config = config or load_config(name, cache_dir, PonderAlbertConfig, **settings)
         tokenizer = tokenizer or find_tokenizer(name, cache_dir)
         model = cls(config, tokenizer, target_halt_probability)
-        tensors = ponder_names(checkpoints.read_weights(name, cache_dir))
-        adopt_tensors(model, tensors, str(name))
+        adopt(model, read_as(ponder_names, name, cache_dir), name, HEADS)
         return model.eval()
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
@@ -184,9 +195,17 @@ class PonderAlbertClassifier(AlbertPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embeddings.word_embeddings = value
 
+    def layer_groups(self) -> Sequence[nn.Module]:
+        """The modules that make a layer pass."""
+        return [self.albert_layer]
+
+    def exit_heads(self) -> Sequence[nn.Module]:
+        """The modules that make an exit."""
+        return [self.classifier, self.ponder]
+
     def exit_rule(self) -> HaltingRule:
         """The criterion as `config` describes it now; raises UserError for a value out of range."""
-        return HaltingRule.from_config(self.config)
+        return self.config.exit_rule()
 
     def embed(
         self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
@@ -404,61 +423,29 @@ def check_texts(
 def as_ponder_config(config: AlbertConfig) -> PonderAlbertConfig:
     if isinstance(config, PonderAlbertConfig):
         return config
-    return PonderAlbertConfig(**ponder_settings(config.to_dict()))
+    return PonderAlbertConfig(**own_settings(config.to_dict(), PonderAlbertConfig))
 
 
-def ponder_settings(values: dict[str, Any]) -> dict[str, Any]:
-    """A model's configuration without what belongs to another kind of model."""
-    foreign = set(checkpoints.ORIGIN_KEYS)
-    if "thres_name" in values:  # an ELBERT's; its exit_thres is an entropy
-        foreign |= set(ELBERT_KEYS)
-    return {name: value for name, value in values.items() if name not in foreign}
+def load_ponder(
+    source: str | Path,
+    config: PonderAlbertConfig | None = None,
+    cache_dir: str | None = None,
+    other_task: bool = False,
+) -> tuple["PonderAlbertClassifier", LoadReport]:
+    """A ponder model with the weights of `source`, an ALBERT or ponder model, and what was loaded.
 
-
-def load_ponder_config(
-    source: str | Path, cache_dir: str | None = None, **overrides: Any
-) -> PonderAlbertConfig:
-    """Configuration of an ALBERT or ponder checkpoint, from its path, directory or hub name.
-
-    Raises UserError naming the source, also for a BERT, whose layers are all different.
+    `other_task`: the source was fine-tuned on another task, so its two heads are left out. Raises
+    UserError when the weights have another shape than the configuration asks for.
     """
-    is_file = Path(source).is_file()
-    path = Path(source) if is_file else checkpoints.find_file(source, "config.json", cache_dir)
-    if path is None:
-        raise UserError(f"{source} holds no config.json")
-    values = checkpoints.read_json(path)
-    kind = values.get("model_type", "albert")
-    if kind not in ("albert", "elbert", PonderAlbertConfig.model_type):
-        raise UserError(
-            f"{path}: model_type = {kind!r}: a ponder model applies one layer at every depth, "
-            "so only an ALBERT checkpoint fits"
-        )
-    try:
-        return PonderAlbertConfig(**{**ponder_settings(values), **overrides})
-    except (StrictDataclassError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from error
-
-
-def adopt_tensors(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> None:
-    """Copy the tensors that the model has; only its two heads may lack theirs."""
-    wanted = model.state_dict()
-    lost = wanted.keys() - tensors.keys()
-    lost = sorted(name for name in lost if not name.startswith(("classifier.", "ponder.")))
-    if lost:
-        raise UserError(f"{source}: no weights for {', '.join(lost[:4])}; is it an ALBERT?")
-    for name in wanted.keys() & tensors.keys():
-        found, asked = tuple(tensors[name].shape), tuple(wanted[name].shape)
-        if found != asked:
-            raise UserError(
-                f"{source}: {name} has shape {found}, the configuration asks for {asked}"
-            )
-        with torch.no_grad():
-            wanted[name].copy_(tensors[name])
+    config = config or load_config(source, cache_dir, PonderAlbertConfig)
+    model = PonderAlbertClassifier(config)
+    tensors = read_as(ponder_names, source, cache_dir)
+    return model, adopt(model, tensors, source, HEADS, HEADS if other_task else ())
 
 
 def find_tokenizer(source: str | Path, cache_dir: str | None) -> PreTrainedTokenizerBase | None:
     try:
-        return checkpoints.load_tokenizer(source, cache_dir=cache_dir)
+        return load_tokenizer(source, cache_dir=cache_dir)
     except UserError:
         return None  # token ids are input enough; a call with texts will ask for it
 
@@ -468,7 +455,7 @@ def ponder_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     layer = r"^encoder\.albert_layer_groups\.0\.albert_layers\.0\."
     renamed = {}
     for name, tensor in tensors.items():
-        name = checkpoints.modern_name(name).removeprefix("albert.")
+        name = modern_name(name).removeprefix("albert.")
         name = re.sub(layer, "albert_layer.", name)
         renamed[name.removeprefix("encoder.")] = tensor
     return renamed

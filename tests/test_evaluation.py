@@ -24,10 +24,15 @@ from evaluation import (
 )
 from features import Features
 from glue_tasks import Example, get_task
-from modeling import UserError
-from modeling.flops import early_exit_flops, full_depth_flops
+from modeling import PonderAlbertClassifier, PonderAlbertConfig, UserError
+from modeling.flops import (
+    early_exit_flops,
+    embedding_flops,
+    full_depth_flops,
+    layer_pass_flops,
+)
 
-from .conftest import random_ids, tiny_model
+from .conftest import TINY, random_ids, tiny_model
 
 
 def made_features(count: int = 12, classes: int = 2) -> Features:
@@ -66,6 +71,28 @@ def test_flops_are_those_that_torch_counts(shape):
         assert 0 < -checks < 3 * one_check  # full depth answers once, at the end
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"lambda_layer_arch": "mlp", "num_labels": 3},
+        {"lambda_layer_arch": "linear", "num_lambda_layers": 1},
+        {"lambda_layer_arch": "linear_cat", "num_lambda_layers": 3, "num_labels": 1},
+        {"lambda_layer_arch": "linear_diff", "num_lambda_layers": 2},
+    ],
+)
+def test_flops_of_a_ponder_model_are_those_that_torch_counts(head):
+    config = PonderAlbertConfig(
+        **TINY, **head, exit_criteria="threshold", attn_implementation="eager"
+    )
+    model = PonderAlbertClassifier(config).eval()
+    for length, exit_thres, layer in ((2, 0.0, 1), (7, 1.0, 4)):
+        config.exit_thres = exit_thres
+        ids = random_ids(1, length)
+        assert counted(model, ids) == early_exit_flops(config, length, layer)
+    passes = 4 * layer_pass_flops(config, 7) + embedding_flops(config, 7)
+    assert full_depth_flops(config, 7) == passes + 2 * 128 * (32 + config.num_labels)
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 32])
 def test_the_record_is_in_input_order_whatever_the_batch_size(batch_size):
     model = tiny_model(thres_name="entropy", exit_thres=0.9)
@@ -82,7 +109,7 @@ def test_the_record_is_in_input_order_whatever_the_batch_size(batch_size):
 
 def test_recorded_answers_are_in_input_order():
     model, data = tiny_model(), made_features()
-    recorded = record_all_exits(model, data, pad_token_id=0, batch_size=5)
+    recorded = record_all_exits(model, data, pad_token_id=0, batch_size=5)["all_logits"]
     for i, ids in enumerate(data.input_ids):
         with torch.no_grad():
             alone = model(torch.tensor([ids]), output_all_exits=True).all_logits[:, 0]

@@ -37,10 +37,10 @@ from modeling import (
     scan_halting,
     with_halting_token,
 )
+from modeling.checkpoints import load_config
 from modeling.configuration import PONDER_KEYS
 from modeling.depth_batching import DepthBatcher
 from modeling.halting import prior
-from modeling.ponder import load_ponder_config
 
 SIZES = {
     "vocab_size": 40,
@@ -606,7 +606,7 @@ def test_the_configuration_file_holds_every_key_with_its_default():
         **defaults,
         "model_name": "ponder_albert_base",
     }
-    config = load_ponder_config(path, num_hidden_layers=43)
+    config = load_config(path, None, PonderAlbertConfig, num_hidden_layers=43)
     assert (config.hidden_size, config.num_hidden_layers) == (768, 43)
 
 

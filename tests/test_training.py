@@ -17,10 +17,16 @@ from checkpointing import (
     latest_checkpoint,
     save_model,
 )
-from modeling import ElbertForSequenceClassification, UserError, load_tokenizer
+from modeling import (
+    ElbertForSequenceClassification,
+    PonderAlbertClassifier,
+    PonderAlbertConfig,
+    UserError,
+    load_tokenizer,
+)
 from training import check_loss, clipped_parameters, make_optimizer, make_schedule
 
-from .conftest import contents, random_ids, tiny_model
+from .conftest import TINY, contents, random_ids, tiny_model
 
 
 def optimiser_of(model, decay: float = 0.1) -> torch.optim.AdamW:
@@ -40,6 +46,29 @@ def test_every_parameter_is_in_the_group_that_it_belongs_to():
     assert [g["weight_decay"] for g in (decay, plain, own)] == [0.1, 0, 0]
     assert [g["lr"] for g in (decay, plain, own)] == [1e-3, 1e-3, 0.02]
     assert all(g["eps"] == 1e-7 for g in (decay, plain, own))
+
+
+def test_a_halting_head_has_its_own_learning_rate_where_the_configuration_has_one():
+    config = PonderAlbertConfig(**TINY, lambda_lr=0.03)
+    model = PonderAlbertClassifier(config)
+    names = {id(p): name for name, p in model.named_parameters()}
+    head = {name for name in names.values() if name.startswith("ponder.")}
+    optimizer = optimiser_of(model)
+    groups = [{names[id(p)] for p in group["params"]} for group in optimizer.param_groups]
+    assert set.union(*groups) == set(names.values())
+    for group, parameters in zip(optimizer.param_groups, groups, strict=True):
+        inside = bool(parameters & head)
+        assert group["lr"] == (0.03 if inside else 1e-3)
+        assert parameters <= head if inside else not parameters & head
+        decays = {name.endswith("weight") and "orm" not in name for name in parameters}
+        assert decays == {group["weight_decay"] > 0}
+    assert len(clipped_parameters(optimizer)) == len(names)
+    schedule = make_schedule(optimizer, warmup_steps=2, total_steps=6)
+    optimizer.step()
+    schedule.step()
+    assert sorted(set(schedule.get_last_lr())) == pytest.approx([0.5e-3, 0.015])
+    config.lambda_lr = None
+    assert [g["lr"] for g in optimiser_of(model).param_groups] == [1e-3, 1e-3]
 
 
 def test_clipping_sees_all_but_w():

@@ -1,0 +1,261 @@
+"""run_glue.py in the modes that learn when to stop: training, evaluation, and what is refused."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import change_config
+import run_glue
+from features import Features, encode
+from glue_tasks import Example
+from modeling import PonderAlbertClassifier, UserError, load_tokenizer
+from modes import MODES, trained_mode
+
+from .conftest import TINY, edit_json, sentence, tsv, write_rte
+
+PONDER = ("--model_type", "ponder_albert")
+
+
+@pytest.fixture(scope="session")
+def rte(tmp_path_factory) -> Path:
+    return write_rte(tmp_path_factory.mktemp("glue") / "RTE")
+
+
+@pytest.fixture(scope="session")
+def sts_b(tmp_path_factory) -> Path:
+    data = tmp_path_factory.mktemp("glue") / "STS-B"
+    header = "index\tsentence1\tsentence2\tscore"
+    for name in ("train", "dev", "test"):
+        rows = [(i, sentence(i), sentence(i + 2), round(i * 0.45, 2)) for i in range(11)]
+        if name == "test":
+            header, rows = "index\tsentence1\tsentence2", [row[:3] for row in rows]
+        tsv(data / f"{name}.tsv", header, rows)
+    return data
+
+
+def flags(weights, data, out, task="RTE") -> list[object]:
+    return [
+        *("--task_name", task, "--data_dir", data, "--output_dir", out),
+        *("--model_name_or_path", weights, "--max_seq_length", 32, "--num_train_epochs", 1),
+        *("--per_gpu_eval_batch_size", 1, "--learning_rate", 1e-3, "--no_cuda"),
+    ]
+
+
+def scalars(out: Path) -> dict[str, list[float]]:
+    """What a training run wrote for TensorBoard."""
+    events = EventAccumulator(str(out / "runs")).Reload()
+    return {name: [e.value for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def report_of(out: Path) -> dict:
+    return json.loads((out / "eval_results.json").read_text())
+
+
+# Ponder models.
+
+
+@pytest.fixture
+def ponder(albert_dir, rte, tmp_path, script) -> Path:
+    """A ponder model of RTE whose λ differ, so that examples halt at several layers."""
+    out = tmp_path / "out/RTE"
+    training = ("--do_train", "--target_halt_probability", 0.3, "--logging_steps", 1)
+    outcome = script(run_glue.main, *PONDER, *flags(albert_dir, rte, out), *training)
+    assert outcome.status == 0, outcome.err
+    model = PonderAlbertClassifier.from_pretrained(out)
+    with torch.no_grad():
+        model.ponder[-1].weight.normal_(std=2.0, generator=torch.Generator().manual_seed(0))
+    model.save_pretrained(out)
+    return out
+
+
+def test_a_ponder_model_trains_evaluates_and_predicts(albert_dir, rte, tmp_path, script):
+    out = tmp_path / "out"
+    head = ("--lambda_layer_arch", "linear_cat", "--num_lambda_layers", 2, "--lambda_lr", 1e-2)
+    chosen = ("--exit_criteria", "threshold", "--kl_penalty_factor", 0.02)
+    actions = ("--do_train", "--do_eval", "--do_predict", "--logging_steps", 1)
+    outcome = script(run_glue.main, *PONDER, *flags(albert_dir, rte, out), *actions, *head, *chosen)
+    assert outcome.status == 0, outcome.err
+    config = json.loads((out / "config.json").read_text())
+    assert config["model_type"] == "ponder_albert"
+    assert (config["lambda_lr"], config["num_lambda_layers"]) == (1e-2, 2)
+    assert config["kl_penalty_factor"] == 0.02
+    report = report_of(out)
+    assert f"Computation cost: {report['computation_cost']:.4f}" in outcome.out
+    assert report["rule"] == {"exit_criteria": "threshold", "exit_thres": 0.5}
+    assert report["examples"] == sum(report["exits_per_layer"]) == 10
+    assert report["same_exit_layer_as_fp32"] == 1
+    assert {"latency_ms", "flops_ratio", "environment"} <= set(report)
+    rows = (out / "eval_results.txt").read_text().splitlines()
+    assert rows[0] == ",exit_thres,acc,compute_ratio,exit_criteria"
+    assert (out / "exits.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "stat_out/ponder_albert/rte/layers_all.csv").exists()
+    assert len((out / "RTE.tsv").read_text().splitlines()) == 6
+
+
+def test_training_logs_expected_steps_kl_and_lambda_of_every_layer(ponder):
+    logged = scalars(ponder)
+    lambdas = {f"lambda/layer_{i}" for i in (1, 2, 3, 4)}
+    assert {"loss", "expected_steps", "kl_to_prior", "weighted_task_loss", *lambdas} <= set(logged)
+    assert all(len(logged[name]) == 3 for name in lambdas)  # a step each
+    assert all(1 <= steps <= 4 for steps in logged["expected_steps"])
+    assert all(0 <= x <= 1 for name in lambdas for x in logged[name])
+    # loss = weighted task loss + kl_penalty_factor · KL
+    for loss, task_loss, kl in zip(
+        logged["loss"], logged["weighted_task_loss"], logged["kl_to_prior"], strict=True
+    ):
+        assert loss == pytest.approx(task_loss + 5e-3 * kl, abs=1e-6)
+
+
+@pytest.mark.parametrize("criterion", ["sample", "threshold", "expectation"])
+def test_no_criterion_depends_on_the_batch_size(ponder, albert_dir, rte, script, criterion):
+    reports = []
+    for size in (1, 3, 16):
+        common = (*PONDER, *flags(albert_dir, rte, ponder), "--do_eval")
+        batch = ("--per_gpu_eval_batch_size", size, "--exit_criteria", criterion)
+        outcome = script(run_glue.main, *common, *batch)
+        assert outcome.status == 0, outcome.err
+        reports.append(report_of(ponder))
+    for key in ("metrics", "computation_cost", "exits_per_layer", "flops_ratio"):
+        assert reports[0][key] == reports[1][key] == reports[2][key]
+    layers = sum(count > 0 for count in reports[0]["exits_per_layer"])
+    assert layers == 1 if criterion == "expectation" else layers > 1
+
+
+def test_sampled_exits_are_a_function_of_the_seed(ponder, albert_dir, rte, script):
+    details = []
+    for seed in (1, 1, 2, 3, 4):
+        common = (*PONDER, *flags(albert_dir, rte, ponder), "--do_predict", "--seed", seed)
+        script(run_glue.main, *common)
+        details.append((ponder / "predictions.tsv").read_text())
+    assert details[0] == details[1]
+    assert len(set(details)) > 1
+
+
+def test_ponder_does_regression(albert_dir, sts_b, tmp_path, script):
+    out = tmp_path / "out"
+    common = (*PONDER, *flags(albert_dir, sts_b, out, "STS-B"))
+    outcome = script(run_glue.main, *common, "--do_train", "--do_eval", "--do_predict")
+    assert outcome.status == 0, outcome.err
+    for name in ("corr", "pearson", "spearmanr"):
+        assert re.search(rf"^{name} = -?[01]\.\d+", outcome.out, re.M)
+    for line in (out / "STS-B.tsv").read_text().splitlines()[1:]:
+        assert re.fullmatch(r"\d+\t[0-5]\.\d{3}", line)
+
+
+def test_exit_keys_may_change_at_evaluation_and_others_not(ponder, albert_dir, rte, script):
+    common = (*PONDER, *flags(albert_dir, rte, ponder), "--do_eval")
+    lowest = script(run_glue.main, *common, "--exit_criteria", "threshold", "--exit_thres", 0)
+    assert "Computation cost: 0.2500" in lowest.out
+    edit = ("--task", "RTE", "--model", "tiny", "--out_dir", ponder.parent)
+    for key, value in (("exit_criteria", "threshold"), ("exit_thres", "1")):
+        edited = script(change_config.main, "--key", key, "--value", value, *edit)
+        assert edited.status == 0, edited.err
+    assert "Computation cost: 1.0000" in script(run_glue.main, *common).out
+    refused = script(run_glue.main, *common, "--set", "prior_type=normal")
+    assert refused.status == 2
+    assert "prior_type: decided in training" in refused.err
+
+
+def test_exit_config_json_overrides_a_ponder_models_criterion(ponder, albert_dir, rte, script):
+    edit = ("--task", "RTE", "--model", "tiny", "--out_dir", ponder.parent)
+    overrides = (*edit, "--config_file", "exit_config.json")
+    for key, value in (("exit_criteria", "threshold"), ("exit_thres", "0")):
+        assert script(change_config.main, "--key", key, "--value", value, *overrides).status == 0
+    edit_json(ponder / "config.json", exit_config_path="exit_config.json")
+    common = (*PONDER, *flags(albert_dir, rte, ponder), "--do_eval")
+    assert "Computation cost: 0.2500" in script(run_glue.main, *common).out
+    other = script(change_config.main, "--key", "cnt_thres", "--value", 2, *overrides)
+    assert other.status == 2
+    assert "unknown key cnt_thres" in other.err
+    edit_json(ponder / "exit_config.json", exit_thres=2)
+    outcome = script(run_glue.main, *common)
+    assert outcome.status == 2
+    assert "exit_config.json: exit_thres = 2" in outcome.err
+
+
+def test_the_second_cls_counts_as_a_token(albert_dir):
+    tokenizer, ponder = load_tokenizer(albert_dir), MODES["ponder_albert"]
+    texts = [Example("0", sentence(1, 90), sentence(2, 90), 0)]
+    features = encode(texts, tokenizer, 40 - ponder.extra_tokens)
+    prepared = ponder.prepare(features, seed=0)
+    assert prepared.lengths == [40]
+    assert prepared.input_ids[0][:2] == [tokenizer.cls_token_id] * 2
+    assert prepared.token_type_ids[0][:2] == [0, 0]
+    config = ponder.load_config(albert_dir)
+    ponder.check_length(40, config)
+    for length in (3, 41):
+        with pytest.raises(UserError, match="allowed is 4 to max_position_embeddings = 40"):
+            ponder.check_length(length, config)
+
+
+def test_an_examples_draw_follows_from_the_seed_and_its_number_alone():
+    def prepared(count: int, seed: int) -> Features:
+        texts = Features([[2, 3]] * count, [[0, 0]] * count, [0] * count)
+        return MODES["ponder_albert"].prepare(texts, seed)
+
+    assert prepared(5, 1).draws == prepared(40, 1).draws[:5]
+    assert prepared(5, 1).draws != prepared(5, 2).draws
+
+
+def test_another_tasks_ponder_model_gives_its_encoder_only(ponder, albert_dir):
+    mode = MODES["ponder_albert"]
+    own, _ = mode.load(ponder)
+    other, report = mode.load(ponder, other_task=True)
+    assert torch.equal(own.albert_layer.ffn.weight, other.albert_layer.ffn.weight)
+    assert {n.split(".")[0] for n in report.initialised} == {"classifier", "ponder"}
+    assert {n.split(".")[0] for n in report.ignored} == {"classifier", "ponder"}
+    _, plain = mode.load(albert_dir)
+    assert {n.split(".")[0] for n in plain.initialised} == {"classifier", "ponder"}
+
+
+# What is refused.
+
+
+def test_the_model_type_must_be_that_of_the_trained_model(ponder, albert_dir, rte, script):
+    common = flags(albert_dir, rte, ponder)
+    outcome = script(run_glue.main, "--model_type", "albert", *common, "--do_eval")
+    assert outcome.status == 2
+    for words in ("--model_type albert", str(ponder), "--model_type ponder_albert"):
+        assert words in outcome.err
+    assert trained_mode(ponder).name == "ponder_albert"
+    edit_json(ponder / "config.json", model_type="albert")
+    assert trained_mode(ponder).name == "albert"
+
+
+def test_layers_that_are_not_shared_are_refused_with_the_remedy(rte, tmp_path, script):
+    sizes = {k: v for k, v in TINY.items() if k != "embedding_size"}
+    transformers.BertModel(transformers.BertConfig(**sizes)).save_pretrained(tmp_path / "bert")
+    albert = transformers.AlbertConfig(**TINY, num_hidden_groups=2)
+    transformers.AlbertModel(albert).save_pretrained(tmp_path / "groups")
+    for name, words in (
+        ("bert", ["model_type = 'bert'", "one layer at every depth", "ALBERT", "--from_scratch"]),
+        ("groups", ["num_hidden_groups = 2", "one layer at every depth"]),
+    ):
+        common = flags(tmp_path / name, rte, tmp_path / "out")
+        outcome = script(run_glue.main, *PONDER, *common, "--do_train")
+        assert outcome.status == 2
+        assert all(word in outcome.err for word in words), outcome.err
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "words"),
+    [
+        ("albert", ["--lambda_lr", "0.1"], ["--lambda_lr", "no key of --model_type albert"]),
+        ("ponder_albert", ["--set", "cnt_thres=2"], ["cnt_thres", "no key of"]),
+        ("ponder_albert", ["--target_halt_probability", "2"], ["target_halt_probability = 2"]),
+        ("ponder_albert", ["--kl_penalty_factor", "-1"], ["kl_penalty_factor = -1", "at least 0"]),
+        ("ponder_albert", ["--exit_criteria", "mean"], ["'mean'", "sample, threshold"]),
+        ("ponder_albert", ["--max_seq_length", "3"], ["--max_seq_length 3", "4 to"]),
+    ],
+)
+def test_a_bad_key_of_a_mode_is_named(albert_dir, rte, tmp_path, script, mode, more, words):
+    common = ("--model_type", mode, *flags(albert_dir, rte, tmp_path / "out"), "--do_train")
+    outcome = script(run_glue.main, *common, *more)
+    assert outcome.status == 2
+    for word in words:
+        assert word in outcome.err
