@@ -45,6 +45,8 @@ class RuleSet(NamedTuple):
     eager_when_low: tuple[str, ...]  # keys whose low values exit early; for others high ones do
     scan: Callable[[Setting, Tensors], torch.Tensor]  # setting, recording -> exit layers
     window: Callable[[Setting, Tensors], torch.Tensor]  # -> layers of the window at each exit
+    recorded_as: Setting  # exit keys under which every layer shows its own answer
+    unswept: Mapping[str, str]  # rules without exits, and why
 
 
 def elbert_reads(regression: bool) -> dict[str, tuple[str, ...]]:
@@ -112,6 +114,8 @@ RULE_SETS = {
         ("cnt_thres", "margin"),
         elbert_scan,
         elbert_window,
+        {},
+        {},
     ),
     "ponder_albert": RuleSet(
         "exit_criteria",
@@ -120,6 +124,8 @@ RULE_SETS = {
         ("exit_thres",),
         ponder_scan,
         no_window,
+        {"exit_criteria": "threshold"},
+        {"expectation": "it mixes the answers of all layers, so every example goes to the last"},
     ),
 }
 
@@ -210,6 +216,8 @@ def make_grids(
     """
     reads = rule_set.reads(regression)
     for rule in rules:
+        if rule in rule_set.unswept:
+            raise UserError(f"rule {rule} has nothing to sweep: {rule_set.unswept[rule]}")
         if rule not in reads:
             raise UserError(f"rule {rule}: {nearest_names(rule, list(reads))}")
     default = REGRESSION_GRID if regression else DEFAULT_GRID

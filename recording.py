@@ -19,20 +19,22 @@ from tqdm import tqdm
 from evaluation import labels_of, predictions_of, to_device
 from features import Features, collate, sorted_batches
 from files import current_umask
-from modeling import ElbertForSequenceClassification, UserError
+from modeling import UserError
 from modeling.backbone import attention_mask_of
+from modeling.compilation import EarlyExitModel
 
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
 IDLE_KEYS = (
-    "exit_config_path my_out_dir model_name weight_name w_init w_lr transformers_version "
-    "_name_or_path architectures dtype torch_dtype"
+    "exit_config_path my_out_dir model_name weight_name w_init w_lr target_halt_probability "
+    "kl_penalty_factor prior_type lambda_lr transformers_version _name_or_path architectures dtype "
+    "torch_dtype"
 ).split()
 
 
 class Recording(NamedTuple):
     """What a sweep needs to know of a model and a data set."""
 
-    tensors: dict[str, torch.Tensor]  # all_logits: (layers, examples, num_labels) float32
+    tensors: dict[str, torch.Tensor]  # as `record` gives them
     labels: np.ndarray  # (examples,)
 
     @property
@@ -43,12 +45,12 @@ class Recording(NamedTuple):
 
 @torch.inference_mode()
 def record(
-    model: ElbertForSequenceClassification,
-    features: Features,
-    pad_token_id: int,
-    batch_size: int = 1,
-) -> torch.Tensor:
-    """Every layer's answer to every example: (layers, examples, num_labels) float32.
+    model: EarlyExitModel, features: Features, pad_token_id: int, batch_size: int = 1
+) -> dict[str, torch.Tensor]:
+    """What every layer says of every example, float32.
+
+    all_logits: (layers, examples, num_labels). Of a ponder model also halt_probabilities
+    (examples, layers) and draws (examples,).
 
     Goes through the depths as inference does, with the exit check after each, so that at batch
     size 1 the answers are those of an early-exit run to the last bit. Larger batches are faster
@@ -56,8 +58,12 @@ def record(
 
     Raises UserError when an answer is not finite.
     """
-    config, rule = model.config, model.exit_rule()
-    answers = torch.empty(config.num_hidden_layers, len(features.labels), config.num_labels)
+    config, rule, count = model.config, model.exit_rule(), len(features.labels)
+    answers = torch.empty(config.num_hidden_layers, count, config.num_labels)
+    tensors = {"all_logits": answers}
+    if features.draws is not None:
+        tensors["halt_probabilities"] = torch.empty(count, config.num_hidden_layers)
+        tensors["draws"] = torch.tensor(features.draws)
     model.eval()
     for rows in tqdm(list(batches_of(features, batch_size)), desc="Recording", unit="batch"):
         batch = to_device(collate(features, rows, pad_token_id), model.device)
@@ -68,10 +74,12 @@ def record(
             hidden = model.layer_pass(hidden, mask, layer)
             logits, _, state = model.check_exit(rule, hidden, mask, layer, state)
             answers[layer, rows] = logits.cpu()
+            if "halt_probability" in state:
+                tensors["halt_probabilities"][rows, layer] = state["halt_probability"].cpu()
     if not answers.isfinite().all():
         layer = int((~answers.isfinite()).flatten(1).any(1).nonzero()[0]) + 1
         raise UserError(f"the answers of layer {layer} are not finite; train the model again")
-    return answers
+    return tensors
 
 
 def batches_of(features: Features, batch_size: int) -> Sequence[list[int]]:
@@ -80,7 +88,7 @@ def batches_of(features: Features, batch_size: int) -> Sequence[list[int]]:
     return list(sorted_batches(features.lengths, batch_size))
 
 
-def fingerprint(model: ElbertForSequenceClassification, features: Features, batch_size: int) -> str:
+def fingerprint(model: EarlyExitModel, features: Features, batch_size: int) -> str:
     """Hash of everything that the recorded answers and labels follow from."""
     config, idle = model.config.to_dict(), {*IDLE_KEYS, *model.config.exit_keys()}
     kept = {name: value for name, value in config.items() if name not in idle}
@@ -94,7 +102,7 @@ def fingerprint(model: ElbertForSequenceClassification, features: Features, batc
 
 def recorded(
     path: Path,
-    model: ElbertForSequenceClassification,
+    model: EarlyExitModel,
     features: Features,
     pad_token_id: int,
     batch_size: int = 1,
@@ -108,7 +116,7 @@ def recorded(
     tensors, problem = read_recording(path, stamp)
     if tensors is None:
         print(f"{path} {problem}: recording {len(labels)} examples at full depth")
-        tensors = {"all_logits": record(model, features, pad_token_id, batch_size)}
+        tensors = record(model, features, pad_token_id, batch_size)
         keep_recording(path, {**tensors, "labels": torch.from_numpy(labels)}, stamp)
     else:
         print(f"{path} reused: its weights and data are these")

@@ -19,7 +19,8 @@ setting), frontier.csv (what no other setting beats), figures, and explorer.html
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,10 +73,12 @@ from glue_tasks import (
     primary_metric,
     read_examples,
 )
-from modeling import ElbertForSequenceClassification, UserError, load_config
+from modeling import UserError, load_config
 from modeling.checkpoints import read_json
+from modeling.compilation import EarlyExitModel
 from modeling.configuration import nearest_names
 from modeling.exits import exit_scores
+from modes import Config, mode_of
 from recording import Recording, recorded
 
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -188,7 +191,7 @@ class Lab:
     directory: Path  # of the model
     output: Path
     task: Task
-    model: ElbertForSequenceClassification
+    model: EarlyExitModel
     pad_token_id: int
     rule_set: RuleSet
     examples: list[Example]
@@ -197,10 +200,15 @@ class Lab:
 
     @property
     def own_setting(self) -> Setting:
-        """The rule as the model has it configured, and the keys that it reads."""
+        """The rule as the model has it configured, and the keys that it reads.
+
+        A rule that cannot be swept gives way to the first that can.
+        """
         keys, rules = self.model.config.exit_keys(), self.rule_set.reads(self.task.is_regression)
         rule = keys[self.rule_set.name_key]
-        return {name: keys[name] for name in (self.rule_set.name_key, *rules[rule])}
+        if rule in self.rule_set.unswept:
+            rule = next(iter(rules))
+        return {self.rule_set.name_key: rule, **{name: keys[name] for name in rules[rule]}}
 
     @property
     def fixed(self) -> Setting:
@@ -217,31 +225,41 @@ def open_lab(
     check_finished(directory)
     device = torch.device("cuda" if torch.cuda.is_available() and not args.no_cuda else "cpu")
     model, tokenizer = load_trained(directory, task, device, args.do_lower_case)
-    if model.config.model_type not in RULE_SETS:
-        raise UserError(f"{directory}: no sweep is known for {model.config.model_type} models")
+    mode, rule_set = mode_of(model.config), RULE_SETS[model.config.model_type]
     examples = read_examples(part, args.data_dir, "dev", args.max_eval_samples)
-    features = encode(examples, tokenizer, args.max_seq_length)
     check_request(args, part, len(examples), model.config)
+    features = encode(examples, tokenizer, args.max_seq_length - mode.extra_tokens)
+    features = mode.prepare(features, args.seed)
     path = output / "all_logits.safetensors"
     pad = tokenizer.pad_token_id
-    recording = recorded(path, model, features, pad, args.batch_size)
-    rule_set = RULE_SETS[model.config.model_type]
+    with exit_keys(model.config, rule_set.recorded_as):
+        recording = recorded(path, model, features, pad, args.batch_size)
     return Lab(directory, output, part, model, pad, rule_set, examples, features, recording)
+
+
+@contextmanager
+def exit_keys(config: Config, setting: Setting) -> Iterator[None]:
+    """`setting` in force; on leaving, the exit keys are again what they were."""
+    before = config.exit_keys()
+    config.update({**before, **setting})
+    try:
+        yield
+    finally:
+        config.update(before)
 
 
 def check_request(args: argparse.Namespace, task: Task, examples: int, config: Any) -> None:
     """Raise UserError for a wrong flag before minutes go into a recording."""
-    if not 3 <= args.max_seq_length <= config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length {args.max_seq_length}: allowed is 3 to max_position_embeddings = "
-            f"{config.max_position_embeddings}"
-        )
+    mode_of(config).check_length(args.max_seq_length, config)
     rule_set = RULE_SETS[config.model_type]
     rules = args.rules or list(rule_set.reads(task.is_regression))
     texts = grid_texts(args.grid)
     make_grids(rule_set, rules, texts, config.num_hidden_layers, task.is_regression)
     if args.vary:
         varied_values(args.vary, config.num_hidden_layers, rule_set)
+        rule = config.exit_keys()[rule_set.name_key]
+        if rule in rule_set.unswept:
+            raise UserError(f"--vary {args.vary}: {rule} has no exits: {rule_set.unswept[rule]}")
     if args.pick:
         parse_goal(args.pick)
     if args.pick or args.compare:
@@ -278,26 +296,22 @@ def verify(args: argparse.Namespace, lab: Lab, swept: Sweep) -> None:
     """
     rng = np.random.default_rng(args.seed)
     count = min(args.verify, len(swept.settings))
-    before = lab.model.config.exit_keys()
-    try:
-        for number in rng.choice(len(swept.settings), count, replace=False):
-            setting = swept.settings[number]
-            lab.model.config.update({**before, **setting})
+    for number in rng.choice(len(swept.settings), count, replace=False):
+        setting = swept.settings[number]
+        with exit_keys(lab.model.config, setting):
             record = run_early_exit(lab.model, lab.features, 1, lab.pad_token_id)
-            found, expected = record.exit_layer.numpy(), swept.exit_layer[number]
-            if (found != expected).any():
-                row = int((found != expected).argmax())
-                recorded_logits = lab.recording.tensors["all_logits"][found[row] - 1, row]
-                apart = (record.logits[row] - recorded_logits).abs().max()
-                raise UserError(
-                    f"{describe(setting, swept.name_key)}: {(found != expected).sum()} examples "
-                    f"exit elsewhere in a real run; example {row} at layer {found[row]}, by the "
-                    f"recording at {expected[row]}, with logits {apart:.1e} apart. If that is "
-                    "rounding, the pass was recorded on another machine or with --batch_size > 1: "
-                    f"delete {lab.output / 'all_logits.safetensors'} and run again"
-                )
-    finally:
-        lab.model.config.update(before)
+        found, expected = record.exit_layer.numpy(), swept.exit_layer[number]
+        if (found != expected).any():
+            row = int((found != expected).argmax())
+            recorded_logits = lab.recording.tensors["all_logits"][found[row] - 1, row]
+            apart = (record.logits[row] - recorded_logits).abs().max()
+            raise UserError(
+                f"{describe(setting, swept.name_key)}: {(found != expected).sum()} examples "
+                f"exit elsewhere in a real run; example {row} at layer {found[row]}, by the "
+                f"recording at {expected[row]}, with logits {apart:.1e} apart. If that is "
+                "rounding, the pass was recorded on another machine or with --batch_size > 1: "
+                f"delete {lab.output / 'all_logits.safetensors'} and run again"
+            )
     print(f"verified {count} settings at batch size 1: every exit layer is equal")
 
 
