@@ -428,7 +428,7 @@ class TrainingLog:
         self.losses = []
         self.scalars(values, step.number)
         self.line({**values, "step": step.number})
-        self.scalars(MODES[self.args.model_type].scalars(model, step.out), step.number)
+        self.scalars(MODES[self.args.model_type].scalars(model, step.outs[-1]), step.number)
         return True
 
     def scalars(self, values: dict[str, float], step: int) -> None:
