@@ -27,7 +27,7 @@ from modeling.compilation import EarlyExitModel
 from modeling.depth_batching import Answer, DepthBatcher
 from modeling.exits import exit_scores, normalised_entropy
 from modeling.flops import early_exit_flops, full_depth_flops
-from modes import Mode, trained_mode
+from modes import Mode, Model, trained_mode
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,10 @@ class Record(NamedTuple):
     exit_layer: torch.Tensor  # (examples,), 1-based
     seconds: torch.Tensor  # (examples,), from the start of the example to its answer
 
+    def details(self) -> dict[str, list[Any]]:
+        """Columns of predictions.tsv."""
+        return {"exit_layer": self.exit_layer.tolist()}
+
 
 def load_trained(
     directory: Path,
@@ -46,7 +50,7 @@ def load_trained(
     device: torch.device,
     do_lower_case: bool = True,
     mode: Mode | None = None,
-) -> tuple[EarlyExitModel, PreTrainedTokenizerBase]:
+) -> tuple[Model, PreTrainedTokenizerBase]:
     """A trained model with its exit overrides, in eval mode, and its tokenizer.
 
     Raises UserError if it is not a trained model, or one of another task or `mode`.
@@ -71,7 +75,7 @@ def load_trained(
             f"{directory} was trained on {trained_on} ({model.config.num_labels} labels), not on "
             f"{task.name} ({task.num_labels} labels)"
         )
-    overrides = apply_exit_config(model.config, directory)
+    overrides = {} if trained_in.stops_tokens else apply_exit_config(model.config, directory)
     if overrides:
         logger.info("exit keys overridden by %s: %s", model.config.exit_config_path, overrides)
     return model.to(device).eval(), load_tokenizer(directory, do_lower_case)
@@ -213,7 +217,6 @@ def summarise(
         for length, layer in zip(features.lengths, record.exit_layer.tolist(), strict=True)
     ]
     full = [full_depth_flops(config, length) for length in features.lengths]
-    milliseconds = (record.seconds * 1000).numpy()
     average = record.exit_layer.double().mean().item()
     return {
         "task": task.name,
@@ -225,12 +228,15 @@ def summarise(
         "exit_sample_ratio": 1 - exits[-1].item() / len(features.labels),
         "exits_per_layer": exits.tolist(),
         "flops_ratio": sum(spent) / sum(full),
-        "latency_ms": {
-            "median": float(np.median(milliseconds)),
-            "p95": float(np.percentile(milliseconds, 95)),
-        },
+        "latency_ms": latency_of(record.seconds),
         "rule": config.exit_keys(),
     }
+
+
+def latency_of(seconds: torch.Tensor) -> dict[str, float]:
+    """Milliseconds an example took."""
+    median, p95 = np.percentile((seconds * 1000).numpy(), [50, 95]).tolist()
+    return {"median": median, "p95": p95}
 
 
 def environment(device: torch.device) -> dict[str, str]:
@@ -248,15 +254,18 @@ def environment(device: torch.device) -> dict[str, str]:
 def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
     """One row of the published CSV; `one` starts the file anew, `all` appends.
 
-    Columns: the index 0, exit_thres, the metrics with compute_ratio after the first, and the rest
-    of the rule as published (without window_score, which the published code lacks).
+    Columns: the index 0, exit_thres where there is one, the metrics with compute_ratio after the
+    first, and the rest of the rule without window_score, which the published code lacks.
 
     Raises UserError when the file holds another task's columns.
     """
     metrics = {name: f"{value:.4f}" for name, value in summary["metrics"].items()}
     first, *rest = metrics
     rule = summary["rule"]
-    row = {"": "0", "exit_thres": f"{rule['exit_thres']:.2f}", first: metrics[first]}
+    row = {"": "0"}
+    if "exit_thres" in rule:
+        row["exit_thres"] = f"{rule['exit_thres']:.2f}"
+    row[first] = metrics[first]
     row["compute_ratio"] = f"{summary['computation_cost']:.4f}"
     row |= {name: metrics[name] for name in rest}
     row |= {k: str(v) for k, v in rule.items() if k not in ("exit_thres", "window_score")}
@@ -306,18 +315,22 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def predictions_table(task: Task, examples: Sequence[Example], record: Record) -> str:
-    """TSV with index, label, prediction, confidence and exit layer of every example."""
-    scores = exit_scores(record.logits)
-    lines = ["index\tlabel\tprediction\tconfidence\texit_layer"]
-    predictions = predictions_of(record.logits)
+def predictions_table(
+    task: Task, examples: Sequence[Example], logits: torch.Tensor, details: dict[str, Sequence]
+) -> str:
+    """TSV with index, label, prediction, confidence and `details` of every example.
+
+    details: further columns by name, e.g. exit_layer.
+    """
+    scores = exit_scores(logits)
+    lines = ["\t".join(["index", "label", "prediction", "confidence", *details])]
+    predictions = predictions_of(logits)
     for i, example in enumerate(examples):
         label = "" if example.label is None else label_text(task, example.label)
         confidence = "" if task.is_regression else f"{scores[i].max():.4f}"
-        lines.append(
-            f"{example.index}\t{label}\t{label_text(task, predictions[i])}\t{confidence}"
-            f"\t{record.exit_layer[i]}"
-        )
+        more = (str(column[i]) for column in details.values())
+        fields = [example.index, label, label_text(task, predictions[i]), confidence, *more]
+        lines.append("\t".join(fields))
     return "\n".join(lines) + "\n"
 
 

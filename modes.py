@@ -8,25 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from features import Features
 from modeling import (
+    AlbertActConfig,
+    AlbertActForSequenceClassification,
     ElbertConfig,
     ElbertForSequenceClassification,
     PonderAlbertClassifier,
     PonderAlbertConfig,
     UserError,
+    load_act,
     load_config,
     load_ponder,
     load_pretrained,
     with_halting_token,
 )
 from modeling.checkpoints import LoadReport, find_file, read_json
+from modeling.compilation import EarlyExitModel
 from modeling.configuration import KeyTable, key_table
 
-Config = ElbertConfig | PonderAlbertConfig
+Config = ElbertConfig | PonderAlbertConfig | AlbertActConfig
+Model = EarlyExitModel | AlbertActForSequenceClassification
 
 
 class Mode:
@@ -34,9 +38,10 @@ class Mode:
 
     name: str  # of --model_type
     config_class: type[Config]
-    model_class: type[PreTrainedModel]
+    model_class: type[Model]
     extra_tokens = 0  # that `prepare` adds to a text
     optional = ()  # tensors that a trained model may lack
+    stops_tokens = False  # each token for itself, rather than a whole example
 
     @property
     def table(self) -> KeyTable:
@@ -53,7 +58,7 @@ class Mode:
         config: Config | None = None,
         cache_dir: str | None = None,
         other_task: bool = False,
-    ) -> tuple[PreTrainedModel, LoadReport]:
+    ) -> tuple[Model, LoadReport]:
         """A model with the weights of a checkpoint; `other_task` leaves out its task's heads."""
         raise NotImplementedError
 
@@ -69,7 +74,7 @@ class Mode:
         """What the model reads, from texts tokenised to max_seq_length − extra_tokens."""
         return features
 
-    def scalars(self, model: PreTrainedModel, out: ModelOutput) -> dict[str, float]:
+    def scalars(self, model: Model, out: ModelOutput) -> dict[str, float]:
         """What to log of a training step, by name."""
         return {}
 
@@ -82,7 +87,8 @@ class Elbert(Mode):
 
     load = staticmethod(load_pretrained)
 
-    def scalars(self, model: PreTrainedModel, out: ModelOutput) -> dict[str, float]:
+    def scalars(self, model: Model, out: ModelOutput) -> dict[str, float]:
+        """σ(W) of every exit."""
         if model.exit_weights is None:
             return {}
         weights = model.exit_weights.detach().sigmoid().tolist()
@@ -106,7 +112,8 @@ class Ponder(Mode):
             draws=torch.rand(len(features.labels), generator=generator).tolist(),
         )
 
-    def scalars(self, model: PreTrainedModel, out: ModelOutput) -> dict[str, float]:
+    def scalars(self, model: Model, out: ModelOutput) -> dict[str, float]:
+        """Expected steps, KL to the prior, and λ of every layer, means over the batch."""
         halting, prior = out["model_halt_dist"], out["target_halt_dist"]
         values = {
             "expected_steps": halting.expected_steps().mean().item(),
@@ -117,7 +124,26 @@ class Ponder(Mode):
         return values | {f"lambda/layer_{i}": mean for i, mean in enumerate(means, 1)}
 
 
-MODES = {mode.name: mode for mode in (Elbert(), Ponder())}
+class AdaptiveDepth(Mode):
+    """A learned halting probability an update stops a token."""
+
+    name, config_class = "albert_act", AlbertActConfig
+    model_class = AlbertActForSequenceClassification
+    stops_tokens = True
+
+    load = staticmethod(load_act)
+
+    def scalars(self, model: Model, out: ModelOutput) -> dict[str, float]:
+        """Ponder cost, mean over the batch; updates, mean over its tokens."""
+        updates, cost = out.updates, out.ponder_cost.mean()
+        return {
+            "ponder_cost": cost.item(),
+            "mean_updates": (updates.sum() / (updates > 0).sum()).item(),
+            "task_loss": (out.loss - model.config.tau * cost).item(),
+        }
+
+
+MODES = {mode.name: mode for mode in (Elbert(), Ponder(), AdaptiveDepth())}
 
 
 def mode_of(config: Config) -> Mode:

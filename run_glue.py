@@ -35,6 +35,13 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
+from adaptive_evaluation import (
+    print_updates,
+    run_adaptive,
+    summarise_updates,
+    token_examples,
+    write_update_reports,
+)
 from change_config import typed_value
 from checkpointing import (
     begin_training,
@@ -76,7 +83,12 @@ from glue_tasks import (
     write_submission,
 )
 from hp_search import add_search_flags, search
-from modeling import UserError, load_config, load_tokenizer
+from modeling import (
+    AlbertActForSequenceClassification,
+    UserError,
+    load_config,
+    load_tokenizer,
+)
 from modeling.checkpoints import trained_task
 from modeling.compilation import (
     EarlyExitModel,
@@ -85,7 +97,7 @@ from modeling.compilation import (
     repays,
 )
 from modeling.configuration import PONDER_KEYS, nearest_names
-from modes import MODES, Config
+from modes import MODES, Config, Mode, Model
 from submission import add_to_submission, check_test_set
 from training import (
     Batch,
@@ -155,8 +167,8 @@ def add_published_flags(parser: argparse.ArgumentParser) -> None:
         required=True,
         choices=tuple(MODES),
         type=str.lower,
-        help="who stops an example: a rule (albert, which is ELBERT), or a learned halting "
-        "probability (ponder_albert)",
+        help="who stops: an example by a rule (albert, which is ELBERT) or by a learned halting "
+        "probability (ponder_albert), or each token by its own (albert_act)",
     )
     add("--model_name_or_path", required=True, help="folder or hub name of pre-trained weights")
     add("--task_name", help="GLUE task, e.g. RTE")
@@ -339,7 +351,7 @@ def training_config(args: argparse.Namespace, task: Task) -> Config:
 
 def load_for_training(
     args: argparse.Namespace, task: Task
-) -> tuple[EarlyExitModel, PreTrainedTokenizerBase]:
+) -> tuple[Model, PreTrainedTokenizerBase]:
     mode, config = MODES[args.model_type], training_config(args, task)
     source = args.tokenizer_name or args.model_name_or_path
     tokenizer = load_tokenizer(source, args.do_lower_case, args.cache_dir or None)
@@ -362,7 +374,7 @@ def load_for_training(
 
 def load_for_evaluation(
     args: argparse.Namespace, directory: Path, task: Task, device: torch.device
-) -> tuple[EarlyExitModel, PreTrainedTokenizerBase]:
+) -> tuple[Model, PreTrainedTokenizerBase]:
     """The trained model of `directory`, with the exit keys that the flags give."""
     mode, overrides = MODES[args.model_type], overrides_of(args)
     fixed = [key for key in overrides if key not in mode.table.exit_keys]
@@ -374,7 +386,8 @@ def load_for_evaluation(
     model, tokenizer = load_trained(directory, task, device, args.do_lower_case, mode)
     mode.check_length(args.max_seq_length, model.config)
     model.config.update({key: value for key, value in overrides.items() if key not in fixed})
-    model.exit_rule()  # now, rather than after the first passes, for values that do not fit it
+    if not mode.stops_tokens:
+        model.exit_rule()  # now, rather than after the first passes, for values that do not fit it
     return model, tokenizer
 
 
@@ -416,7 +429,7 @@ class TrainingLog:
         if self.writer:
             self.writer.close()
 
-    def step(self, step: Step, model: EarlyExitModel) -> bool:
+    def step(self, step: Step, model: Model) -> bool:
         """After an optimiser step; returns whether a logging step was due."""
         self.losses.append(step.loss)
         self.bar.update()
@@ -446,7 +459,7 @@ def train(
     args: argparse.Namespace,
     accelerator: Accelerator,
     task: Task,
-    model: EarlyExitModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     checkpoint: Path | None = None,
 ) -> None:
@@ -467,6 +480,7 @@ def train(
     logger.info("  Num examples = %d", len(features.lengths))
     logger.info("  Total train batch size = %d", batch_size * args.gradient_accumulation_steps)
     logger.info("  Total optimization steps = %d", total)
+    mode = MODES[args.model_type]
     training = make_training(args, accelerator, model, tokenizer, features, total)
     if checkpoint:
         training.resume(checkpoint)
@@ -480,7 +494,7 @@ def train(
     ):
         for step in training.steps(epoch, total):
             if log.step(step, model) and dev:
-                log_curve(log, task, model, dev, tokenizer.pad_token_id, step.number)
+                log_dev(log, mode, task, model, dev, tokenizer, step.number)
             if args.save_steps > 0 and step.number % args.save_steps == 0:
                 training.save()
             stop.grant(training)
@@ -493,7 +507,7 @@ def train(
 def make_training(
     args: argparse.Namespace,
     accelerator: Accelerator,
-    model: EarlyExitModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     features: Features,
     total: int,
@@ -527,49 +541,67 @@ def my_batches(
         yield Batch(to_device(inputs, accelerator.device), len(mine) / len(rows))
 
 
-def log_curve(
+def log_dev(
     log: TrainingLog,
+    mode: Mode,
     task: Task,
-    model: EarlyExitModel,
+    model: Model,
     dev: Features,
-    pad_token_id: int,
+    tokenizer: PreTrainedTokenizerBase,
     step: int,
 ) -> None:
-    """Dev metric of every layer at a logging step."""
-    all_logits = record_all_exits(model, dev, pad_token_id)["all_logits"]
+    """Dev metric at a logging step: of every layer, or with the cost of adaptive depth."""
+    name, pad = primary_metric(task), tokenizer.pad_token_id
+    if mode.stops_tokens:
+        summary = summarise_updates(model, tokenizer, task, dev, run_adaptive(model, dev, 32, pad))
+        value, cost = summary["metrics"][name], summary["computation_cost"]
+        log.scalars({f"eval_{name}": value, "eval_computation_cost": cost}, step)
+        log.line({f"eval_{name}": value, "eval_computation_cost": cost, "step": step})
+        return
+    all_logits = record_all_exits(model, dev, pad)["all_logits"]
     curve = layer_curve(task, all_logits, labels_of(dev))
-    name = primary_metric(task)
     log.scalars({f"eval_{name}/layer_{i}": v for i, v in enumerate(curve, 1)}, step)
     log.line({f"eval_{name}_per_layer": curve, "step": step})
 
 
 def evaluate(
     args: argparse.Namespace,
-    model: EarlyExitModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
     directory: Path,
     prefix: str = "",
 ) -> None:
-    """Early-exit evaluation on a dev set: prints the published lines, writes the reports."""
+    """Evaluation on a dev set: prints the published lines, writes the reports."""
     examples, features = load_features(args, task, tokenizer, "dev", args.max_eval_samples)
     logger.info("***** Running evaluation %s *****", prefix)
     logger.info("  Num examples = %d", len(examples))
     logger.info("  Batch size = %d", args.per_gpu_eval_batch_size)
-    pad = tokenizer.pad_token_id
     model = model.float()  # a second task's pass may follow the first one's --dtype
+    report = report_updates if MODES[args.model_type].stops_tokens else report_exits
+    report(args, model, tokenizer, task, features, directory, prefix)
+
+
+def report_exits(
+    args: argparse.Namespace,
+    model: EarlyExitModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    features: Features,
+    directory: Path,
+    prefix: str,
+) -> None:
+    """Early exit: where examples leave, at which cost, and what every layer would answer."""
+    pad = tokenizer.pad_token_id
     recorded = record_all_exits(model, features, pad)
     all_logits = recorded["all_logits"]
     compiled = make_fast(args, model, features)
     record = run_early_exit(model, features, args.per_gpu_eval_batch_size, pad)
-    summary = summarise(model, task, features, record)
-    summary["batch_size"] = args.per_gpu_eval_batch_size
-    summary["dtype"], summary["compiled"] = args.dtype, compiled
+    summary = summarise(model, task, features, record) | conditions(args, model, compiled)
     # Exits of this run against those that the float32 record of all layers gives.
     rules, setting = RULE_SETS[model.config.model_type], model.config.exit_keys()
     same = rules.scan(setting, recorded) == record.exit_layer
     summary["same_exit_layer_as_fp32"] = same.float().mean().item()
-    summary["environment"] = environment(model.device)
     metric, curve = primary_metric(task), layer_curve(task, all_logits, labels_of(features))
     summary[f"{metric}_per_layer"] = curve
     if processes()[0]:
@@ -590,9 +622,46 @@ def evaluate(
     print_results(summary, prefix)
 
 
-def make_fast(args: argparse.Namespace, model: EarlyExitModel, features: Features) -> bool:
+def report_updates(
+    args: argparse.Namespace,
+    model: AlbertActForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    features: Features,
+    directory: Path,
+    prefix: str,
+) -> None:
+    """Adaptive depth: how often tokens are updated, and at which cost."""
+    compiled = make_fast(args, model, features)
+    batch_size = args.per_gpu_eval_batch_size
+    record = run_adaptive(model, features, batch_size, tokenizer.pad_token_id)
+    summary = summarise_updates(model, tokenizer, task, features, record)
+    summary |= conditions(args, model, compiled)
+    if processes()[0]:
+        return  # reports are the main process's work
+    maximum = model.config.num_hidden_layers
+    pictured = token_examples(tokenizer, task, features, record, maximum)
+    write_update_reports(directory / prefix, summary, pictured, args.out_mode)
+    print_updates(summary, prefix)
+
+
+def conditions(args: argparse.Namespace, model: Model, compiled: bool) -> dict[str, Any]:
+    """What an evaluation ran with."""
+    return {
+        "batch_size": args.per_gpu_eval_batch_size,
+        "dtype": args.dtype,
+        "compiled": compiled,
+        "environment": environment(model.device),
+    }
+
+
+def make_fast(args: argparse.Namespace, model: Model, features: Features) -> bool:
     """Put `model` into --dtype, and compile it where --compile asks for it; returns whether."""
     model.to(DTYPES[args.dtype])
+    if MODES[args.model_type].stops_tokens:
+        if args.compile == "on":
+            logger.warning("--compile on: stopped tokens change every pass's shape; not compiled")
+        return False
     typical = sorted(features.lengths)[len(features.lengths) // 2]
     wanted = args.compile == "on" or (
         args.compile == "auto" and repays(model, len(features.lengths), typical)
@@ -614,7 +683,7 @@ def statistics_folder(args: argparse.Namespace, config: Config, task: Task) -> P
 
 def predict(
     args: argparse.Namespace,
-    model: EarlyExitModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
 ) -> None:
@@ -624,15 +693,14 @@ def predict(
         if args.submission_dir:
             check_test_set(part, len(examples))
         make_fast(args, model, features)
-        record = run_early_exit(
-            model, features, args.per_gpu_eval_batch_size, tokenizer.pad_token_id
-        )
+        run = run_adaptive if MODES[args.model_type].stops_tokens else run_early_exit
+        record = run(model, features, args.per_gpu_eval_batch_size, tokenizer.pad_token_id)
         if processes()[0]:
             continue  # files are the main process's work
         path = write_submission(part, examples, predictions_of(record.logits), args.output_dir)
         name = "predictions.tsv" if part.name == task.name else f"predictions-{part.name}.tsv"
         details = Path(args.output_dir) / name
-        write_text(details, predictions_table(part, examples, record))
+        write_text(details, predictions_table(part, examples, record.logits, record.details()))
         print(f"{len(examples)} predictions: {path}, {details}")
         if args.submission_dir:
             print(add_to_submission(path, args.submission_dir))

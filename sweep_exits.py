@@ -225,7 +225,13 @@ def open_lab(
     check_finished(directory)
     device = torch.device("cuda" if torch.cuda.is_available() and not args.no_cuda else "cpu")
     model, tokenizer = load_trained(directory, task, device, args.do_lower_case)
-    mode, rule_set = mode_of(model.config), RULE_SETS[model.config.model_type]
+    mode = mode_of(model.config)
+    if mode.stops_tokens:
+        raise UserError(
+            f"{directory} is a model of --model_type {mode.name}: its tokens stop by the halting "
+            "probabilities that it was trained with, so there is nothing to sweep"
+        )
+    rule_set = RULE_SETS[model.config.model_type]
     examples = read_examples(part, args.data_dir, "dev", args.max_eval_samples)
     check_request(args, part, len(examples), model.config)
     features = encode(examples, tokenizer, args.max_seq_length - mode.extra_tokens)

@@ -23,6 +23,7 @@ from .act import (
     AlbertActModelOutput,
     AlbertActOutput,
     AlbertActQuestionAnsweringOutput,
+    load_act,
 )
 from .checkpoints import apply_exit_config, load_config, load_pretrained, load_tokenizer
 from .configuration import AlbertActConfig, ElbertConfig, ExitRule, HaltingRule, PonderAlbertConfig
@@ -82,6 +83,7 @@ __all__ = [
     "RegularizationLoss",
     "UserError",
     "apply_exit_config",
+    "load_act",
     "load_config",
     "load_ponder",
     "load_pretrained",

@@ -7,7 +7,9 @@ Sources: adaptive computation time, Graves (2016); "How Many Layers and Why? An 
 Model Depth in Transformers", Simoulin and Crabbé (2021), whose state-dict names these are.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +31,7 @@ from .backbone import (
     attention_mask_of,
     packs,
 )
+from .checkpoints import LoadReport, Tensors, adopt, load_config, read_as, suite_names
 from .configuration import ACT_KEYS, AlbertActConfig, checked
 from .elbert import task_loss
 from .flops import layer_pass_flops
@@ -395,6 +398,10 @@ class AlbertActTask(AlbertActPreTrainedModel):
         self.add_head(config)
         self.post_init()
 
+    def layer_groups(self) -> Sequence[nn.Module]:
+        """The modules that make a layer pass."""
+        return [self.albert.encoder.albert_layer]
+
     def add_head(self, config: AlbertActConfig) -> None:
         """Dropout and one linear layer, as most tasks have; `num_labels` outputs."""
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
@@ -438,6 +445,39 @@ class AlbertActForSequenceClassification(AlbertActTask):
 
     def task_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return task_loss(logits, labels)
+
+
+def load_act(
+    source: str | Path,
+    config: AlbertActConfig | None = None,
+    cache_dir: str | None = None,
+    other_task: bool = False,
+) -> tuple[AlbertActForSequenceClassification, LoadReport]:
+    """A classifier with the weights of `source`, an ALBERT or ACT model, and what was loaded.
+
+    A plain ALBERT has no halting head. `other_task`: the source was fine-tuned on another task, so
+    its classifier is left out, as is one of another number of labels. Raises UserError when other
+    weights have another shape than the configuration asks for.
+    """
+    config = config or load_config(source, cache_dir, AlbertActConfig)
+    model = AlbertActForSequenceClassification(config)
+    tensors = read_as(act_names, source, cache_dir)
+    ours, theirs = model.classifier.weight, tensors.get("classifier.weight")
+    foreign = other_task or (theirs is not None and theirs.shape != ours.shape)
+    heads = ("albert.pooler.", "albert.encoder.albert_layer.act.", "classifier.")
+    return model, adopt(model, tensors, source, heads, ("classifier.",) if foreign else ())
+
+
+def act_names(tensors: Tensors) -> Tensors:
+    """An ALBERT or ACT checkpoint's tensors under the names of `AlbertActTask`."""
+    layer = "albert.encoder.albert_layer_groups.0.albert_layers.0."
+    renamed = {}
+    for name, tensor in suite_names(tensors).items():
+        if name.startswith(layer):
+            inner = name.removeprefix(layer).replace("attention.LayerNorm.", "LayerNorm.")
+            name = f"albert.encoder.albert_layer.{inner}"
+        renamed[name] = tensor
+    return renamed
 
 
 class AlbertActForTokenClassification(AlbertActTask):

@@ -6,7 +6,7 @@ published sizes.
 
 from transformers import AlbertConfig
 
-from .configuration import HEAD_WIDTH, ElbertConfig, PonderAlbertConfig
+from .configuration import HEAD_WIDTH, AlbertActConfig, ElbertConfig, PonderAlbertConfig
 
 Config = ElbertConfig | PonderAlbertConfig
 
@@ -62,3 +62,13 @@ def full_depth_flops(config: Config, length: int) -> int:
     """A text through all layers, classified once at the end: what a model without exits does."""
     layers = config.num_hidden_layers * layer_pass_flops(config, length)
     return embedding_flops(config, length) + layers + classifier_flops(config)
+
+
+def adaptive_flops(config: AlbertActConfig, length: int, updates: int) -> int:
+    """A text whose tokens were updated so often in sum, each update with its halting probability.
+
+    A pass costs what its running tokens cost; `updates` = length · num_hidden_layers is full depth.
+    """
+    per_update = layer_pass_flops(config, length) // length + 2 * config.hidden_size
+    heads = 2 * config.hidden_size * (config.hidden_size + config.num_labels)
+    return embedding_flops(config, length) + updates * per_update + heads

@@ -233,7 +233,10 @@ def test_predictions_name_label_confidence_and_exit_layer():
         torch.zeros(2),
     )
     rows = list(
-        csv.DictReader(io.StringIO(predictions_table(task, examples, record)), dialect="excel-tab")
+        csv.DictReader(
+            io.StringIO(predictions_table(task, examples, record.logits, record.details())),
+            dialect="excel-tab",
+        )
     )
     assert list(rows[0]) == ["index", "label", "prediction", "confidence", "exit_layer"]
     assert list(rows[0].values()) == ["7", "not_entailment", "entailment", "0.5000", "2"]

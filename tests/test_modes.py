@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -11,14 +12,23 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import change_config
 import run_glue
+import sweep_exits
 from features import Features, encode
-from glue_tasks import Example
-from modeling import PonderAlbertClassifier, UserError, load_tokenizer
+from glue_tasks import TASKS, Example, read_examples
+from modeling import (
+    AlbertActConfig,
+    AlbertActForPreTraining,
+    AlbertActForSequenceClassification,
+    PonderAlbertClassifier,
+    UserError,
+    load_tokenizer,
+)
 from modes import MODES, trained_mode
 
-from .conftest import TINY, edit_json, sentence, tsv, write_rte
+from .conftest import TINY, edit_json, random_ids, sentence, tsv, write_rte
 
 PONDER = ("--model_type", "ponder_albert")
+ACT = ("--model_type", "albert_act")
 
 
 @pytest.fixture(scope="session")
@@ -211,6 +221,164 @@ def test_another_tasks_ponder_model_gives_its_encoder_only(ponder, albert_dir):
     assert {n.split(".")[0] for n in report.ignored} == {"classifier", "ponder"}
     _, plain = mode.load(albert_dir)
     assert {n.split(".")[0] for n in plain.initialised} == {"classifier", "ponder"}
+
+
+# Adaptive depth.
+
+
+@pytest.fixture
+def adaptive(albert_dir, rte, tmp_path, script) -> Path:
+    """An ACT model of RTE whose tokens halt after different numbers of updates."""
+    out = tmp_path / "out/RTE"
+    training = ("--do_train", "--logging_steps", 1, "--evaluate_during_training", "--set", "tau=1")
+    outcome = script(run_glue.main, *ACT, *flags(albert_dir, rte, out), *training)
+    assert outcome.status == 0, outcome.err
+    model = AlbertActForSequenceClassification.from_pretrained(out)
+    act = model.albert.encoder.albert_layer.act.dense
+    with torch.no_grad():
+        act.weight.normal_(std=0.3, generator=torch.Generator().manual_seed(0))
+        act.bias.fill_(-0.5)
+    model.save_pretrained(out)
+    return out
+
+
+def test_an_act_model_reports_updates_against_a_pass_over_single_texts(
+    adaptive, albert_dir, rte, script
+):
+    outcome = script(run_glue.main, *ACT, *flags(albert_dir, rte, adaptive), "--do_eval")
+    assert outcome.status == 0, outcome.err
+    report = report_of(adaptive)
+    model = AlbertActForSequenceClassification.from_pretrained(adaptive).eval()
+    tokenizer = load_tokenizer(adaptive)
+    counts = {"[CLS]": [], "[SEP]": [], "others": []}
+    for row in read_examples(TASKS["rte"], rte, "dev"):
+        encoded = tokenizer(row.text_a, row.text_b, return_tensors="pt", return_token_type_ids=True)
+        ids = encoded.pop("input_ids")
+        with torch.no_grad():
+            updates = model(ids, **encoded).updates[0, 0, 0]
+        for token, number in zip(tokenizer.convert_ids_to_tokens(ids[0]), updates, strict=True):
+            counts[token if token in counts else "others"].append(number.item())
+    every = [number for numbers in counts.values() for number in numbers]
+    mean = sum(every) / len(every)
+    assert 1 < mean < 4
+    assert report["mean_updates"] == pytest.approx(mean)
+    assert report["computation_cost"] == pytest.approx(mean / 4)
+    assert f"Computation cost: {mean / 4:.4f}" in outcome.out
+    for name, numbers in counts.items():
+        assert report["updates_per_token_class"][name] == pytest.approx(np.mean(numbers))
+        assert f"mean updates of {name} = {np.mean(numbers):.2f}" in outcome.out
+    assert report["tokens_per_updates"] == [every.count(n) for n in (1, 2, 3, 4)]
+    assert {"metrics", "latency_ms", "flops_ratio", "environment"} <= set(report)
+    assert (adaptive / "eval_results.txt").read_text().startswith(",acc,compute_ratio,act_epsilon")
+    assert (adaptive / "tokens.png").read_bytes().startswith(b"\x89PNG")
+    assert (adaptive / "tokens.html").read_text().count("<section>") == 10
+
+
+def test_updates_do_not_depend_on_the_batch_size(adaptive, albert_dir, rte, script):
+    reports = []
+    for size in (1, 3, 16):
+        common = (*ACT, *flags(albert_dir, rte, adaptive), "--do_eval", "--do_predict")
+        outcome = script(run_glue.main, *common, "--per_gpu_eval_batch_size", size)
+        assert outcome.status == 0, outcome.err
+        reports.append(report_of(adaptive) | {"answers": (adaptive / "RTE.tsv").read_text()})
+    for key in ("metrics", "computation_cost", "updates_per_token_class", "flops_ratio", "answers"):
+        assert reports[0][key] == reports[1][key] == reports[2][key]
+    details = (adaptive / "predictions.tsv").read_text().splitlines()
+    assert details[0].split("\t") == ["index", "label", "prediction", "confidence", "mean_updates"]
+    assert all(1 <= float(line.split("\t")[-1]) <= 4 for line in details[1:])
+
+
+def test_act_training_logs_ponder_cost_and_mean_updates(adaptive):
+    logged = scalars(adaptive)
+    for loss, task_loss, cost in zip(
+        logged["loss"], logged["task_loss"], logged["ponder_cost"], strict=True
+    ):
+        assert loss == pytest.approx(task_loss + cost, rel=1e-5)  # τ = 1
+    assert len(logged["mean_updates"]) == len(logged["eval_computation_cost"]) == 3
+    assert all(1 <= mean <= 4 for mean in logged["mean_updates"])
+    assert all(0.25 <= cost <= 1 for cost in logged["eval_computation_cost"])
+    assert set(logged) >= {"eval_acc"}
+
+
+def test_act_does_regression(albert_dir, sts_b, tmp_path, script):
+    out = tmp_path / "out"
+    common = (*ACT, *flags(albert_dir, sts_b, out, "STS-B"))
+    outcome = script(run_glue.main, *common, "--do_train", "--do_eval", "--do_predict")
+    assert outcome.status == 0, outcome.err
+    for name in ("corr", "pearson", "spearmanr"):
+        assert re.search(rf"^{name} = -?[01]\.\d+", outcome.out, re.M)
+    header = (out / "eval_results.txt").read_text().splitlines()[0]
+    assert header == ",pearson,compute_ratio,spearmanr,corr,act_epsilon"
+    for line in (out / "STS-B.tsv").read_text().splitlines()[1:]:
+        assert re.fullmatch(r"\d+\t[0-5]\.\d{3}", line)
+
+
+@pytest.mark.parametrize("head", ["bare", "PreTraining", "SequenceClassification"])
+def test_a_plain_albert_gives_an_act_model_its_layer(head, tmp_path):
+    kind = {
+        "bare": transformers.AlbertModel,
+        "PreTraining": transformers.AlbertForPreTraining,
+        "SequenceClassification": transformers.AlbertForSequenceClassification,
+    }[head]
+    torch.manual_seed(0)
+    twin = kind(transformers.AlbertConfig(**TINY)).eval()
+    twin.save_pretrained(tmp_path)
+    model, report = MODES["albert_act"].load(tmp_path)
+    act = model.albert.encoder.albert_layer.act.dense
+    torch.nn.init.constant_(act.bias, -100.0)  # nobody halts before the maximum, ...
+    torch.nn.init.zeros_(act.weight)
+    with torch.no_grad():  # ... and each update counts for nothing: so watch the layer itself
+        ids = random_ids(2, 7)
+        hidden = model.albert.embeddings(ids)
+        hidden = model.albert.encoder.embedding_hidden_mapping_in(hidden)
+        expected = getattr(twin, "albert", twin)(ids, output_hidden_states=True).hidden_states
+        for state in expected[1:]:
+            hidden = model.albert.encoder.albert_layer(hidden)
+            torch.testing.assert_close(hidden, state, atol=1e-5, rtol=1e-5)
+    fresh = {"albert.encoder.albert_layer.act.dense.weight": 0}
+    assert fresh.keys() <= set(report.initialised)
+    assert ("classifier.weight" in report.loaded) == (head == "SequenceClassification")
+
+
+def test_an_act_checkpoint_gives_all_it_has_and_another_tasks_head_stays(adaptive, tmp_path):
+    config = AlbertActConfig.from_pretrained(adaptive)
+    torch.manual_seed(0)
+    pretrained = AlbertActForPreTraining(config)
+    pretrained.save_pretrained(tmp_path)
+    model, report = MODES["albert_act"].load(tmp_path)
+    for name, tensor in pretrained.albert.state_dict().items():
+        assert torch.equal(model.albert.state_dict()[name], tensor)
+    assert {name.split(".")[0] for name in report.initialised} == {"classifier"}
+    _, own = MODES["albert_act"].load(adaptive)
+    assert own.initialised == []
+    _, other = MODES["albert_act"].load(adaptive, other_task=True)
+    assert other.initialised == ["classifier.weight", "classifier.bias"]
+
+
+def test_an_act_model_has_nothing_to_sweep(adaptive, rte, script):
+    where = ("--model_dir", adaptive, "--data_dir", rte, "--task_name", "RTE", "--no_cuda")
+    outcome = script(sweep_exits.main, *where, "--max_seq_length", 32)
+    assert outcome.status == 2
+    assert "--model_type albert_act" in outcome.err
+    assert "nothing to sweep" in outcome.err
+
+
+def test_act_keys_are_edited_and_epsilon_may_change_at_evaluation(
+    adaptive, albert_dir, rte, script
+):
+    common = (*ACT, *flags(albert_dir, rte, adaptive), "--do_eval")
+    script(run_glue.main, *common, "--set", "act_epsilon=0.9")
+    lax = report_of(adaptive)["computation_cost"]
+    edit = ("--task", "RTE", "--model", "tiny", "--out_dir", adaptive.parent)
+    edited = script(change_config.main, "--key", "act_epsilon", "--value", "0.9", *edit)
+    assert edited.status == 0, edited.err
+    script(run_glue.main, *common)
+    assert report_of(adaptive)["computation_cost"] == lax
+    script(run_glue.main, *common, "--set", "act_epsilon=0.01")
+    assert report_of(adaptive)["computation_cost"] > lax
+    outcome = script(run_glue.main, *common, "--set", "tau=0")
+    assert outcome.status == 2
+    assert "tau: decided in training" in outcome.err
 
 
 # What is refused.
