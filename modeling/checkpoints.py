@@ -158,7 +158,7 @@ def own_settings(values: dict[str, Any], config_class: type[Config]) -> dict[str
 
     Modes share names: ELBERT's exit_thres is an entropy, a ponder model's a halting CDF.
     """
-    kind, foreign = values.get("model_type"), set(ORIGIN_KEYS)
+    kind, foreign = str(values.get("model_type")), set(ORIGIN_KEYS)
     if "thres_name" in values and kind not in KEY_TABLES:
         kind = ElbertConfig.model_type  # published ELBERT configurations call themselves ALBERT's
     if kind in KEY_TABLES and kind != config_class.model_type:

@@ -162,9 +162,9 @@ KEY_TABLES = {
 }
 
 
-def key_table(model_type: str | None) -> KeyTable:
-    """The keys of a config.json by its model_type; a plain ALBERT's is read as an ELBERT's."""
-    return KEY_TABLES.get(model_type, KEY_TABLES["elbert"])
+def key_table(model_type: Any) -> KeyTable:
+    """The keys of a config.json by its model_type; any other is read as an ELBERT's."""
+    return KEY_TABLES.get(str(model_type), KEY_TABLES["elbert"])
 
 
 # Published keys that no published run turns on; they are carried along so that files stay whole.
