@@ -17,6 +17,7 @@ from evaluation import (
     latency_of,
     my_part,
     predictions_of,
+    processes,
     to_device,
 )
 from features import Features, collate, sorted_batches
@@ -62,7 +63,8 @@ def run_adaptive(
     updates = torch.zeros(mine, longest, dtype=torch.int16)
     seconds = torch.empty(mine, dtype=torch.double)
     model.eval()
-    for rows in tqdm(list(batches_of(features, batch_size)), desc="Evaluating", unit="batch"):
+    batches = list(batches_of(features, batch_size))
+    for rows in tqdm(batches, desc="Evaluating", unit="batch", disable=processes()[0] > 0):
         batch = to_device(collate(features, rows, pad_token_id), model.device)
         batch.pop("labels", None)
         start = time.perf_counter()

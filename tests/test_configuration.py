@@ -1,6 +1,7 @@
 """Configurations: published files as they are, and arbitrary ones without a traceback."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -8,7 +9,14 @@ from hypothesis import strategies as st
 
 from modeling import ElbertConfig, ElbertForSequenceClassification, ExitRule, UserError, load_config
 from modeling.checkpoints import apply_exit_config
-from modeling.configuration import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, checked
+from modeling.configuration import (
+    ACT_KEYS,
+    ELBERT_KEYS,
+    EXIT_KEYS,
+    INERT_KEYS,
+    PONDER_KEYS,
+    checked,
+)
 
 from .conftest import TINY, tiny_config
 from .golden_vectors import load_golden
@@ -173,3 +181,29 @@ def test_a_checked_value_has_the_type_of_its_key(name, value):
         assert type(result) is ELBERT_KEYS[name].kind
         assert result == value
         json.dumps(result, allow_nan=False)
+
+
+def readme_tables() -> list[dict[str, tuple[str, str]]]:
+    """The README's tables of keys, each as key -> (default, meaning)."""
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    tables = []
+    for block in text.split("| key | default | meaning |\n|---|---|---|\n")[1:]:
+        rows = [line.strip("| ").split(" | ") for line in block.split("\n\n")[0].splitlines()]
+        tables.append({key.strip("`"): (default, meaning) for key, default, meaning in rows})
+    return tables
+
+
+# What a default is called where the model decides it.
+DERIVED = {"cnt_thres": "8, or N if less", "fc_size1": "hidden_size", "fc_size2": "hidden_size"}
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_readme_lists_every_key_as_the_code_has_it(number):
+    keys = (ELBERT_KEYS, PONDER_KEYS, ACT_KEYS)[number]
+    listed = readme_tables()[number]
+    assert list(listed) == list(keys)
+    for name, key in keys.items():
+        default, meaning = listed[name]
+        assert meaning == f"{key.meaning}; {key.allowed()}"
+        plain = "(none)" if key.default in ("", None) else str(key.default)
+        assert default == DERIVED.get(name, plain.lower() if key.kind is bool else plain)
