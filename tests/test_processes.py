@@ -21,6 +21,7 @@ from .forks import run_together, start_together
 from .test_run_glue import flags
 
 ROOT = Path(run_glue.__file__).parent
+PONDER = ("--model_type", "ponder_albert", "--lambda_lr", 0.01)
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +62,8 @@ def assert_close_weights(one: Path, other: Path) -> None:
         (),
         ("--gradient_accumulation_steps", 2),
         ("--set", "use_out_pooler=false", "num_exit_layers=2"),
+        PONDER,
+        ("--model_type", "albert_act"),
     ],
 )
 def test_two_processes_take_the_steps_of_one(more, tmp_path, calm_dir, rte):
@@ -76,32 +79,38 @@ def test_two_processes_take_the_steps_of_one(more, tmp_path, calm_dir, rte):
     assert_close_weights(tmp_path / "out1", tmp_path / "out2")
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_a_run_goes_on_with_another_number_of_processes(before, after, tmp_path, calm_dir, rte):
+@pytest.mark.parametrize(("before", "after", "mode"), [(1, 2, ()), (2, 1, ()), (1, 2, PONDER)])
+def test_a_run_goes_on_with_another_number_of_processes(
+    before, after, mode, tmp_path, calm_dir, rte
+):
     whole, out = tmp_path / "whole", tmp_path / "out"
-    assert run_together(1, command(calm_dir, rte, whole, 1)) == [0]
-    first = command(calm_dir, rte, out, before, "--save_steps", 5)
+    assert run_together(1, command(calm_dir, rte, whole, 1, *mode)) == [0]
+    first = command(calm_dir, rte, out, before, "--save_steps", 5, *mode)
     assert run_together(before, first) == [0] * before
     assert [path.name for path in checkpoints_of(out)] == ["checkpoint-5"]
     (out / "config.json").unlink()  # as if it had been killed before its end
     log = tmp_path / "log"
-    assert run_together(after, command(calm_dir, rte, out, after), log) == [0] * after
+    assert run_together(after, command(calm_dir, rte, out, after, *mode), log) == [0] * after
     assert len(losses(log.with_suffix(".0"))) == 4  # steps 6 to 9
     assert_close_weights(out, whole)
 
 
 def results(out: Path) -> dict:
     found = json.loads((out / "eval_results.json").read_text())
-    return {key: found[key] for key in ("metrics", "computation_cost", "exits_per_layer")}
+    counts = "updates_per_token_class" if "mean_updates" in found else "exits_per_layer"
+    return {key: found[key] for key in ("metrics", "computation_cost", counts)}
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_two_processes_give_the_answers_of_one(batch_size, tmp_path, calm_dir, rte):
+@pytest.mark.parametrize(
+    ("mode", "batch_size"),
+    [("albert", 1), ("albert", 3), ("ponder_albert", 1), ("ponder_albert", 3), ("albert_act", 3)],
+)
+def test_two_processes_give_the_answers_of_one(mode, batch_size, tmp_path, calm_dir, rte):
     out = tmp_path / "out"
-    assert run_together(1, command(calm_dir, rte, out, 1)) == [0]
+    assert run_together(1, command(calm_dir, rte, out, 1, "--model_type", mode)) == [0]
     edit_json(out / "config.json", exit_thres=0.97)
     evaluation = flags(calm_dir, rte, out, "RTE", "--do_eval", "--do_predict")
-    evaluation += ["--per_gpu_eval_batch_size", batch_size]
+    evaluation += ["--per_gpu_eval_batch_size", batch_size, "--model_type", mode]
     names = ("eval_results.txt", "predictions.tsv", "RTE.tsv")
     seen = []
     for count in (1, 2):
