@@ -22,7 +22,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,16 +42,12 @@ from adaptive_evaluation import (
     token_examples,
     write_update_reports,
 )
+from arguments import at_least, check_output_dir
 from change_config import typed_value
 from checkpointing import (
-    begin_training,
-    check_finished,
     checkpoints_of,
     find_checkpoint,
-    finish_training,
     is_finished,
-    prune,
-    save_model,
 )
 from evaluation import (
     environment,
@@ -102,7 +98,6 @@ from submission import add_to_submission, check_test_set
 from training import (
     Batch,
     Step,
-    StopRequest,
     Training,
     fingerprint,
     make_optimizer,
@@ -138,19 +133,6 @@ def parse_args() -> argparse.Namespace:
     if args.fp16 and args.bf16:
         raise UserError("--fp16 and --bf16 exclude each other")
     return args
-
-
-def at_least(smallest: float, kind: type = int) -> Callable[[str], float]:
-    """An argparse type: a number from `smallest` up."""
-
-    def parse(text: str) -> float:
-        value = kind(text)
-        if not smallest <= value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text}: allowed is a number from {smallest:g} up")
-        return value
-
-    parse.__name__ = "number"  # argparse's word for what it cannot parse
-    return parse
 
 
 def add_published_flags(parser: argparse.ArgumentParser) -> None:
@@ -292,32 +274,6 @@ def find_task(args: argparse.Namespace) -> Task:
             [] if config.num_labels == 1 else [config.id2label[i] for i in range(config.num_labels)]
         )
     return custom_task(args.train_file, args.validation_file, args.test_file, labels)
-
-
-def check_output_dir(args: argparse.Namespace) -> None:
-    directory = Path(args.output_dir)
-    if not args.do_train:
-        check_finished(directory)
-        check_writable(directory)
-        return
-    if directory.exists() and not directory.is_dir():
-        raise UserError(f"--output_dir {directory} is a file")
-    welcome = args.overwrite_output_dir or args.resume_from_checkpoint
-    if directory.exists() and any(directory.iterdir()) and not welcome:
-        raise UserError(
-            f"--output_dir {directory} exists and is not empty; add --resume_from_checkpoint to go "
-            "on with its training, --overwrite_output_dir to begin it anew, or choose another"
-        )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output_dir {directory} cannot be made: {error.strerror}") from error
-    check_writable(directory)
-
-
-def check_writable(directory: Path) -> None:
-    if not os.access(directory, os.W_OK):
-        raise UserError(f"--output_dir {directory} cannot be written")
 
 
 def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -484,24 +440,11 @@ def train(
     training = make_training(args, accelerator, model, tokenizer, features, total)
     if checkpoint:
         training.resume(checkpoint)
-    if accelerator.is_main_process:
-        begin_training(args.output_dir, vars(args), resumed=checkpoint is not None)
-        prune(args.output_dir, args.save_total_limit)  # which a killed run had no time for
     epoch = partial(my_batches, accelerator, features, batch_size, args.seed, tokenizer)
-    with (
-        TrainingLog(args, accelerator, training.position.step, total) as log,
-        StopRequest(accelerator) as stop,
-    ):
-        for step in training.steps(epoch, total):
+    with TrainingLog(args, accelerator, training.position.step, total) as log:
+        for step in training.kept(training.steps(epoch, total)):
             if log.step(step, model) and dev:
                 log_dev(log, mode, task, model, dev, tokenizer, step.number)
-            if args.save_steps > 0 and step.number % args.save_steps == 0:
-                training.save()
-            stop.grant(training)
-    if accelerator.is_main_process:
-        save_model(args.output_dir, model, tokenizer)
-        finish_training(args.output_dir)
-    accelerator.wait_for_everyone()
 
 
 def make_training(

@@ -43,14 +43,8 @@ from transformers import (
 )
 from transformers.utils import logging as hf_logging
 
-from checkpointing import (
-    begin_training,
-    check_finished,
-    find_checkpoint,
-    finish_training,
-    is_finished,
-    save_model,
-)
+from arguments import at_least, check_output_dir
+from checkpointing import check_finished, find_checkpoint, is_finished
 from evaluation import environment, to_device
 from files import run_script, write_json
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
@@ -58,8 +52,7 @@ from modeling.checkpoints import ORIGIN_KEYS, find_file, read_json
 from modeling.configuration import ACT_KEYS, ELBERT_KEYS, check_architecture
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from pretraining_data import PretrainingData, Recipe, TokenClass, train_tokenizer
-from run_glue import at_least, check_output_dir
-from training import Batch, Step, StopRequest, Training, make_optimizer
+from training import Batch, Step, Training, make_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -377,18 +370,9 @@ def train(
     )
     if checkpoint:
         training.resume(checkpoint)
-    if accelerator.is_main_process:
-        begin_training(args.output_dir, vars(args), resumed=checkpoint is not None)
-    with TrainingLog(args, training, total) as log, StopRequest(accelerator) as stop:
-        for step in all_steps(training, phases, data):
+    with TrainingLog(args, training, total) as log:
+        for step in training.kept(all_steps(training, phases, data)):
             log.step(step)
-            if args.save_steps > 0 and step.number % args.save_steps == 0:
-                training.save()
-            stop.grant(training)
-    if accelerator.is_main_process:
-        save_model(args.output_dir, model, tokenizer)
-        finish_training(args.output_dir)
-    accelerator.wait_for_everyone()
 
 
 def all_steps(
@@ -479,7 +463,11 @@ def print_results(summary: dict) -> None:
 
 def main() -> None:
     args = parse_args()
-    accelerator = Accelerator(cpu=args.no_cuda, mixed_precision="bf16" if args.bf16 else "no")
+    accelerator = Accelerator(
+        # Without this, several processes on a machine without a GPU would not find each other.
+        cpu=args.no_cuda or not torch.accelerator.is_available(),
+        mixed_precision="bf16" if args.bf16 else "no",
+    )
     logging.basicConfig(
         format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",
         datefmt="%m/%d/%Y %H:%M:%S",
@@ -489,13 +477,15 @@ def main() -> None:
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
     set_seed(args.seed)
-    if args.train_tokenizer:
+    if args.do_train:
+        check_output_dir(args)
+    accelerator.wait_for_everyone()  # before the main process writes into it
+    if args.train_tokenizer and accelerator.is_main_process:
         size = args.vocab_size or read_config(args).vocab_size
         output = Path(args.output_dir)
         train_tokenizer(args.train_files, args.split_sentences, size, args.do_lower_case, output)
+    accelerator.wait_for_everyone()
     if args.do_train:
-        check_output_dir(args)
-        accelerator.wait_for_everyone()  # before the main process writes into it
         train_or_resume(args, accelerator)
     if args.do_eval:
         check_finished(args.output_dir)

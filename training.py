@@ -20,10 +20,14 @@ from transformers.utils import ModelOutput
 
 from checkpointing import (
     alike,
+    begin_training,
+    finish_training,
     latest_checkpoint,
     load_checkpoint,
+    prune,
     read_state,
     save_checkpoint,
+    save_model,
 )
 from modeling.errors import UserError
 
@@ -210,6 +214,27 @@ class Training:
             self.prepared.step()
             self.prepared.zero_grad()
         return out, loss
+
+    def kept(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """Pass the steps on, and keep what they make on disk, in `output_dir`.
+
+        Writes checkpoints when they are due, and when a signal asks to stop; at the end, the model.
+        """
+        directory, every = self.arguments["output_dir"], self.arguments["save_steps"]
+        if self.accelerator.is_main_process:
+            begin_training(directory, self.arguments, resumed=self.position.step > 0)
+            # For which a killed run had no time:
+            prune(directory, self.arguments["save_total_limit"])
+        with StopRequest(self.accelerator) as stop:
+            for step in steps:
+                yield step
+                if every > 0 and step.number % every == 0:
+                    self.save()
+                stop.grant(self)
+        if self.accelerator.is_main_process:
+            save_model(directory, self.model, self.tokenizer)
+            finish_training(directory)
+        self.accelerator.wait_for_everyone()
 
     def save(self) -> None:
         """Write `checkpoint-STEP`; the main process's work."""
