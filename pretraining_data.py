@@ -462,11 +462,17 @@ class PretrainingData:
             )
 
     def fingerprint(self) -> str:
-        """Hash of the tokenizer and of each file's size and beginning: cheap at any size."""
+        """Hash of the tokenizer and of each file's size and beginning: cheap at any size.
+
+        Raises UserError for a file that cannot be read.
+        """
         digest = hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode())
         for path in map(Path, self.paths):
-            with path.open("rb") as file:
-                digest.update(f"{path.stat().st_size}\n".encode() + file.read(1 << 20))
+            try:
+                with path.open("rb") as file:
+                    digest.update(f"{path.stat().st_size}\n".encode() + file.read(1 << 20))
+            except OSError as error:
+                raise UserError(f"cannot read {path}: {error.strerror}") from error
         return digest.hexdigest()
 
     def evaluation_batches(self, shard: tuple[int, int]) -> Iterator[dict[str, torch.Tensor]]:
