@@ -438,8 +438,7 @@ def train(
     logger.info("  Total optimization steps = %d", total)
     mode = MODES[args.model_type]
     training = make_training(args, accelerator, model, tokenizer, features, total)
-    if checkpoint:
-        training.resume(checkpoint)
+    training.begin(checkpoint)
     epoch = partial(my_batches, accelerator, features, batch_size, args.seed, tokenizer)
     with TrainingLog(args, accelerator, training.position.step, total) as log:
         for step in training.kept(training.steps(epoch, total)):

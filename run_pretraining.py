@@ -368,8 +368,7 @@ def train(
         args.max_grad_norm,
         PreTrainingObjective(model, len(TokenClass)),
     )
-    if checkpoint:
-        training.resume(checkpoint)
+    training.begin(checkpoint)
     with TrainingLog(args, training, total) as log:
         for step in training.kept(all_steps(training, phases, data)):
             log.step(step)

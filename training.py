@@ -215,16 +215,22 @@ class Training:
             self.prepared.zero_grad()
         return out, loss
 
+    def begin(self, checkpoint: Path | None) -> None:
+        """Go on from `checkpoint` where there is one, and mark `output_dir` as being trained."""
+        if checkpoint:
+            self.resume(checkpoint)
+        if self.accelerator.is_main_process:
+            directory = self.arguments["output_dir"]
+            begin_training(directory, self.arguments, resumed=checkpoint is not None)
+            # For which a killed run had no time:
+            prune(directory, self.arguments["save_total_limit"])
+
     def kept(self, steps: Iterable[Step]) -> Iterator[Step]:
         """Pass the steps on, and keep what they make on disk, in `output_dir`.
 
         Writes checkpoints when they are due, and when a signal asks to stop; at the end, the model.
         """
         directory, every = self.arguments["output_dir"], self.arguments["save_steps"]
-        if self.accelerator.is_main_process:
-            begin_training(directory, self.arguments, resumed=self.position.step > 0)
-            # For which a killed run had no time:
-            prune(directory, self.arguments["save_total_limit"])
         with StopRequest(self.accelerator) as stop:
             for step in steps:
                 yield step
