@@ -1,0 +1,81 @@
+"""GPU-hours of a GLUE study, from the model's operations and a rate that the machine reaches.
+
+    python examples/estimate_cost.py --config_name configs/albert_base_v2.json --rate 100e12
+
+A training step is counted as three forward passes at full depth, a sweep as one pass over the dev
+set. `--rate` is operations a second in training: benchmarks/speed.py prints what yours reaches.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from files import run_script
+from modeling import ElbertConfig, UserError, load_config
+from modeling.flops import early_exit_flops
+
+SECONDS_AN_HOUR = 3600
+
+
+class Size(NamedTuple):
+    train: int  # examples
+    dev: int
+    length: float  # mean tokens of an example, special ones included, at most 128
+
+
+# Sizes are GLUE's own. Lengths were counted with BERT's uncased vocabulary on the training files,
+# but for QQP, MNLI, QNLI and WNLI, where they are assumed.
+SIZES = {
+    "CoLA": Size(8_551, 1_043, 11.3),
+    "SST-2": Size(67_349, 872, 13.3),
+    "MRPC": Size(3_668, 408, 53.2),
+    "STS-B": Size(5_749, 1_500, 27.8),
+    "QQP": Size(363_846, 40_430, 30),
+    "MNLI": Size(392_702, 19_647, 39),
+    "QNLI": Size(104_743, 5_463, 50),
+    "RTE": Size(2_490, 277, 66.6),
+    "WNLI": Size(635, 71, 37),
+}
+
+
+def training_flops(config: ElbertConfig, size: Size, epochs: float) -> float:
+    """Forward and backward over every example, with an exit after every layer."""
+    forward = early_exit_flops(config, round(size.length), config.num_hidden_layers)
+    return 3 * forward * size.train * epochs
+
+
+def sweep_flops(config: ElbertConfig, size: Size) -> float:
+    """The recorded pass that all rules and thresholds are read from."""
+    return early_exit_flops(config, round(size.length), config.num_hidden_layers) * size.dev
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    default = Path(__file__).parent.parent / "configs/albert_base_v2.json"
+    parser.add_argument("--config_name", default=default)
+    parser.add_argument("--rate", type=float, required=True, help="operations a second")
+    parser.add_argument("--epochs", type=float, default=3.0)
+    parser.add_argument("--seeds", type=int, default=5)
+    args = parser.parse_args()
+    for name in ("rate", "epochs", "seeds"):
+        if not getattr(args, name) > 0:
+            raise UserError(f"--{name} {getattr(args, name)}: allowed is a number above 0")
+    config = load_config(args.config_name)
+    print("| task | petaFLOP, training | petaFLOP, sweep | hours, all seeds |\n|---|---|---|---|")
+    total = 0.0
+    for task, size in SIZES.items():
+        training = training_flops(config, size, args.epochs)
+        sweep = sweep_flops(config, size)
+        hours = args.seeds * (training + sweep) / args.rate / SECONDS_AN_HOUR
+        total += hours
+        print(f"| {task} | {training / 1e15:.2f} | {sweep / 1e15:.3f} | {hours:.2f} |")
+    print(f"| all | | | {total:.1f} |")
+
+
+if __name__ == "__main__":
+    run_script(main)

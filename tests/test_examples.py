@@ -1,0 +1,80 @@
+"""The example scripts: what they say they do, run here."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import run_glue
+
+ROOT = Path(run_glue.__file__).parent
+EXAMPLES = ROOT / "examples"
+
+
+def bash(*command: object, **environment: object) -> subprocess.CompletedProcess:
+    variables = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    variables |= {name: str(value) for name, value in environment.items()}
+    return subprocess.run(
+        ["bash", *map(str, command)], env=variables, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_array_file_is_bash():
+    assert bash("-n", EXAMPLES / "study.slurm").returncode == 0
+
+
+def test_a_run_beyond_the_grid_is_refused():
+    done = bash(EXAMPLES / "study.slurm", SLURM_ARRAY_TASK_ID=45)
+    assert done.returncode == 2
+    assert "run 45: there are 9 tasks × 5 seeds" in done.stderr
+
+
+def test_the_kubernetes_job_covers_the_same_grid():
+    job = yaml.safe_load((EXAMPLES / "study.k8s.yaml").read_text())
+    head = (EXAMPLES / "study.slurm").read_text()
+    assert "--array=0-44" in head
+    assert job["spec"]["completions"] == 45
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert "examples/study.slurm" in container["args"][0]
+
+
+@pytest.mark.slow
+def test_runs_of_the_array_work_one_by_one_and_again(tmp_path):
+    """Two seeds of the bundled sample, cut short; a finished run is not trained again."""
+    few = "--from_scratch --max_steps 3 --max_train_samples 40 --max_eval_samples 60"
+    variables = {
+        "TASKS": "CoLA RTE",
+        "SEEDS": "1 2",
+        "GLUE_DIR": ROOT / "configs/sample",
+        "W_DIR": ROOT / "configs/sample",
+        "OUT_DIR": tmp_path,
+        "TRAIN_FLAGS": few,
+        "EVAL_FLAGS": "--max_eval_samples 60",
+    }
+    for index in (2, 3):
+        done = bash(EXAMPLES / "study.slurm", SLURM_ARRAY_TASK_ID=index, **variables)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert f"RTE, seed {index - 1}" in done.stdout
+        assert "Computation cost" in done.stdout
+        assert (tmp_path / f"RTE/seed-{index - 1}/sweep/sweep.csv").exists()
+    again = bash(EXAMPLES / "study.slurm", SLURM_ARRAY_TASK_ID=3, **variables)
+    assert "is finished: nothing to resume" in again.stdout
+
+
+def test_the_estimate_follows_from_operations_and_rate():
+    """RTE by hand: 12 passes of ALBERT-base over 67 tokens, their exits, three passes a step."""
+    done = subprocess.run(
+        [sys.executable, "estimate_cost.py", "--rate", "1e12", "--seeds", "1", "--epochs", "2"],
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    per_token = 2 * (4 * 768**2 + 2 * 768 * 3072) + 4 * 768 * 67
+    passes = 12 * (67 * per_token + 2 * (768**2 + 768 * 2)) + 67 * 2 * 128 * 768
+    hours = (3 * 2 * 2490 + 277) * passes / 1e12 / 3600
+    row = next(line for line in done.stdout.splitlines() if line.startswith("| RTE"))
+    assert row.split("|")[4].strip() == f"{hours:.2f}"
