@@ -18,6 +18,7 @@ Evaluate with early exit, one example at a time:
 """
 
 import argparse
+import copy
 import json
 import logging
 import os
@@ -85,6 +86,7 @@ from modeling import (
     load_config,
     load_tokenizer,
 )
+from modeling.backbone import cast_layers
 from modeling.checkpoints import trained_task
 from modeling.compilation import (
     EarlyExitModel,
@@ -519,7 +521,6 @@ def evaluate(
     logger.info("***** Running evaluation %s *****", prefix)
     logger.info("  Num examples = %d", len(examples))
     logger.info("  Batch size = %d", args.per_gpu_eval_batch_size)
-    model = model.float()  # a second task's pass may follow the first one's --dtype
     report = report_updates if MODES[args.model_type].stops_tokens else report_exits
     report(args, model, tokenizer, task, features, directory, prefix)
 
@@ -537,8 +538,8 @@ def report_exits(
     pad = tokenizer.pad_token_id
     recorded = record_all_exits(model, features, pad)
     all_logits = recorded["all_logits"]
-    compiled = make_fast(args, model, features)
-    record = run_early_exit(model, features, args.per_gpu_eval_batch_size, pad)
+    fast, compiled = make_fast(args, model, features)
+    record = run_early_exit(fast, features, args.per_gpu_eval_batch_size, pad)
     summary = summarise(model, task, features, record) | conditions(args, model, compiled)
     # Exits of this run against those that the float32 record of all layers gives.
     rules, setting = RULE_SETS[model.config.model_type], model.config.exit_keys()
@@ -574,9 +575,9 @@ def report_updates(
     prefix: str,
 ) -> None:
     """Adaptive depth: how often tokens are updated, and at which cost."""
-    compiled = make_fast(args, model, features)
+    fast, compiled = make_fast(args, model, features)
     batch_size = args.per_gpu_eval_batch_size
-    record = run_adaptive(model, features, batch_size, tokenizer.pad_token_id)
+    record = run_adaptive(fast, features, batch_size, tokenizer.pad_token_id)
     summary = summarise_updates(model, tokenizer, task, features, record)
     summary |= conditions(args, model, compiled)
     if processes()[0]:
@@ -597,18 +598,23 @@ def conditions(args: argparse.Namespace, model: Model, compiled: bool) -> dict[s
     }
 
 
-def make_fast(args: argparse.Namespace, model: Model, features: Features) -> bool:
-    """Put `model` into --dtype, and compile it where --compile asks for it; returns whether."""
-    model.to(DTYPES[args.dtype])
+def make_fast(args: argparse.Namespace, model: Model, features: Features) -> tuple[Model, bool]:
+    """`model` in --dtype (a copy unless that is fp32), compiled where --compile asks for it.
+
+    Returns it, and whether it is compiled.
+    """
+    if args.dtype != "fp32":
+        model = copy.deepcopy(model)
+        cast_layers(model, DTYPES[args.dtype])
     if MODES[args.model_type].stops_tokens:
         if args.compile == "on":
             logger.warning("--compile on: stopped tokens change every pass's shape; not compiled")
-        return False
+        return model, False
     typical = sorted(features.lengths)[len(features.lengths) // 2]
     wanted = args.compile == "on" or (
         args.compile == "auto" and repays(model, len(features.lengths), typical)
     )
-    return wanted and compile_for_inference(model)
+    return model, wanted and compile_for_inference(model)
 
 
 def statistics_folder(args: argparse.Namespace, config: Config, task: Task) -> Path:
@@ -634,9 +640,9 @@ def predict(
         examples, features = load_features(args, part, tokenizer, "test", None)
         if args.submission_dir:
             check_test_set(part, len(examples))
-        make_fast(args, model, features)
+        fast, _ = make_fast(args, model, features)
         run = run_adaptive if MODES[args.model_type].stops_tokens else run_early_exit
-        record = run(model, features, args.per_gpu_eval_batch_size, tokenizer.pad_token_id)
+        record = run(fast, features, args.per_gpu_eval_batch_size, tokenizer.pad_token_id)
         if processes()[0]:
             continue  # files are the main process's work
         path = write_submission(part, examples, predictions_of(record.logits), args.output_dir)

@@ -167,15 +167,15 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
     def attention_norm(self) -> nn.LayerNorm:
         return self.LayerNorm
 
-    def pieces(self, hidden: torch.Tensor) -> "AlbertActLayer | PackedLayer":
-        """What runs `project` and `finish` for such states: packed weights where they serve."""
-        if packs(self, hidden):
+    def pieces(self) -> "AlbertActLayer | PackedLayer":
+        """What runs `project` and `finish`: packed weights where they serve."""
+        if packs(self, self.attention.config, self.ffn.weight):
             return self.packed(self.parameters(), lambda: PackedLayer(self))
         return self
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """New states of all tokens, (batch, length, hidden), before they are mixed with the old."""
-        pieces, flat = self.pieces(hidden), hidden.flatten(0, 1)
+        pieces, flat = self.pieces(), hidden.flatten(0, 1)
         projected = pieces.project(flat, QUERY_KEY_VALUE).view(*hidden.shape[:2], -1)
         context = self.attention.attend(*self.attention.split_heads(projected), mask)
         return pieces.finish(flat, context.transpose(1, 2).reshape(flat.shape)).view_as(hidden)
@@ -275,7 +275,7 @@ class AlbertActEncoder(nn.Module):
         values are constant too: they are kept, and everything else is left out for it.
         """
         layer, (batch, length, _) = self.albert_layer, hidden.shape
-        pieces = layer.pieces(hidden)
+        pieces = layer.pieces()
         states = hidden.flatten(0, 1).clone()  # (batch · length, hidden)
         kept = pieces.project(states, KEY_VALUE)  # (batch · length, 2·hidden)
         rows = halting.running.flatten().nonzero().squeeze(1)  # flat positions, as in `states`
@@ -306,7 +306,7 @@ class AlbertActEncoder(nn.Module):
         meets the keys of its own example; the linear layers see running tokens only.
         """
         attention, batch = self.albert_layer.attention, len(running)
-        pieces = self.albert_layer.pieces(state)
+        pieces = self.albert_layer.pieces()
         slots, width = grid_slots(running)
         query = pieces.project(state, QUERY)
         grid = query.new_zeros(batch * width, query.shape[-1])

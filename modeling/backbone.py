@@ -2,6 +2,10 @@
 
 This is the only attention and feed-forward code of the project. Depth is a run-time choice: the
 callers decide how often `layer_pass` runs, and for whom.
+
+A linear map takes its input in the type of its weights, and a sum has the wider type of its two
+parts. So a model whose layers alone are cast (`cast_layers`) keeps states, sums and norms in
+float32 while the matrix products run in half precision.
 """
 
 import math
@@ -100,7 +104,7 @@ class SelfAttention(nn.Module):
         weight, bias = self.fused_qkv()
         size = self.query.out_features
         rows = slice(parts.start * size, parts.stop * size)
-        return F.linear(hidden, weight[rows], bias[rows])
+        return F.linear(hidden.to(weight.dtype), weight[rows], bias[rows])
 
     def fused_qkv(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Query, key and value projections in one: weight (3·hidden, hidden), bias (3·hidden,)."""
@@ -175,20 +179,19 @@ def eager_attention(
     return F.dropout(scores.softmax(-1), dropout) @ value
 
 
-def packs(layer: "AlbertLayer", hidden: torch.Tensor) -> bool:
-    """Whether a pass of `layer` over `hidden` can use weights in oneDNN's own layout.
+def packs(module: nn.Module, config: AlbertConfig, weight: torch.Tensor) -> bool:
+    """Whether `module` can use weights like `weight` in oneDNN's own layout.
 
     That is inference on a CPU with the default attention, in one of oneDNN's types.
     """
     return (
-        hidden.device.type == "cpu"
+        weight.device.type == "cpu"
         and not torch.is_grad_enabled()
-        and not layer.training
+        and not module.training
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and layer.attention.config._attn_implementation != "eager"
-        and hidden.dtype == layer.ffn.weight.dtype
-        and hidden.dtype in PACKABLE
+        and config._attn_implementation != "eager"
+        and weight.dtype in PACKABLE
     )
 
 
@@ -206,6 +209,26 @@ PACKABLE = (
     else ()
 )
 
+Packed = tuple[torch.Tensor, torch.Tensor]  # weight in oneDNN's blocked layout, bias
+Fused = tuple[str, list, str]  # what oneDNN does to a product's outcome: name, scalars, variant
+PLAIN: Fused = ("none", [], "")
+
+
+def pack(weight: torch.Tensor, bias: torch.Tensor) -> Packed:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()), bias.detach()
+
+
+def packed_linear(states: torch.Tensor, packed: Packed, fused: Fused = PLAIN) -> torch.Tensor:
+    """(..., in) -> (..., out), in the type of the packed weights."""
+    return torch.ops.mkldnn._linear_pointwise(states.to(packed[1].dtype), *packed, *fused)
+
+
+def packed_residual(states: torch.Tensor, packed: Packed, residual: torch.Tensor) -> torch.Tensor:
+    """The packed map of `states`, plus `residual`: one operation where their types agree."""
+    if states.dtype == residual.dtype == packed[1].dtype:
+        return torch.ops.mkldnn._linear_pointwise.binary(states, residual, *packed, "add")
+    return residual + packed_linear(states, packed)
+
 
 class PackedLayer:
     """A layer's linear maps in oneDNN's blocked layout, GELU and residual sums fused into them.
@@ -216,19 +239,15 @@ class PackedLayer:
     def __init__(self, layer: "AlbertLayer") -> None:
         attention = layer.attention
         self.layer = layer
-        self.projections: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
-        self.dense = self.pack(attention.dense.weight, attention.dense.bias)
-        self.ffn = self.pack(layer.ffn.weight, layer.ffn.bias)
-        self.ffn_output = self.pack(layer.ffn_output.weight, layer.ffn_output.bias)
+        self.projections: dict[tuple[int, int], Packed] = {}
+        self.dense = pack(attention.dense.weight, attention.dense.bias)
+        self.ffn = pack(layer.ffn.weight, layer.ffn.bias)
+        self.ffn_output = pack(layer.ffn_output.weight, layer.ffn_output.bias)
         # oneDNN's names of the two GELUs; other activations run as they are.
         name = attention.config.hidden_act
         tanh = name in ("gelu_new", "gelu_pytorch_tanh")
-        self.activation = ("gelu", [], "tanh" if tanh else "none")
+        self.activation: Fused = ("gelu", [], "tanh" if tanh else "none")
         self.fuses_activation = tanh or name == "gelu"
-
-    @staticmethod
-    def pack(weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()), bias.detach()
 
     def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         attention, shape = self.layer.attention, hidden.shape
@@ -243,19 +262,18 @@ class PackedLayer:
         if key not in self.projections:
             weight, bias = self.layer.attention.fused_qkv()
             rows = slice(*(x * weight.shape[1] for x in key))
-            self.projections[key] = self.pack(weight[rows], bias[rows])
-        return torch.ops.mkldnn._linear_pointwise(flat, *self.projections[key], "none", [], "")
+            self.projections[key] = pack(weight[rows], bias[rows])
+        return packed_linear(flat, self.projections[key])
 
     def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         """The pass after attention: states and contexts (tokens, hidden) -> new states."""
-        linear, layer = torch.ops.mkldnn._linear_pointwise, self.layer
-        attended = layer.attention_norm(linear.binary(context, flat, *self.dense, "add"))
+        layer = self.layer
+        attended = layer.attention_norm(packed_residual(context, self.dense, flat))
         if self.fuses_activation:
-            inner = linear(attended, *self.ffn, *self.activation)
+            inner = packed_linear(attended, self.ffn, self.activation)
         else:
-            inner = layer.activation(linear(attended, *self.ffn, "none", [], ""))
-        output = linear.binary(inner, attended, *self.ffn_output, "add")
-        return layer.full_layer_layer_norm(output)
+            inner = layer.activation(packed_linear(attended, self.ffn))
+        return layer.full_layer_layer_norm(packed_residual(inner, self.ffn_output, attended))
 
 
 class AlbertLayer(nn.Module):
@@ -280,7 +298,7 @@ class AlbertLayer(nn.Module):
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
-        if packs(self, hidden):
+        if packs(self, self.attention.config, self.ffn.weight):
             return self.packed(self.parameters(), lambda: PackedLayer(self))(hidden, mask)
         attended = self.attention(hidden, mask)
         return self.full_layer_layer_norm(self.feed_forward(attended) + attended)
@@ -290,9 +308,16 @@ class AlbertLayer(nn.Module):
         """The layer norm between attention and feed-forward."""
         return self.attention.LayerNorm
 
+    @property
+    def linear_maps(self) -> tuple[nn.Linear, ...]:
+        """All matrix products of a pass but attention's own two."""
+        attention = self.attention
+        projections = (attention.query, attention.key, attention.value, attention.dense)
+        return (*projections, self.ffn, self.ffn_output)
+
     def feed_forward(self, attended: torch.Tensor) -> torch.Tensor:
         """The feed-forward part before its residual connection, (..., hidden)."""
-        return self.ffn_output(self.activation(self.ffn(attended)))
+        return self.ffn_output(self.activation(self.ffn(attended.to(self.ffn.weight.dtype))))
 
 
 class AlbertLayerGroup(GradientCheckpointingLayer):
@@ -321,6 +346,27 @@ class AlbertEncoder(nn.Module):
         )
 
 
+class Pooler(nn.Linear):
+    """tanh of a linear map, (..., hidden) -> (..., size), under HF's name for it."""
+
+    def __init__(self, config: AlbertConfig, size: int) -> None:
+        super().__init__(config.hidden_size, size)
+        self.config = config
+        self.packed = Derived()
+
+    def train(self, mode: bool = True) -> "Pooler":
+        """As nn.Module; weights written behind the version counter's back are packed anew."""
+        self.packed = Derived()
+        return super().train(mode)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        if packs(self, self.config, self.weight):
+            own = (self.weight, self.bias)
+            packed = self.packed(own, lambda: pack(*own))
+            return packed_linear(states, packed, ("tanh", [], ""))
+        return super().forward(states.to(self.weight.dtype)).tanh()
+
+
 class AlbertBackbone(nn.Module):
     """Embeddings, encoder and pooler under HF ALBERT's names; `layer_pass` is one step of depth."""
 
@@ -329,7 +375,7 @@ class AlbertBackbone(nn.Module):
         self.num_layers = config.num_hidden_layers
         self.embeddings = AlbertEmbeddings(config)
         self.encoder = AlbertEncoder(config)
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.pooler = Pooler(config, config.hidden_size)
 
     def embed(
         self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
@@ -348,6 +394,18 @@ class AlbertBackbone(nn.Module):
     ) -> torch.Tensor:
         """State after layer `layer` (0-based) from the state before it, (batch, length, hidden)."""
         return self.encoder.albert_layer_groups[self.group_of(layer)](hidden, mask)
+
+
+def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:
+    """Put the layers' linear maps into `dtype`; states, sums, norms, embeddings and exits stay.
+
+    Nearly all work of a pass is in these maps. Rounding the states as well would carry the error
+    of each pass into the next: it costs as much time and moves more exits (docs/speed.md).
+    """
+    for layer in model.modules():
+        if isinstance(layer, AlbertLayer):
+            for linear in layer.linear_maps:
+                linear.to(dtype)
 
 
 def attention_mask_of(attention_mask: torch.Tensor | None) -> torch.Tensor | None:

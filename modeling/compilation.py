@@ -1,7 +1,8 @@
-"""Regional compilation: the layer pass and the exit, not the loop over depth around them.
+"""Regional compilation: the layer pass and the exit check's tensors, not the loop over depth.
 
-All depths share the compiled code, so compile time does not grow with depth, and lengths are
-dynamic. On a CPU the weights are frozen into the code.
+The exit check's tensors are pooling, classifier and scores; the rule's decision, on a few numbers,
+stays as it is. All depths share the compiled code, so compile time does not grow with depth, and
+lengths are dynamic. On a CPU the weights are frozen into the code.
 """
 
 import logging
@@ -12,6 +13,7 @@ from contextlib import suppress
 import torch
 from torch import nn
 
+from .backbone import attention_mask_of
 from .elbert import ElbertForSequenceClassification
 from .ponder import PonderAlbertClassifier
 
@@ -54,6 +56,17 @@ def compile_for_training(model: EarlyExitModel) -> None:
         group.compile(dynamic=True)
 
 
+def warm_up(model: EarlyExitModel) -> None:
+    """Every layer and exit once for each kind of call: one text without mask, a batch with one."""
+    for shape in ((1, 7), (3, 9)):
+        ids = torch.ones(shape, dtype=torch.long, device=model.device)
+        mask = None if shape[0] == 1 else attention_mask_of(torch.tril(torch.ones_like(ids), 6))
+        hidden, state, rule = model.embed(ids), model.start(shape[0]), model.exit_rule()
+        for layer in range(model.config.num_hidden_layers):
+            hidden = model.layer_pass(hidden, mask, layer)
+            _, _, state = model.check_exit(rule, hidden, mask, layer, state)
+
+
 @torch.inference_mode()
 def compile_for_inference(model: EarlyExitModel) -> bool:
     """Compile the regions of `model` in place; returns whether that worked.
@@ -67,11 +80,7 @@ def compile_for_inference(model: EarlyExitModel) -> bool:
     for region in regions(model):
         region.compile(dynamic=True, options=options)
     try:
-        # Batch size 1 without mask, and batches with one: the two kinds of call.
-        for shape in ((1, 7), (3, 9)):
-            ids = torch.ones(shape, dtype=torch.long, device=model.device)
-            mask = None if shape[0] == 1 else torch.tril(torch.ones_like(ids), 6)
-            model(ids, mask, output_all_exits=True)
+        warm_up(model)
     except Exception as error:  # whatever a compiler's tool chain may raise
         for region in regions(model):
             region._compiled_call_impl = None

@@ -14,7 +14,7 @@ from transformers.utils import ModelOutput
 
 from .backbone import AlbertBackbone, AlbertPreTrainedModel, attention_mask_of
 from .configuration import ElbertConfig, ExitRule
-from .exits import ExitClassifier, decide, empty_history, exit_scores, pool, remember, scan
+from .exits import ExitClassifier, decide, empty_history, pool, remember, scan
 
 
 @dataclass
@@ -112,20 +112,23 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
         run = self.config.num_hidden_layers // count
         return self.albert.encoder.exit_out_layers[min(layer // run, count - 1)]
 
-    def exit_logits(self, pooled: torch.Tensor, layer: int | torch.Tensor) -> torch.Tensor:
-        """Answers (batch, num_labels) from pooled states (batch, hidden) after layer `layer`.
+    def answer(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, layer: int | torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Answers and their scores, (batch, num_labels) float32 each, of the exit after `layer`.
 
-        `layer` is 0-based, one for all or (batch,). Answers are float32 whatever the layers
-        compute in, because thresholds are.
+        hidden (batch, length, hidden); `layer` is 0-based, one for all or (batch,).
         """
+        pooler = self.albert.pooler
         if isinstance(layer, int) or self.config.num_exit_layers == 1:
-            exit_ = self.exit_of(layer if isinstance(layer, int) else 0)
-            return exit_(pooled, self.albert.pooler).float()
-        logits = pooled.new_empty(len(pooled), self.config.num_labels, dtype=torch.float)
+            return self.exit_of(layer if isinstance(layer, int) else 0)(hidden, mask, pooler)
+        logits = hidden.new_empty(len(hidden), self.config.num_labels, dtype=torch.float)
+        scores = torch.empty_like(logits)
         for depth in layer.unique().tolist():
             rows = layer == depth
-            logits[rows] = self.exit_logits(pooled[rows], depth)
-        return logits
+            part = None if mask is None else mask[rows]
+            logits[rows], scores[rows] = self.exit_of(depth)(hidden[rows], part, pooler)
+        return logits, scores
 
     def forward(
         self,
@@ -169,7 +172,8 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
         starts = [i for i, exit_ in enumerate(exits) if i == 0 or exit_ is not exits[i - 1]]
         pieces = torch.stack(pooled).tensor_split(starts[1:])
         answers = [
-            self.exit_logits(piece, start) for piece, start in zip(pieces, starts, strict=True)
+            exits[start].classify(piece, self.albert.pooler)
+            for piece, start in zip(pieces, starts, strict=True)
         ]
         return torch.cat(answers)
 
@@ -217,9 +221,13 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
 
         Returns its logits (batch, num_labels), who exits (batch,) bool, and the new state.
         """
-        logits = self.exit_logits(pool(hidden, mask, self.config.pooler_input), layer)
-        history = remember(state["history"].transpose(0, 1), exit_scores(logits))
-        done = decide(rule, history) | (layer == self.config.num_hidden_layers - 1)
+        logits, scores = self.answer(hidden, mask, layer)
+        history = remember(state["history"].transpose(0, 1), scores)
+        # Layers that nobody has reached are cut off, where that is known without asking the device.
+        done = decide(rule, history[: layer + 1] if isinstance(layer, int) else history)
+        last = layer == self.config.num_hidden_layers - 1
+        if last is not False:
+            done = done | last
         return logits, done, {"history": history.transpose(0, 1)}
 
     def early_exit(
@@ -237,13 +245,15 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
         for layer in range(self.config.num_hidden_layers):
             hidden = self.layer_pass(hidden, mask, layer)
             logits, done, state = self.check_exit(rule, hidden, mask, layer, state)
-            answers[rows] = logits  # the last write, at the exit layer, stays
-            exit_layer[rows] = layer + 1
-            if done.all():
+            leaves = done.tolist()  # the step's one wait for the device
+            if not any(leaves):
+                continue
+            answers[rows[done]] = logits[done]
+            exit_layer[rows[done]] = layer + 1
+            if all(leaves):
                 break
-            if done.any():
-                keep = ~done
-                hidden, rows = hidden[keep], rows[keep]
-                mask = None if mask is None else mask[keep]
-                state = {name: tensor[keep] for name, tensor in state.items()}
+            keep = ~done
+            hidden, rows = hidden[keep], rows[keep]
+            mask = None if mask is None else mask[keep]
+            state = {name: tensor[keep] for name, tensor in state.items()}
         return answers, exit_layer

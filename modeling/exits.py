@@ -10,10 +10,12 @@ Sources: ELBERT (Xie et al., 2021) for bias_1/2/3; DeeBERT (Xin et al., 2020) fo
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
+from .backbone import Pooler
 from .configuration import ElbertConfig, ExitRule
 
 
@@ -43,12 +45,13 @@ def masked_mean(hidden: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor
 
 
 class ExitClassifier(nn.Module):
-    """An exit: pooler, tanh, then one or two linear layers, under the published names."""
+    """An exit: pooler, then one or two linear layers, under the published names."""
 
     def __init__(self, config: ElbertConfig) -> None:
         super().__init__()
+        self.config = config
         if not config.use_out_pooler:
-            self.pooler = nn.Linear(config.hidden_size, config.fc_size1)
+            self.pooler = Pooler(config, config.fc_size1)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         if config.use_fc2:
             self.classifier1 = nn.Linear(config.fc_size1, config.fc_size2)
@@ -56,18 +59,28 @@ class ExitClassifier(nn.Module):
         else:
             self.classifier = nn.Linear(config.fc_size1, config.num_labels)
 
-    def forward(self, pooled: torch.Tensor, shared_pooler: nn.Linear) -> torch.Tensor:
-        """(..., hidden) -> logits (..., num_labels)."""
-        pooler = getattr(self, "pooler", shared_pooler)
-        features = self.dropout(torch.tanh(pooler(pooled)))
+    def forward(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, shared_pooler: Pooler
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """All tensors of an exit check: (batch, length, hidden) -> its answers and their scores.
+
+        Both are (batch, num_labels) float32. This is what `compilation.py` compiles.
+        """
+        logits = self.classify(pool(hidden, mask, self.config.pooler_input), shared_pooler)
+        return logits, exit_scores(logits)
+
+    def classify(self, pooled: torch.Tensor, shared_pooler: Pooler) -> torch.Tensor:
+        """(..., hidden) -> logits (..., num_labels), float32 as the thresholds are."""
+        features = getattr(self, "pooler", shared_pooler)(pooled)
+        if self.training:  # a call that does nothing is 3% of a check
+            features = self.dropout(features)
         if hasattr(self, "classifier"):
-            return self.classifier(features)
-        return self.classifier2(torch.tanh(self.classifier1(features)))
+            return self.classifier(features).float()
+        return self.classifier2(self.classifier1(features).tanh()).float()
 
 
 def exit_scores(logits: torch.Tensor) -> torch.Tensor:
     """What a rule reads: class probabilities, or the predicted value itself for regression."""
-    logits = logits.float()
     return logits.softmax(-1) if logits.shape[-1] > 1 else logits
 
 
@@ -169,7 +182,19 @@ def sure(rule: ExitRule, newest: torch.Tensor) -> torch.Tensor:
     return normalised_entropy(newest) < rule.exit_thres
 
 
-WINDOWS = {"bias_1": same_leader, "bias_2": rising_leader, "bias_3": steady_leader}
+WINDOWS = {
+    "bias_1": same_leader,
+    "bias_2": rising_leader,
+    "bias_3": steady_leader,
+    "patience": patient,
+}
+
+
+def window_of(rule: ExitRule, classes: int) -> Callable | None:
+    """What the rule asks of several layers together, None if it looks at the newest alone."""
+    if classes == 1 and rule.thres_name.startswith("bias"):
+        return steady_value
+    return WINDOWS.get(rule.thres_name)
 
 
 def decide(rule: ExitRule, history: torch.Tensor) -> torch.Tensor:
@@ -177,18 +202,22 @@ def decide(rule: ExitRule, history: torch.Tensor) -> torch.Tensor:
 
     Args:
         rule: settings; a number of shape (settings, 1) decides all settings at once.
-        history: (layers, batch, classes) scores, most recent first, NaN where not reached.
+        history: (layers, batch, classes) scores, most recent first. Layers not reached are NaN,
+            or left out if nobody has reached them.
 
     Returns:
         bool, (batch,), or (settings, batch).
     """
-    if rule.thres_name == "patience":
-        return patient(rule, history)
-    fires = sure(rule, history[0])
-    if rule.thres_name in WINDOWS:
-        window = steady_value if history.shape[-1] == 1 else WINDOWS[rule.thres_name]
-        fires = fires | window(rule, history)
-    return fires
+    by_window = window_of(rule, history.shape[-1])
+    fires = None if rule.thres_name == "patience" else sure(rule, history[0])
+    if by_window is None:
+        return fires
+    if isinstance(rule.cnt_thres, int):
+        if len(history) < rule.cnt_thres:  # nobody's window is full
+            return history.new_zeros(history.shape[1], dtype=torch.bool) if fires is None else fires
+        history = history[: rule.cnt_thres + 1]  # patience compares with one layer more
+    holds = by_window(rule, history)
+    return holds if fires is None else fires | holds
 
 
 def scan(rule: ExitRule, all_logits: torch.Tensor) -> torch.Tensor:

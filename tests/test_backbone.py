@@ -5,7 +5,7 @@ import torch
 import transformers
 
 from modeling import ElbertForSequenceClassification
-from modeling.backbone import attention_mask_of
+from modeling.backbone import Pooler, attention_mask_of, cast_layers
 
 from .conftest import TINY, random_ids, tiny_config, tiny_model
 
@@ -121,3 +121,50 @@ def test_a_model_made_in_inference_mode_runs():
     with torch.inference_mode():
         answers = tiny_model()(random_ids(2, 6)).logits
     torch.testing.assert_close(answers, expected, atol=1e-6, rtol=0)
+
+
+def test_the_pooler_is_the_tanh_of_a_linear_map_packed_or_not():
+    pooler, states = Pooler(tiny_config(), 12).eval(), torch.randn(3, 5, 32)
+    expected = torch.tanh(states @ pooler.weight.T + pooler.bias)
+    torch.testing.assert_close(pooler(states), expected, atol=1e-6, rtol=0)
+    with torch.inference_mode():
+        torch.testing.assert_close(pooler(states), expected, atol=1e-6, rtol=0)
+
+
+def test_cast_layers_are_half_precision_products_between_float32_states():
+    """Against float32 with the same weights rounded: what is left is the products' rounding."""
+    model, rounded = tiny_model(), tiny_model()
+    cast_layers(model, torch.bfloat16)
+    layer = rounded.albert.encoder.albert_layer_groups[0].albert_layers[0]
+    cast = {name for name, p in model.named_parameters() if p.dtype == torch.bfloat16}
+    names = ("attention.query", "attention.key", "attention.value", "attention.dense")
+    prefix = "albert.encoder.albert_layer_groups.0.albert_layers.0."
+    maps = [prefix + name for name in (*names, "ffn", "ffn_output")]
+    assert cast == {f"{name}.{part}" for name in maps for part in ("weight", "bias")}
+    for linear in layer.linear_maps:
+        for parameter in linear.parameters():
+            parameter.data = parameter.data.bfloat16().float()
+    ids = random_ids(3, 9)
+    for context in (torch.inference_mode, torch.enable_grad):  # packed, and not
+        with context():
+            states, expected = (
+                [model_.embed(ids), model_.layer_pass(model_.embed(ids), None, 0)]
+                for model_ in (model, rounded)
+            )
+        assert [state.dtype for state in states] == [torch.float32] * 2
+        assert torch.equal(states[0], expected[0])
+        torch.testing.assert_close(states[1], expected[1], atol=0.05, rtol=0)
+        assert not torch.equal(states[1], expected[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_cast_layers_answer_alike_alone_and_in_a_batch(dtype):
+    model = tiny_model(pooler_input="cls-mean")
+    cast_layers(model, dtype)
+    ids = random_ids(4, 9)
+    mask = torch.tensor([9, 5, 2, 7])[:, None].gt(torch.arange(9)).long()
+    with torch.inference_mode():
+        together = model(ids, mask, output_all_exits=True).all_logits
+        for row, length in enumerate((9, 5, 2, 7)):
+            alone = model(ids[row : row + 1, :length], output_all_exits=True).all_logits
+            torch.testing.assert_close(together[:, row], alone[:, 0], atol=0.1, rtol=0)

@@ -1,14 +1,22 @@
-"""Compiled inference against eager mode."""
+"""Compiled and half-precision inference against float32 in eager mode."""
 
 import logging
+from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
+from evaluation import load_trained, run_early_exit
+from features import encode
+from glue_tasks import get_task, read_examples
 from modeling import compilation
+from modeling.backbone import cast_layers
 from modeling.configuration import RULES
 
 from .conftest import random_ids, tiny_model
+
+ROOT = Path(__file__).parent.parent
 
 
 def answers(model, batches):
@@ -32,6 +40,30 @@ def test_compiled_answers_are_the_eager_ones_for_every_rule_and_length():
         for got, eager in zip(answers(model, batches), expected[rule], strict=True):
             assert torch.equal(got.exit_layer, eager.exit_layer)
             torch.testing.assert_close(got.logits, eager.logits, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_compile_time_does_not_grow_with_depth():
+    """The number of compiled graphs is the same for any number of layers."""
+    graphs = []
+    for layers in (2, 9):
+        torch.compiler.reset()
+        counters.clear()
+        assert compilation.compile_for_inference(tiny_model(num_hidden_layers=layers))
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[1] > 0
+
+
+def test_all_tensors_of_an_exit_check_are_in_one_compiled_region():
+    model = tiny_model(pooler_input="cls-mean")
+    (exit_,) = (x for x in compilation.regions(model) if hasattr(x, "classifier"))
+    hidden, mask = torch.randn(2, 5, 32), torch.ones(2, 1, 1, 5, dtype=torch.bool)
+    with torch.inference_mode():
+        explained = torch._dynamo.explain(exit_)(hidden, mask, model.albert.pooler)
+    assert (explained.graph_count, explained.graph_break_count) == (1, 0)
+    called = " ".join(str(node.target) for node in explained.graphs[0].graph.nodes)
+    for part in ("sum", "tanh", "linear", "softmax"):  # pooling, pooler, classifier, scores
+        assert part in called
 
 
 def test_without_a_compiler_there_is_one_warning_and_eager_mode(monkeypatch, caplog):
@@ -63,3 +95,19 @@ def test_auto_compiles_only_when_the_examples_repay_it(monkeypatch):
     monkeypatch.setitem(compilation.SAVED_SHARE, "cpu", 0.4)
     assert compilation.repays(model, examples=10**9, length=20)
     assert not compilation.repays(model, examples=450, length=20)
+
+
+@pytest.mark.slow
+def test_bf16_takes_the_exits_of_fp32_on_the_trained_sample():
+    """On the model that `make demo` leaves behind."""
+    trained = ROOT / "out" / "demo" / "RTE"
+    if not (trained / "model.safetensors").exists():
+        pytest.skip("needs the trained sample: run `make demo` first")
+    task = get_task("rte")
+    model, tokenizer = load_trained(trained, task, torch.device("cpu"))
+    examples = read_examples(task, ROOT / "configs" / "sample" / "RTE", "dev")
+    features = encode(examples, tokenizer, 128)
+    expected = run_early_exit(model, features, 1, tokenizer.pad_token_id).exit_layer
+    cast_layers(model, torch.bfloat16)
+    exits = run_early_exit(model, features, 1, tokenizer.pad_token_id).exit_layer
+    assert (exits == expected).float().mean() >= 0.99

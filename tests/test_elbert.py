@@ -1,6 +1,7 @@
 """ELBERT's contract: losses, early exit, and independence of the batch."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification
 
 from modeling import ElbertConfig, ElbertForSequenceClassification
+from modeling.compilation import compile_for_training
 from modeling.configuration import POOLER_INPUTS, RULES
 from modeling.elbert import joint_loss
 
@@ -252,3 +254,54 @@ def test_a_plain_albert_config_gets_the_published_defaults():
         "fc_size1": config.hidden_size,
     }
     assert {name: getattr(config, name) for name in expected} == expected
+
+
+def training_step(model, context=nullcontext) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Loss and gradients of one step."""
+    with context():
+        loss = model.train()(random_ids(4, 7), labels=torch.tensor([0, 1, 1, 0])).loss
+    loss.backward()
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("exits", [1, 2, 4])
+def test_training_applies_each_exit_to_all_its_layers_at_once(exits):
+    model, shapes = tiny_model(num_exit_layers=exits), []
+    heads = [model.exit_of(layer).classifier for layer in range(4)]
+    for head in dict.fromkeys(heads):
+        head.register_forward_hook(lambda _, inputs, __: shapes.append(tuple(inputs[0].shape)))
+    training_step(model)
+    assert shapes == [(4 // exits, 4, 32)] * exits
+
+
+@pytest.mark.parametrize("shape", [{}, {"num_hidden_groups": 2, "inner_group_num": 2}])
+def test_gradient_checkpointing_recomputes_passes_and_changes_no_gradient(shape):
+    model, other = (tiny_model(classifier_dropout_prob=0.0, **shape) for _ in range(2))
+    other.activation_checkpointing_enable()
+    passes = []
+    group = other.albert.encoder.albert_layer_groups[0].albert_layers[0]
+    group.ffn.register_forward_hook(lambda *_: passes.append(1))
+    expected, got = training_step(model), training_step(other)
+    assert len(passes) == 2 * 4 // shape.get("num_hidden_groups", 1)  # once again on the way back
+    torch.testing.assert_close(got, expected)
+
+
+def test_bf16_autocast_trains_float32_weights():
+    model, other = (tiny_model(classifier_dropout_prob=0.0) for _ in range(2))
+    loss, gradients = training_step(model)
+    with_autocast = training_step(other, lambda: torch.autocast("cpu", torch.bfloat16))
+    assert with_autocast[0].item() == pytest.approx(loss.item(), rel=0.05)
+    for name, gradient in with_autocast[1].items():
+        assert gradient.dtype == torch.float32
+        if name.endswith("key.bias"):
+            continue  # softmax does not see it: its gradient is rounding alone
+        similarity = torch.cosine_similarity(gradient.flatten(), gradients[name].flatten(), dim=0)
+        assert similarity > 0.98, name
+
+
+@pytest.mark.slow
+def test_compiled_training_has_the_loss_and_gradients_of_eager_mode():
+    model, other = (tiny_model(classifier_dropout_prob=0.0) for _ in range(2))
+    compile_for_training(other)
+    expected, got = training_step(model), training_step(other)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)

@@ -356,6 +356,15 @@ def test_step_by_step_is_the_scan(data, all_logits):
     assert scan(rule, all_logits).tolist() == exit_layer
 
 
+@given(data=st.data(), all_logits=answers)
+def test_layers_left_out_decide_as_layers_not_reached(data, all_logits):
+    rule = data.draw(settings_for(len(all_logits)))
+    history = empty_history(*all_logits.shape)
+    for reached, scores in enumerate(exit_scores(all_logits), start=1):
+        history = remember(history, scores)
+        assert torch.equal(decide(rule, history[:reached]), decide(rule, history))
+
+
 @given(data=st.data(), seed=st.integers(0, 50), classes=st.integers(1, 3))
 def test_inference_exits_where_a_scan_of_its_recorded_answers_does(data, seed, classes):
     model = tiny_model(seed, num_labels=classes)

@@ -110,6 +110,45 @@ def test_the_batch_size_changes_no_answer(trained, albert_dir, rte, script):
         assert reports[0][key] == reports[1][key]
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_half_precision_says_how_many_exits_are_those_of_fp32(
+    trained, albert_dir, rte, script, dtype
+):
+    edit_json(trained / "config.json", exit_thres=0.99, thres_name="entropy")
+    common = flags(albert_dir, rte, trained, "RTE", "--do_eval")
+    script(run_glue.main, *common)
+    expected = json.loads((trained / "eval_results.json").read_text())
+    assert (expected["dtype"], expected["same_exit_layer_as_fp32"]) == ("fp32", 1.0)
+    outcome = script(run_glue.main, *common, "--dtype", dtype)
+    assert outcome.status == 0, outcome.err
+    report = json.loads((trained / "eval_results.json").read_text())
+    same = report["same_exit_layer_as_fp32"]
+    assert report["dtype"] == dtype
+    assert f"exit layers as in fp32 = {same:.4f}" in outcome.out
+    pairs = zip(report["exits_per_layer"], expected["exits_per_layer"], strict=True)
+    moved = sum(abs(a - b) for a, b in pairs) / 2
+    assert moved <= round(10 * (1 - same)) <= 2  # of 10 examples
+
+
+def test_auto_does_what_eager_mode_does_at_batch_size_one(
+    trained, albert_dir, rte, script, monkeypatch
+):
+    def no_compiler(*_, **__):
+        raise AssertionError("--compile auto on a CPU compiles nothing")
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    monkeypatch.setattr(torch.nn.Module, "compile", no_compiler)
+    reports = []
+    for mode in ("off", "auto"):
+        common = flags(albert_dir, rte, trained, "RTE", "--do_eval", "--compile", mode)
+        assert script(run_glue.main, *common).status == 0
+        report = json.loads((trained / "eval_results.json").read_text())
+        del report["latency_ms"]
+        reports.append(report)
+    assert reports[0] == reports[1]
+    assert not reports[1]["compiled"]
+
+
 def test_exit_config_overrides_at_evaluation(trained, albert_dir, rte, script):
     (trained / "exit_config.json").write_text('{"thres_name": "entropy", "exit_thres": 0.0}')
     common = flags(albert_dir, rte, trained, "RTE", "--do_eval")
@@ -121,6 +160,16 @@ def test_exit_config_overrides_at_evaluation(trained, albert_dir, rte, script):
     outcome = script(run_glue.main, *common)
     assert outcome.status == 2
     assert "exit_config.json: exit_thres = 2" in outcome.err
+
+
+def test_mixed_precision_with_checkpointing_trains_float32_weights(
+    albert_dir, rte, tmp_path, script
+):
+    common = flags(albert_dir, rte, tmp_path / "out", "RTE", "--do_train")
+    outcome = script(run_glue.main, *common, "--bf16", "--gradient_checkpointing")
+    assert outcome.status == 0, outcome.err
+    weights = load_file(tmp_path / "out/model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
 def test_training_is_a_function_of_the_seed(albert_dir, rte, tmp_path, script):
