@@ -5,8 +5,10 @@
 
 No trained weights are needed: exits are forced, so that a computation cost c is exact, while the
 exit checks are computed as ever. All contenders of a case run in turn, round after round; a row
-gives the median time, the median of the rounds' ratios and their spread (lowest to highest). Its
-share is that of the rate that this machine's matrix products reach on the layer's own shapes.
+gives the median time of a text, the median of the rounds' ratios and their spread (lowest to
+highest). Slow contenders get fewer texts, of the same lengths, so that the table ends in time: the
+column says how many. The share is that of the rate that this machine's matrix products reach on
+the layer's own shapes. With a CUDA device, everything runs there.
 """
 
 import argparse
@@ -22,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -31,11 +34,13 @@ from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertForSequenceClassification
 
 from modeling import ElbertConfig, ElbertForSequenceClassification
+from modeling.backbone import cast_layers
 from modeling.compilation import compile_for_inference
 from modeling.depth_batching import DepthBatcher
 from modeling.flops import early_exit_flops
 from training import make_optimizer
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BASE = {
     "hidden_size": 768,
     "num_attention_heads": 12,
@@ -85,16 +90,28 @@ class ForcedExits(ElbertForSequenceClassification):
 
 
 def hf_model() -> AlbertForSequenceClassification:
-    return AlbertForSequenceClassification(AlbertConfig(**BASE)).eval()
+    return AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE)
 
 
 def our_model(dtype: torch.dtype = torch.float32) -> ForcedExits:
-    return ForcedExits(ElbertConfig(**BASE)).eval().to(dtype).force(1.0)
+    model = ForcedExits(ElbertConfig(**BASE)).eval().to(DEVICE).force(1.0)
+    if dtype != torch.float32:
+        cast_layers(model, dtype)
+    return model
 
 
 def ids_of(lengths: Sequence[int]) -> list[list[int]]:
     draw = random.Random(0)
     return [[draw.randrange(5, 30000) for _ in range(length)] for length in lengths]
+
+
+def texts_of(task: str, count: int) -> list[list[int]]:
+    """`count` texts, a multiple of 8, whose lengths spread as the task's, in random order."""
+    lengths = LENGTHS[task]
+    lengths = lengths * (count // 64) if count >= 64 else lengths[64 // count // 2 :: 64 // count]
+    texts = ids_of(lengths)
+    random.Random(1).shuffle(texts)
+    return texts
 
 
 def padded(texts: list[list[int]], width: int | None = None) -> dict[str, torch.Tensor]:
@@ -104,23 +121,23 @@ def padded(texts: list[list[int]], width: int | None = None) -> dict[str, torch.
     for i, text in enumerate(texts):
         ids[i, : len(text)] = torch.tensor(text)
         mask[i, : len(text)] = 1
-    return {"input_ids": ids, "attention_mask": mask}
+    return {"input_ids": ids.to(DEVICE), "attention_mask": mask.to(DEVICE)}
 
 
 @torch.inference_mode()
-def run_hf(model, texts: list[list[int]], batch: int, width: int | None) -> None:
+def run_hf(model, batch: int, width: int | None, texts: list[list[int]]) -> None:
     """HF's model over the texts, `batch` at a time, padded to `width` or to the longest."""
     for start in range(0, len(texts), batch):
         model(**padded(texts[start : start + batch], width)).logits.argmax(-1).tolist()
 
 
 @torch.inference_mode()
-def run_ours(model: ForcedExits, texts: list[list[int]], batch: int, cost: float) -> None:
+def run_ours(model: ForcedExits, batch: int, cost: float, texts: list[list[int]]) -> None:
     """Early exit over the texts: one by one, or `batch` slots."""
     model.force(cost)
     if batch == 1:
         for text in texts:
-            model(torch.tensor([text])).logits.argmax(-1).tolist()
+            model(torch.tensor([text], device=DEVICE)).logits.argmax(-1).tolist()
         return
     batcher = DepthBatcher(model, slots=batch)
     batcher.submit((text, [0] * len(text)) for text in texts)
@@ -128,34 +145,54 @@ def run_ours(model: ForcedExits, texts: list[list[int]], batch: int, cost: float
         pass
 
 
-def flops_of(model: ForcedExits, texts: list[list[int]], cost: float) -> int:
-    exits = itertools.islice(itertools.cycle(FORCED[cost]), len(texts))
-    pairs = zip(texts, exits, strict=True)
-    return sum(early_exit_flops(model.config, len(text), layer) for text, layer in pairs)
+class Contender(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    run: Callable[[list[list[int]]], None]
+    texts: list[list[int]]
+    cost: float = 1.0
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations a text needs: without padding, with the exits' own."""
+        exits = itertools.cycle(FORCED[self.cost])
+        config = ElbertConfig(**BASE)
+        pairs = zip(self.texts, exits, strict=False)
+        total = sum(early_exit_flops(config, len(text), layer) for text, layer in pairs)
+        return total / len(self.texts)
 
 
-Contender = tuple[str, Callable[[], None], int]  # name, what to run, useful FLOPs
+Times = dict[str, list[float]]  # of each contender, seconds a text in every round
 
 
-def compare(case: str, contenders: list[Contender], rounds: int, rate: dict[str, float]) -> None:
+def compare(case: str, contenders: list[Contender], args: argparse.Namespace) -> Times:
     """Run the contenders in turn and print a row for each, as a ratio to the first."""
-    times = {name: [] for name, _, _ in contenders}
-    for i in range(rounds + 1):
-        for name, run, _ in contenders:
+    times: Times = {contender.name: [] for contender in contenders}
+    for contender in contenders:
+        contender.run(contender.texts[:2])  # packs weights, warms caches
+    for _ in range(args.rounds):
+        for name, run, texts, _ in contenders:
             start = time.perf_counter()
-            run()
-            if i:  # the first round packs weights and warms caches
-                times[name].append(time.perf_counter() - start)
-    base = times[contenders[0][0]]
-    for name, _, flops in contenders:
-        ratios = sorted(b / t for b, t in zip(base, times[name], strict=True))
-        median = statistics.median(times[name])
-        share = flops / median / rate["bf16" if "bf16" in name else "fp32"]
+            run(texts)
+            times[name].append((time.perf_counter() - start) / len(texts))
+    base = times[contenders[0].name]
+    for contender in contenders:
+        seconds = times[contender.name]
+        rate = args.rate["bf16" if "bf16" in contender.name else "fp32"]
+        median = statistics.median(seconds)
         print(
-            f"| {case} | {name} | {median * 1e3:.1f} | {statistics.median(ratios):.2f} "
-            f"| {ratios[0]:.2f}–{ratios[-1]:.2f} | {share:.0%} |",
+            f"| {case} | {contender.name} | {len(contender.texts)} | {median * 1e3:.2f} "
+            f"| {spread_of(base, seconds)} | {contender.flops / median / rate:.0%} |",
             flush=True,
         )
+    return times
+
+
+def spread_of(base: list[float], seconds: list[float]) -> str:
+    """ "median | lowest–highest" of how many times as fast as `base`, round by round."""
+    ratios = sorted(b / t for b, t in zip(base, seconds, strict=True))
+    return f"{statistics.median(ratios):.2f} | {ratios[0]:.2f}–{ratios[-1]:.2f}"
 
 
 def matmul_rate(dtype: torch.dtype, rows: int = 128) -> float:
@@ -163,8 +200,9 @@ def matmul_rate(dtype: torch.dtype, rows: int = 128) -> float:
     shapes = [(768, 2304), (768, 768), (768, 3072), (3072, 768)]
     products = []
     for inner, outer in shapes:
-        x, weight = torch.randn(rows, inner).to(dtype), torch.randn(outer, inner).to(dtype)
-        if torch.backends.mkldnn.is_available():
+        x = torch.randn(rows, inner, device=DEVICE).to(dtype)
+        weight = torch.randn(outer, inner, device=DEVICE).to(dtype)
+        if DEVICE.type == "cpu" and torch.backends.mkldnn.is_available():
             packed = torch.ops.mkldnn._reorder_linear_weight(weight)
             rest = (None, "none", [], "")
             products.append(partial(torch.ops.mkldnn._linear_pointwise, x, packed, *rest))
@@ -175,103 +213,121 @@ def matmul_rate(dtype: torch.dtype, rows: int = 128) -> float:
         for _ in range(30):
             start = time.perf_counter()
             for product in products:
-                product()
+                outcome = product()
+            outcome[0, 0].item()  # waits for the device
             times.append(time.perf_counter() - start)
     return sum(2 * rows * i * o for i, o in shapes) / statistics.median(times)
 
 
-def fixed_length_cases(args: argparse.Namespace, models: dict, rate: dict[str, float]) -> None:
+def fixed_length_cases(args: argparse.Namespace, models: dict) -> dict[tuple[int, int], Times]:
+    times = {}
     for batch, length in itertools.product(args.batches, args.lengths):
-        # More texts than slots, so that admissions are part of what is timed.
-        texts = ids_of([length] * (6 if batch == 1 else batch * 2))
-        full = flops_of(models["fp32"], texts, 1.0)
-        rows = [("HF eager", partial(run_hf, models["hf"], texts, batch, None), full)]
+        # With exits, more texts than slots: admissions are part of what is timed.
+        some = ids_of([length] * max(3, batch))
+        many = ids_of([length] * max(6, 2 * batch))
+        rows = [Contender("HF eager", partial(run_hf, models["hf"], batch, None), some)]
         if length < 128:
-            padded_run = partial(run_hf, models["hf"], texts, batch, 128)
-            rows.append(("HF eager, padded to 128", padded_run, full))
+            run = partial(run_hf, models["hf"], batch, 128)
+            rows.append(Contender("HF eager, padded to 128", run, some))
         if "hf_compiled" in models:
-            rows.append(
-                ("HF compiled", partial(run_hf, models["hf_compiled"], texts, batch, None), full)
-            )
-        variants = [("", "fp32", 1.0), (" compiled", "compiled", 1.0), (" bf16", "bf16", 1.0)]
-        variants += [(f" c = {c}", "fp32", c) for c in (0.75, 0.5, 0.25)]
-        for suffix, kind, cost in variants:
+            run = partial(run_hf, models["hf_compiled"], batch, None)
+            rows.append(Contender("HF compiled", run, some))
+        for suffix, kind in (("", "fp32"), (" compiled", "compiled"), (" bf16", "bf16")):
             if kind in models:
-                run = partial(run_ours, models[kind], texts, batch, cost)
-                rows.append((f"ours{suffix}", run, flops_of(models["fp32"], texts, cost)))
-        compare(f"batch {batch}, length {length}", rows, args.rounds, rate)
+                run = partial(run_ours, models[kind], batch, 1.0)
+                rows.append(Contender(f"ours{suffix}", run, some))
+        for cost in (0.75, 0.5, 0.25):
+            run = partial(run_ours, models["fp32"], batch, cost)
+            rows.append(Contender(f"ours c = {cost}", run, many, cost))
+        times[batch, length] = compare(f"batch {batch}, length {length}", rows, args)
+    return times
 
 
-def pipeline_cases(args: argparse.Namespace, models: dict, rate: dict[str, float]) -> None:
-    """Texts of a task's lengths from ids to answers, each way over the same texts."""
-    for task, lengths in LENGTHS.items():
-        # Several times the slots, so that they are full most of the time.
-        texts = ids_of(lengths[::4] if args.quick else lengths * 2)
-        random.Random(1).shuffle(texts)
-        full = flops_of(models["fp32"], texts, 1.0)
+def pipeline_cases(args: argparse.Namespace, models: dict) -> dict[str, Times]:
+    """From ids to answers, texts of a task's lengths in random order.
+
+    The slots' queue is long enough to be full most of the time; HF's way takes as long for every
+    text, so a few tell.
+    """
+    times = {}
+    for task in LENGTHS:
+        few, queue = texts_of(task, 8), texts_of(task, 64 if args.quick else 192)
         hf = models["hf"]
-        rows = [("HF eager, batch 1, padded to 128", partial(run_hf, hf, texts, 1, 128), full)]
+        rows = [Contender("HF eager, batch 1, padded to 128", partial(run_hf, hf, 1, 128), few)]
         if not args.quick:
-            rows.append(
-                (
-                    "HF eager, batch 32, padded to longest",
-                    partial(run_hf, hf, texts, 32, None),
-                    full,
-                )
-            )
-        for kind, cost in itertools.product(("fp32", "bf16"), (1.0, 0.5, 0.25)):
-            for batch in (1, 32):
-                run = partial(run_ours, models[kind], texts, batch, cost)
-                name = f"ours {kind} c = {cost}, " + ("batch 1" if batch == 1 else "32 slots")
-                rows.append((name, run, flops_of(models["fp32"], texts, cost)))
-        compare(f"{task} lengths", rows, min(args.rounds, 3), rate)
-
-
-def exit_check_case(models: dict, rounds: int) -> None:
-    """Time of one exit check as a share of a layer pass, batch 1."""
-    for length in (32, 64, 128):
-        model = models["fp32"]
-        hidden = torch.randn(1, length, BASE["hidden_size"])
-        passes, checks = [], []
-        with torch.inference_mode():
-            state, rule = model.start(1), model.exit_rule()
-            for _ in range(rounds * 20):
-                start = time.perf_counter()
-                model.layer_pass(hidden, None, 0)
-                middle = time.perf_counter()
-                ElbertForSequenceClassification.check_exit(model, rule, hidden, None, 0, state)
-                passes.append(middle - start)
-                checks.append(time.perf_counter() - middle)
-        share = statistics.median(checks) / statistics.median(passes)
-        print(
-            f"Exit check, length {length}: {statistics.median(checks) * 1e6:.0f} µs, "
-            f"{share:.1%} of a layer pass."
-        )
+            run = partial(run_hf, hf, 32, None)
+            rows.append(Contender("HF eager, batch 32, padded to longest", run, queue[:32]))
+        costs = (0.5,) if args.quick else (1.0, 0.5, 0.25)
+        for kind, cost, batch in itertools.product(("fp32", "bf16"), costs, (1, 32)):
+            if batch == 1 and args.quick:
+                continue
+            name = f"ours {kind} c = {cost}, " + ("batch 1" if batch == 1 else "32 slots")
+            texts = texts_of(task, 16) if batch == 1 else queue
+            rows.append(Contender(name, partial(run_ours, models[kind], batch, cost), texts, cost))
+        times[task] = compare(f"{task} lengths", rows, args)
+    return times
 
 
 def training_case(args: argparse.Namespace) -> None:
     """A step on 32 texts of RTE's lengths: HF fp32 padded to 128, ours bf16 with all exits."""
-    lengths = LENGTHS["RTE"][::2]
-    texts, labels = ids_of(lengths), torch.tensor([0, 1] * 16)
-    hf, ours = hf_model().train(), ElbertForSequenceClassification(ElbertConfig(**BASE)).train()
+    hf = hf_model().train()
+    ours = ElbertForSequenceClassification(ElbertConfig(**BASE)).to(DEVICE).train()
     hf_optimizer = torch.optim.AdamW(hf.parameters(), lr=3e-5)
     our_optimizer = make_optimizer(ours, 3e-5, 0.0, 1e-8)
 
-    def hf_step() -> None:
-        hf(**padded(texts, 128), labels=labels).loss.backward()
-        hf_optimizer.step()
-        hf_optimizer.zero_grad()
-
-    def our_step() -> None:
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = ours(**padded(texts), labels=labels).loss
+    def step(model, optimizer, width: int | None, bf16: bool, texts: list[list[int]]) -> None:
+        labels = torch.arange(len(texts), device=DEVICE) % 2
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=bf16):
+            loss = model(**padded(texts, width), labels=labels).loss
         loss.backward()
-        our_optimizer.step()
-        our_optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
 
-    flops = 3 * sum(early_exit_flops(ours.config, length, 12) for length in lengths)
-    rows = [("HF fp32, padded to 128", hf_step, flops), ("ours bf16, 12 exits", our_step, flops)]
-    compare("training step, batch 32, RTE lengths", rows, args.rounds, args.rate)
+    texts = texts_of("RTE", 32)
+    rows = [
+        Contender("HF fp32, padded to 128", partial(step, hf, hf_optimizer, 128, False), texts),
+        Contender("ours bf16, 12 exits", partial(step, ours, our_optimizer, None, True), texts),
+    ]
+    compare("training step, batch 32, RTE lengths (share: × 3)", rows, args)
+
+
+def exit_check_case(models: dict, rounds: int) -> None:
+    """Time of one exit check, with its decision at hand, as a share of a layer pass; batch 1."""
+    model = models["fp32"]
+    for length in (32, 64, 128):
+        hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
+        passes, checks = [], []
+        with torch.inference_mode():
+            rule, state = model.exit_rule(), {}
+            for layer in list(range(BASE["num_hidden_layers"])) * rounds * 4:
+                state = model.start(1) if layer == 0 else state
+                start = time.perf_counter()
+                out = model.layer_pass(hidden, None, layer)
+                out[0, 0, 0].item()  # waits for the device
+                middle = time.perf_counter()
+                _, done, state = ElbertForSequenceClassification.check_exit(
+                    model, rule, out, None, layer, state
+                )
+                done.tolist()
+                passes.append(middle - start)
+                checks.append(time.perf_counter() - middle)
+        share = statistics.median(checks) / statistics.median(passes)
+        print(
+            f"- Exit check, length {length}: {statistics.median(checks) * 1e6:.0f} µs, "
+            f"{share:.1%} of a layer pass."
+        )
+
+
+def cost_ratios(name: str, times: Times, full: str, by_cost: dict[float, str]) -> None:
+    """How our own time falls with the computation cost."""
+    for cost, contender in by_cost.items():
+        ratios = [t / f for t, f in zip(times[contender], times[full], strict=True)]
+        ratio = statistics.median(ratios)
+        print(
+            f"- {name}: time at c = {cost} over full depth {ratio:.3f} = {ratio / cost:.2f} · c; "
+            f"throughput {cost / ratio:.2f} / c."
+        )
 
 
 def compile_case() -> None:
@@ -295,7 +351,7 @@ def compile_case() -> None:
             ).stdout.strip()
             for _ in range(2)
         ]
-    print(f"Compilation: {seconds[0]} s the first time, {seconds[1]} s from the cache.")
+    print(f"- Compilation: {seconds[0]} s the first time, {seconds[1]} s from the cache.")
 
 
 def parse_args() -> argparse.Namespace:
@@ -307,7 +363,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, nargs="+", help="default: 1 8 32")
     parser.add_argument("--lengths", type=int, nargs="+", help="default: 32 64 128")
     args = parser.parse_args()
-    args.rounds = args.rounds or (1 if args.quick else 5)
+    args.rounds = args.rounds or (1 if args.quick else 3)
     args.batches = args.batches or ([1] if args.quick else [1, 8, 32])
     args.lengths = args.lengths or ([32, 128] if args.quick else [32, 64, 128])
     return args
@@ -317,24 +373,31 @@ def main() -> None:
     args = parse_args()
     torch.manual_seed(0)
     args.rate = {"fp32": matmul_rate(torch.float32), "bf16": matmul_rate(torch.bfloat16)}
+    machine = torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.machine()
     print(
-        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, "
-        f"torch {torch.__version__}, transformers {transformers.__version__}; matrix products "
-        f"reach {args.rate['fp32'] / 1e9:.0f} GFLOP/s in fp32, "
-        f"{args.rate['bf16'] / 1e9:.0f} in bf16.\n"
+        f"{machine}, {torch.get_num_threads()} threads, torch {torch.__version__}, transformers "
+        f"{transformers.__version__}; matrix products reach {args.rate['fp32'] / 1e9:.0f} GFLOP/s "
+        f"in fp32, {args.rate['bf16'] / 1e9:.0f} in bf16.\n"
     )
     models = {"hf": hf_model(), "fp32": our_model(), "bf16": our_model(torch.bfloat16)}
     if not args.quick:
         models["compiled"] = our_model()
         compile_for_inference(models["compiled"])
         models["hf_compiled"] = torch.compile(hf_model(), dynamic=True)
-    print("| case | contender | ms | times as fast as the first | spread | share of rate |")
-    print("|---|---|---|---|---|---|")
-    fixed_length_cases(args, models, args.rate)
-    pipeline_cases(args, models, args.rate)
+    print("| case | contender | texts | ms a text | times as fast as the first | spread | share |")
+    print("|---|---|---|---|---|---|---|")
+    fixed = fixed_length_cases(args, models)
+    pipelines = pipeline_cases(args, models)
     if not args.quick:
         training_case(args)
     print()
+    for (batch, length), times in fixed.items():
+        by_cost = {cost: f"ours c = {cost}" for cost in (0.75, 0.5, 0.25)}
+        cost_ratios(f"batch {batch}, length {length}", times, "ours", by_cost)
+    for task, times in pipelines.items():
+        for kind in () if args.quick else ("fp32", "bf16"):
+            names = {cost: f"ours {kind} c = {cost}, 32 slots" for cost in (1.0, 0.5, 0.25)}
+            cost_ratios(f"{task} lengths, {kind}, 32 slots", times, names.pop(1.0), names)
     exit_check_case(models, args.rounds)
     if not args.quick:
         compile_case()

@@ -222,17 +222,19 @@ class DepthBatcher:
     def mask_and_layer(
         self, members: list[int], width: int
     ) -> tuple[torch.Tensor | None, int | torch.Tensor]:
-        """Attention mask of the members (None without padding), and the layer each is at."""
-        device = self.model.device
+        """Attention mask of the members (None without padding), and the layer each is at.
+
+        The layers stay on the host: asking the device for them would be a wait of its own.
+        """
         lengths = [self.slots[i].length for i in members]
         mask = None
         if min(lengths) < width:
             real = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
-            mask = real[:, None, None].to(device, non_blocking=True)
+            mask = real[:, None, None].to(self.model.device, non_blocking=True)
         depths = [self.slots[i].depth for i in members]
         if len(set(depths)) == 1:
             return mask, depths[0]
-        return mask, torch.tensor(depths).to(device, non_blocking=True)
+        return mask, torch.tensor(depths)
 
     def leave(self, members: list[int], host: torch.Tensor) -> None:
         """Collect the answers of who is done and close the gaps they leave."""

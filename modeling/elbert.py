@@ -117,7 +117,7 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Answers and their scores, (batch, num_labels) float32 each, of the exit after `layer`.
 
-        hidden (batch, length, hidden); `layer` is 0-based, one for all or (batch,).
+        hidden (batch, length, hidden); `layer` is 0-based, one for all or (batch,) on the host.
         """
         pooler = self.albert.pooler
         if isinstance(layer, int) or self.config.num_exit_layers == 1:
@@ -217,7 +217,7 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
         layer: int | torch.Tensor,
         state: dict[str, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-        """The exit after layer `layer` (0-based, one for all or (batch,)).
+        """The exit after layer `layer` (0-based, one for all or (batch,) on the host).
 
         Returns its logits (batch, num_labels), who exits (batch,) bool, and the new state.
         """
@@ -227,7 +227,7 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
         done = decide(rule, history[: layer + 1] if isinstance(layer, int) else history)
         last = layer == self.config.num_hidden_layers - 1
         if last is not False:
-            done = done | last
+            done = done | torch.as_tensor(last, device=done.device)
         return logits, done, {"history": history.transpose(0, 1)}
 
     def early_exit(

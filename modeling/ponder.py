@@ -260,15 +260,15 @@ class PonderAlbertClassifier(AlbertPreTrainedModel):
         layer: int | torch.Tensor,
         state: State,
     ) -> tuple[torch.Tensor, torch.Tensor, State]:
-        """The exit after layer `layer` (0-based, one for all or (batch,)).
+        """The exit after layer `layer` (0-based, one for all or (batch,) on the host).
 
         Returns its answer (batch, num_labels), who exits (batch,) bool, and the new state.
         """
-        last = layer == self.config.num_hidden_layers - 1
+        last = torch.as_tensor(layer == self.config.num_hidden_layers - 1, device=hidden.device)
         halting = hidden[:, HALTING_TOKEN]
         halts = self.halt_logits(halting, state.get("previous")).sigmoid()
         if self.config.halt_normalization == "last_layer":
-            halts = halts.masked_fill(torch.as_tensor(last, device=halts.device), 1.0)
+            halts = halts.masked_fill(last, 1.0)
         logits = self.classifier(hidden[:, 0]).float()
         answer, done, state = halting_step(rule, logits, halts, last, state)
         if "previous" in state:
