@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,13 +10,16 @@ from checkpointing import check_finished
 from modeling.errors import UserError
 
 
-def at_least(smallest: float, kind: type = int) -> Callable[[str], float]:
-    """An argparse type: a number from `smallest` up."""
+def at_least(
+    smallest: float, kind: type = int, largest: float = sys.float_info.max
+) -> Callable[[str], float]:
+    """An argparse type: a number from `smallest` up, or to `largest`."""
+    end = "up" if largest == sys.float_info.max else f"to {largest:g}"
 
     def parse(text: str) -> float:
         value = kind(text)
-        if not smallest <= value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text}: allowed is a number from {smallest:g} up")
+        if not smallest <= value <= largest:
+            raise argparse.ArgumentTypeError(f"{text}: allowed is a number from {smallest:g} {end}")
         return value
 
     parse.__name__ = "number"  # argparse's word for what it cannot parse

@@ -48,13 +48,15 @@ from checkpointing import check_finished, find_checkpoint, is_finished
 from evaluation import environment, to_device
 from files import run_script, write_json
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
-from modeling.checkpoints import ORIGIN_KEYS, find_file, read_json
+from modeling.checkpoints import ORIGIN_KEYS, find_file, read_json, read_weights
 from modeling.configuration import ACT_KEYS, ELBERT_KEYS, check_architecture
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from pretraining_data import PretrainingData, Recipe, TokenClass, train_tokenizer
 from training import Batch, Step, Training, make_optimizer
 
 logger = logging.getLogger(__name__)
+
+share = at_least(0, float, largest=1)
 
 MODELS = {"albert": AlbertForPreTraining, "albert_act": AlbertActForPreTraining}
 # The published learning rate at length 512, as a share of that at length 128.
@@ -106,10 +108,10 @@ def add_data_flags(parser: argparse.ArgumentParser) -> None:
         help="lines are paragraphs: cut them into sentences",
     )
     add("--max_seq_length", default=recipe.max_seq_length, type=at_least(8))
-    add("--masked_lm_prob", default=recipe.masked_share, type=at_least(0, float))
+    add("--masked_lm_prob", default=recipe.masked_share, type=share)
     add("--max_predictions_per_seq", default=recipe.max_predictions, type=at_least(1))
     add("--ngram", default=recipe.max_ngram, type=at_least(1), help="words masked together")
-    add("--short_seq_prob", default=recipe.short_probability, type=at_least(0, float))
+    add("--short_seq_prob", default=recipe.short_probability, type=share)
     add(
         "--shuffle_buffer",
         default=recipe.shuffle_buffer,
@@ -123,7 +125,7 @@ def add_optimisation_flags(parser: argparse.ArgumentParser) -> None:
     add("--optimizer", default="lamb", choices=("lamb", "adamw"))
     add("--max_steps", default=125_000, type=at_least(1), help="optimiser steps of both lengths")
     add("--long_seq_length", default=512, type=at_least(8), help="length of the last steps")
-    add("--long_fraction", default=0.1, type=at_least(0, float), help="share of these steps")
+    add("--long_fraction", default=0.1, type=share, help="share of these steps")
     add("--per_gpu_train_batch_size", default=64, type=at_least(1), help="at --max_seq_length")
     add("--gradient_accumulation_steps", default=64, type=at_least(1))
     add("--per_gpu_eval_batch_size", default=64, type=at_least(1))
@@ -162,10 +164,8 @@ def phases_of(args: argparse.Namespace, processes: int) -> list[Phase]:
     Long examples come in batches of about as many pieces, and in steps of as many examples.
     """
     short, long = args.max_seq_length, args.long_seq_length
-    batch, accumulation = (
-        args.per_gpu_train_batch_size * processes,
-        args.gradient_accumulation_steps,
-    )
+    batch = args.per_gpu_train_batch_size * processes
+    accumulation = args.gradient_accumulation_steps
     long_steps = round(args.max_steps * args.long_fraction)
     long_batch = batch * short // long
     if long_steps and long_batch < processes:
@@ -419,6 +419,22 @@ def optimizer_of(args: argparse.Namespace, model: PreTrainedModel) -> torch.opti
     return Lamb(groups, lr=args.learning_rate, eps=args.adam_epsilon)
 
 
+def load_trained(args: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model in --output_dir and its tokenizer; UserError where they are not as asked for."""
+    check_finished(args.output_dir)
+    path = Path(args.output_dir) / "config.json"
+    kind = read_json(path).get("model_type")
+    if kind != args.model_type:
+        raise UserError(f"{path}: the model is of --model_type {kind}, not {args.model_type}")
+    args.config_name, args.tau = str(path), None
+    model = MODELS[kind].from_pretrained(
+        None, config=read_config(args), state_dict=read_weights(args.output_dir)
+    )
+    tokenizer = load_tokenizer(args.output_dir, args.do_lower_case)
+    check_sizes(args, model.config, tokenizer)
+    return model, tokenizer
+
+
 @torch.inference_mode()
 def evaluate(
     args: argparse.Namespace,
@@ -487,11 +503,7 @@ def main() -> None:
     if args.do_train:
         train_or_resume(args, accelerator)
     if args.do_eval:
-        check_finished(args.output_dir)
-        model = MODELS[args.model_type].from_pretrained(args.output_dir)
-        tokenizer = load_tokenizer(args.output_dir, args.do_lower_case)
-        check_sizes(args, model.config, tokenizer)
-        evaluate(args, accelerator, model, tokenizer)
+        evaluate(args, accelerator, *load_trained(args))
 
 
 if __name__ == "__main__":

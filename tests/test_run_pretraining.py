@@ -170,6 +170,19 @@ def test_tau_weighs_the_ponder_cost(corpus, spiece, tmp_path, script):
     assert dear["loss"] - free["loss"] == pytest.approx(2 * free["ponder_cost"], rel=1e-5)
 
 
+def test_a_model_of_another_kind_or_a_damaged_one_is_refused(corpus, spiece, tmp_path, script):
+    out = tmp_path / "out"
+    assert script(run_pretraining.main, *flags(corpus, spiece, out)).status == 0
+    command = flags(corpus, spiece, out, kind="albert", do="eval")
+    outcome = script(run_pretraining.main, *command)
+    assert outcome.status == 2
+    assert "of --model_type albert_act, not albert" in outcome.err
+    path = out / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    outcome = script(run_pretraining.main, *flags(corpus, spiece, out, do="eval"))
+    assert (outcome.status, "model.safetensors is damaged" in outcome.err) == (2, True)
+
+
 # The schedule.
 
 SHORT, LONG = Phase(10, 128, 64, 64, 1.0, 4), Phase(4, 512, 16, 256, 0.5, 2)
@@ -298,6 +311,8 @@ def test_two_processes_take_the_steps_of_one(corpus, spiece, tmp_path):
         (["--per_gpu_train_batch_size", "1"], ["not one example at length 32", "at least 2"]),
         (["--per_gpu_train_batch_size", "500"], ["fewer examples than the 500"]),
         (["--model_type", "albert", "--tau", "0.1"], ["--tau", "albert_act"]),
+        (["--long_fraction", "1.5"], ["--long_fraction", "from 0 to 1"]),
+        (["--do_eval", "--max_steps", "1", "--eval_file", "/nowhere"], ["/nowhere"]),
     ],
 )
 def test_flags_that_cannot_be(more, words, corpus, spiece, tmp_path, script):
