@@ -1,9 +1,7 @@
 """`run_glue.py --hp_search`: a grid of settings, each with every seed, as one Optuna study.
 
 A run is one setting with one seed: a run_glue.py of its own, trained and evaluated with the
-caller's other flags. The study's storage is the queue that workers on any number of machines take
-runs from. A run whose worker stopped reporting is queued again, so a search that was killed goes on
-with the same command.
+caller's other flags. A search that was killed goes on with the same command.
 """
 
 import argparse
@@ -11,68 +9,28 @@ import itertools
 import json
 import os
 import platform
-import re
 import statistics
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import optuna
-from optuna.distributions import FloatDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning, OptunaError, TrialPruned
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
-from optuna.trial import FrozenTrial, TrialState, create_trial
-from sqlalchemy import event
-from sqlalchemy.exc import SQLAlchemyError
+from optuna.distributions import IntDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.trial import FrozenTrial, TrialState
 
 from evaluation import as_csv
 from files import write_text
 from glue_tasks import Task, primary_metric
+from hp_study import LIVE, RANGES, Run, enqueue, open_study, work
 from modeling.errors import UserError
-
-HEARTBEAT, GRACE = 30, 120  # seconds between a worker's reports, and until it counts as dead
-POLL = 5.0  # seconds between looks at the runs of other workers
-LIVE = (TrialState.COMPLETE, TrialState.RUNNING, TrialState.WAITING)
-OPEN = (TrialState.RUNNING, TrialState.WAITING)
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")
 
-# Flags that name places and speeds: machines that share a study may differ in them.
-LOCAL_FLAGS = set(
-    "data_dir output_dir cache_dir model_name_or_path config_name tokenizer_name train_file "
-    "validation_file test_file per_gpu_eval_batch_size logging_steps save_steps do_train do_eval "
-    "do_predict submission_dir overwrite_output_dir overwrite_cache no_cuda compile".split()
-)
-
-
-class Run(NamedTuple):
-    """One training and evaluation; all but the seed are its setting."""
-
-    learning_rate: float
-    batch_size: int
-    epochs: float
-    seed: int
-
-    @property
-    def setting(self) -> tuple[float, int, float]:
-        return self[:3]
-
-    @property
-    def name(self) -> str:
-        return f"lr{self.learning_rate:g}-bs{self.batch_size}-ep{self.epochs:g}-seed{self.seed}"
-
-
-RANGES = {
-    "learning_rate": FloatDistribution(0.0, 1.0),
-    "batch_size": IntDistribution(1, 2**20),
-    "epochs": FloatDistribution(0.0, 1e4),
-    "seed": IntDistribution(0, 2**31 - 1),
-}
 # The flag of run_glue.py that a run sets for each, and the one that lists values to search.
 FLAGS = {
     "learning_rate": ("--learning_rate", "--hp_learning_rates"),
@@ -80,6 +38,15 @@ FLAGS = {
     "epochs": ("--num_train_epochs", "--hp_epochs"),
     "seed": ("--seed", "--hp_seeds"),
 }
+
+
+# Flags that name places and speeds: machines that share a study may differ in them.
+LOCAL_FLAGS = set(
+    "data_dir output_dir cache_dir model_name_or_path config_name tokenizer_name train_file "
+    "validation_file test_file per_gpu_eval_batch_size logging_steps save_steps "
+    "save_total_limit do_train do_eval do_predict submission_dir overwrite_output_dir "
+    "overwrite_cache no_cuda local_rank compile".split()
+)
 
 
 class Row(NamedTuple):
@@ -174,50 +141,6 @@ def grid(args: argparse.Namespace, task: Task) -> list[Run]:
     return [Run(*values) for values in itertools.product(*map(dict.fromkeys, axes))]
 
 
-# The study.
-
-
-def open_study(url: str, name: str) -> optuna.Study:
-    """The study of that name, made if it is new. UserError when its storage cannot be opened."""
-    failures = (SQLAlchemyError, OptunaError, ImportError, RuntimeError, ValueError)
-    for _ in range(4):
-        # Workers that start together get into each other's way until one has made the tables.
-        try:
-            return connect(url, name)
-        except failures:
-            time.sleep(1)
-    try:
-        return connect(url, name)
-    except failures as error:
-        reason = str(error).partition("\n")[0]
-        shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log
-        raise UserError(
-            f"--hp_storage {shown} cannot be opened: {reason}; give an "
-            "Optuna storage URL such as sqlite:///search.db or postgresql://user@host/db"
-        ) from error
-
-
-def connect(url: str, name: str) -> optuna.Study:
-    sqlite = {"connect_args": {"timeout": 60, "isolation_level": None}}  # seconds
-    storage = RDBStorage(
-        url,
-        engine_kwargs=sqlite if url.startswith("sqlite") else None,
-        heartbeat_interval=HEARTBEAT,
-        grace_period=GRACE,
-        heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
-    )
-    if storage.engine.dialect.name == "sqlite":
-        # Optuna locks the row of a run that it takes, which SQLite cannot: without the lock of the
-        # whole file from a transaction's start, two workers may both take it.
-        begin = "BEGIN IMMEDIATE"
-        event.listen(storage.engine, "begin", lambda connection: connection.exec_driver_sql(begin))
-    # Every run is queued with its values: there is nothing to sample.
-    sampler = optuna.samplers.RandomSampler()
-    return optuna.create_study(
-        storage=storage, sampler=sampler, study_name=name, direction="maximize", load_if_exists=True
-    )
-
-
 def check_flags(study: optuna.Study, args: argparse.Namespace) -> None:
     """UserError when the study was begun with other flags: its runs would not compare."""
     given = {
@@ -235,75 +158,6 @@ def check_flags(study: optuna.Study, args: argparse.Namespace) -> None:
                 f"study {study.study_name} was begun with --{name} {begun[name]}, not {value}; "
                 "give the same flags, or another --hp_study"
             )
-
-
-def enqueue(study: optuna.Study, runs: Iterable[Run]) -> None:
-    """Queue the runs that are not done, running or queued already; those that failed, again."""
-    known = {Run(**t.params) for t in study.get_trials(deepcopy=False, states=LIVE) if t.params}
-    for run in runs:
-        if run not in known:
-            study.add_trial(
-                create_trial(state=TrialState.WAITING, params=run._asdict(), distributions=RANGES)
-            )
-
-
-def work(study: optuna.Study, train: Callable[[optuna.Trial], float]) -> None:
-    """Take runs from the queue until all are done; wait for those that other workers have.
-
-    `train` returns a run's metric. A run that fails with a UserError is left out; where none has
-    succeeded before, the error is raised: it may well be the flags'.
-    """
-
-    def objective(trial: optuna.Trial) -> float:
-        # Two workers may queue the same run at the same time; the first of it counts. No values at
-        # all has a trial that was asked for when another worker had just taken the last.
-        live = study.get_trials(deepcopy=False, states=LIVE)
-        same = [other.number for other in live if other.params == trial.params]
-        if not trial.params or min(same) < trial.number:
-            raise TrialPruned
-        trial.storage.record_heartbeat(trial._trial_id)  # see `requeue_not_begun`
-        trial.set_user_attr("begun", trial.number)
-        return train(trial)
-
-    while states := open_states(study):
-        if states == {TrialState.RUNNING}:
-            wait_for_others(study)
-            continue
-        try:
-            study.optimize(objective, n_trials=1)
-        except UserError as error:
-            if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-                raise
-            print(f"left out: {error}", flush=True)
-
-
-def open_states(study: optuna.Study) -> set[TrialState]:
-    return {trial.state for trial in study.get_trials(deepcopy=False, states=OPEN)}
-
-
-def wait_for_others(study: optuna.Study) -> None:
-    """Return when all runs are done, or one is queued again because its worker died."""
-    print(
-        f"waiting for other workers' runs; {GRACE} s without a sign, and one is run again",
-        flush=True,
-    )
-    start = time.monotonic()
-    while open_states(study) == {TrialState.RUNNING}:
-        time.sleep(POLL)
-        fail_stale_trials(study)
-        if time.monotonic() - start > GRACE:
-            requeue_not_begun(study)
-
-
-def requeue_not_begun(study: optuna.Study) -> None:
-    """Queue again what a worker took and then died before its first heartbeat.
-
-    To Optuna such a run is never stale.
-    """
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        if trial.user_attrs.get("begun") != trial.number:
-            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-            enqueue(study, [Run(**trial.params)] if trial.params else [])
 
 
 # A run.

@@ -4,7 +4,6 @@ import argparse
 import csv
 import json
 import math
-import multiprocessing
 import sqlite3
 import subprocess
 import time
@@ -15,12 +14,15 @@ import pytest
 from optuna.trial import TrialState, create_trial
 
 import hp_search
+import hp_study
 import run_glue
 from glue_tasks import get_task
-from hp_search import RANGES, Run, enqueue, flags_of_every_run, grid, open_study, table, work
+from hp_search import flags_of_every_run, grid, table
+from hp_study import RANGES, Run, enqueue, open_study, work
 from modeling import UserError
 
 from .conftest import write_rte
+from .forks import FORKS
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
@@ -126,7 +128,7 @@ def test_a_run_is_queued_once_and_again_only_if_it_failed(tmp_path):
 
 def drain(url: str, log: Path, start, hang_at: int | None = None) -> None:
     """A worker, as a process: every run is a line in `log`; it hangs in its run `hang_at`."""
-    hp_search.POLL = 0.1
+    hp_study.POLL = 0.1
     start.wait()
     study = open_study(url, "s")
     enqueue(study, RUNS * 3)
@@ -148,9 +150,9 @@ def started(log: Path) -> list[Run]:
 
 @pytest.mark.slow
 def test_workers_that_share_a_study_take_every_run_exactly_once(tmp_path):
-    context, log = multiprocessing.get_context("spawn"), tmp_path / "log"
-    start = context.Barrier(2)  # both make the tables and queue the grid at the same time
-    workers = [context.Process(target=drain, args=(sqlite(tmp_path), log, start)) for _ in range(2)]
+    log = tmp_path / "log"
+    start = FORKS.Barrier(2)  # both make the tables and queue the grid at the same time
+    workers = [FORKS.Process(target=drain, args=(sqlite(tmp_path), log, start)) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -163,10 +165,10 @@ def test_workers_that_share_a_study_take_every_run_exactly_once(tmp_path):
 
 @pytest.mark.slow
 def test_the_run_of_a_killed_worker_is_taken_over_and_no_other_is_repeated(tmp_path):
-    context, log = multiprocessing.get_context("spawn"), tmp_path / "log"
-    start = context.Event()
+    log = tmp_path / "log"
+    start = FORKS.Event()
     start.set()
-    killed = context.Process(target=drain, args=(sqlite(tmp_path), log, start, 1))
+    killed = FORKS.Process(target=drain, args=(sqlite(tmp_path), log, start, 1))
     killed.start()
     deadline = time.monotonic() + 120
     while not (log.exists() and len(started(log)) == 2):
@@ -183,8 +185,8 @@ def test_the_run_of_a_killed_worker_is_taken_over_and_no_other_is_repeated(tmp_p
 
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage")
 def test_a_run_that_died_before_its_first_heartbeat_is_done_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(hp_search, "POLL", 0.01)
-    monkeypatch.setattr(hp_search, "GRACE", 0.02)
+    monkeypatch.setattr(hp_study, "POLL", 0.01)
+    monkeypatch.setattr(hp_study, "GRACE", 0.02)
     study, done = open_study(sqlite(tmp_path), "s"), []
     enqueue(study, RUNS)
     study.ask()  # taken by a worker that dies at once

@@ -11,42 +11,28 @@ from modeling import UserError
 from submission import add_to_submission, check_test_set
 
 from .conftest import sentence, tsv, write_rte
+from .test_glue_tasks import OFFICIAL_LINES
 from .test_run_glue import flags
-
-# Lines of each file, header included, as the GLUE server asks for them.
-LINES = {
-    "AX.tsv": 1105,
-    "CoLA.tsv": 1064,
-    "MNLI-m.tsv": 9797,
-    "MNLI-mm.tsv": 9848,
-    "MRPC.tsv": 1726,
-    "QNLI.tsv": 5464,
-    "QQP.tsv": 390966,
-    "RTE.tsv": 3001,
-    "SST-2.tsv": 1822,
-    "STS-B.tsv": 1380,
-    "WNLI.tsv": 147,
-}
 
 
 def official(folder: Path, name: str, lines: int | None = None) -> Path:
-    rows = [(row, 0) for row in range((lines or LINES[name]) - 1)]
+    rows = [(row, 0) for row in range((lines or OFFICIAL_LINES[name]) - 1)]
     return tsv(folder / name, "index\tprediction", rows)
 
 
 def test_the_archive_is_made_when_the_last_file_is_there(tmp_path):
     source, target = tmp_path / "source", tmp_path / "all"
-    for count, name in enumerate(LINES, start=1):
+    for count, name in enumerate(OFFICIAL_LINES, start=1):
         said = add_to_submission(official(source, name), target)
-        if count < len(LINES):
-            left = [name for name in LINES if name not in list(LINES)[:count]]
+        if count < len(OFFICIAL_LINES):
+            left = [name for name in OFFICIAL_LINES if name not in list(OFFICIAL_LINES)[:count]]
             assert said.startswith(f"{target}: {count} of 11 files")
             assert sorted(said.partition("missing: ")[2].split(", ")) == sorted(left)
             assert not (target / "submission.zip").exists()
     assert said == f"{target / 'submission.zip'}: all 11 files, ready for gluebenchmark.com"
     with zipfile.ZipFile(target / "submission.zip") as archive:
-        assert sorted(archive.namelist()) == sorted(LINES)
-        for name, lines in LINES.items():
+        assert sorted(archive.namelist()) == sorted(OFFICIAL_LINES)
+        for name, lines in OFFICIAL_LINES.items():
             assert archive.read(name) == (source / name).read_bytes()
             assert archive.read(name).count(b"\n") == lines
 
@@ -62,7 +48,7 @@ def test_a_file_of_another_length_is_refused_with_what_was_found(tmp_path, lines
 
 
 def test_a_short_file_of_an_earlier_call_stops_the_archive(tmp_path):
-    for name in LINES:
+    for name in OFFICIAL_LINES:
         official(tmp_path, name)
     short = official(tmp_path, "CoLA.tsv", 1000)
     with pytest.raises(UserError, match="found 1000 lines, expected 1064") as caught:
@@ -79,7 +65,7 @@ def test_another_header_is_refused(tmp_path):
 
 def test_a_test_set_of_another_length_is_refused_before_it_is_answered():
     for task in TASKS.values():
-        check_test_set(task, LINES[task.submission] - 1)
+        check_test_set(task, OFFICIAL_LINES[task.submission] - 1)
         with pytest.raises(UserError, match=f"has 7 examples, expected {task.test_lines - 1}"):
             check_test_set(task, 7)
 
