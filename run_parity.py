@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.tensorboard import SummaryWriter
@@ -63,7 +64,13 @@ def parse_args() -> argparse.Namespace:
     add("--epochs", default=20, type=int)
     add("--n_batches", default=500, type=int, help="batches an epoch")
     add("--batch_size", default=128, type=int)
-    add("--lr", default=3e-4, type=float, help=f"at first; rises to {PEAK} times that, then falls")
+    add(
+        "--lr",
+        default=3e-4,
+        type=float,
+        help=f"at first; rises to {PEAK} times that, then falls: kept at 3e-4, an accuracy "
+        "of 0.99 takes over 20,000 batches instead of about 6,000",
+    )
     add("--extrapolate", action="store_true", help="train on emptier, test on fuller vectors")
     add("--output_dir", default="parity_out", help="results.json, training.png and runs/")
     add("--seed", default=0, type=int)
@@ -142,7 +149,6 @@ def train(
     loss_reg = RegularizationLoss(args.lambda_p, args.max_steps).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, fused=True)
     total = args.epochs * args.n_batches
-    # At a constant 3e-4 the answer takes 30,000 batches, and most of the steps it may take.
     schedule = OneCycleLR(
         optimizer, PEAK * args.lr, total, pct_start=0.2, div_factor=PEAK, cycle_momentum=False
     )
@@ -177,6 +183,7 @@ def training_figure(history: list[Epoch], title: str) -> Figure:
     left.plot(epochs, [epoch.accuracy for epoch in history], color=LINE, label="sampled accuracy")
     left.set_xlabel("epoch")
     left.set_ylabel("accuracy")
+    left.xaxis.set_major_locator(MaxNLocator(integer=True))
     right = left.twinx()
     right.plot(epochs, [epoch.steps for epoch in history], color=BARS, label="expected steps")
     right.set_ylabel("steps")

@@ -384,6 +384,25 @@ def test_a_tiny_model_is_searched_from_the_flags_to_the_prediction(
     assert sum(means[best.name[4:].rpartition("-")[0]]) == max(map(sum, means.values()))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["ponder_albert", "albert_act"])
+def test_a_search_works_for_the_modes_that_learn_when_to_stop(
+    mode, albert_dir, tmp_path, script, monkeypatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    data, out = write_rte(tmp_path / "RTE"), tmp_path / "out"
+    common = [*search_flags(out), "--data_dir", data, "--model_name_or_path", albert_dir]
+    common += ["--model_type", mode, "--hp_learning_rates", 1e-3, "--hp_seeds", 3, "--no_cuda"]
+    outcome = script(run_glue.main, *common, "--max_seq_length", 32)
+    assert outcome.status == 0, outcome.err
+    best = out / f"{mode}-rte/000-lr0.001-bs8-ep1-seed3"
+    report = json.loads((best / "eval_results.json").read_text())
+    row = next(csv.DictReader((best.parent / "hp_search.csv").open()))
+    assert row["acc"] == f"{report['metrics']['acc']:.4f}"
+    assert row["computation_cost"] == f"{report['computation_cost']:.4f}"
+    assert json.loads((best / "config.json").read_text())["model_type"] == mode
+
+
 def test_the_last_line_of_a_broken_run_is_shown(tmp_path, script, monkeypatch):
     def run(command, stdout, stderr):
         stdout.write("loading\nerror: no train.tsv in data\n")
