@@ -69,7 +69,7 @@ def parse_args() -> argparse.Namespace:
         default=3e-4,
         type=float,
         help=f"at first; rises to {PEAK} times that, then falls: kept at 3e-4, an accuracy "
-        "of 0.99 takes over 20,000 batches instead of about 6,000",
+        "of 0.99 takes over 20,000 batches instead of about 5,000",
     )
     add("--extrapolate", action="store_true", help="train on emptier, test on fuller vectors")
     add("--output_dir", default="parity_out", help="results.json, training.png and runs/")
