@@ -104,6 +104,7 @@ from training import (
     fingerprint,
     make_optimizer,
     make_schedule,
+    start_at_mean,
 )
 
 logger = logging.getLogger(__name__)
@@ -439,6 +440,8 @@ def train(
     logger.info("  Total train batch size = %d", batch_size * args.gradient_accumulation_steps)
     logger.info("  Total optimization steps = %d", total)
     mode = MODES[args.model_type]
+    if task.is_regression:
+        start_at_mean(model, features.labels)
     training = make_training(args, accelerator, model, tokenizer, features, total)
     training.begin(checkpoint)
     epoch = partial(my_batches, accelerator, features, batch_size, args.seed, tokenizer)

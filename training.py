@@ -66,6 +66,19 @@ def make_optimizer(
     )
 
 
+@torch.no_grad()
+def start_at_mean(model: PreTrainedModel, scores: Sequence[float]) -> None:
+    """Let new regression heads begin with the answer `mean(scores)`.
+
+    Otherwise the first steps all push towards it, which saturates the pooler's tanh and leaves
+    little of what tells examples apart. A head that was trained before has another bias than 0.
+    """
+    for name, module in model.named_modules():
+        head = "classifier" in name and isinstance(module, torch.nn.Linear)
+        if head and module.out_features == 1 and module.bias == 0:
+            module.bias.fill_(sum(scores) / len(scores))
+
+
 def make_schedule(
     optimizer: torch.optim.Optimizer, warmup_steps: int, total_steps: int
 ) -> LambdaLR:

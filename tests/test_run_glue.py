@@ -468,6 +468,27 @@ def test_training_may_start_from_another_tasks_model(trained, rte, tmp_path, scr
     assert all(torch.equal(before[name], after[name]) for name in kept)
 
 
+@pytest.mark.parametrize("kind", ["albert", "ponder_albert", "albert_act"])
+def test_regression_heads_start_at_the_mean_score_once(kind, albert_dir, tmp_path, script):
+    folder = tmp_path / "STS-B"
+    rows = [(i, sentence(i), sentence(i + 1), i % 4) for i in range(12)]
+    for name in ("train", "dev"):
+        tsv(folder / f"{name}.tsv", "index\tsentence1\tsentence2\tscore", rows)
+
+    def biases(source, out, rate) -> list[float]:
+        common = flags(source, folder, out, "STS-B", "--do_train", "--max_steps", 2)
+        common += ["--learning_rate", rate, "--model_type", kind]
+        assert script(run_glue.main, *common).status == 0
+        tensors = load_file(out / "model.safetensors")
+        return [t.item() for name, t in tensors.items() if "classifier" in name and t.shape == (1,)]
+
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    assert biases(albert_dir, first, 0) == [1.5]
+    trained = biases(albert_dir, second, 1e-2)
+    assert trained != [1.5]
+    assert biases(second, third, 0) == trained
+
+
 def test_untrained_weights_are_not_evaluated(albert_dir, rte, script):
     """A plain ALBERT has no exits; random ones would print numbers that mean nothing."""
     before = contents(albert_dir)
