@@ -76,7 +76,7 @@ class Mode:
 
     def scalars(self, model: Model, out: ModelOutput) -> dict[str, float]:
         """What to log of a training step, by name."""
-        return {}
+        raise NotImplementedError
 
 
 class Elbert(Mode):

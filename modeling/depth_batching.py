@@ -54,7 +54,8 @@ class DepthBatcher:
     """Answers a stream of examples with early exit, `slots` of them at a time.
 
     The model offers `embed`, `group_of`, `layer_pass`, `exit_rule`, `start` and `check_exit` (see
-    ElbertForSequenceClassification) and is in eval mode.
+    ElbertForSequenceClassification) and is in eval mode. `start` gets the examples' draws, too, if
+    they have any (see PonderAlbertClassifier).
 
         batcher = DepthBatcher(model, slots=32)
         batcher.submit((ids, types) for ids, types in examples)

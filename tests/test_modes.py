@@ -66,6 +66,40 @@ def report_of(out: Path) -> dict:
     return json.loads((out / "eval_results.json").read_text())
 
 
+# What both modes share.
+
+
+@pytest.mark.parametrize("mode", ["ponder_albert", "albert_act"])
+def test_the_users_own_task_needs_no_flag_but_the_mode(mode, albert_dir, tmp_path, script):
+    path, out = tmp_path / "mine.csv", tmp_path / "out"
+    rows = "\n".join(f"{sentence(i)},class {i % 3}" for i in range(12))
+    path.write_text(f"sentence1,label\n{rows}\n")
+    common = ("--model_type", mode, "--model_name_or_path", albert_dir, "--output_dir", out)
+    common = (*common, "--max_seq_length", 20, "--num_train_epochs", 1, "--no_cuda")
+    files = ("--train_file", path, "--validation_file", path)
+    outcome = script(run_glue.main, *common, *files, "--do_train", "--do_eval")
+    assert outcome.status == 0, outcome.err
+    together = report_of(out)["metrics"]
+    # Later, with the labels that the model has.
+    later = script(run_glue.main, *common, "--validation_file", path, "--do_eval")
+    assert later.status == 0, later.err
+    assert report_of(out)["metrics"] == together
+    assert script(run_glue.main, *common, "--test_file", path, "--do_predict").status == 0
+    assert len((out / "custom.tsv").read_text().splitlines()) == 13
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+@pytest.mark.parametrize("mode", ["ponder_albert", "albert_act"])
+def test_half_precision_checkpointing_and_accumulation(mode, albert_dir, rte, tmp_path, script):
+    common = ("--model_type", mode, *flags(albert_dir, rte, tmp_path / "out"))
+    cheap = ("--bf16", "--gradient_checkpointing", "--gradient_accumulation_steps", 2)
+    outcome = script(run_glue.main, *common, "--do_train", *cheap)
+    assert outcome.status == 0, outcome.err
+    outcome = script(run_glue.main, *common, "--do_eval", "--dtype", "bf16", "--compile", "off")
+    assert outcome.status == 0, outcome.err
+    assert report_of(tmp_path / "out")["dtype"] == "bf16"
+
+
 # Ponder models.
 
 

@@ -445,21 +445,25 @@ def test_halted_examples_take_no_more_layer_passes():
 
 
 @pytest.mark.parametrize("arch", ["mlp", "linear_cat"])
-@pytest.mark.parametrize("criterion", ["threshold", "expectation"])
+@pytest.mark.parametrize("criterion", ["sample", "threshold", "expectation"])
 @pytest.mark.parametrize("slots", [1, 3, 16])
 def test_depth_batching_gives_the_answers_of_one_at_a_time(slots, criterion, arch):
     model = tiny_model(exit_criteria=criterion, exit_thres=0.3, lambda_layer_arch=arch)
     batch, rows = random_batch([6, 9, 12, 5, 20, 11, 8, 7]), []
     hook = model.albert_layer.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
     examples = [one_of(batch, row) for row in range(8)]
+    draws = torch.linspace(0.95, 0.05, 8)
     batcher = DepthBatcher(model, slots=slots, window=4)
-    batcher.submit((x["input_ids"][0].tolist(), x["token_type_ids"][0].tolist()) for x in examples)
+    batcher.submit(
+        (x["input_ids"][0].tolist(), x["token_type_ids"][0].tolist(), draw)
+        for x, draw in zip(examples, draws.tolist(), strict=True)
+    )
     answers = list(batcher.in_order())
     hook.remove()
     assert sum(rows) == sum(answer.exit_layer for answer in answers)
     with torch.no_grad():
-        for answer, example in zip(answers, examples, strict=True):
-            alone = model(**example)
+        for answer, example, draw in zip(answers, examples, draws, strict=True):
+            alone = model(**example, draws=draw[None])
             assert answer.exit_layer == alone.exit_layer.item()
             torch.testing.assert_close(answer.logits, alone.answer[0], atol=1e-5, rtol=1e-5)
 
