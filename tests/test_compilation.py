@@ -10,11 +10,11 @@ from torch._dynamo.utils import counters
 from evaluation import load_trained, run_early_exit
 from features import encode
 from glue_tasks import get_task, read_examples
-from modeling import compilation
+from modeling import PonderAlbertClassifier, PonderAlbertConfig, compilation
 from modeling.backbone import cast_layers
 from modeling.configuration import RULES
 
-from .conftest import random_ids, tiny_model
+from .conftest import TINY, random_ids, tiny_model
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,6 +64,22 @@ def test_all_tensors_of_an_exit_check_are_in_one_compiled_region():
     called = " ".join(str(node.target) for node in explained.graphs[0].graph.nodes)
     for part in ("sum", "tanh", "linear", "softmax"):  # pooling, pooler, classifier, scores
         assert part in called
+
+
+@pytest.mark.slow
+def test_a_compiled_ponder_model_halts_where_the_eager_one_does():
+    torch.manual_seed(0)
+    config = PonderAlbertConfig(**TINY, exit_criteria="threshold", exit_thres=0.4)
+    model = PonderAlbertClassifier(config).eval()
+    with torch.no_grad():
+        model.ponder[-1].weight.mul_(3)
+    batches = [(random_ids(1, length, seed=length), None) for length in (2, 7, 19, 33)]
+    batches.append((random_ids(2, 12), torch.tensor([[1] * 12, [1] * 5 + [0] * 7])))
+    expected = answers(model, batches)
+    assert compilation.compile_for_inference(model)
+    for got, eager in zip(answers(model, batches), expected, strict=True):
+        assert torch.equal(got.exit_layer, eager.exit_layer)
+        torch.testing.assert_close(got.answer, eager.answer, atol=1e-5, rtol=0)
 
 
 def test_without_a_compiler_there_is_one_warning_and_eager_mode(monkeypatch, caplog):
