@@ -2,14 +2,17 @@
 
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
 import run_glue
 from files import run_script
@@ -63,6 +66,37 @@ def run(arguments: Sequence, after: float | None = None, **how) -> int:
         process.kill()
         process.join()
     return process.exitcode
+
+
+def survive_kills(
+    command_of: Callable[[Path], Sequence], reference: Path, folder: Path, seed: int, **how
+) -> None:
+    """Kill runs at twenty and more moments, half of them on the way to the disk; each must end with
+    the bits of `reference`, which nothing disturbed.
+
+    Moments in time are random in any case; the ones towards the disk follow from `seed`.
+    """
+    draw = random.Random(seed)
+    started = time.monotonic()
+    assert run(command_of(folder / "whole"), **how) == 0
+    whole, kills = time.monotonic() - started, 0
+    while kills < 20:
+        out = folder / f"out-{kills}"
+        for _ in range(4):
+            if draw.random() < 0.5:
+                status = run(command_of(out), die_at=draw.randrange(1, 90), **how)
+            else:
+                status = run(command_of(out), after=draw.uniform(0, whole), **how)
+            kills += status == -signal.SIGKILL
+        assert run(command_of(out), **how) == 0
+        assert_same_weights(out, reference)
+        assert not list(out.glob(".*partial"))
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    first, second = (load_file(out / "model.safetensors") for out in (one, other))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def start_together(

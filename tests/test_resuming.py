@@ -2,23 +2,19 @@
 
 import json
 import os
-import random
 import signal
-import time
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 import checkpointing
 import run_glue
 from checkpointing import checkpoints_of, latest_checkpoint
 
 from .conftest import contents, edit_json, write_rte
-from .forks import run
+from .forks import assert_same_weights, run, survive_kills
 from .test_hostile_input import JSON
 from .test_run_glue import flags, refused
 from .test_training import no_file_above
@@ -30,16 +26,6 @@ def training(albert_dir, rte, out, *more) -> list[str]:
 
 
 EPOCHS = ("--num_train_epochs", 2)  # dropout before the exits is 0.1, ALBERT's default
-
-
-def weights(out: Path) -> dict[str, torch.Tensor]:
-    return load_file(out / "model.safetensors")
-
-
-def assert_same_weights(one: Path, other: Path) -> None:
-    first, second = weights(one), weights(other)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.fixture(scope="session")
@@ -61,28 +47,18 @@ def test_a_run_killed_inside_its_saves_ends_with_the_same_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["albert", "ponder_albert", "albert_act"])
 def test_a_run_killed_at_twenty_and_more_moments_ends_with_the_same_bits(
-    tmp_path, albert_dir, rte, reference
+    mode, tmp_path, albert_dir, rte
 ):
-    draw = random.Random(time.time_ns())
-    started = time.monotonic()
-    assert run(training(albert_dir, rte, tmp_path / "whole", "--save_steps", 2, *EPOCHS)) == 0
-    whole = time.monotonic() - started
-    kills = 0
-    while kills < 24:
-        out = tmp_path / f"out-{kills}"
-        command = training(albert_dir, rte, out, "--save_steps", 2, "--save_total_limit", 2)
-        command += EPOCHS
-        for _ in range(4):
-            if draw.random() < 0.5:
-                status = run(command, die_at=draw.randrange(1, 90))
-            else:
-                status = run(command, after=draw.uniform(0, whole))
-            kills += status == -signal.SIGKILL
-        assert run(command) == 0
-        assert_same_weights(out, reference)
-        assert not list(out.glob(".*partial"))
-        assert len(checkpoints_of(out)) <= 2
+    def command(out: Path, *more) -> list:
+        common = training(albert_dir, rte, out, "--model_type", mode, *EPOCHS)
+        return [*common, "--save_steps", 2, "--save_total_limit", 2, *more]
+
+    reference = tmp_path / "reference"
+    assert run(command(reference, "--save_steps", 0)) == 0
+    survive_kills(command, reference, tmp_path, seed=len(mode))
+    assert all(len(checkpoints_of(out)) <= 2 for out in tmp_path.glob("out-*"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
