@@ -17,6 +17,7 @@ from evaluation import (
     latency_of,
     my_part,
     predictions_of,
+    print_summary,
     processes,
     to_device,
 )
@@ -129,16 +130,15 @@ def summarise_updates(
 
 def print_updates(summary: dict[str, Any], prefix: str = "") -> None:
     """The closing lines, in the form of those of early exit."""
-    print(f"Computation cost: {summary['computation_cost']:.4f}")
-    print(f"***** Eval results {prefix} *****")
-    for name in sorted(summary["metrics"]):
-        print(f"{name} = {summary['metrics'][name]}")
-    latency = summary["latency_ms"]
-    print(f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}")
-    for name, mean in summary["updates_per_token_class"].items():
-        print(f"mean updates of {name} = {mean:.2f}")
-    print(f"FLOPs ratio = {summary['flops_ratio']:.4f}")
-    print(f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95")
+    by_class = summary["updates_per_token_class"].items()
+    print_summary(
+        summary,
+        prefix,
+        [
+            f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}",
+            *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
+        ],
+    )
 
 
 def token_examples(

@@ -336,17 +336,24 @@ def predictions_table(
 
 def print_results(summary: dict[str, Any], prefix: str = "") -> None:
     """The published closing lines, then what the published code does not measure."""
+    average = f"{summary['average_layer']:.2f} of {summary['num_layers']}"
+    per_layer = summary["exits_per_layer"]
+    print_summary(summary, prefix, [f"average layer = {average}", f"exits per layer = {per_layer}"])
+    if summary["dtype"] != "fp32":
+        print(f"exit layers as in fp32 = {summary['same_exit_layer_as_fp32']:.4f}")
+
+
+def print_summary(summary: dict[str, Any], prefix: str, details: Sequence[str]) -> None:
+    """Cost and metrics as published, the mode's own `details`, FLOPs ratio and latency."""
     print(f"Computation cost: {summary['computation_cost']:.4f}")
     print(f"***** Eval results {prefix} *****")
     for name in sorted(summary["metrics"]):
         print(f"{name} = {summary['metrics'][name]}")
+    for line in details:
+        print(line)
     latency = summary["latency_ms"]
-    print(f"average layer = {summary['average_layer']:.2f} of {summary['num_layers']}")
-    print(f"exits per layer = {summary['exits_per_layer']}")
     print(f"FLOPs ratio = {summary['flops_ratio']:.4f}")
     print(f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95")
-    if summary["dtype"] != "fp32":
-        print(f"exit layers as in fp32 = {summary['same_exit_layer_as_fp32']:.4f}")
 
 
 def write_reports(

@@ -1,4 +1,4 @@
-"""Fine-tune, evaluate and predict on GLUE with an exit after every layer.
+"""Fine-tune, evaluate and predict on GLUE with models that stop when they are sure.
 
 Train:
 
@@ -12,6 +12,9 @@ Evaluate with early exit, one example at a time:
     python ./run_glue.py --model_type albert --task_name RTE --do_eval --do_lower_case \\
         --data_dir $GLUE_DIR/RTE --model_name_or_path $W_DIR --output_dir $OUT_DIR/RTE \\
         --per_gpu_eval_batch_size 1 --out_mode one
+
+The same with `--model_type ponder_albert`, whose examples stop by a learned halting probability, or
+`--model_type albert_act`, whose tokens do.
 
 `--do_predict` writes the files for gluebenchmark.com. The user's own task: `--train_file`,
 `--validation_file`, `--test_file` with columns sentence1[,sentence2],label.
