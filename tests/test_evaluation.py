@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from modeling.flops import (
 )
 
 from .conftest import TINY, random_ids, tiny_model
+from .forks import FORKS
 
 
 def made_features(count: int = 12, classes: int = 2) -> Features:
@@ -153,6 +155,26 @@ def test_all_appends_rows_under_one_header_and_one_starts_anew(tmp_path):
     append_results(path, summary_of(), "one")
     rows = list(csv.reader(path.open()))
     assert len(rows) == 2
+
+
+def write_rows(path: Path, thresholds: list[float]) -> None:
+    for threshold in thresholds:
+        append_results(path, summary_of(exit_thres=threshold), "all")
+
+
+def test_processes_that_write_the_same_csv_lose_no_row(tmp_path):
+    path = tmp_path / "eval_results.txt"
+    parts = [[(i + 12 * part) / 100 for i in range(12)] for part in range(4)]
+    together = [FORKS.Process(target=write_rows, args=(path, part)) for part in parts]
+    for process in together:
+        process.start()
+    for process in together:
+        process.join()
+    assert [process.exitcode for process in together] == [0] * 4
+    rows = list(csv.DictReader(path.open()))
+    assert sorted(float(row["exit_thres"]) for row in rows) == functools.reduce(
+        operator.iadd, parts, []
+    )
 
 
 def test_a_row_goes_on_its_own_line(tmp_path):
