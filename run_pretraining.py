@@ -413,9 +413,8 @@ def optimizer_of(args: argparse.Namespace, model: PreTrainedModel) -> torch.opti
         return adamw
     from pytorch_optimizer import Lamb  # a hundred optimisers: seconds to import
 
-    groups = [
-        {key: group[key] for key in ("params", "weight_decay")} for group in adamw.param_groups
-    ]
+    kept = ("params", "weight_decay", "constant")
+    groups = [{key: group[key] for key in kept} for group in adamw.param_groups]
     return Lamb(groups, lr=args.learning_rate, eps=args.adam_epsilon)
 
 
