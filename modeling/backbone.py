@@ -230,6 +230,18 @@ def packed_residual(states: torch.Tensor, packed: Packed, residual: torch.Tensor
     return residual + packed_linear(states, packed)
 
 
+def take(states: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+    """The given rows of (tokens, size); all of them for None."""
+    return states if rows is None else states.index_select(0, rows)
+
+
+def put(states: torch.Tensor, rows: torch.Tensor | None, count: int) -> torch.Tensor:
+    """The inverse of `take`: (count, size) with `states` at the given rows and 0 elsewhere."""
+    if rows is None:
+        return states
+    return states.new_zeros(count, states.shape[1]).index_copy_(0, rows, states)
+
+
 class PackedLayer:
     """A layer's linear maps in oneDNN's blocked layout, GELU and residual sums fused into them.
 
@@ -250,11 +262,15 @@ class PackedLayer:
         self.fuses_activation = tanh or name == "gelu"
 
     def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """As AlbertLayer's forward, but that the states of padding are 0: no map works on them."""
         attention, shape = self.layer.attention, hidden.shape
         flat = hidden.reshape(-1, shape[-1])
-        qkv = self.project(flat, QUERY_KEY_VALUE).view(*shape[:2], -1)
+        real = None if mask is None else mask.flatten().nonzero()[:, 0]
+        mine = take(flat, real)
+        qkv = put(self.project(mine, QUERY_KEY_VALUE), real, len(flat)).view(*shape[:2], -1)
         context = attention.attend(*attention.split_heads(qkv), mask)
-        return self.finish(flat, context.transpose(1, 2).reshape(flat.shape)).view(shape)
+        context = take(context.transpose(1, 2).reshape(flat.shape), real)
+        return put(self.finish(mine, context), real, len(flat)).view(shape)
 
     def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:
         """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""

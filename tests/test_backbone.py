@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from modeling import ElbertForSequenceClassification
+from modeling import ElbertForSequenceClassification, backbone
 from modeling.backbone import Pooler, attention_mask_of, cast_layers
 
 from .conftest import TINY, random_ids, tiny_config, tiny_model
@@ -12,11 +12,11 @@ from .conftest import TINY, random_ids, tiny_config, tiny_model
 
 def hidden_states(model, ids, mask=None, types=None) -> list[torch.Tensor]:
     """State at depth 0, 1, ... N."""
-    backbone, bool_mask = model.albert, attention_mask_of(mask)
+    albert, bool_mask = model.albert, attention_mask_of(mask)
     with torch.no_grad():
-        states = [backbone.embed(ids, types)]
+        states = [albert.embed(ids, types)]
         for layer in range(model.config.num_hidden_layers):
-            states.append(backbone.layer_pass(states[-1], bool_mask, layer))
+            states.append(albert.layer_pass(states[-1], bool_mask, layer))
     return states
 
 
@@ -168,3 +168,20 @@ def test_cast_layers_answer_alike_alone_and_in_a_batch(dtype):
         for row, length in enumerate((9, 5, 2, 7)):
             alone = model(ids[row : row + 1, :length], output_all_exits=True).all_logits
             torch.testing.assert_close(together[:, row], alone[:, 0], atol=0.1, rtol=0)
+
+
+def test_no_linear_map_works_on_padding(monkeypatch):
+    """Of 3 × 9 tokens, 15 are real; what the maps give for them is HF's (see above)."""
+    seen = []
+    original = backbone.packed_linear
+
+    def counted(states, *more):
+        seen.append(len(states))
+        return original(states, *more)
+
+    monkeypatch.setattr(backbone, "packed_linear", counted)
+    model = tiny_model()
+    mask = torch.tensor([9, 5, 1])[:, None].gt(torch.arange(9)).long()
+    hidden_states(model, random_ids(3, 9), mask, None)
+    assert seen
+    assert set(seen) == {15}
