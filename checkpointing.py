@@ -7,6 +7,7 @@ Tensors are kept as safetensors and the rest as JSON: reading either runs no cod
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from files import write_json
 from modeling.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 IN_PROGRESS = "training_in_progress.json"
 MANIFEST = "checksums.json"
@@ -212,6 +215,22 @@ def find_checkpoint(output_dir: str | Path, wanted: str) -> Path | None:
             else "No other checkpoint is intact; train again with --overwrite_output_dir"
         )
     )
+
+
+def left_to_train(output_dir: str | Path, wanted: str | None) -> tuple[bool, Path | None]:
+    """Whether a run has anything left to train, and the checkpoint that it goes on from, if any.
+
+    wanted: of --resume_from_checkpoint, see `find_checkpoint`; None begins a run anew.
+    """
+    if wanted is None:
+        return True, None
+    if wanted == "latest" and is_finished(output_dir):
+        logger.info("Training in %s is finished: nothing to resume", output_dir)
+        return False, None
+    checkpoint = find_checkpoint(output_dir, wanted)
+    if checkpoint is None:
+        logger.info("No checkpoint in %s yet: training from its beginning", output_dir)
+    return True, checkpoint
 
 
 def load_checkpoint(

@@ -22,7 +22,6 @@ The same with `--model_type ponder_albert`, whose examples stop by a learned hal
 
 import argparse
 import copy
-import json
 import logging
 import os
 import sys
@@ -33,11 +32,8 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, set_seed
-from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
+from accelerate.utils import DistributedDataParallelKwargs
 from transformers import PreTrainedTokenizerBase
-from transformers.utils import logging as hf_logging
 
 from adaptive_evaluation import (
     print_updates,
@@ -50,8 +46,7 @@ from arguments import at_least, check_output_dir
 from change_config import typed_value
 from checkpointing import (
     checkpoints_of,
-    find_checkpoint,
-    is_finished,
+    left_to_train,
 )
 from evaluation import (
     environment,
@@ -98,16 +93,18 @@ from modeling.compilation import (
     repays,
 )
 from modeling.configuration import PONDER_KEYS, nearest_names
-from modes import MODES, Config, Mode, Model
+from modes import MODES, Config, Mode, Model, mode_of
 from submission import add_to_submission, check_test_set
 from training import (
     Batch,
+    ProgressLog,
     Step,
     Training,
     fingerprint,
     make_optimizer,
     make_schedule,
     start_at_mean,
+    start_script,
 )
 
 logger = logging.getLogger(__name__)
@@ -125,6 +122,7 @@ def parse_args() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_published_flags(parser)
+    add_training_flags(parser)
     add_new_flags(parser)
     add_search_flags(parser)
     args = parser.parse_args()
@@ -173,6 +171,15 @@ def add_published_flags(parser: argparse.ArgumentParser) -> None:
         help="dev metric of every layer at each logging step",
     )
     add("--do_lower_case", action="store_true", help="for uncased models")
+    add("--eval_all_checkpoints", action="store_true", help="also every checkpoint-STEP")
+    add("--no_cuda", action="store_true", help="stay on the CPU")
+    add("--overwrite_output_dir", action="store_true")
+    add("--overwrite_cache", action="store_true", help="tokenise anew")
+    add("--local_rank", default=-1, type=int, help="set by old launchers")
+
+
+def add_training_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--per_gpu_train_batch_size", default=8, type=at_least(1))
     add("--per_gpu_eval_batch_size", default=8, type=at_least(1))
     add("--gradient_accumulation_steps", default=1, type=at_least(1))
@@ -197,10 +204,6 @@ def add_published_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PATH|latest",
         help="go on with a training that was stopped; nothing to go on from: begin it",
     )
-    add("--eval_all_checkpoints", action="store_true", help="also every checkpoint-STEP")
-    add("--no_cuda", action="store_true", help="stay on the CPU")
-    add("--overwrite_output_dir", action="store_true")
-    add("--overwrite_cache", action="store_true", help="tokenise anew")
     add("--seed", default=42, type=at_least(0))
     add("--fp16", action="store_true", help="mixed precision in training (CUDA)")
     add(
@@ -209,7 +212,6 @@ def add_published_flags(parser: argparse.ArgumentParser) -> None:
         choices=("O0", "O1", "O2", "O3"),
         help="of --fp16: O0 is float32, all others are PyTorch's mixed precision",
     )
-    add("--local_rank", default=-1, type=int, help="set by old launchers")
 
 
 def add_new_flags(parser: argparse.ArgumentParser) -> None:
@@ -370,51 +372,25 @@ def load_features(
     return examples, mode.prepare(features, args.seed)
 
 
-class TrainingLog:
-    """Progress bar, TensorBoard and the published JSON lines of a training run."""
+class TrainingLog(ProgressLog):
+    """The published JSON lines, and what the mode logs."""
 
-    def __init__(
-        self, args: argparse.Namespace, accelerator: Accelerator, step: int, total: int
-    ) -> None:
-        self.args, self.main = args, accelerator.is_main_process
-        self.bar = tqdm(
-            initial=step, total=total, desc="Training", unit="step", disable=not self.main
-        )
-        self.writer = SummaryWriter(str(Path(args.output_dir) / "runs")) if self.main else None
-        self.losses: list[float] = []
-
-    def __enter__(self) -> "TrainingLog":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
-        if self.writer:
-            self.writer.close()
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.losses: list[float] = []  # since the last logging step
 
     def step(self, step: Step, model: Model) -> bool:
         """After an optimiser step; returns whether a logging step was due."""
         self.losses.append(step.loss)
-        self.bar.update()
-        self.bar.set_postfix(loss=f"{step.loss:.4f}", lr=f"{step.learning_rate:.2e}")
-        if self.args.logging_steps <= 0 or step.number % self.args.logging_steps:
+        if not self.advance(step):
             return False
         mean = sum(self.losses) / len(self.losses)
         values = {"learning_rate": step.learning_rate, "loss": mean}
         self.losses = []
         self.scalars(values, step.number)
         self.line({**values, "step": step.number})
-        self.scalars(MODES[self.args.model_type].scalars(model, step.outs[-1]), step.number)
+        self.scalars(mode_of(model.config).scalars(model, step.outs[-1]), step.number)
         return True
-
-    def scalars(self, values: dict[str, float], step: int) -> None:
-        """To TensorBoard; the main process's work."""
-        for name, value in values.items() if self.writer else ():
-            self.writer.add_scalar(name, value, step)
-
-    def line(self, values: dict[str, Any]) -> None:
-        """One JSON line on the console; the main process's work."""
-        if self.main:
-            self.bar.write(json.dumps(values))
 
 
 def train(
@@ -448,7 +424,7 @@ def train(
     training = make_training(args, accelerator, model, tokenizer, features, total)
     training.begin(checkpoint)
     epoch = partial(my_batches, accelerator, features, batch_size, args.seed, tokenizer)
-    with TrainingLog(args, accelerator, training.position.step, total) as log:
+    with TrainingLog(training, args.logging_steps, total) as log:
         for step in training.kept(training.steps(epoch, total)):
             if log.step(step, model) and dev:
                 log_dev(log, mode, task, model, dev, tokenizer, step.number)
@@ -660,20 +636,6 @@ def predict(
             print(add_to_submission(path, args.submission_dir))
 
 
-def train_or_resume(args: argparse.Namespace, accelerator: Accelerator, task: Task) -> None:
-    """Train, or go on with a training; one that came to its end is left as it is."""
-    checkpoint = None
-    if args.resume_from_checkpoint:
-        if args.resume_from_checkpoint == "latest" and is_finished(args.output_dir):
-            logger.info("Training in %s is finished: nothing to resume", args.output_dir)
-            return
-        checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
-        if checkpoint is None:
-            logger.info("No checkpoint in %s yet: training from its beginning", args.output_dir)
-    model, tokenizer = load_for_training(args, task)
-    train(args, accelerator, task, model, tokenizer, checkpoint)
-
-
 def main() -> None:
     args = parse_args()
     if args.hp_search:
@@ -682,24 +644,17 @@ def main() -> None:
             return
         args.output_dir, args.do_train, args.do_eval = str(best), False, False
     accelerator = make_accelerator(args)
-    logging.basicConfig(
-        format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",
-        datefmt="%m/%d/%Y %H:%M:%S",
-        level=logging.INFO if accelerator.is_main_process else logging.WARNING,
-        stream=sys.stdout,
-    )
-    logging.getLogger("filelock").setLevel(logging.WARNING)
-    hf_logging.disable_progress_bar()
-    hf_logging.set_verbosity_error()
+    start_script(accelerator, args.seed)
     check_output_dir(args)
     accelerator.wait_for_everyone()  # before the main process writes into it
-    set_seed(args.seed)
     task = find_task(args)
     if args.do_train:
         # A file that is missing is worth knowing before the training, not after.
         for part, _ in evaluation_tasks(task) if args.do_eval else []:
             read_examples(part, args.data_dir or ".", "dev", 1)
-        train_or_resume(args, accelerator, task)
+        unfinished, checkpoint = left_to_train(args.output_dir, args.resume_from_checkpoint)
+        if unfinished:
+            train(args, accelerator, task, *load_for_training(args, task), checkpoint)
     directory = Path(args.output_dir)
     if args.do_eval:
         checkpoints = [directory]

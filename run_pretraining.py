@@ -20,9 +20,7 @@ steps at length 512 with 2.75e-4. --gradient_accumulation_steps makes up what th
 """
 
 import argparse
-import json
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,21 +28,17 @@ from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
 from huggingface_hub.errors import StrictDataclassError
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
 from transformers import (
     AlbertConfig,
     AlbertForPreTraining,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging as hf_logging
 
 from arguments import at_least, check_output_dir
-from checkpointing import check_finished, find_checkpoint, is_finished
+from checkpointing import check_finished, left_to_train
 from evaluation import environment, to_device
 from files import run_script, write_json
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
@@ -52,7 +46,7 @@ from modeling.checkpoints import ORIGIN_KEYS, find_file, read_json, read_weights
 from modeling.configuration import ACT_KEYS, ELBERT_KEYS, check_architecture
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from pretraining_data import PretrainingData, Recipe, TokenClass, train_tokenizer
-from training import Batch, Step, Training, make_optimizer
+from training import Batch, ProgressLog, Step, Training, make_optimizer, start_script
 
 logger = logging.getLogger(__name__)
 
@@ -281,61 +275,35 @@ def mean_updates(sums: Sums) -> dict[str, float]:
     return {name: total / number for name, (total, number) in rows.items() if number}
 
 
-class TrainingLog:
-    """Progress bar, TensorBoard and JSON lines of what a training run minimises."""
+class TrainingLog(ProgressLog):
+    """What pre-training minimises, and the updates of each class of tokens."""
 
-    def __init__(self, args: argparse.Namespace, training: Training, total: int) -> None:
-        self.every, self.accelerator = args.logging_steps, training.accelerator
-        self.tau = training.objective.tau
-        main = self.accelerator.is_main_process
-        self.bar = tqdm(
-            initial=training.position.step,
-            total=total,
-            desc="Training",
-            unit="step",
-            disable=not main,
-        )
-        self.writer = SummaryWriter(str(Path(args.output_dir) / "runs")) if main else None
+    def __init__(self, training: Training, every: int, total: int) -> None:
+        super().__init__(training, every, total)
+        self.accelerator, self.tau = training.accelerator, training.objective.tau
         self.sums: Sums = {}
-
-    def __enter__(self) -> "TrainingLog":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
-        if self.writer:
-            self.writer.close()
 
     def step(self, step: Step) -> None:
         """After an optimiser step; writes the means since the last time when that is due."""
         for out in step.outs:
             self.sums = add_sums(self.sums, out.sums)
-        self.bar.update()
-        self.bar.set_postfix(loss=f"{step.loss:.4f}", lr=f"{step.learning_rate:.2e}")
-        if step.number % self.every:
+        if not self.advance(step):
             return
         sums, self.sums = self.accelerator.reduce(self.sums, "sum"), {}
-        if self.writer is None:
-            return
         updates = {f"updates/{name}": value for name, value in mean_updates(sums).items()}
         values = {**means(sums, self.tau), **updates, "learning_rate": step.learning_rate}
-        for name, value in values.items():
-            self.writer.add_scalar(name, value, step.number)
-        self.bar.write(json.dumps({**values, "step": step.number}))
+        self.scalars(values, step.number)
+        self.line({**values, "step": step.number})
 
 
-def train_or_resume(args: argparse.Namespace, accelerator: Accelerator) -> None:
-    """Train, or go on with a training; one that came to its end is left as it is."""
-    checkpoint = None
-    if args.resume_from_checkpoint:
-        if args.resume_from_checkpoint == "latest" and is_finished(args.output_dir):
-            logger.info("Training in %s is finished: nothing to resume", args.output_dir)
-            return
-        checkpoint = find_checkpoint(args.output_dir, args.resume_from_checkpoint)
+def load_for_training(
+    args: argparse.Namespace,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model with new weights, and the tokenizer of its text."""
     config = read_config(args)
     tokenizer = load_tokenizer(args.tokenizer_name or args.output_dir, args.do_lower_case)
     check_sizes(args, config, tokenizer)
-    train(args, accelerator, MODELS[args.model_type](config), tokenizer, checkpoint)
+    return MODELS[args.model_type](config), tokenizer
 
 
 def train(
@@ -369,7 +337,7 @@ def train(
         PreTrainingObjective(model, len(TokenClass)),
     )
     training.begin(checkpoint)
-    with TrainingLog(args, training, total) as log:
+    with TrainingLog(training, args.logging_steps, total) as log:
         for step in training.kept(all_steps(training, phases, data)):
             log.step(step)
 
@@ -482,15 +450,7 @@ def main() -> None:
         cpu=args.no_cuda or not torch.accelerator.is_available(),
         mixed_precision="bf16" if args.bf16 else "no",
     )
-    logging.basicConfig(
-        format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",
-        datefmt="%m/%d/%Y %H:%M:%S",
-        level=logging.INFO if accelerator.is_main_process else logging.WARNING,
-        stream=sys.stdout,
-    )
-    hf_logging.disable_progress_bar()
-    hf_logging.set_verbosity_error()
-    set_seed(args.seed)
+    start_script(accelerator, args.seed)
     if args.do_train:
         check_output_dir(args)
     accelerator.wait_for_everyone()  # before the main process writes into it
@@ -500,7 +460,9 @@ def main() -> None:
         train_tokenizer(args.train_files, args.split_sentences, size, args.do_lower_case, output)
     accelerator.wait_for_everyone()
     if args.do_train:
-        train_or_resume(args, accelerator)
+        unfinished, checkpoint = left_to_train(args.output_dir, args.resume_from_checkpoint)
+        if unfinished:
+            train(args, accelerator, *load_for_training(args), checkpoint)
     if args.do_eval:
         evaluate(args, accelerator, *load_trained(args))
 

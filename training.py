@@ -1,6 +1,7 @@
 """What the training scripts share: optimiser, schedule, and a loop that can stop and go on."""
 
 import hashlib
+import json
 import logging
 import math
 import signal
@@ -9,14 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import set_seed
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
+from transformers.utils import logging as hf_logging
 
 from checkpointing import (
     alike,
@@ -330,6 +335,66 @@ def fingerprint(*columns: Sequence[Any]) -> str:
     for column in columns:
         digest.update(repr(column).encode())
     return digest.hexdigest()
+
+
+Log = TypeVar("Log", bound="ProgressLog")
+
+
+class ProgressLog:
+    """Progress bar, TensorBoard and JSON lines of a training run: the main process's work.
+
+    every: steps between two entries; 0 for none.
+    """
+
+    def __init__(self, training: Training, every: int, total: int) -> None:
+        self.every, self.main = every, training.accelerator.is_main_process
+        self.bar = tqdm(
+            initial=training.position.step,
+            total=total,
+            desc="Training",
+            unit="step",
+            disable=not self.main,
+        )
+        runs = Path(training.arguments["output_dir"]) / "runs"
+        self.writer = SummaryWriter(str(runs)) if self.main else None
+
+    def __enter__(self: Log) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+        if self.writer:
+            self.writer.close()
+
+    def advance(self, step: Step) -> bool:
+        """Show that a step was taken; returns whether an entry is due."""
+        self.bar.update()
+        self.bar.set_postfix(loss=f"{step.loss:.4f}", lr=f"{step.learning_rate:.2e}")
+        return self.every > 0 and step.number % self.every == 0
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """To TensorBoard."""
+        for name, value in values.items() if self.writer else ():
+            self.writer.add_scalar(name, value, step)
+
+    def line(self, values: dict[str, Any]) -> None:
+        """One JSON line on the console."""
+        if self.main:
+            self.bar.write(json.dumps(values))
+
+
+def start_script(accelerator: Accelerator, seed: int) -> None:
+    """What every training script begins with: the main process's messages on stdout, and a seed."""
+    logging.basicConfig(
+        format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",
+        datefmt="%m/%d/%Y %H:%M:%S",
+        level=logging.INFO if accelerator.is_main_process else logging.WARNING,
+        stream=sys.stdout,
+    )
+    logging.getLogger("filelock").setLevel(logging.WARNING)
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
+    set_seed(seed)
 
 
 class StopRequest:
