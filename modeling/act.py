@@ -169,7 +169,7 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
 
     def pieces(self) -> "AlbertActLayer | PackedLayer":
         """What runs `project` and `finish`: packed weights where they serve."""
-        if packs(self, self.attention.config, self.ffn.weight):
+        if packs(self):
             return self.packed(self.parameters(), lambda: PackedLayer(self))
         return self
 

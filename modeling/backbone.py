@@ -179,18 +179,19 @@ def eager_attention(
     return F.dropout(scores.softmax(-1), dropout) @ value
 
 
-def packs(module: nn.Module, config: AlbertConfig, weight: torch.Tensor) -> bool:
-    """Whether `module` can use weights like `weight` in oneDNN's own layout.
+def packs(layer: "AlbertLayer") -> bool:
+    """Whether `layer` can use its weights in oneDNN's own layout.
 
     That is inference on a CPU with the default attention, in one of oneDNN's types.
     """
+    weight = layer.ffn.weight
     return (
         weight.device.type == "cpu"
         and not torch.is_grad_enabled()
-        and not module.training
+        and not layer.training
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and config._attn_implementation != "eager"
+        and layer.attention.config._attn_implementation != "eager"
         and weight.dtype in PACKABLE
     )
 
@@ -314,7 +315,7 @@ class AlbertLayer(nn.Module):
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
-        if packs(self, self.attention.config, self.ffn.weight):
+        if packs(self):
             return self.packed(self.parameters(), lambda: PackedLayer(self))(hidden, mask)
         attended = self.attention(hidden, mask)
         return self.full_layer_layer_norm(self.feed_forward(attended) + attended)
@@ -362,25 +363,26 @@ class AlbertEncoder(nn.Module):
         )
 
 
-class Pooler(nn.Linear):
-    """tanh of a linear map, (..., hidden) -> (..., size), under HF's name for it."""
+class ExitLinear(nn.Linear):
+    """A linear map of an exit, which sees one row of an example: (..., in) -> (..., out).
 
-    def __init__(self, config: AlbertConfig, size: int) -> None:
-        super().__init__(config.hidden_size, size)
-        self.config = config
-        self.packed = Derived()
-
-    def train(self, mode: bool = True) -> "Pooler":
-        """As nn.Module; weights written behind the version counter's back are packed anew."""
-        self.packed = Derived()
-        return super().train(mode)
+    A single example's is a matrix-vector product. It streams the weights about as fast as memory
+    gives them, and after a layer pass they are nowhere else; a matrix product takes longer.
+    """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        if packs(self, self.config, self.weight):
-            own = (self.weight, self.bias)
-            packed = self.packed(own, lambda: pack(*own))
-            return packed_linear(states, packed, ("tanh", [], ""))
-        return super().forward(states.to(self.weight.dtype)).tanh()
+        states = states.to(self.weight.dtype)
+        if states.numel() != self.in_features:
+            return super().forward(states)
+        row = torch.addmv(self.bias, self.weight, states.reshape(-1))
+        return row.view(*states.shape[:-1], -1)
+
+
+class Pooler(ExitLinear):
+    """tanh of a linear map, (..., hidden) -> (..., size), under HF's name for it."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return super().forward(states).tanh()
 
 
 class AlbertBackbone(nn.Module):
@@ -391,7 +393,7 @@ class AlbertBackbone(nn.Module):
         self.num_layers = config.num_hidden_layers
         self.embeddings = AlbertEmbeddings(config)
         self.encoder = AlbertEncoder(config)
-        self.pooler = Pooler(config, config.hidden_size)
+        self.pooler = Pooler(config.hidden_size, config.hidden_size)
 
     def embed(
         self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None

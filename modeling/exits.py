@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from .backbone import Pooler
+from .backbone import ExitLinear, Pooler
 from .configuration import ElbertConfig, ExitRule
 
 
@@ -51,13 +51,13 @@ class ExitClassifier(nn.Module):
         super().__init__()
         self.config = config
         if not config.use_out_pooler:
-            self.pooler = Pooler(config, config.fc_size1)
+            self.pooler = Pooler(config.hidden_size, config.fc_size1)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         if config.use_fc2:
-            self.classifier1 = nn.Linear(config.fc_size1, config.fc_size2)
-            self.classifier2 = nn.Linear(config.fc_size2, config.num_labels)
+            self.classifier1 = ExitLinear(config.fc_size1, config.fc_size2)
+            self.classifier2 = ExitLinear(config.fc_size2, config.num_labels)
         else:
-            self.classifier = nn.Linear(config.fc_size1, config.num_labels)
+            self.classifier = ExitLinear(config.fc_size1, config.num_labels)
 
     def forward(
         self, hidden: torch.Tensor, mask: torch.Tensor | None, shared_pooler: Pooler

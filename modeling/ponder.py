@@ -21,7 +21,13 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
 
-from .backbone import AlbertEmbeddings, AlbertLayer, AlbertPreTrainedModel, attention_mask_of
+from .backbone import (
+    AlbertEmbeddings,
+    AlbertLayer,
+    AlbertPreTrainedModel,
+    ExitLinear,
+    attention_mask_of,
+)
 from .checkpoints import (
     LoadReport,
     adopt,
@@ -102,11 +108,11 @@ def halting_head(config: PonderAlbertConfig) -> nn.Sequential:
     """
     hidden = config.hidden_size
     if config.lambda_layer_arch == "mlp":
-        return nn.Sequential(nn.Linear(hidden, HEAD_WIDTH), nn.GELU(), nn.Linear(HEAD_WIDTH, 1))
+        return nn.Sequential(ExitLinear(hidden, HEAD_WIDTH), nn.GELU(), ExitLinear(HEAD_WIDTH, 1))
     width = 2 * hidden if config.lambda_layer_arch == "linear_cat" else hidden
     depth = config.num_lambda_layers if config.num_lambda_layers > 1 else 0
-    layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.Tanh())]
-    return nn.Sequential(*layers, nn.Linear(width, 1))
+    layers = [layer for _ in range(depth) for layer in (ExitLinear(width, width), nn.Tanh())]
+    return nn.Sequential(*layers, ExitLinear(width, 1))
 
 
 class PonderAlbertClassifier(AlbertPreTrainedModel):
@@ -143,7 +149,7 @@ class PonderAlbertClassifier(AlbertPreTrainedModel):
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, hidden)
         self.albert_layer = SharedLayer(config)
         self.classifier = nn.Sequential(
-            nn.Linear(hidden, HEAD_WIDTH), nn.GELU(), nn.Linear(HEAD_WIDTH, config.num_labels)
+            ExitLinear(hidden, HEAD_WIDTH), nn.GELU(), ExitLinear(HEAD_WIDTH, config.num_labels)
         )
         self.ponder = halting_head(config)
         self.tokenizer = tokenizer
