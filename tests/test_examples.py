@@ -1,5 +1,6 @@
 """The example scripts: what they say they do, run here."""
 
+import json
 import os
 import subprocess
 import sys
@@ -78,3 +79,52 @@ def test_the_estimate_follows_from_operations_and_rate():
     hours = (3 * 2 * 2490 + 277) * passes / 1e12 / 3600
     row = next(line for line in done.stdout.splitlines() if line.startswith("| RTE"))
     assert row.split("|")[4].strip() == f"{hours:.2f}"
+
+
+def compare_pretraining(*arguments: object) -> subprocess.CompletedProcess:
+    command = [sys.executable, EXAMPLES / "compare_pretraining.py", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+
+
+def write_results(directory: Path, **changed: object) -> Path:
+    directory.mkdir()
+    results = {"mlm_loss": 3.0, "mlm_acc": 0.4, "sop_acc": 0.6, "tau": 1e-3, "max_updates": 6}
+    updates = {"All tokens": 2.25, "CLS": 4.0}
+    results = {**results, "updates": updates, **changed}
+    (directory / "eval_results.json").write_text(json.dumps(results))
+    return directory
+
+
+def test_pretrained_models_side_by_side(tmp_path):
+    dense = write_results(tmp_path / "dense", updates={}, mlm_acc=0.5, tau=0.0)
+    act = write_results(tmp_path / "act")
+    done = compare_pretraining(dense, act, "--figure", tmp_path / "updates.png")
+    assert done.stdout == (
+        "| | dense | act |\n|---|---|---|\n"
+        "| τ | dense | 0.001 |\n"
+        "| mlm_loss | 3.000 | 3.000 |\n"
+        "| mlm_acc | 0.500 | 0.400 |\n"
+        "| sop_acc | 0.600 | 0.600 |\n"
+        "| All tokens |  | 2.25 |\n"
+        "| CLS |  | 4.00 |\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "updates.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_results_of_another_script_are_refused(tmp_path):
+    other = tmp_path / "glue"
+    other.mkdir()
+    (other / "eval_results.json").write_text('{"acc": 0.5}')
+    done = compare_pretraining(other)
+    assert done.returncode != 0
+    assert "no 'mlm_loss'; write it by run_pretraining.py --do_eval" in done.stderr
+
+
+def test_a_figure_needs_an_adaptive_model(tmp_path):
+    done = compare_pretraining(
+        write_results(tmp_path / "dense", updates={}), "--figure", tmp_path / "a.png"
+    )
+    assert done.returncode != 0
+    assert "none of these models is adaptive" in done.stderr
+    assert not (tmp_path / "a.png").exists()

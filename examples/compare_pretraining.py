@@ -1,0 +1,91 @@
+"""Evaluations of pre-trained models side by side, and what their updates buy.
+
+    python examples/compare_pretraining.py out/dense out/act_tau_*
+    python examples/compare_pretraining.py out/act_tau_* --figure updates.png
+
+Reads the eval_results.json that `run_pretraining.py --do_eval` writes. The figure shows the mean
+updates of a token against the accuracy on masked pieces, a point for every adaptive model.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from figures import LINE, plt, save_figure
+from files import run_script
+from modeling import UserError
+from modeling.checkpoints import read_json
+
+METRICS = ("mlm_loss", "mlm_acc", "sop_acc")
+RESULTS = "eval_results.json"
+TOKENS = "All tokens"  # the first row of the table of updates
+
+
+def read_results(directory: Path) -> dict[str, Any]:
+    """Results of one model, of `run_pretraining.py --do_eval`."""
+    path = directory / RESULTS
+    results = read_json(path)
+    lacking = [name for name in (*METRICS, "tau", "updates", "max_updates") if name not in results]
+    if lacking:
+        raise UserError(
+            f"{path}: no {lacking[0]!r}; write it by run_pretraining.py --do_eval "
+            f"--output_dir {directory}"
+        )
+    return results
+
+
+def cells_of(results: dict[str, Any]) -> dict[str, str]:
+    """A model's column of the table. A dense model has no updates: every token gets them all."""
+    updates = {name: f"{value:.2f}" for name, value in results["updates"].items()}
+    tau = f"{results['tau']:g}" if updates else "dense"
+    return {"τ": tau, **{name: f"{results[name]:.3f}" for name in METRICS}, **updates}
+
+
+def print_table(models: dict[str, dict[str, Any]]) -> None:
+    """Metrics, then mean updates of each class of tokens: a row each, a column for each model."""
+    columns = {name: cells_of(results) for name, results in models.items()}
+    rows = list(dict.fromkeys(row for cells in columns.values() for row in cells))
+    print("| | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    for row in rows:
+        print(f"| {row} | " + " | ".join(cells.get(row, "") for cells in columns.values()) + " |")
+
+
+def draw(models: dict[str, dict[str, Any]], path: Path) -> None:
+    """Mean updates of all tokens against MLM accuracy, each point with its τ."""
+    points = [results for results in models.values() if results["updates"]]
+    if not points:
+        raise UserError("--figure: none of these models is adaptive, so none has updates to draw")
+    points.sort(key=lambda results: results["updates"][TOKENS])
+    updates = [results["updates"][TOKENS] for results in points]
+    accuracy = [100 * results["mlm_acc"] for results in points]
+    figure, panel = plt.subplots(figsize=(5.2, 3.6))
+    panel.plot(updates, accuracy, color=LINE, marker="o")
+    for x, y, results in zip(updates, accuracy, points, strict=True):
+        name = f"τ = {results['tau']:g}"
+        panel.annotate(name, (x, y), (0, 8), textcoords="offset points", ha="center")
+    panel.margins(0.15, 0.25)
+    panel.set_xlabel(f"mean updates of a token, of at most {points[0]['max_updates']}")
+    panel.set_ylabel("accuracy on masked pieces, %")
+    panel.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="+", type=Path, help="--output_dir of run_pretraining.py")
+    parser.add_argument("--figure", type=Path, metavar="PNG")
+    args = parser.parse_args()
+    models = {path.name: read_results(path) for path in args.models}
+    print_table(models)
+    if args.figure:
+        draw(models, args.figure)
+
+
+if __name__ == "__main__":
+    run_script(main)
