@@ -10,19 +10,17 @@ same updates, and their results are compared before they are timed. Prints a Mar
 
 import argparse
 import json
-import platform
 import statistics
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-import transformers
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.timing import in_turn, machine
 from modeling import AlbertActConfig, AlbertActModel
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "act_base.json"
@@ -64,16 +62,6 @@ class ForcedHalting(nn.Module):
         return (updates <= self.step).to(state.dtype).view(state.shape[:-1])
 
 
-def seconds(run: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
 def spread(values: list[float]) -> str:
     """Median and the quartiles around it."""
     low, middle, high = statistics.quantiles(values, n=4)
@@ -100,25 +88,9 @@ def compare(
         return states
 
     torch.testing.assert_close(run(False), run(None), atol=1e-4, rtol=0)
-    dense, compacted = [], []
-    for _ in range(repeats):
-        dense.append(seconds(lambda: run(False), device))
-        compacted.append(seconds(lambda: run(None), device))
-    return dense, compacted, updates.double().mean().item()
-
-
-def machine(device: torch.device) -> str:
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [x for x in cpuinfo.read_text().splitlines() if x.startswith("model name")]
-        name = models[0].partition(":")[2].strip() if models else name
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    return (
-        f"{name}, {torch.get_num_threads()} threads; Python {platform.python_version()}, "
-        f"torch {torch.__version__}, transformers {transformers.__version__}"
-    )
+    runs = {"dense": partial(run, False), "compacted": partial(run, None)}
+    times = in_turn(runs, repeats, device)
+    return times["dense"], times["compacted"], updates.double().mean().item()
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -14,7 +14,6 @@ the layer's own shapes. With a CUDA device, everything runs there.
 import argparse
 import itertools
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -29,10 +28,10 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-import transformers
 from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertForSequenceClassification
 
+from benchmarks.timing import Times, in_turn, machine, spread_of
 from features import epoch_batches
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.backbone import cast_layers
@@ -164,19 +163,17 @@ class Contender(NamedTuple):
         return total / len(self.texts)
 
 
-Times = dict[str, list[float]]  # of each contender, seconds a text in every round
-
-
 def compare(case: str, contenders: list[Contender], args: argparse.Namespace) -> Times:
-    """Run the contenders in turn and print a row for each, as a ratio to the first."""
-    times: Times = {contender.name: [] for contender in contenders}
+    """Run the contenders in turn and print a row for each, as a ratio to the first.
+
+    Returns seconds a text.
+    """
     for contender in contenders:
         contender.run(contender.texts[:2])  # packs weights, warms caches
-    for _ in range(args.rounds):
-        for name, run, texts, _ in contenders:
-            start = time.perf_counter()
-            run(texts)
-            times[name].append((time.perf_counter() - start) / len(texts))
+    runs = {contender.name: partial(contender.run, contender.texts) for contender in contenders}
+    times = in_turn(runs, args.rounds, DEVICE)
+    for name, _, texts, _ in contenders:
+        times[name] = [total / len(texts) for total in times[name]]
     base = times[contenders[0].name]
     for contender in contenders:
         seconds = times[contender.name]
@@ -188,12 +185,6 @@ def compare(case: str, contenders: list[Contender], args: argparse.Namespace) ->
             flush=True,
         )
     return times
-
-
-def spread_of(base: list[float], seconds: list[float]) -> str:
-    """ "median | lowest–highest" of how many times as fast as `base`, round by round."""
-    ratios = sorted(b / t for b, t in zip(base, seconds, strict=True))
-    return f"{statistics.median(ratios):.2f} | {ratios[0]:.2f}–{ratios[-1]:.2f}"
 
 
 def matmul_rate(dtype: torch.dtype, rows: int = 128) -> float:
@@ -306,10 +297,24 @@ def training_case(args: argparse.Namespace) -> None:
     compare("training steps, batch 32, RTE lengths (share: × 3)", rows, args)
 
 
+def times_of(module: torch.nn.Module) -> list[float]:
+    """Seconds of every call of `module` from now on, without waits for the device."""
+    times = []
+
+    def end(*_) -> None:
+        times[-1] += time.perf_counter()
+
+    module.register_forward_pre_hook(lambda *_: times.append(-time.perf_counter()))
+    module.register_forward_hook(end)
+    return times
+
+
 def exit_check_case(models: dict, rounds: int) -> None:
     """Time of one exit check, with its decision at hand, as a share of a layer pass; batch 1."""
     model = models["fp32"]
+    pooler = times_of(model.albert.pooler)
     for length in (32, 64, 128):
+        pooler.clear()
         hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
         passes, checks = [], []
         with torch.inference_mode():
@@ -329,7 +334,7 @@ def exit_check_case(models: dict, rounds: int) -> None:
         share = statistics.median(checks) / statistics.median(passes)
         print(
             f"- Exit check, length {length}: {statistics.median(checks) * 1e6:.0f} µs, "
-            f"{share:.1%} of a layer pass."
+            f"{share:.1%} of a layer pass; its pooler {statistics.median(pooler) * 1e6:.0f} µs."
         )
 
 
@@ -387,11 +392,9 @@ def main() -> None:
     args = parse_args()
     torch.manual_seed(0)
     args.rate = {"fp32": matmul_rate(torch.float32), "bf16": matmul_rate(torch.bfloat16)}
-    machine = torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.machine()
     print(
-        f"{machine}, {torch.get_num_threads()} threads, torch {torch.__version__}, transformers "
-        f"{transformers.__version__}; matrix products reach {args.rate['fp32'] / 1e9:.0f} GFLOP/s "
-        f"in fp32, {args.rate['bf16'] / 1e9:.0f} in bf16.\n"
+        f"{machine(DEVICE)}; matrix products reach {args.rate['fp32'] / 1e9:.0f} GFLOP/s in fp32, "
+        f"{args.rate['bf16'] / 1e9:.0f} in bf16.\n"
     )
     models = {"hf": hf_model(), "fp32": our_model(), "bf16": our_model(torch.bfloat16)}
     if not args.quick:

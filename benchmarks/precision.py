@@ -1,0 +1,183 @@
+"""bf16 and int8 beside float32: the time of a layer pass, and which exits of a trained model stay.
+
+    OMP_NUM_THREADS=1 python benchmarks/precision.py
+    OMP_NUM_THREADS=1 python benchmarks/precision.py --model out/demo/RTE \\
+        --data_dir configs/sample/RTE --task_name RTE --do_lower_case
+
+Prints Markdown. The times are those of ALBERT-base with random weights: all precisions run in turn,
+a run goes through all layers, and a cell is the median of the rounds. With --model (ELBERT models
+that run_glue.py trained; several of one task) a second table compares early exit on the dev set
+with float32's, one example at a time, and with itself where examples share a batch.
+
+int8 is torch's dynamic quantisation of the layers' linear maps, on the CPU: weights with a scale
+for each output, activations with one scale for all tokens of a call.
+"""
+
+import argparse
+import copy
+import itertools
+import statistics
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+
+from arguments import at_least
+from benchmarks.speed import BASE
+from benchmarks.timing import in_turn, machine, spread_of
+from evaluation import load_trained, predictions_of, run_early_exit
+from features import encode
+from files import run_script
+from glue_tasks import Task, get_task, read_examples
+from modeling import ElbertConfig, UserError
+from modeling import ElbertForSequenceClassification as Model
+from modeling.backbone import AlbertLayer, PackedLayer, cast_layers
+from modes import MODES
+
+CPU = torch.device("cpu")
+SLOTS = 32
+EXITS_HEADER = (
+    "| model | examples | precision | exits as in fp32 | answers as in fp32 "
+    f"| another exit with {SLOTS} slots than alone |\n|---|---|---|---|---|---|"
+)
+
+
+def int8_linear(weight: torch.Tensor, bias: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """The linear map (..., in) -> (..., out) of `weight` (out, in) in torch's int8."""
+    scales = weight.detach().abs().amax(1).double() / 127
+    zeros = torch.zeros_like(scales, dtype=torch.long)
+    quantised = torch.quantize_per_channel(weight.detach(), scales, zeros, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(quantised, bias.detach())
+    return lambda states: torch.ops.quantized.linear_dynamic(states, packed)
+
+
+class Int8Layer(PackedLayer):
+    """The layer pass with int8 maps: attention, activation, sums and norms stay in float32."""
+
+    def __init__(self, layer: AlbertLayer) -> None:
+        self.layer = layer
+        self.query_key_value = int8_linear(*layer.attention.fused_qkv())
+        maps = (layer.attention.dense, layer.ffn, layer.ffn_output)
+        self.dense, self.ffn, self.ffn_output = (int8_linear(x.weight, x.bias) for x in maps)
+
+    def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:
+        """As PackedLayer's, of all parts: a pass of whole examples asks for no others."""
+        return self.query_key_value(flat)
+
+    def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        layer = self.layer
+        attended = layer.attention_norm(flat + self.dense(context))
+        inner = layer.activation(self.ffn(attended))
+        return layer.full_layer_layer_norm(attended + self.ffn_output(inner))
+
+
+def quantise_layers(model: Model) -> None:
+    """Let the layers of `model` run as Int8Layer."""
+    for layer in model.modules():
+        if isinstance(layer, AlbertLayer):
+            layer.forward = Int8Layer(layer)
+
+
+FP32, BF16, INT8 = "fp32", "bf16, layers' products", "int8, layers' products"
+PRECISIONS = {
+    FP32: lambda model: None,
+    BF16: partial(cast_layers, dtype=torch.bfloat16),
+    "bf16, everything": lambda model: model.to(torch.bfloat16),
+    INT8: quantise_layers,
+}
+
+
+def in_precisions(model: Model) -> dict[str, Model]:
+    """A copy of `model` in each of PRECISIONS."""
+    copies = {name: copy.deepcopy(model) for name in PRECISIONS}
+    for name, change in PRECISIONS.items():
+        change(copies[name])
+    return copies
+
+
+@torch.inference_mode()
+def all_passes(model: Model, hidden: torch.Tensor) -> None:
+    for layer in range(BASE["num_hidden_layers"]):
+        hidden = model.layer_pass(hidden, None, layer)
+
+
+def print_times(args: argparse.Namespace) -> None:
+    """A row for each shape: milliseconds of a layer pass in every precision."""
+    torch.manual_seed(0)
+    models = in_precisions(Model(ElbertConfig(**BASE)).eval())
+    print(f"| ms a layer pass: batch, length | {' | '.join(models)} | bf16 / int8 | spread |")
+    print("|---" * (len(models) + 3) + "|")
+    for batch, length in itertools.product(args.batches, args.lengths):
+        hidden = torch.randn(batch, length, BASE["hidden_size"])
+        runs = {
+            name: partial(all_passes, model, hidden.to(model.dtype))  # what its embeddings give
+            for name, model in models.items()
+        }
+        in_turn(runs, 1, CPU)  # packs weights, warms caches
+        times = in_turn(runs, args.rounds, CPU)
+        passes = BASE["num_hidden_layers"]
+        cells = [f"{statistics.median(times[name]) / passes * 1e3:.2f}" for name in models]
+        ratio = spread_of(times[BF16], times[INT8])
+        print(f"| {batch}, {length} | {' | '.join(cells)} | {ratio} |", flush=True)
+
+
+def share(which: torch.Tensor) -> str:
+    return f"{which.double().mean().item():.1%}"
+
+
+def print_exits(directory: Path, task: Task, args: argparse.Namespace) -> None:
+    """A row for each precision: what early exit on the dev set keeps of float32's."""
+    model, tokenizer = load_trained(directory, task, CPU, args.do_lower_case, MODES["albert"])
+    examples = read_examples(task, args.data_dir, "dev")
+    features = encode(examples, tokenizer, args.max_seq_length)
+    pad = tokenizer.pad_token_id
+    fp32 = run_early_exit(model, features, 1, pad)
+    for name, changed in in_precisions(model).items():
+        alone, together = (run_early_exit(changed, features, size, pad) for size in (1, SLOTS))
+        answers_kept = predictions_of(alone.logits) == predictions_of(fp32.logits)
+        cells = (
+            share(alone.exit_layer == fp32.exit_layer),
+            # A regression's answers are numbers: none stays the same to the last bit.
+            "–" if task.is_regression else share(torch.from_numpy(answers_kept)),
+            share(together.exit_layer != alone.exit_layer),
+        )
+        row = (str(directory), str(len(features.labels)), name, *cells)
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--model", type=Path, nargs="+", default=[], help="folders of trained models of one task")
+    add("--data_dir", help="folder with the task's .tsv files")
+    add("--task_name", help="GLUE task, e.g. RTE")
+    add("--max_seq_length", default=128, type=int, help="longer texts are truncated")
+    add("--do_lower_case", action="store_true", help="for uncased models")
+    add("--rounds", default=5, type=at_least(1), help="timed rounds of each case")
+    add("--batches", default=[1, 32], type=at_least(1), nargs="+")
+    add("--lengths", default=[32, 128], type=at_least(1), nargs="+")
+    args = parser.parse_args()
+    if args.model and not (args.data_dir and args.task_name):
+        raise UserError("--model needs --task_name, and --data_dir with the task's .tsv files")
+    return args
+
+
+def main() -> None:
+    args = parse_args()
+    torch.backends.quantized.engine = "onednn"
+    print(f"{machine(CPU)}; median of {args.rounds} rounds\n")
+    print_times(args)
+    if args.model:
+        print(f"\n{EXITS_HEADER}")
+    for directory in args.model:
+        print_exits(directory, get_task(args.task_name), args)
+
+
+if __name__ == "__main__":
+    run_script(main)
