@@ -68,8 +68,8 @@ def parse_args() -> argparse.Namespace:
         "--lr",
         default=3e-4,
         type=float,
-        help=f"at first; rises to {PEAK} times that, then falls: kept at 3e-4, an accuracy "
-        "of 0.99 takes over 20,000 batches instead of about 5,000",
+        help=f"at first; rises to {PEAK} times that, then falls: with a constant one, training "
+        "takes several times as many batches",
     )
     add("--extrapolate", action="store_true", help="train on emptier, test on fuller vectors")
     add("--output_dir", default="parity_out", help="results.json, training.png and runs/")
