@@ -1,13 +1,13 @@
-"""bf16 and int8 beside float32: the time of a layer pass, and which exits of a trained model stay.
+"""bf16 and int8 beside float32: which exits of a trained model stay, and the time of a layer pass.
 
     OMP_NUM_THREADS=1 python benchmarks/precision.py
     OMP_NUM_THREADS=1 python benchmarks/precision.py --model out/demo/RTE \\
         --data_dir configs/sample/RTE --task_name RTE --do_lower_case
 
-Prints Markdown. The times are those of ALBERT-base with random weights: all precisions run in turn,
-a run goes through all layers, and a cell is the median of the rounds. With --model (ELBERT models
-that run_glue.py trained; several of one task) a second table compares early exit on the dev set
-with float32's, one example at a time, and with itself where examples share a batch.
+Prints Markdown. With --model (ELBERT models that run_glue.py trained, several of one task) the
+first table compares early exit on the dev set with float32's, one example at a time, and with
+itself where examples share a batch. The times are those of ALBERT-base with random weights: all
+precisions run in turn, a run goes through all layers, and a cell is the median of the rounds.
 
 int8 is torch's dynamic quantisation of the layers' linear maps, on the CPU: weights with a scale
 for each output, activations with one scale for all tokens of a call.
@@ -171,12 +171,13 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     torch.backends.quantized.engine = "onednn"
-    print(f"{machine(CPU)}; median of {args.rounds} rounds\n")
-    print_times(args)
+    print(f"{machine(CPU)}; times are medians of {args.rounds} rounds\n")
     if args.model:
-        print(f"\n{EXITS_HEADER}")
+        print(EXITS_HEADER)
     for directory in args.model:
         print_exits(directory, get_task(args.task_name), args)
+    print()
+    print_times(args)
 
 
 if __name__ == "__main__":
