@@ -27,11 +27,17 @@ def at_least(
 
 
 def check_output_dir(args: argparse.Namespace) -> None:
-    directory = Path(args.output_dir)
-    if not args.do_train:
-        check_finished(directory)
-        check_writable(directory)
+    """Raise UserError unless --output_dir can take what --do_train writes, or holds a model."""
+    if args.do_train:
+        check_new_output_dir(args)
         return
+    check_finished(args.output_dir)
+    check_writable(Path(args.output_dir))
+
+
+def check_new_output_dir(args: argparse.Namespace) -> None:
+    """Make --output_dir, or raise UserError where it holds something that would be written over."""
+    directory = Path(args.output_dir)
     if directory.exists() and not directory.is_dir():
         raise UserError(f"--output_dir {directory} is a file")
     welcome = args.overwrite_output_dir or args.resume_from_checkpoint

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from files import write_json
 from modeling.errors import UserError
@@ -224,7 +225,8 @@ def left_to_train(output_dir: str | Path, wanted: str | None) -> tuple[bool, Pat
     """
     if wanted is None:
         return True, None
-    if wanted == "latest" and is_finished(output_dir):
+    there = (Path(output_dir) / SAFE_WEIGHTS_NAME).exists()
+    if wanted == "latest" and is_finished(output_dir) and there:
         logger.info("Training in %s is finished: nothing to resume", output_dir)
         return False, None
     checkpoint = find_checkpoint(output_dir, wanted)
@@ -238,7 +240,7 @@ def load_checkpoint(
 ) -> None:
     """Put the weights and the optimiser's state of a checkpoint back, in place."""
     try:
-        load_model(model, checkpoint / "model.safetensors")
+        load_model(model, checkpoint / SAFE_WEIGHTS_NAME)
         tensors, rest = load_file(checkpoint / OPTIMIZER), read_state(checkpoint)["optimizer"]
         if not alike(rest["param_groups"], optimizer.state_dict()["param_groups"]):
             raise ValueError("its optimiser's groups have other settings")

@@ -28,6 +28,7 @@ import torch
 from tokenizers import normalizers
 from transformers import PreTrainedTokenizerBase
 
+from files import write_file
 from modeling.errors import UserError
 from tables import read_lines
 
@@ -145,6 +146,12 @@ def read_sentences(paths: Sequence[str | Path], split: bool) -> Iterator[tuple[i
         )
 
 
+def check_text(paths: Sequence[str | Path]) -> None:
+    """Raise UserError for what `read_sentences` would not read to the end; reads all of it."""
+    for _ in read_sentences(paths, split=False):
+        pass
+
+
 def train_tokenizer(
     paths: Sequence[str | Path], split: bool, vocab_size: int, lower_case: bool, directory: Path
 ) -> None:
@@ -178,8 +185,7 @@ def train_tokenizer(
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].rpartition("] ")[2]
         raise UserError(f"no tokenizer of {vocab_size} pieces from this text: {reason}") from error
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "spiece.model").write_bytes(model.getvalue())
+    write_file(directory / "spiece.model", lambda file: file.write(model.getvalue()))
 
 
 class Vocabulary:
@@ -191,9 +197,13 @@ class Vocabulary:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         named = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
         ids = {name: getattr(tokenizer, f"{name}_token_id") for name in named}
-        # A piece that the model does not have is added behind its end, where no weights are.
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        missing = [piece for name, piece in named.items() if ids[name] is None]
+        # A special piece that the vocabulary lacks is added behind its end.
+        missing = [
+            piece
+            for name, piece in named.items()
+            if ids[name] is None or ids[name] >= tokenizer.vocab_size
+        ]
         if missing:
             raise UserError(
                 f"the tokenizer has no special piece {', '.join(missing)}; make one with "

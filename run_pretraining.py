@@ -21,6 +21,7 @@ steps at length 512 with 2.75e-4. --gradient_accumulation_steps makes up what th
 
 import argparse
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from arguments import at_least, check_output_dir
+from arguments import at_least, check_new_output_dir
 from checkpointing import check_finished, left_to_train
 from evaluation import environment, to_device
 from files import run_script, write_json
@@ -45,7 +46,7 @@ from modeling import AlbertActForPreTraining, UserError, load_tokenizer
 from modeling.checkpoints import ORIGIN_KEYS, find_file, read_json, read_weights
 from modeling.configuration import ACT_KEYS, ELBERT_KEYS, check_architecture
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
-from pretraining_data import PretrainingData, Recipe, TokenClass, train_tokenizer
+from pretraining_data import PretrainingData, Recipe, TokenClass, check_text, train_tokenizer
 from training import Batch, ProgressLog, Step, Training, make_optimizer, start_script
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,11 @@ def parse_args() -> argparse.Namespace:
         raise UserError("--train_files is missing: the text to train on")
     if args.do_eval and not args.eval_file:
         raise UserError("--eval_file is missing: the text to evaluate on")
+    if args.train_tokenizer and args.tokenizer_name:
+        raise UserError(
+            f"--train_tokenizer writes to --output_dir, and --tokenizer_name {args.tokenizer_name} "
+            "would be used: give one of the two"
+        )
     return args
 
 
@@ -80,8 +86,12 @@ def add_task_flags(parser: argparse.ArgumentParser) -> None:
     add("--do_train", action="store_true")
     add("--do_eval", action="store_true", help="losses, accuracies and updates on --eval_file")
     add("--model_type", default="albert_act", choices=tuple(MODELS), type=str.lower)
-    add("--config_name", help="config.json or its folder: the architecture to train")
-    add("--tau", type=at_least(0, float), help="weight of the ponder cost, if not the config's")
+    add("--config_name", help="config.json or its folder: what --do_train trains")
+    add(
+        "--tau",
+        type=at_least(0, float),
+        help="weight of the ponder cost in training, if not the config's",
+    )
     add("--tokenizer_name", help="folder of spiece.model, if not --output_dir")
     add("--vocab_size", type=at_least(6), help="of --train_tokenizer, if not the config's")
     add("--do_lower_case", action="store_true", help="for uncased models")
@@ -174,7 +184,15 @@ def phases_of(args: argparse.Namespace, processes: int) -> list[Phase]:
         Phase(args.max_steps - long_steps, short, batch, accumulation, 1.0, warmup),
         Phase(long_steps, long, long_batch, long_accumulation, LONG_RATE, long_warmup),
     ]
-    return [phase for phase in phases if phase.steps > 0]
+    phases = [phase for phase in phases if phase.steps > 0]
+    for phase in phases:
+        if phase.warmup_steps > phase.steps:
+            logger.warning(
+                "--warmup_steps %d: the learning rate never reaches its peak in %d steps",
+                phase.warmup_steps,
+                phase.steps,
+            )
+    return phases
 
 
 def rate_at(phases: list[Phase], power: float, step: int) -> float:
@@ -254,13 +272,15 @@ def check_sizes(
             )
 
 
+# Rows of the published table. Here every token is of one class; the published evaluation counted
+# whatever is not [MASK] as unmasked, and every changed token, [MASK] too, as random.
 ROWS = {
-    "Unmasked": TokenClass.UNMASKED,
-    "MASK/MASK": TokenClass.MASK_MASK,
-    "MASK/random": TokenClass.MASK_RANDOM,
-    "MASK/original": TokenClass.MASK_ORIGINAL,
-    "CLS": TokenClass.CLS,
-    "SEP": TokenClass.SEP,
+    "All unmasked tokens": TokenClass.UNMASKED,
+    "[MASK/MASK]": TokenClass.MASK_MASK,
+    "[MASK/random]": TokenClass.MASK_RANDOM,
+    "[MASK/original]": TokenClass.MASK_ORIGINAL,
+    "[CLS]": TokenClass.CLS,
+    "[SEP]": TokenClass.SEP,
 }
 
 
@@ -290,7 +310,9 @@ class TrainingLog(ProgressLog):
         if not self.advance(step):
             return
         sums, self.sums = self.accelerator.reduce(self.sums, "sum"), {}
-        updates = {f"updates/{name}": value for name, value in mean_updates(sums).items()}
+        rows = mean_updates(sums)
+        # TensorBoard's tags have no brackets.
+        updates = {f"updates/{name.strip('[]')}": value for name, value in rows.items()}
         values = {**means(sums, self.tau), **updates, "learning_rate": step.learning_rate}
         self.scalars(values, step.number)
         self.line({**values, "step": step.number})
@@ -375,15 +397,31 @@ def my_batches(
 
 
 def optimizer_of(args: argparse.Namespace, model: PreTrainedModel) -> torch.optim.Optimizer:
-    """--optimizer over the groups of `make_optimizer`: biases and layer norms do not decay."""
+    """--optimizer over the groups of `make_optimizer`: biases and layer norms do not decay.
+
+    LAMB as published (You et al. 2020, version 3, and ALBERT's): decay is a part of the update
+    whose norm the trust ratio takes, moments are not corrected for their bias, no norm is limited,
+    and what does not decay has no trust ratio: with one, a halting bias could not change its sign.
+    """
     adamw = make_optimizer(model, args.learning_rate, args.weight_decay, args.adam_epsilon)
     if args.optimizer == "adamw":
         return adamw
     from pytorch_optimizer import Lamb  # a hundred optimisers: seconds to import
 
-    kept = ("params", "weight_decay", "constant")
-    groups = [{key: group[key] for key in kept} for group in adamw.param_groups]
-    return Lamb(groups, lr=args.learning_rate, eps=args.adam_epsilon)
+    kept = ("params", "weight_decay", "decays", "constant")
+    groups = [
+        {**{key: group[key] for key in kept}, "adam": not group["decays"]}
+        for group in adamw.param_groups
+    ]
+    optimizer = Lamb(
+        groups,
+        lr=args.learning_rate,
+        eps=args.adam_epsilon,
+        weight_decouple=False,
+        adam_debias=True,  # the library's word for leaving the correction out
+    )
+    optimizer.clamp = math.inf
+    return optimizer
 
 
 def load_trained(args: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -438,9 +476,41 @@ def print_results(summary: dict) -> None:
         if name in summary:
             print(f"{name} = {summary[name]:.4f}")
     if summary["updates"]:
-        print(f"\n{'Mean updates of at most':<24}{summary['max_updates']:>6}")
-        for name, value in summary["updates"].items():
-            print(f"{name:<24}{value:>6.2f}")
+        print()
+        print_table({"this model": summary})
+
+
+def print_table(models: dict[str, dict]) -> None:
+    """The published table, in Markdown: a column for each model's `eval_results.json`."""
+    columns = {name: cells_of(summary) for name, summary in models.items()}
+    rows = list(dict.fromkeys(row for cells in columns.values() for row in cells))
+    print("| | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    for row in rows:
+        print(f"| {row} | " + " | ".join(cells.get(row, "") for cells in columns.values()) + " |")
+
+
+def cells_of(summary: dict) -> dict[str, str]:
+    """A model's column of the table; a dense model has no τ, and all updates for every token."""
+    adaptive = bool(summary["updates"])
+    cells = {
+        "τ": f"{summary['tau']:g}" if adaptive else "",
+        "Max iterations": str(summary["max_updates"]),
+    }
+    for name, key in (("mlm (Acc.)", "mlm_acc"), ("sop (Acc.)", "sop_acc")):
+        cells[name] = f"{100 * summary[key]:.1f}" if key in summary else ""
+    return cells | {name: f"{value:.2f}" for name, value in summary["updates"].items()}
+
+
+def make_tokenizer(args: argparse.Namespace) -> None:
+    """--train_tokenizer: spiece.model in --output_dir, and no other tokenizer beside it."""
+    output = Path(args.output_dir)
+    if args.resume_from_checkpoint and (output / "spiece.model").exists():
+        return  # of the run that goes on
+    size = args.vocab_size or read_config(args).vocab_size
+    train_tokenizer(args.train_files, args.split_sentences, size, args.do_lower_case, output)
+    for stale in ("tokenizer.json", "tokenizer_config.json"):  # would be taken in its place
+        (output / stale).unlink(missing_ok=True)
 
 
 def main() -> None:
@@ -451,13 +521,16 @@ def main() -> None:
         mixed_precision="bf16" if args.bf16 else "no",
     )
     start_script(accelerator, args.seed)
+    if args.do_train or args.train_tokenizer:
+        check_new_output_dir(args)
+    # What is wrong with a text is worth knowing before the training, not days into it.
     if args.do_train:
-        check_output_dir(args)
+        check_text(args.train_files)
+    if args.do_eval:
+        check_text([args.eval_file])
     accelerator.wait_for_everyone()  # before the main process writes into it
     if args.train_tokenizer and accelerator.is_main_process:
-        size = args.vocab_size or read_config(args).vocab_size
-        output = Path(args.output_dir)
-        train_tokenizer(args.train_files, args.split_sentences, size, args.do_lower_case, output)
+        make_tokenizer(args)
     accelerator.wait_for_everyone()
     if args.do_train:
         unfinished, checkpoint = left_to_train(args.output_dir, args.resume_from_checkpoint)

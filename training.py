@@ -61,6 +61,7 @@ def make_optimizer(
             {
                 "params": parameters,
                 "weight_decay": weight_decay if decays else 0.0,
+                "decays": decays,
                 "lr": getattr(model.config, own[prefix]) if prefix else learning_rate,
                 "constant": prefix == "exit_weights",
             }

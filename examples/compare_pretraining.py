@@ -18,40 +18,23 @@ from figures import LINE, plt, save_figure
 from files import run_script
 from modeling import UserError
 from modeling.checkpoints import read_json
+from run_pretraining import print_table
 
-METRICS = ("mlm_loss", "mlm_acc", "sop_acc")
-RESULTS = "eval_results.json"
+NEEDED = ("mlm_acc", "tau", "updates", "max_updates")
 TOKENS = "All tokens"  # the first row of the table of updates
 
 
 def read_results(directory: Path) -> dict[str, Any]:
     """Results of one model, of `run_pretraining.py --do_eval`."""
-    path = directory / RESULTS
+    path = directory / "eval_results.json"
     results = read_json(path)
-    lacking = [name for name in (*METRICS, "tau", "updates", "max_updates") if name not in results]
+    lacking = [name for name in NEEDED if name not in results]
     if lacking:
         raise UserError(
             f"{path}: no {lacking[0]!r}; write it by run_pretraining.py --do_eval "
             f"--output_dir {directory}"
         )
     return results
-
-
-def cells_of(results: dict[str, Any]) -> dict[str, str]:
-    """A model's column of the table. A dense model has no updates: every token gets them all."""
-    updates = {name: f"{value:.2f}" for name, value in results["updates"].items()}
-    tau = f"{results['tau']:g}" if updates else "dense"
-    return {"τ": tau, **{name: f"{results[name]:.3f}" for name in METRICS}, **updates}
-
-
-def print_table(models: dict[str, dict[str, Any]]) -> None:
-    """Metrics, then mean updates of each class of tokens: a row each, a column for each model."""
-    columns = {name: cells_of(results) for name, results in models.items()}
-    rows = list(dict.fromkeys(row for cells in columns.values() for row in cells))
-    print("| | " + " | ".join(columns) + " |")
-    print("|---" * (len(columns) + 1) + "|")
-    for row in rows:
-        print(f"| {row} | " + " | ".join(cells.get(row, "") for cells in columns.values()) + " |")
 
 
 def draw(models: dict[str, dict[str, Any]], path: Path) -> None:

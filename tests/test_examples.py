@@ -89,7 +89,7 @@ def compare_pretraining(*arguments: object) -> subprocess.CompletedProcess:
 def write_results(directory: Path, **changed: object) -> Path:
     directory.mkdir()
     results = {"mlm_loss": 3.0, "mlm_acc": 0.4, "sop_acc": 0.6, "tau": 1e-3, "max_updates": 6}
-    updates = {"All tokens": 2.25, "CLS": 4.0}
+    updates = {"All tokens": 2.25, "[CLS]": 4.0}
     results = {**results, "updates": updates, **changed}
     (directory / "eval_results.json").write_text(json.dumps(results))
     return directory
@@ -101,12 +101,12 @@ def test_pretrained_models_side_by_side(tmp_path):
     done = compare_pretraining(dense, act, "--figure", tmp_path / "updates.png")
     assert done.stdout == (
         "| | dense | act |\n|---|---|---|\n"
-        "| τ | dense | 0.001 |\n"
-        "| mlm_loss | 3.000 | 3.000 |\n"
-        "| mlm_acc | 0.500 | 0.400 |\n"
-        "| sop_acc | 0.600 | 0.600 |\n"
+        "| τ |  | 0.001 |\n"
+        "| Max iterations | 6 | 6 |\n"
+        "| mlm (Acc.) | 50.0 | 40.0 |\n"
+        "| sop (Acc.) | 60.0 | 60.0 |\n"
         "| All tokens |  | 2.25 |\n"
-        "| CLS |  | 4.00 |\n"
+        "| [CLS] |  | 4.00 |\n"
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "updates.png").read_bytes().startswith(b"\x89PNG")
@@ -118,7 +118,7 @@ def test_results_of_another_script_are_refused(tmp_path):
     (other / "eval_results.json").write_text('{"acc": 0.5}')
     done = compare_pretraining(other)
     assert done.returncode != 0
-    assert "no 'mlm_loss'; write it by run_pretraining.py --do_eval" in done.stderr
+    assert "no 'mlm_acc'; write it by run_pretraining.py --do_eval" in done.stderr
 
 
 def test_a_figure_needs_an_adaptive_model(tmp_path):

@@ -132,12 +132,12 @@ def test_the_table_of_a_batch_counted_by_hand():
     }
     assert mean_updates(sums) == {
         "All tokens": 2.8,  # 28 updates of 10 tokens
-        "Unmasked": 1.5,
-        "MASK/MASK": 3.5,
-        "MASK/random": 3.0,
-        "MASK/original": 2.0,
-        "CLS": 5.0,
-        "SEP": 1.5,
+        "All unmasked tokens": 1.5,
+        "[MASK/MASK]": 3.5,
+        "[MASK/random]": 3.0,
+        "[MASK/original]": 2.0,
+        "[CLS]": 5.0,
+        "[SEP]": 1.5,
     }
 
 
@@ -148,8 +148,8 @@ def test_updates_are_the_models_own():
     assert table["All tokens"] == pytest.approx(
         (updates.sum() / batch["attention_mask"].sum()).item()
     )
-    assert table["MASK/MASK"] == pytest.approx(updates[:, 1].mean().item())
-    assert table["CLS"] == pytest.approx(updates[:, 0].mean().item())
+    assert table["[MASK/MASK]"] == pytest.approx(updates[:, 1].mean().item())
+    assert table["[CLS]"] == pytest.approx(updates[:, 0].mean().item())
 
 
 def test_a_dense_model_has_no_table():

@@ -141,6 +141,25 @@ def test_a_tokenizer_without_special_pieces_is_an_error(tmp_path, text):
         Vocabulary(load_tokenizer(tmp_path))
 
 
+def test_a_tokenizer_without_a_mask_is_an_error(tmp_path, text):
+    """HF adds a piece behind the end of the vocabulary, where a model has no weights."""
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text),
+        model_prefix=str(tmp_path / "spiece"),
+        vocab_size=40,
+        hard_vocab_limit=False,
+        pad_id=0,
+        pad_piece="<pad>",
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols="[CLS],[SEP]",
+        minloglevel=2,
+    )
+    with pytest.raises(UserError, match=r"no special piece \[MASK\]; .*--train_tokenizer"):
+        Vocabulary(load_tokenizer(tmp_path))
+
+
 def test_a_tokenizer_without_word_starts_is_an_error(tmp_path):
     words = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog ##s".split()
     (tmp_path / "vocab.txt").write_text("\n".join(words))

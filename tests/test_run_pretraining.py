@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import run_pretraining
 from checkpointing import checkpoints_of
@@ -86,15 +87,18 @@ def test_training_reports_and_evaluation_prints_the_table(kind, corpus, spiece, 
     assert [line["step"] for line in logged] == list(range(1, 9))
     assert {"loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "learning_rate"} <= set(logged[0])
     assert ("updates/MASK/MASK" in logged[0]) == (kind == "albert_act")
-    assert list((out / "runs").iterdir())
+    events = EventAccumulator(str(out / "runs")).Reload()
+    logged_names = {name for line in logged for name in line} - {"step"}
+    assert set(events.Tags()["scalars"]) == logged_names
     report = json.loads((out / "eval_results.json").read_text())
     for name in ("mlm_acc", "sop_acc", "loss"):
         assert f"{name} = {report[name]:.4f}" in outcome.out
-    rows = "All tokens,Unmasked,MASK/MASK,MASK/random,MASK/original,CLS,SEP".split(",")
+    rows = ["All tokens", "All unmasked tokens", "[MASK/MASK]", "[MASK/random]", "[MASK/original]"]
+    rows += ["[CLS]", "[SEP]"]
     assert list(report["updates"]) == (rows if kind == "albert_act" else [])
     for name, value in report["updates"].items():
         assert 1 <= value <= 3
-        assert re.search(rf"^{name} +{value:.2f}$", outcome.out, re.M)
+        assert f"\n| {name} | {value:.2f} |\n" in outcome.out
     loaded = MODELS[kind].from_pretrained(out)
     assert loaded.config.model_type == kind
 
@@ -124,7 +128,7 @@ def test_evaluation_is_the_models_own_answer(corpus, spiece, tmp_path, script):
         updates += answer.updates[:, 0, 0][kept].tolist()
     assert report["mlm_loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-5)
     assert report["mlm_acc"] == pytest.approx(sum(correct) / len(correct))
-    assert report["updates"]["Unmasked"] == pytest.approx(sum(updates) / len(updates))
+    assert report["updates"]["All unmasked tokens"] == pytest.approx(sum(updates) / len(updates))
 
 
 def test_both_kinds_of_checkpoint_go_into_fine_tuning(corpus, spiece, tmp_path, script):
@@ -156,6 +160,35 @@ def test_tokenizer_and_training_in_one_command(corpus, spiece, tmp_path, script)
     outcome = script(run_pretraining.main, *command[:where], *command[where + 2 :])
     assert outcome.status == 0, outcome.err
     assert len(load_tokenizer(out)) == 40
+
+
+def test_a_new_tokenizer_takes_the_place_of_an_old_one(corpus, spiece, tmp_path, script):
+    """Neither written beside the tokenizer of a model that is there, nor left unused behind it."""
+    out = tmp_path / "out"
+    command = flags(corpus, spiece, out)
+    assert script(run_pretraining.main, *command).status == 0
+    alone = ["--train_tokenizer", "--train_files", corpus / "train.txt", "--output_dir", out]
+    outcome = script(run_pretraining.main, *alone, "--vocab_size", 41)
+    assert (outcome.status, "is not empty" in outcome.err) == (2, True)
+    where = command.index("--tokenizer_name")
+    again = [*command[:where], *command[where + 2 :], "--train_tokenizer", "--vocab_size", 41]
+    outcome = script(run_pretraining.main, *again, "--overwrite_output_dir")
+    assert outcome.status == 0, outcome.err
+    assert len(load_tokenizer(out)) == 41
+    assert script(run_pretraining.main, *again, "--resume_from_checkpoint").status == 0
+    assert len(load_tokenizer(out)) == 41
+
+
+def test_a_finished_run_without_its_weights_goes_on(corpus, spiece, tmp_path, script):
+    out = tmp_path / "out"
+    command = flags(corpus, spiece, out, "--save_steps", 3, "--resume_from_checkpoint")
+    script(run_pretraining.main, *command)
+    trained = weights(out)
+    (out / "model.safetensors").unlink()
+    outcome = script(run_pretraining.main, *command)
+    assert outcome.status == 0, outcome.err
+    assert weights(out).keys() == trained.keys()
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in weights(out).items())
 
 
 def test_tau_weighs_the_ponder_cost(corpus, spiece, tmp_path, script):
@@ -222,6 +255,44 @@ def test_the_defaults_are_the_published_schedule(monkeypatch):
         for phase in phases_of(args, processes):
             assert phase.batch_size * phase.accumulation == 4096
     assert (args.optimizer, args.max_predictions_per_seq, args.power) == ("lamb", 20, 1.0)
+
+
+def published_lamb(parameter, gradients, rate, decay, trusts):
+    """You et al. (2020), version 3, as ALBERT's and the adaptive ALBERT's code has it: no
+    correction of the moments, decay within the update, trust ratio ‖w‖ / ‖update‖ for some."""
+    mean = square = torch.zeros_like(parameter)
+    for gradient in gradients:
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        update = mean / (square.sqrt() + 1e-6) + decay * parameter
+        ratio = parameter.norm() / update.norm() if trusts and parameter.norm() else 1.0
+        parameter = parameter - rate * ratio * update
+    return parameter
+
+
+def test_lamb_is_the_published_one():
+    """Of a matrix of large norm, a layer norm, and a bias that has to change its sign."""
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict(
+        {"dense": torch.nn.Linear(40, 30), "LayerNorm": torch.nn.LayerNorm(8)}
+    )
+    model.config = None
+    torch.nn.init.normal_(model["dense"].weight)  # norm 35
+    torch.nn.init.constant_(model["dense"].bias, -0.01)
+    args = Namespace(optimizer="lamb", learning_rate=2e-3, weight_decay=0.01, adam_epsilon=1e-6)
+    optimizer = run_pretraining.optimizer_of(args, model)
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    gradients = {name: torch.randn(30, *p.shape) * 0.01 - 0.02 for name, p in start.items()}
+    for step in range(30):
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradients[name][step].clone()
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        matrix = name == "dense.weight"
+        decay = 0.01 if matrix else 0.0
+        expected = published_lamb(start[name], gradients[name], 2e-3, decay, trusts=matrix)
+        torch.testing.assert_close(parameter.detach(), expected, atol=1e-5, rtol=1e-5)
+    assert (model["dense"].bias > 0).all()
 
 
 def test_lamb_trains(corpus, spiece, tmp_path, script):
@@ -322,14 +393,36 @@ def test_two_processes_take_the_steps_of_one(corpus, spiece, tmp_path):
         (["--per_gpu_train_batch_size", "500"], ["fewer examples than the 500"]),
         (["--model_type", "albert", "--tau", "0.1"], ["--tau", "albert_act"]),
         (["--long_fraction", "1.5"], ["--long_fraction", "from 0 to 1"]),
-        (["--do_eval", "--max_steps", "1", "--eval_file", "/nowhere"], ["/nowhere"]),
+        (["--do_eval", "--eval_file", "/nowhere"], ["/nowhere"]),
+        (["--train_tokenizer"], ["--train_tokenizer", "--tokenizer_name", "one of the two"]),
     ],
 )
 def test_flags_that_cannot_be(more, words, corpus, spiece, tmp_path, script):
     outcome = script(run_pretraining.main, *flags(corpus, spiece, tmp_path / "out", *more))
     assert outcome.status == 2
+    assert not lines(outcome.out)  # nothing was trained
     for word in words:
         assert word in outcome.err
+
+
+@pytest.mark.parametrize("bad", [b"", b"\n \n", b"a dog runs\n\xff\xfe\n"])
+def test_a_text_that_cannot_be_read_leaves_nothing_behind(bad, corpus, spiece, tmp_path, script):
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_bytes(bad)
+    outcome = script(run_pretraining.main, *flags(corpus, spiece, out, "--train_files", text))
+    assert (outcome.status, str(text) in outcome.err) == (2, True)
+    assert not list(out.iterdir())
+
+
+def test_a_warm_up_beyond_the_end_is_said(caplog):
+    args = Namespace(
+        max_steps=100, max_seq_length=128, long_seq_length=512, long_fraction=0.1, warmup_steps=95,
+        per_gpu_train_batch_size=8, gradient_accumulation_steps=1,
+    )  # fmt: skip
+    phases_of(args, 1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "--warmup_steps 95: the learning rate never reaches its peak in 90 steps"
+    ]
 
 
 @pytest.mark.parametrize(
