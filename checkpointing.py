@@ -20,7 +20,7 @@ from safetensors.torch import load_file, load_model, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from files import write_json
+from files import share, write_json
 from modeling.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,8 @@ def write_directory(directory: Path, fill: Callable[[Path], None]) -> None:
         temporary.mkdir(parents=True)
         fill(temporary)
         for path in [*temporary.rglob("*"), temporary]:
+            if path.is_file():
+                share(path)
             flush(path)
         if directory.exists():
             names = sorted(path.name for path in temporary.iterdir())

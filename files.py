@@ -26,8 +26,7 @@ def write_file(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes the file private; results are as readable as any other file.
-        os.chmod(temporary, 0o666 & ~current_umask())
+        share(temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
@@ -41,10 +40,11 @@ def write_text(path: str | Path, text: str) -> None:
     write_file(path, lambda file: file.write(text.encode("utf-8")))
 
 
-def current_umask() -> int:
+def share(path: str | Path) -> None:
+    """Give a file the permissions of any new one: mkstemp and safetensors make theirs private."""
     mask = os.umask(0)
     os.umask(mask)
-    return mask
+    os.chmod(path, 0o666 & ~mask)
 
 
 def write_json(path: str | Path, value: Any) -> None:

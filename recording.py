@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from evaluation import labels_of, predictions_of, to_device
 from features import Features, collate, sorted_batches
-from files import current_umask
+from files import share
 from modeling import UserError
 from modeling.backbone import attention_mask_of
 from modeling.compilation import EarlyExitModel
@@ -141,7 +141,7 @@ def keep_recording(path: Path, tensors: dict[str, torch.Tensor], stamp: str) -> 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, temporary, metadata={"fingerprint": stamp})
-        os.chmod(temporary, 0o666 & ~current_umask())  # safetensors makes the file private
+        share(temporary)
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {path}: {error}") from error

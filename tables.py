@@ -31,7 +31,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 if len(raw) > MAX_LINE_BYTES:
                     raise UserError(
                         f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes; "
-                        "is this a text file with one example a line?"
+                        "is this a text file with one example or sentence a line?"
                     )
                 if number == 1:
                     raw = raw.removeprefix(codecs.BOM_UTF8)

@@ -157,6 +157,19 @@ def test_saving_replaces_a_model_whole(tmp_path, tokenizer):
     assert os.listdir(tmp_path) == ["out"]
 
 
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_saved_files_have_the_permissions_that_the_umask_leaves(tmp_path, tokenizer, umask, mode):
+    """safetensors makes its files private, which a model that others are to load is not."""
+    before = os.umask(umask)
+    try:
+        save_model(tmp_path / "out", tiny_model(), tokenizer)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
+    assert "model.safetensors" in modes
+    assert set(modes.values()) == {mode}, modes
+
+
 @contextmanager
 def no_file_above(size: int):
     """What a full disk does: writing past `size` bytes fails."""
