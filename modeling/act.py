@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert import modeling_albert as hf_albert
 from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
 
 from .backbone import (
     KEY_VALUE,
@@ -30,6 +31,7 @@ from .backbone import (
     SelfAttention,
     attention_mask_of,
     packs,
+    the_input,
 )
 from .checkpoints import LoadReport, Tensors, adopt, load_config, read_as, suite_names
 from .configuration import ACT_KEYS, AlbertActConfig, checked
@@ -49,12 +51,20 @@ class AlbertActModelOutput(ModelOutput):
     pooler_output: (batch, hidden), of the first token; None without a pooler.
     updates: (batch, 1, 1, length), how often each token was updated; 0 on padding.
     ponder_cost: (batch,), Σ over real tokens of updates + remainder (`Halting`).
+    hidden_states: if asked for, the states (batch, length, hidden) before the first update and
+        after each until all tokens had halted: at most num_hidden_layers + 1 of them.
     """
 
     last_hidden_state: torch.Tensor | None = None
     pooler_output: torch.Tensor | None = None
     updates: torch.Tensor | None = None
     ponder_cost: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+
+    def carried(self) -> dict[str, Any]:
+        """What a head's output has of the encoder's."""
+        names = ("updates", "ponder_cost", "hidden_states")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass
@@ -64,32 +74,42 @@ class AlbertActOutput(ModelOutput):
     loss: scalar, task loss + τ · mean over examples of ponder_cost.
     logits: (batch, num_labels), (batch, length, num_labels), (batch, length, vocabulary) or
         (batch, choices), by the task.
-    updates, ponder_cost: as the encoder's.
+    updates, ponder_cost, hidden_states: as the encoder's.
     """
 
     loss: torch.Tensor | None = None
     logits: torch.Tensor | None = None
     updates: torch.Tensor | None = None
     ponder_cost: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
 
 
 @dataclass
-class AlbertActQuestionAnsweringOutput(AlbertActOutput):
-    """start_logits and end_logits (batch, length) in place of logits."""
+class AlbertActQuestionAnsweringOutput(ModelOutput):
+    """AlbertActOutput with start_logits and end_logits, (batch, length) each, for logits."""
 
+    loss: torch.Tensor | None = None
     start_logits: torch.Tensor | None = None
     end_logits: torch.Tensor | None = None
+    updates: torch.Tensor | None = None
+    ponder_cost: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
 
 
 @dataclass
-class AlbertActForPreTrainingOutput(AlbertActOutput):
-    """prediction_logits (batch, length, vocabulary) and sop_logits (batch, 2) in place of logits.
+class AlbertActForPreTrainingOutput(ModelOutput):
+    """AlbertActOutput with two heads' logits and the parts of the loss.
 
-    mlm_loss and sop_loss are the scalar parts of the loss.
+    prediction_logits: (batch, length, vocabulary); sop_logits: (batch, 2).
+    mlm_loss, sop_loss: scalars, parts of the loss.
     """
 
+    loss: torch.Tensor | None = None
     prediction_logits: torch.Tensor | None = None
     sop_logits: torch.Tensor | None = None
+    updates: torch.Tensor | None = None
+    ponder_cost: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
     mlm_loss: torch.Tensor | None = None
     sop_loss: torch.Tensor | None = None
 
@@ -197,6 +217,12 @@ def mix(new: torch.Tensor, old: torch.Tensor, weight: torch.Tensor) -> torch.Ten
     return (new * weight + old * (1 - weight)).to(old.dtype)
 
 
+def keep(trail: list[torch.Tensor] | None, states: torch.Tensor) -> None:
+    """Add a copy of the states, which a later pass may overwrite, to a trail that is wanted."""
+    if trail is not None:
+        trail.append(states.clone())
+
+
 def grid_slots(running: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Where the running tokens of (batch, length) go in a (batch, width) grid, and its width.
 
@@ -224,27 +250,32 @@ class AlbertActEncoder(nn.Module):
         self.compact: bool | None = None
 
     def forward(
-        self, embedded: torch.Tensor, mask: torch.Tensor | None
+        self,
+        embedded: torch.Tensor,
+        mask: torch.Tensor | None,
+        trail: list[torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, Halting]:
         """Embeddings (batch, length, embedding) -> final states (batch, length, hidden).
 
         `mask` is (batch, 1, 1, length) bool, or None without padding. As published, every pass
         computes all tokens and gives halted ones the weight 0; from where it pays, `compacted`
-        takes over.
+        takes over. The states before the first pass and after each are added to `trail`.
         """
         # Under autocast the mapping answers in half precision; states are kept as the weights are.
         hidden = self.embedding_hidden_mapping_in(embedded)
         hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
         halting = self.start(hidden, mask)
+        keep(trail, hidden)
         maximum = self.config.num_hidden_layers
         for step in range(maximum):
             running = int(halting.running.sum())
             if running == 0:
                 break
             if self.compaction_pays(hidden, running):
-                return self.compacted(hidden, mask, halting, maximum - step), halting
+                return self.compacted(hidden, mask, halting, maximum - step, trail), halting
             new = self.albert_layer(hidden, mask)
             hidden = mix(new, hidden, halting.advance(self.albert_layer.act(new)))
+            keep(trail, hidden)
         return hidden, halting
 
     def start(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> Halting:
@@ -267,7 +298,12 @@ class AlbertActEncoder(nn.Module):
         return saved > COMPACTION_FLOPS.get(hidden.device.type, COMPACTION_FLOPS["cuda"])
 
     def compacted(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, halting: Halting, passes: int
+        self,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        halting: Halting,
+        passes: int,
+        trail: list[torch.Tensor] | None,
     ) -> torch.Tensor:
         """At most `passes` more passes over the running tokens alone; returns all states.
 
@@ -286,6 +322,7 @@ class AlbertActEncoder(nn.Module):
             probability[rows] = layer.act(new)
             weight = halting.advance(probability.view(batch, length)).flatten()[rows]
             states[rows] = state = mix(new, state, weight)
+            keep(trail, states.view_as(hidden))
             still = halting.running.flatten()[rows].nonzero().squeeze(1)
             if len(still) == 0:
                 break
@@ -353,20 +390,33 @@ class AlbertActModel(AlbertActPreTrainedModel):
         self.register_load_state_dict_pre_hook(drop_position_ids)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
     ) -> AlbertActModelOutput:
-        """Encode a batch; all arguments are (batch, length) int64, as HF ALBERT's."""
-        embedded = self.embeddings(input_ids, token_type_ids)
-        hidden, halting = self.encoder(embedded, attention_mask_of(attention_mask))
+        """Encode a batch, as HF ALBERT does; `return_dict=False` answers with a tuple.
+
+        Args:
+            input_ids, attention_mask, token_type_ids: (batch, length) int64.
+            inputs_embeds: (batch, length, embedding), in place of input_ids.
+            output_hidden_states: return the states of every depth; None is the configuration's.
+        """
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        trail = [] if output_hidden_states else None
+        embedded = self.embeddings(input_ids, token_type_ids, inputs_embeds)
+        hidden, halting = self.encoder(embedded, attention_mask_of(attention_mask), trail)
         return AlbertActModelOutput(
             last_hidden_state=hidden,
             pooler_output=None if self.pooler is None else self.pooler(hidden[:, 0]).tanh(),
             updates=halting.updates[:, None, None],
             ponder_cost=(halting.updates + halting.remainder).sum(1),
+            hidden_states=None if trail is None else tuple(trail),
         )
 
 
@@ -407,6 +457,10 @@ class AlbertActTask(AlbertActPreTrainedModel):
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
+    def encode(self, *inputs: torch.Tensor | bool | None) -> AlbertActModelOutput:
+        """The encoder's answer to its inputs by names, whatever `config.return_dict` says."""
+        return self.albert(*inputs, return_dict=True)
+
     def logits_of(self, encoded: AlbertActModelOutput) -> torch.Tensor:
         features = encoded.pooler_output if self.reads_pooler else encoded.last_hidden_state
         return self.classifier(self.dropout(features))
@@ -422,20 +476,22 @@ class AlbertActTask(AlbertActPreTrainedModel):
             return None
         return loss + checked("tau", self.config.tau, ACT_KEYS) * encoded.ponder_cost.mean()
 
+    @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
     ) -> AlbertActOutput:
-        """Inputs (batch, length) int64, as HF ALBERT's; labels as the class says."""
-        encoded = self.albert(input_ids, attention_mask, token_type_ids)
+        """Inputs as the encoder's; labels as the class says."""
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        encoded = self.encode(*inputs, output_hidden_states)
         logits = self.logits_of(encoded)
         loss = None if labels is None else self.task_loss(logits, labels)
-        return AlbertActOutput(
-            self.penalised(loss, encoded), logits, encoded.updates, encoded.ponder_cost
-        )
+        return AlbertActOutput(self.penalised(loss, encoded), logits, **encoded.carried())
 
 
 class AlbertActForSequenceClassification(AlbertActTask):
@@ -493,26 +549,29 @@ class AlbertActForMultipleChoice(AlbertActTask):
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, 1)
 
+    @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
     ) -> AlbertActOutput:
-        """Inputs (batch, choices, length).
+        """Inputs (batch, choices, length), or inputs_embeds (batch, choices, length, embedding).
 
-        updates is (batch · choices, 1, 1, length); an example's ponder_cost is its choices' sum.
+        updates is (batch · choices, 1, 1, length), hidden states likewise; an example's
+        ponder_cost is its choices' sum.
         """
-        batch, choices, _ = input_ids.shape
-        inputs = (input_ids, attention_mask, token_type_ids)
-        encoded = self.albert(*(None if x is None else x.flatten(0, 1) for x in inputs))
+        batch, choices = the_input(input_ids, inputs_embeds).shape[:2]
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        flat = (None if x is None else x.flatten(0, 1) for x in inputs)
+        encoded = self.encode(*flat, output_hidden_states)
         encoded.ponder_cost = encoded.ponder_cost.view(batch, choices).sum(1)
         logits = self.logits_of(encoded).view(batch, choices)
         loss = None if labels is None else self.task_loss(logits, labels)
-        return AlbertActOutput(
-            self.penalised(loss, encoded), logits, encoded.updates, encoded.ponder_cost
-        )
+        return AlbertActOutput(self.penalised(loss, encoded), logits, **encoded.carried())
 
 
 class AlbertActForQuestionAnswering(AlbertActTask):
@@ -521,19 +580,24 @@ class AlbertActForQuestionAnswering(AlbertActTask):
     def add_head(self, config: AlbertActConfig) -> None:
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
 
+    @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         start_positions: torch.Tensor | None = None,
         end_positions: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
     ) -> AlbertActQuestionAnsweringOutput:
-        """start_positions, end_positions: (batch,); those beyond the text do not count.
+        """Inputs as the encoder's; start_positions, end_positions: (batch,).
 
-        Logits of padding are the smallest number, so that no answer lies there.
+        Positions beyond the text do not count. Logits of padding are the smallest number, so that
+        no answer lies there.
         """
-        encoded = self.albert(input_ids, attention_mask, token_type_ids)
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        encoded = self.encode(*inputs, output_hidden_states)
         logits = self.qa_outputs(encoded.last_hidden_state)
         if attention_mask is not None:
             padding = ~attention_mask.bool()[..., None]
@@ -547,8 +611,7 @@ class AlbertActForQuestionAnswering(AlbertActTask):
             loss=self.penalised(loss, encoded),
             start_logits=start,
             end_logits=end,
-            updates=encoded.updates,
-            ponder_cost=encoded.ponder_cost,
+            **encoded.carried(),
         )
 
 
@@ -583,13 +646,16 @@ class AlbertActForPreTraining(AlbertActForMaskedLM):
         super().add_head(config)
         self.sop_classifier = hf_albert.AlbertSOPHead(config)
 
+    @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         sentence_order_label: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
     ) -> AlbertActForPreTrainingOutput:
         """Predict masked pieces and the order of two segments.
 
@@ -597,10 +663,12 @@ class AlbertActForPreTraining(AlbertActForMaskedLM):
             input_ids, attention_mask, token_type_ids: (batch, length) int64.
             labels: (batch, length), the piece at a masked position, −100 elsewhere.
             sentence_order_label: (batch,), 0 in order, 1 swapped, −100 for no pair.
+            inputs_embeds, output_hidden_states: as the encoder's.
 
         The loss is the sum of the parts whose labels are given, and the ponder cost's.
         """
-        encoded = self.albert(input_ids, attention_mask, token_type_ids)
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        encoded = self.encode(*inputs, output_hidden_states)
         predictions, order = self.logits_of(encoded), self.sop_classifier(encoded.pooler_output)
         mlm_loss = None if labels is None else mean_cross_entropy(predictions, labels)
         sop_loss = None
@@ -609,10 +677,9 @@ class AlbertActForPreTraining(AlbertActForMaskedLM):
         parts = [part for part in (mlm_loss, sop_loss) if part is not None]
         return AlbertActForPreTrainingOutput(
             loss=self.penalised(sum(parts) if parts else None, encoded),
-            updates=encoded.updates,
-            ponder_cost=encoded.ponder_cost,
             prediction_logits=predictions,
             sop_logits=order,
+            **encoded.carried(),
             mlm_loss=mlm_loss,
             sop_loss=sop_loss,
         )

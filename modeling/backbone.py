@@ -20,6 +20,8 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert import modeling_albert as hf_albert
 
+from .errors import UserError
+
 AlbertPreTrainedModel = hf_albert.AlbertPreTrainedModel
 
 
@@ -28,17 +30,37 @@ def activation_function(name: str) -> nn.Module:
     return ACT2FN["gelu_pytorch_tanh" if name == "gelu_new" else name]
 
 
+def the_input(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+    """Whichever of a model's two inputs is given; raises UserError for both and for neither."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise UserError("a model takes input_ids or inputs_embeds, one of the two")
+    return inputs_embeds if input_ids is None else input_ids
+
+
 class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
     """HF's embeddings, summed in the published order: float32 sums depend on it in the last bit."""
 
     def forward(
-        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """(batch, length) ids -> (batch, length, embedding)."""
+        """Ids (batch, length) or their words (batch, length, embedding) -> the latter's shape.
+
+        Raises UserError for a text of more tokens than there are positions.
+        """
+        shape = the_input(input_ids, inputs_embeds).shape[:2]
+        if shape[1] > self.position_embeddings.num_embeddings:
+            raise UserError(
+                f"{shape[1]} tokens in a text: allowed are at most max_position_embeddings"
+                f" = {self.position_embeddings.num_embeddings}; cut it, with the tokenizer's"
+                " truncation=True and max_length"
+            )
+        words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if token_type_ids is None:
-            token_type_ids = torch.zeros_like(input_ids)
-        positions = self.position_embeddings(self.position_ids[:, : input_ids.shape[1]])
-        words = self.word_embeddings(input_ids)
+            token_type_ids = torch.zeros(shape, dtype=torch.long, device=words.device)
+        positions = self.position_embeddings(self.position_ids[:, : shape[1]])
         embedded = words + positions + self.token_type_embeddings(token_type_ids)
         return self.dropout(self.LayerNorm(embedded))
 

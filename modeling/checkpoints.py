@@ -53,8 +53,12 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-# What a file says of its origin, not of the model.
-ORIGIN_KEYS = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map")
+# What a file says of its origin, not of the model, and whether a call answers by names or a tuple:
+# the scripts read names.
+ORIGIN_KEYS = (
+    *("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map"),
+    "return_dict",
+)
 BERT_NAMES = (
     ("attention.self.query", "attention.query"),
     ("attention.self.key", "attention.key"),

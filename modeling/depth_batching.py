@@ -152,7 +152,7 @@ class DepthBatcher:
         """Embed examples and put them into free slots at depth 0."""
         try:
             embedded = self.embed(chosen)
-        except (IndexError, RuntimeError) as error:
+        except (IndexError, RuntimeError, UserError) as error:
             if len(chosen) == 1:
                 raise UserError(
                     f"example {chosen[0].row} ({chosen[0].length} tokens) cannot be embedded: "

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
 
 from .backbone import AlbertBackbone, AlbertPreTrainedModel, attention_mask_of
 from .configuration import ElbertConfig, ExitRule
@@ -130,6 +131,7 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
             logits[rows], scores[rows] = self.exit_of(depth)(hidden[rows], part, pooler)
         return logits, scores
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor,

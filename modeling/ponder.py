@@ -20,6 +20,7 @@ from transformers import AlbertConfig, PreTrainedTokenizerBase
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
 
 from .backbone import (
     AlbertEmbeddings,
@@ -297,6 +298,7 @@ class PonderAlbertClassifier(AlbertPreTrainedModel):
             halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
         return self.classifier(stacked[:, :, 0]).float(), halts
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor | Sequence[str] | tuple[Sequence[str], Sequence[str]],

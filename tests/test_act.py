@@ -103,7 +103,8 @@ def test_halting_of_a_table():
 def reference(model: AlbertActModel, ids: torch.Tensor, types: torch.Tensor):
     """Simoulin and Crabbé (2021) one token at a time, from the state dict and torch.nn.functional.
 
-    Returns states (length, hidden), updates and ponder cost of one unpadded text.
+    Returns the states (length, hidden) of every depth, from the embedding's to the maximum's, and
+    updates and ponder cost of one unpadded text.
     """
     w, config = model.state_dict(), model.config
 
@@ -124,8 +125,9 @@ def reference(model: AlbertActModel, ids: torch.Tensor, types: torch.Tensor):
     size = config.hidden_size // heads
     spent, updates, cost = [0.0] * len(ids), [0] * len(ids), 0.0
     halted = [False] * len(ids)
+    trail = [torch.stack(states)]
     for _ in range(config.num_hidden_layers):
-        old = torch.stack(states)
+        old = trail[-1]
         keys, values = (
             linear(old, f"{layer}.attention.key"),
             linear(old, f"{layer}.attention.value"),
@@ -152,8 +154,9 @@ def reference(model: AlbertActModel, ids: torch.Tensor, types: torch.Tensor):
             updates[token] += 1
             cost += weight if halted[token] else 0.0
             states[token] = weight * new + (1 - weight) * old[token]
+        trail.append(torch.stack(states))
     cost += sum(updates) + sum(1 - s for s, done in zip(spent, halted, strict=True) if not done)
-    return torch.stack(states), updates, cost
+    return trail, updates, cost
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -162,12 +165,18 @@ def test_model_is_the_recurrence_token_by_token(seed, compact):
     model, inputs = random_model(seed), random_inputs(seed, [9, 4, 12])
     model.encoder.compact = compact
     with torch.no_grad():
-        out = model(**inputs)
+        out = model(**inputs, output_hidden_states=True)
+        assert torch.equal(model(**inputs).last_hidden_state, out.last_hidden_state)
     assert out.updates.unique().numel() > 2  # 0 on padding, and tokens that differ
+    assert len(out.hidden_states) == out.updates.max() + 1
+    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
     for row, length in enumerate((9, 4, 12)):
         ids, types = inputs["input_ids"][row, :length], inputs["token_type_ids"][row, :length]
-        states, updates, cost = reference(model, ids, types)
-        torch.testing.assert_close(out.last_hidden_state[row, :length], states, atol=1e-9, rtol=0)
+        trail, updates, cost = reference(model, ids, types)
+        for depth, expected in enumerate(trail):
+            # After the last update of any token, all states stay as they are.
+            states = out.hidden_states[min(depth, len(out.hidden_states) - 1)]
+            torch.testing.assert_close(states[row, :length], expected, atol=1e-9, rtol=0)
         assert out.updates[row, 0, 0, :length].tolist() == updates
         assert out.ponder_cost[row].item() == pytest.approx(cost, abs=1e-9)
 
@@ -410,9 +419,8 @@ def hf_name(name: str) -> str:
     return name.replace("albert_layer.", "albert_layer_groups.0.albert_layers.0.")
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_halting_at_once_is_hf_albert_with_one_layer(head):
-    """Logits and task loss of every head, against HF's head on the same weights."""
+def hf_twins(head: str) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """A model whose tokens halt at once, and HF's with one layer, on the same weights."""
     model = random_model(6, HEADS[head], tau=0.0)
     with torch.no_grad():
         model.albert.encoder.albert_layer.act.dense.bias.fill_(1e3)
@@ -420,6 +428,23 @@ def test_halting_at_once_is_hf_albert_with_one_layer(head):
     peer = getattr(transformers, f"AlbertFor{head}")(config).double().eval()
     weights = {hf_name(k): v for k, v in model.state_dict().items() if ".act." not in k}
     peer.load_state_dict(weights)
+    return model, peer
+
+
+def assert_same_on_the_text(
+    ours: torch.Tensor, theirs: torch.Tensor, attention_mask: torch.Tensor
+) -> None:
+    """Equal but for the values of padding, which HF updates too."""
+    real = attention_mask.bool()
+    if ours.shape[: real.dim()] == real.shape:
+        ours, theirs = ours[real], theirs[real]
+    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_halting_at_once_is_hf_albert_with_one_layer(head):
+    """Logits and task loss of every head, against HF's head on the same weights."""
+    model, peer = hf_twins(head)
     inputs = inputs_for(head)
     labels = labels_for(head, inputs)
     out, expected = model(**inputs, **labels), peer(**inputs, **labels)
@@ -427,12 +452,40 @@ def test_halting_at_once_is_hf_albert_with_one_layer(head):
     torch.testing.assert_close(out.loss, expected.loss)
     names = [name for name in expected if name.endswith("logits")]
     assert names
-    real = inputs["attention_mask"].bool()
     for name in names:
-        logits, peer_logits = out[name], expected[name]
-        if logits.shape[:2] == real.shape and head != "MultipleChoice":
-            logits, peer_logits = logits[real], peer_logits[real]  # HF updates padding too
-        torch.testing.assert_close(logits, peer_logits, atol=1e-9, rtol=0)
+        assert_same_on_the_text(out[name], expected[name], inputs["attention_mask"])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_calls_are_those_of_hf_albert(head):
+    """Embedded words for ids, the states of every depth, and a tuple with HF's in front."""
+    model, peer = hf_twins(head)
+    inputs = inputs_for(head)
+    mask, labels = inputs["attention_mask"], labels_for(head, inputs)
+    words = peer.albert.embeddings.word_embeddings(inputs.pop("input_ids")).detach()
+    call = {**inputs, **labels, "inputs_embeds": words}
+    for ours, theirs in zip(
+        model(**call, output_hidden_states=True).hidden_states,
+        peer(**call, output_hidden_states=True).hidden_states,
+        strict=True,
+    ):
+        assert_same_on_the_text(ours, theirs, mask.flatten(0, -2))
+    expected = peer(**call, return_dict=False)
+    answer = model(**call, return_dict=False)
+    for ours, theirs in zip(answer[: len(expected)], expected, strict=True):
+        assert_same_on_the_text(ours, theirs, mask)
+    # The configuration may ask for the same.
+    model.config.return_dict, model.config.output_hidden_states = False, True
+    assert isinstance(model(**call), tuple)
+    assert len(model(**call)) == len(answer) + 1
+
+
+def test_a_model_takes_ids_or_embedded_words():
+    model, inputs = random_model(0), random_inputs(0, [3])
+    words = model.embeddings.word_embeddings(inputs["input_ids"])
+    for call in ({}, {**inputs, "inputs_embeds": words}):
+        with pytest.raises(UserError, match="input_ids or inputs_embeds"):
+            model(**call)
 
 
 @pytest.mark.parametrize("head", HEADS)

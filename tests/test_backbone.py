@@ -4,7 +4,15 @@ import pytest
 import torch
 import transformers
 
-from modeling import ElbertForSequenceClassification, backbone
+from modeling import (
+    AlbertActConfig,
+    AlbertActModel,
+    ElbertForSequenceClassification,
+    PonderAlbertClassifier,
+    PonderAlbertConfig,
+    UserError,
+    backbone,
+)
 from modeling.backbone import Pooler, attention_mask_of, cast_layers
 
 from .conftest import TINY, random_ids, tiny_config, tiny_model
@@ -69,6 +77,31 @@ def test_groups_share_the_depth_as_in_hf_albert(layers):
         backbone = ElbertForSequenceClassification(config).albert
         expected = [int(i / (layers / groups)) for i in range(layers)]  # HF's AlbertTransformer
         assert [backbone.group_of(i) for i in range(layers)] == expected
+
+
+MODELS = {
+    "elbert": (ElbertForSequenceClassification, tiny_config),
+    "ponder_albert": (PonderAlbertClassifier, PonderAlbertConfig),
+    "albert_act": (AlbertActModel, AlbertActConfig),
+}
+
+
+@pytest.fixture(params=MODELS)
+def any_model(request) -> torch.nn.Module:
+    model, config = MODELS[request.param]
+    return model(config(**TINY)).eval()
+
+
+def test_a_text_of_more_tokens_than_positions_is_refused_with_both_numbers(any_model):
+    with torch.no_grad():
+        any_model(random_ids(2, 40))
+        with pytest.raises(UserError, match=r"^41 tokens.* max_position_embeddings = 40;"):
+            any_model(random_ids(2, 41))
+
+
+def test_every_model_answers_with_a_tuple_if_asked(any_model):
+    with torch.no_grad():
+        assert isinstance(any_model(random_ids(2, 5), return_dict=False), tuple)
 
 
 def test_a_mask_of_ones_is_no_mask():

@@ -42,6 +42,11 @@ def test_null_means_the_default():
     assert tiny_config(exit_thres=None).exit_thres == 0.1
 
 
+def test_a_file_that_asks_for_tuples_does_not_change_what_the_scripts_read(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "return_dict": False}))
+    assert load_config(tmp_path).return_dict is True
+
+
 @pytest.mark.parametrize(
     ("key", "value", "allowed"),
     [

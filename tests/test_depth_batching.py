@@ -179,14 +179,21 @@ def test_a_closed_iterator_loses_and_repeats_nothing():
     assert_same_answers(model, examples, first + rest)
 
 
-def test_an_example_that_raises_is_named_and_the_others_are_answered():
+@pytest.mark.parametrize(
+    ("ids", "reason"),
+    [
+        ([5, 999, 6], "index"),  # a token id that the vocabulary does not have
+        ([5] * 49, "max_position_embeddings = 48"),
+    ],
+)
+def test_an_example_that_raises_is_named_and_the_others_are_answered(ids, reason):
     model = random_model(exit_thres=0.6, cnt_thres=2)
     examples = random_examples(100)
-    examples[37] = ([5, 999, 6], [0, 0, 0])  # a token id that the vocabulary does not have
+    examples[37] = (ids, [0] * len(ids))
     batcher = DepthBatcher(model, slots=8, window=16)
     batcher.submit(iter(examples))
     answers = []
-    with pytest.raises(UserError, match="example 37"):
+    with pytest.raises(UserError, match=f"example 37 .*{reason}"):
         answers.extend(batcher.answers())
     answers += batcher.answers()
     assert sorted(answer.row for answer in answers) == [row for row in range(100) if row != 37]
