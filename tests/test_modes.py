@@ -14,7 +14,7 @@ import change_config
 import run_glue
 import sweep_exits
 from features import Features, encode
-from glue_tasks import TASKS, Example, read_examples
+from glue_tasks import TASKS, Example, evaluation_tasks, get_task, read_examples
 from modeling import (
     AlbertActConfig,
     AlbertActForPreTraining,
@@ -332,6 +332,65 @@ def test_act_training_logs_ponder_cost_and_mean_updates(adaptive):
     assert all(1 <= mean <= 4 for mean in logged["mean_updates"])
     assert all(0.25 <= cost <= 1 for cost in logged["eval_computation_cost"])
     assert set(logged) >= {"eval_acc"}
+
+
+PAIR = "index\tsentence1\tsentence2\tlabel"
+MNLI = (
+    "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse "
+    "sentence2_parse sentence1 sentence2 label1 gold_label"
+).replace(" ", "\t")
+ENTAILMENT = ("entailment", "not_entailment")
+NLI = ("contradiction", "entailment", "neutral")
+
+# The first line of a task's training and dev files as GLUE has them, further rows, and metrics.
+# CoLA's files have no header: their first line is an example.
+LAYOUTS = {
+    "CoLA": ("gj04\t1\t\ta cat runs", lambda i: ("gj04", i % 2, "*", sentence(i)), {"mcc"}),
+    "SST-2": ("sentence\tlabel", lambda i: (sentence(i), i % 2), {"acc"}),
+    "MRPC": (
+        "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+        lambda i: (i % 2, 70 + i, 80 + i, sentence(i), sentence(i + 1)),
+        {"acc", "f1", "acc_and_f1"},
+    ),
+    "QQP": (
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+        lambda i: (i, 2 * i, 2 * i + 1, sentence(i), sentence(i + 1), i % 2),
+        {"acc", "f1", "acc_and_f1"},
+    ),
+    "MNLI": (
+        MNLI,
+        lambda i: (i, i, i, "fiction", *"abcd", sentence(i), sentence(i + 1), *2 * [NLI[i % 3]]),
+        {"acc"},
+    ),
+    "QNLI": (
+        "index\tquestion\tsentence\tlabel",
+        lambda i: (i, sentence(i), sentence(i + 1), ENTAILMENT[i % 2]),
+        {"acc"},
+    ),
+    "WNLI": (PAIR, lambda i: (i, sentence(i), sentence(i + 1), i % 2), {"acc"}),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_act_trains_and_evaluates_on_the_files_of_every_task(name, albert_dir, tmp_path, script):
+    header, row, metrics = LAYOUTS[name]
+    data, out, task = tmp_path / name, tmp_path / "out" / name, get_task(name)
+    halves = evaluation_tasks(task)
+    for file in (task.files["train"], *(half.files["dev"] for half, _ in halves)):
+        tsv(data / file, header, [row(i) for i in range(6)])
+    steps = ("--max_steps", 2, "--per_gpu_train_batch_size", 3)
+    common = (*ACT, *flags(albert_dir, data, out, name), *steps)
+    outcome = script(run_glue.main, *common, "--do_train", "--do_eval")
+    assert outcome.status == 0, outcome.err
+    for half, suffix in halves:
+        report = report_of(tmp_path / "out" / f"{name}{suffix}")
+        assert report["task"] == half.name
+        assert report["examples"] == 6 + (name == "CoLA")
+        assert report["metrics"].keys() == metrics
+        assert 0 < report["computation_cost"] <= 1
+        assert report["updates_per_token_class"].keys() == {"[CLS]", "[SEP]", "others"}
+        assert all(1 <= mean <= 4 for mean in report["updates_per_token_class"].values())
+        assert 0 < report["latency_ms"]["median"] <= report["latency_ms"]["p95"]
 
 
 def test_act_does_regression(albert_dir, sts_b, tmp_path, script):
