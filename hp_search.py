@@ -7,26 +7,29 @@ caller's other flags. A search that was killed goes on with the same command.
 import argparse
 import itertools
 import json
-import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
+import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
 import optuna
 from optuna.distributions import IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, TrialState
 
+from checkpointing import is_finished, latest_checkpoint
 from evaluation import as_csv
 from files import write_text
 from glue_tasks import Task, primary_metric
-from hp_study import LIVE, RANGES, Run, enqueue, open_study, work
+from hp_study import LIVE, RANGES, Run, enqueue, open_study, storage_errors, work
 from modeling.errors import UserError
+from training import StopRequest
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")
@@ -39,7 +42,6 @@ FLAGS = {
     "seed": ("--seed", "--hp_seeds"),
 }
 
-
 # Flags that name places and speeds: machines that share a study may differ in them.
 LOCAL_FLAGS = set(
     "data_dir output_dir cache_dir model_name_or_path config_name tokenizer_name train_file "
@@ -47,6 +49,12 @@ LOCAL_FLAGS = set(
     "save_total_limit do_train do_eval do_predict submission_dir overwrite_output_dir "
     "overwrite_cache no_cuda local_rank compile".split()
 )
+
+# What the places must hold alike, and the flags that name them.
+CONTENTS = {
+    "starting model": "--model_name_or_path and --config_name",
+    "examples or tokens": "--data_dir, --train_file, --validation_file and --tokenizer_name",
+}
 
 
 class Row(NamedTuple):
@@ -66,8 +74,10 @@ class Row(NamedTuple):
 def add_search_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "search",
-        "The default grid is that of the published Adaptive-Depth fine-tuning notebook (Simoulin "
-        "and Crabbé, 2021). Each setting's metric is the mean over its seeds.",
+        "The default learning rates, batch sizes and seeds are those of the published "
+        "Adaptive-Depth fine-tuning notebook (Simoulin and Crabbé, 2021). The epochs are this "
+        "suite's: the notebook trains for 4, with 200 --warmup_steps, and keeps a checkpoint of "
+        "each epoch. Each setting's metric is the mean over its seeds.",
     )
     add = group.add_argument
     add(
@@ -141,26 +151,64 @@ def grid(args: argparse.Namespace, task: Task) -> list[Run]:
     return [Run(*values) for values in itertools.product(*map(dict.fromkeys, axes))]
 
 
-def check_flags(study: optuna.Study, args: argparse.Namespace) -> None:
-    """UserError when the study was begun with other flags: its runs would not compare."""
+def check_same_search(
+    study: optuna.Study, args: argparse.Namespace, contents: Mapping[str, str]
+) -> None:
+    """UserError when the study was begun with other flags or contents: runs would not compare.
+
+    contents: SHA-256 of each of CONTENTS.
+    """
     given = {
         name: value
         for name, value in vars(args).items()
         if name not in LOCAL_FLAGS and not name.startswith("hp_")
     }
-    begun = study.user_attrs.get("flags")
-    if begun is None:
-        study.set_user_attr("flags", given)
-        return
+    begun = begun_with(study, "flags", given)
     for name, value in given.items():
         if begun.get(name, value) != value:
             raise UserError(
                 f"study {study.study_name} was begun with --{name} {begun[name]}, not {value}; "
                 "give the same flags, or another --hp_study"
             )
+    begun = begun_with(study, "contents", contents)
+    for name, value in contents.items():
+        if begun[name] != value:
+            raise UserError(
+                f"study {study.study_name} was begun with other {name}: give {CONTENTS[name]} with "
+                "the same contents, or another --hp_study or --hp_storage"
+            )
+
+
+def begun_with(study: optuna.Study, kind: str, now: Mapping[str, Any]) -> dict[str, Any]:
+    """What the study keeps of the call that began it, which is `now` in a new one."""
+    if kind not in study.user_attrs:
+        study.set_user_attr(kind, now)
+    return study.user_attrs[kind]
 
 
 # A run.
+
+
+def run_to_its_end(command: Sequence[str], log: IO[str]) -> int:
+    """Run a training; its exit status.
+
+    A signal to stop is passed on to it, as SIGTERM; a KeyboardInterrupt with the signal's number
+    follows when it has saved its checkpoint and is gone.
+    """
+    with StopRequest() as stop:
+        # A process group of its own: a terminal's Ctrl-C would reach it twice, and so at once.
+        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, process_group=0)
+        while child.poll() is None and not stop.received:
+            time.sleep(0.1)
+        if stop.received:
+            child.terminate()
+        try:
+            status = child.wait()
+        finally:
+            child.kill()  # at a second Ctrl-C
+    if stop.received:
+        raise KeyboardInterrupt(stop.received)
+    return status
 
 
 def train_and_evaluate(
@@ -169,16 +217,22 @@ def train_and_evaluate(
     """Train and evaluate in a process of its own; the dev metric. UserError if that fails."""
     run = Run(**trial.params)
     # Numbered, because a worker's death need not end the training that it started.
-    place = directory / f"{trial.number:03d}-{run.name}"
+    stopped = stopped_place(trial)
+    place = stopped or directory / f"{trial.number:03d}-{run.name}"
     values = zip((flag for flag, _ in FLAGS.values()), map(str, run), strict=True)
     command = [sys.executable, str(Path(__file__).with_name("run_glue.py")), *flags]
-    command += [*itertools.chain(*values), "--output_dir", str(place), "--overwrite_output_dir"]
+    command += [*itertools.chain(*values), "--output_dir", str(place)]
+    command += ["--resume_from_checkpoint", "latest"] if stopped else ["--overwrite_output_dir"]
     command += ["--do_train", "--do_eval", "--out_mode", "one"]
     states = [t.state for t in trial.study.get_trials(deepcopy=False, states=LIVE)]
     print(f"{states.count(TrialState.COMPLETE)} of {len(states)} done; {place}", flush=True)
     log = place.with_name(f"{place.name}.log")
     with log.open("w", encoding="utf-8") as file:
-        status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
+        try:
+            status = run_to_its_end(command, file)
+        except KeyboardInterrupt:
+            trial.set_user_attr("stopped", str(place.absolute()))
+            raise
     if status:
         last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
         raise UserError(f"{run.name} ended with status {status}: {last} (see {log})")
@@ -189,6 +243,14 @@ def train_and_evaluate(
     trial.set_user_attr("machine", platform.node())
     print(f"  {metric} = {value:.4f} at computation cost {cost:.4f}", flush=True)
     return value
+
+
+def stopped_place(trial: optuna.Trial) -> Path | None:
+    """The directory whose checkpoint the same run left when it was last stopped, if it is here."""
+    failed = trial.study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+    same = [other.user_attrs.get("stopped") for other in failed if other.params == trial.params]
+    place = Path(same[-1]) if same and same[-1] else None
+    return place if place and latest_checkpoint(place) and not is_finished(place) else None
 
 
 # The result.
@@ -241,18 +303,19 @@ def report(rows: Sequence[Row], metric: str, directory: Path) -> None:
     print(f"best checkpoint: {best.user_attrs['checkpoint']}{where}, {metric} = {best.value:.4f}")
 
 
-def search(args: argparse.Namespace, task: Task, argv: Sequence[str]) -> Path:
+def search(
+    args: argparse.Namespace, task: Task, flags: Sequence[str], contents: Mapping[str, str]
+) -> Path:
     """Run the whole grid, alone or beside other workers; the best checkpoint's directory.
 
     Args:
-        argv: the command line's flags; the runs get them without those of the search.
+        flags: those of every run, see `flags_of_every_run`.
+        contents: SHA-256 of each of CONTENTS.
 
-    Raises UserError for flags that clash with the search, a storage that cannot be opened, and when
-    no setting came through with all its seeds.
+    Raises UserError for a storage that cannot be used, a study of another search, when no setting
+    came through with all its seeds, and when there is no best model for --do_predict.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("--hp_search starts its own processes: run it without torchrun")
-    flags, runs, metric = flags_of_every_run(argv), grid(args, task), primary_metric(task)
+    runs, metric = grid(args, task), primary_metric(task)
     name = args.hp_study or f"{args.model_type}-{task.name}"
     directory = Path(args.output_dir) / name
     try:
@@ -261,13 +324,18 @@ def search(args: argparse.Namespace, task: Task, argv: Sequence[str]) -> Path:
         raise UserError(f"{directory} cannot be made: {error.strerror}") from error
     url = args.hp_storage or f"sqlite:///{directory.parent.absolute() / 'hp_search.db'}"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
+    with storage_errors(url, args.hp_storage is not None), warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
         study = open_study(url, name)
-        check_flags(study, args)
+        check_same_search(study, args, contents)
         enqueue(study, runs)
-        work(study, lambda trial: train_and_evaluate(trial, flags, directory, metric))
-    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        try:
+            work(study, lambda trial: train_and_evaluate(trial, flags, directory, metric))
+        except KeyboardInterrupt as stop:
+            number = signal.Signals((stop.args or (signal.SIGINT,))[0])
+            print(f"{number.name}: stopped. Go on with the same command", file=sys.stderr)
+            sys.exit(128 + number)
+        done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     rows = table(done, {run.seed for run in runs})
     if not rows:
         raise UserError(
@@ -275,4 +343,16 @@ def search(args: argparse.Namespace, task: Task, argv: Sequence[str]) -> Path:
             "the same command again: it repeats the runs that failed"
         )
     report(rows, metric, directory)
-    return Path(rows[0].best.user_attrs["checkpoint"])
+    return best_checkpoint(rows[0].best, args.do_predict)
+
+
+def best_checkpoint(best: FrozenTrial, needed: bool) -> Path:
+    """The directory of a run's model; UserError when it is `needed` and not there."""
+    place, machine = Path(best.user_attrs["checkpoint"]), best.user_attrs["machine"]
+    if needed and not is_finished(place):
+        raise UserError(
+            f"--do_predict: the best model is not in {place}, where {machine} wrote it; give the "
+            "command there, or predict from a copy with --output_dir COPY and without --hp_search; "
+            "if it was deleted, train it again with --do_train and the values of its name"
+        )
+    return place

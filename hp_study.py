@@ -6,7 +6,9 @@ reporting is queued again.
 
 import re
 import time
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import optuna
@@ -51,24 +53,42 @@ RANGES = {
 }
 
 
+@contextmanager
+def storage_errors(url: str, given: bool) -> Iterator[None]:
+    """Make a UserError that names the storage of any error that comes out of it.
+
+    Optuna raises its own, SQLAlchemy's and, of damaged contents, Python's. Errors from elsewhere
+    pass. `given`: the URL is the user's, rather than a file in the output directory.
+    """
+    try:
+        yield
+    except Exception as error:
+        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        if not any(frame.f_globals["__name__"].startswith("optuna.storages") for frame in frames):
+            raise
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log
+        if given:
+            raise UserError(
+                f"--hp_storage {shown} cannot be opened, read or written: {reason}; give an Optuna "
+                "storage URL such as sqlite:///search.db or postgresql://user@host/db. If the "
+                "database is damaged, restore it from a copy or give another"
+            ) from error
+        raise UserError(
+            f"{url.removeprefix('sqlite:///')} cannot be opened, read or written: {reason}; if it "
+            "is damaged, restore it from a copy, or move it away to begin the search anew"
+        ) from error
+
+
 def open_study(url: str, name: str) -> optuna.Study:
-    """The study of that name, made if it is new. UserError when its storage cannot be opened."""
-    failures = (SQLAlchemyError, OptunaError, ImportError, RuntimeError, ValueError)
+    """The study of that name, made if it is new."""
     for _ in range(4):
         # Workers that start together get into each other's way until one has made the tables.
         try:
             return connect(url, name)
-        except failures:
+        except (SQLAlchemyError, OptunaError, ImportError, RuntimeError, ValueError):
             time.sleep(1)
-    try:
-        return connect(url, name)
-    except failures as error:
-        reason = str(error).partition("\n")[0]
-        shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log
-        raise UserError(
-            f"--hp_storage {shown} cannot be opened: {reason}; give an "
-            "Optuna storage URL such as sqlite:///search.db or postgresql://user@host/db"
-        ) from error
+    return connect(url, name)
 
 
 def connect(url: str, name: str) -> optuna.Study:

@@ -46,6 +46,7 @@ from arguments import at_least, check_output_dir
 from change_config import typed_value
 from checkpointing import (
     checkpoints_of,
+    file_stamp,
     left_to_train,
 )
 from evaluation import (
@@ -77,7 +78,7 @@ from glue_tasks import (
     read_examples,
     write_submission,
 )
-from hp_search import add_search_flags, search
+from hp_search import add_search_flags, flags_of_every_run, search
 from modeling import (
     AlbertActForSequenceClassification,
     UserError,
@@ -85,7 +86,7 @@ from modeling import (
     load_tokenizer,
 )
 from modeling.backbone import cast_layers
-from modeling.checkpoints import trained_task
+from modeling.checkpoints import ORIGIN_KEYS, trained_task, weight_files
 from modeling.compilation import (
     EarlyExitModel,
     compile_for_inference,
@@ -131,6 +132,8 @@ def parse_args() -> argparse.Namespace:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     if not (args.do_train or args.do_eval or args.do_predict or args.hp_search):
         raise UserError("nothing to do: give --do_train, --do_eval, --do_predict or --hp_search")
+    if args.hp_search and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("--hp_search starts its own processes: run it without torchrun")
     args.do_train = args.do_train or args.hp_search
     if args.submission_dir and not args.do_predict:
         raise UserError("--submission_dir collects what --do_predict writes: add --do_predict")
@@ -313,10 +316,8 @@ def training_config(args: argparse.Namespace, task: Task) -> Config:
     )
 
 
-def load_for_training(
-    args: argparse.Namespace, task: Task
-) -> tuple[Model, PreTrainedTokenizerBase]:
-    mode, config = MODES[args.model_type], training_config(args, task)
+def training_tokenizer(args: argparse.Namespace, config: Config) -> PreTrainedTokenizerBase:
+    """The tokenizer; UserError when it, or --max_seq_length, is too large for the model."""
     source = args.tokenizer_name or args.model_name_or_path
     tokenizer = load_tokenizer(source, args.do_lower_case, args.cache_dir or None)
     if len(tokenizer) > config.vocab_size:
@@ -324,7 +325,15 @@ def load_for_training(
             f"{source}: the tokenizer has {len(tokenizer)} pieces, vocab_size is"
             f" {config.vocab_size}"
         )
-    mode.check_length(args.max_seq_length, config)
+    MODES[args.model_type].check_length(args.max_seq_length, config)
+    return tokenizer
+
+
+def load_for_training(
+    args: argparse.Namespace, task: Task
+) -> tuple[Model, PreTrainedTokenizerBase]:
+    mode, config = MODES[args.model_type], training_config(args, task)
+    tokenizer = training_tokenizer(args, config)
     if args.from_scratch:
         logger.info("Weights newly initialised: all (--from_scratch)")
         return mode.model_class(config), tokenizer
@@ -636,10 +645,45 @@ def predict(
             print(add_to_submission(path, args.submission_dir))
 
 
+def check_examples(args: argparse.Namespace, task: Task) -> None:
+    """UserError for a dev or test file that is missing: worth knowing before a training."""
+    data_dir = args.data_dir or "."
+    for part, _ in evaluation_tasks(task) if args.do_eval or args.hp_search else []:
+        read_examples(part, data_dir, "dev", 1)
+    for part in prediction_tasks(task, data_dir) if args.do_predict else []:
+        examples = read_examples(part, data_dir, "test", None if args.submission_dir else 1)
+        if args.submission_dir:
+            check_test_set(part, len(examples))
+
+
+def contents_of(args: argparse.Namespace, task: Task) -> dict[str, str]:
+    """SHA-256 of what the runs of a search start from; see `hp_search.CONTENTS`."""
+    config = training_config(args, task)
+    tokenizer = training_tokenizer(args, config)
+    settings = {name: v for name, v in config.to_dict().items() if name not in ORIGIN_KEYS}
+    weights = []
+    if not args.from_scratch:
+        weights = weight_files(args.model_name_or_path, args.cache_dir or None)
+    _, train_set = load_features(args, task, tokenizer, "train", args.max_train_samples)
+    _, dev_set = load_features(args, task, tokenizer, "dev", args.max_eval_samples)
+    columns = (column for features in (train_set, dev_set) for column in features[:3])
+    return {
+        "starting model": fingerprint(sorted(settings.items()), list(map(file_stamp, weights))),
+        "examples or tokens": fingerprint(*columns),
+    }
+
+
+def best_of_search(args: argparse.Namespace) -> Path:
+    """Run a search; the directory of its best model."""
+    flags, task = flags_of_every_run(sys.argv[1:]), find_task(args)
+    check_examples(args, task)
+    return search(args, task, flags, contents_of(args, task))
+
+
 def main() -> None:
     args = parse_args()
     if args.hp_search:
-        best = search(args, find_task(args), sys.argv[1:])
+        best = best_of_search(args)
         if not args.do_predict:
             return
         args.output_dir, args.do_train, args.do_eval = str(best), False, False
@@ -649,9 +693,7 @@ def main() -> None:
     accelerator.wait_for_everyone()  # before the main process writes into it
     task = find_task(args)
     if args.do_train:
-        # A file that is missing is worth knowing before the training, not after.
-        for part, _ in evaluation_tasks(task) if args.do_eval else []:
-            read_examples(part, args.data_dir or ".", "dev", 1)
+        check_examples(args, task)
         unfinished, checkpoint = left_to_train(args.output_dir, args.resume_from_checkpoint)
         if unfinished:
             train(args, accelerator, task, *load_for_training(args, task), checkpoint)

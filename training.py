@@ -250,7 +250,7 @@ class Training:
         Writes checkpoints when they are due, and when a signal asks to stop; at the end, the model.
         """
         directory, every = self.arguments["output_dir"], self.arguments["save_steps"]
-        with StopRequest(self.accelerator) as stop:
+        with StopRequest() as stop:
             for step in steps:
                 yield step
                 if every > 0 and step.number % every == 0:
@@ -399,19 +399,20 @@ def start_script(accelerator: Accelerator, seed: int) -> None:
 
 
 class StopRequest:
-    """SIGTERM and Ctrl-C as a wish that the training loop grants after the step at hand.
+    """SIGTERM, Ctrl-C and a closed terminal as a wish, granted after the step at hand.
 
     A second signal acts at once.
     """
 
-    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-    def __init__(self, accelerator: Accelerator) -> None:
-        self.accelerator = accelerator
+    def __init__(self) -> None:
         self.received: int | None = None
 
     def __enter__(self) -> "StopRequest":
-        self.old = {number: signal.signal(number, self.note) for number in self.SIGNALS}
+        nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # a terminal may well close
+        wanted = [number for number in self.SIGNALS if number != signal.SIGHUP or not nohup]
+        self.old = {number: signal.signal(number, self.note) for number in wanted}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -427,14 +428,14 @@ class StopRequest:
 
     def grant(self, training: Training) -> None:
         """Save a checkpoint and end the process, when any process was asked to stop."""
-        number = self.received or 0
-        if self.accelerator.num_processes > 1:
-            asked = torch.tensor([number], device=self.accelerator.device)
-            number = int(self.accelerator.gather(asked).max())
+        number, accelerator = self.received or 0, training.accelerator
+        if accelerator.num_processes > 1:
+            asked = torch.tensor([number], device=accelerator.device)
+            number = int(accelerator.gather(asked).max())
         if not number:
             return
         training.save()
-        if self.accelerator.is_main_process:
+        if accelerator.is_main_process:
             step, where = training.position.step, training.arguments["output_dir"]
             print(
                 f"{signal.Signals(number).name}: stopped after step {step}; checkpoint-{step} is "

@@ -178,23 +178,28 @@ def trained_task(source: str | Path, cache_dir: str | None = None) -> str | None
 
 def read_weights(source: str | Path, cache_dir: str | None = None) -> Tensors:
     """All tensors of a checkpoint by name; raises UserError when there are none to read."""
+    tensors: Tensors = {}
+    for path in weight_files(source, cache_dir):
+        tensors.update(read_tensor_file(path))
+    return tensors
+
+
+def weight_files(source: str | Path, cache_dir: str | None = None) -> list[Path]:
+    """The files with the tensors of a checkpoint; raises UserError when one or all are missing."""
     for name in WEIGHT_FILES:
         path = find_file(source, name, cache_dir)
         if path is None:
             continue
         if not name.endswith(".index.json"):
-            return read_tensor_file(path)
+            return [path]
         shards = read_json(path).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(x, str) for x in shards.values()):
             raise UserError(f"{path}: weight_map must name the file of every tensor")
         shards = sorted(set(shards.values()))
-        tensors = {}
-        for shard in shards:
-            shard_path = find_file(source, Path(shard).name, cache_dir)
-            if shard_path is None:
-                raise UserError(f"{path} names {shard}, which is missing")
-            tensors.update(read_tensor_file(shard_path))
-        return tensors
+        paths = [find_file(source, Path(shard).name, cache_dir) for shard in shards]
+        if None in paths:
+            raise UserError(f"{path} names {shards[paths.index(None)]}, which is missing")
+        return paths
     raise UserError(
         f"no weights in {source}: looked for {', '.join(WEIGHT_FILES)}. Give a directory with "
         "pre-trained weights (TensorFlow checkpoints: convert them first with "

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 import checkpointing
 import run_glue
 from checkpointing import checkpoints_of, latest_checkpoint
+from training import StopRequest
 
 from .conftest import contents, edit_json, write_rte
 from .forks import assert_same_weights, run, survive_kills
@@ -61,9 +64,26 @@ def test_a_run_killed_at_twenty_and_more_moments_ends_with_the_same_bits(
     assert all(len(checkpoints_of(out)) <= 2 for out in tmp_path.glob("out-*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.fixture
+def hangup() -> Iterator[Callable]:
+    """`hangup(action)` sets what SIGHUP does, as nohup may have; its default to begin with."""
+    old = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield partial(signal.signal, signal.SIGHUP)
+    signal.signal(signal.SIGHUP, old)
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(hangup):
+    hangup(signal.SIG_IGN)
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.received is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.received == signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stopped_run_saves_says_so_and_goes_on(
-    number, tmp_path, albert_dir, rte, reference, script, monkeypatch
+    number, tmp_path, albert_dir, rte, reference, script, monkeypatch, hangup
 ):
     out = tmp_path / "out"
     command = training(albert_dir, rte, out, "--save_steps", 0, *EPOCHS)
