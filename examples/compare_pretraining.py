@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from figures import LINE, plt, save_figure
+from figures import plt, save_figure
 from files import run_script
 from modeling import UserError
 from modeling.checkpoints import read_json
@@ -22,6 +22,7 @@ from run_pretraining import print_table
 
 NEEDED = ("mlm_acc", "tau", "updates", "max_updates")
 TOKENS = "All tokens"  # the first row of the table of updates
+SPAN = 5.0  # points of accuracy that the figure shows at least: a tenth is no difference
 
 
 def read_results(directory: Path) -> dict[str, Any]:
@@ -46,14 +47,17 @@ def draw(models: dict[str, dict[str, Any]], path: Path) -> None:
     updates = [results["updates"][TOKENS] for results in points]
     accuracy = [100 * results["mlm_acc"] for results in points]
     figure, panel = plt.subplots(figsize=(5.2, 3.6))
-    panel.plot(updates, accuracy, color=LINE, marker="o")
+    panel.plot(updates, accuracy, color="0.7", zorder=1)
     for x, y, results in zip(updates, accuracy, points, strict=True):
-        name = f"τ = {results['tau']:g}"
-        panel.annotate(name, (x, y), (0, 8), textcoords="offset points", ha="center")
-    panel.margins(0.15, 0.25)
+        panel.scatter(x, y, label=f"τ = {results['tau']:g}", zorder=2)
+    middle, span = (max(accuracy) + min(accuracy)) / 2, max(accuracy) - min(accuracy)
+    half = max(SPAN, 1.2 * span) / 2
+    panel.set_ylim(middle - half, middle + half)
+    panel.set_xlim(0, points[0]["max_updates"])
     panel.set_xlabel(f"mean updates of a token, of at most {points[0]['max_updates']}")
     panel.set_ylabel("accuracy on masked pieces, %")
     panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False)
     save_figure(figure, path)
 
 
