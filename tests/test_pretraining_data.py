@@ -30,7 +30,7 @@ from pretraining_data import (
     truncate_pair,
 )
 
-from .conftest import sentence
+from .conftest import sentence, train_spiece
 
 CLS, SEP, MASK, UNK = 2, 3, 4, 1
 
@@ -143,19 +143,9 @@ def test_a_tokenizer_without_special_pieces_is_an_error(tmp_path, text):
 
 def test_a_tokenizer_without_a_mask_is_an_error(tmp_path, text):
     """HF adds a piece behind the end of the vocabulary, where a model has no weights."""
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text),
-        model_prefix=str(tmp_path / "spiece"),
-        vocab_size=40,
-        hard_vocab_limit=False,
-        pad_id=0,
-        pad_piece="<pad>",
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols="[CLS],[SEP]",
-        minloglevel=2,
-    )
+    copy = tmp_path / "text.txt"
+    copy.write_bytes(text.read_bytes())
+    train_spiece(copy, 40, "[CLS],[SEP]")
     with pytest.raises(UserError, match=r"no special piece \[MASK\]; .*--train_tokenizer"):
         Vocabulary(load_tokenizer(tmp_path))
 
