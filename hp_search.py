@@ -196,8 +196,10 @@ def run_to_its_end(command: Sequence[str], log: IO[str]) -> int:
     follows when it has saved its checkpoint and is gone.
     """
     with StopRequest() as stop:
-        # A process group of its own: a terminal's Ctrl-C would reach it twice, and so at once.
-        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, process_group=0)
+        # A session of its own: a terminal's Ctrl-C would reach it twice, and so at once.
+        child = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
         while child.poll() is None and not stop.received:
             time.sleep(0.1)
         if stop.received:
