@@ -388,8 +388,8 @@ class AlbertEncoder(nn.Module):
 class ExitLinear(nn.Linear):
     """A linear map of an exit, which sees one row of an example: (..., in) -> (..., out).
 
-    A single example's is a matrix-vector product. It streams the weights about as fast as memory
-    gives them, and after a layer pass they are nowhere else; a matrix product takes longer.
+    A single example's is a matrix-vector product: after a layer pass its weights come from memory,
+    and on one thread a matrix product of one row takes longer to stream them.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
