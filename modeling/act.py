@@ -31,6 +31,7 @@ from .backbone import (
     SelfAttention,
     attention_mask_of,
     packs,
+    steady_weights,
     the_input,
 )
 from .checkpoints import LoadReport, Tensors, adopt, load_config, read_as, suite_names
@@ -189,8 +190,8 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
 
     def pieces(self) -> "AlbertActLayer | PackedLayer":
         """What runs `project` and `finish`: packed weights where they serve."""
-        if packs(self):
-            return self.packed(self.parameters(), lambda: PackedLayer(self))
+        if packs(self, self.attention.config, self.ffn.weight):
+            return self.packed(self.parameters, lambda: PackedLayer(self))
         return self
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -249,6 +250,7 @@ class AlbertActEncoder(nn.Module):
         self.albert_layer = AlbertActLayer(config)
         self.compact: bool | None = None
 
+    @steady_weights()
     def forward(
         self,
         embedded: torch.Tensor,

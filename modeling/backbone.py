@@ -9,7 +9,9 @@ float32 while the matrix products run in half precision.
 """
 
 import math
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -65,31 +67,57 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         return self.dropout(self.LayerNorm(embedded))
 
 
+STEADY = threading.local()  # .block: the thread's outermost `steady_weights`, if it is in one
+
+
+@contextmanager
+def steady_weights() -> Iterator[None]:
+    """A block, or a decorated function, in which this thread changes no weights.
+
+    There `Derived` looks at them at the first use only: a look at a layer's takes about 2% of a
+    layer pass over one short text.
+    """
+    outer = getattr(STEADY, "block", None)
+    STEADY.block = outer or object()
+    try:
+        yield
+    finally:
+        STEADY.block = outer
+
+
 class Derived:
     """Something computed from parameters, kept while they stay as they are."""
 
     def __init__(self) -> None:
         self.stamp: tuple = ()
         self.value: Any = None
+        self.block: object = None  # the `steady_weights` in which the stamp was last compared
 
-    def __call__(self, parameters: Iterable[nn.Parameter], make: Callable[[], Any]) -> Any:
-        """`make()`, or what it gave when the parameters were last the same.
+    def __call__(
+        self, parameters: Callable[[], Iterable[nn.Parameter]], make: Callable[[], Any]
+    ) -> Any:
+        """`make()`, or what it gave when the `parameters()` were last the same.
 
         Writing into `parameter.data` goes unseen; an optimiser step, a loaded checkpoint and a
         move to another device or type do not.
         """
-        parameters = list(parameters)
-        learning = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
-        # Tensors made in inference mode count no versions, and the compiler folds constants itself.
-        if learning or torch.compiler.is_compiling() or any(p.is_inference() for p in parameters):
+        if torch.compiler.is_compiling():  # the compiler folds constants itself
             return make()
-        # What is made in inference mode cannot serve a backward pass outside it.
-        stamp = (
-            torch.is_inference_mode_enabled(),
-            *((p.data_ptr(), p._version) for p in parameters),
-        )
-        if stamp != self.stamp:
-            self.stamp, self.value = stamp, make()
+        block = getattr(STEADY, "block", None)
+        if block is None or block is not self.block:
+            own = list(parameters())
+            learning = torch.is_grad_enabled() and any(p.requires_grad for p in own)
+            # Tensors made in inference mode count no versions.
+            if learning or any(p.is_inference() for p in own):
+                return make()
+            # What is made in inference mode cannot serve a backward pass outside it.
+            stamp = (
+                torch.is_inference_mode_enabled(),
+                *((p.data_ptr(), p._version) for p in own),
+            )
+            if stamp != self.stamp:
+                self.stamp, self.value = stamp, make()
+            self.block = block
         return self.value
 
     def __reduce__(self) -> tuple:
@@ -132,7 +160,7 @@ class SelfAttention(nn.Module):
         """Query, key and value projections in one: weight (3·hidden, hidden), bias (3·hidden,)."""
         layers = (self.query, self.key, self.value)
         return self.fused(
-            (p for layer in layers for p in layer.parameters()),
+            lambda: (p for layer in layers for p in layer.parameters()),
             lambda: (torch.cat([x.weight for x in layers]), torch.cat([x.bias for x in layers])),
         )
 
@@ -201,19 +229,18 @@ def eager_attention(
     return F.dropout(scores.softmax(-1), dropout) @ value
 
 
-def packs(layer: "AlbertLayer") -> bool:
-    """Whether `layer` can use its weights in oneDNN's own layout.
+def packs(module: nn.Module, config: AlbertConfig, weight: torch.Tensor) -> bool:
+    """Whether `module` can use weights like `weight` in oneDNN's own layout.
 
     That is inference on a CPU with the default attention, in one of oneDNN's types.
     """
-    weight = layer.ffn.weight
     return (
         weight.device.type == "cpu"
         and not torch.is_grad_enabled()
-        and not layer.training
+        and not module.training
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and layer.attention.config._attn_implementation != "eager"
+        and config._attn_implementation != "eager"
         and weight.dtype in PACKABLE
     )
 
@@ -235,6 +262,7 @@ PACKABLE = (
 Packed = tuple[torch.Tensor, torch.Tensor]  # weight in oneDNN's blocked layout, bias
 Fused = tuple[str, list, str]  # what oneDNN does to a product's outcome: name, scalars, variant
 PLAIN: Fused = ("none", [], "")
+TANH: Fused = ("tanh", [], "")
 
 
 def pack(weight: torch.Tensor, bias: torch.Tensor) -> Packed:
@@ -337,8 +365,8 @@ class AlbertLayer(nn.Module):
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
-        if packs(self):
-            return self.packed(self.parameters(), lambda: PackedLayer(self))(hidden, mask)
+        if packs(self, self.attention.config, self.ffn.weight):
+            return self.packed(self.parameters, lambda: PackedLayer(self))(hidden, mask)
         attended = self.attention(hidden, mask)
         return self.full_layer_layer_norm(self.feed_forward(attended) + attended)
 
@@ -386,10 +414,10 @@ class AlbertEncoder(nn.Module):
 
 
 class ExitLinear(nn.Linear):
-    """A linear map of an exit, which sees one row of an example: (..., in) -> (..., out).
+    """A small linear map of an exit, which sees one row of an example: (..., in) -> (..., out).
 
-    A single example's is a matrix-vector product: after a layer pass its weights come from memory,
-    and on one thread a matrix product of one row takes longer to stream them.
+    A single example's is a matrix-vector product: after a layer pass nothing is in the caches, and
+    a matrix product runs more code.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -400,11 +428,27 @@ class ExitLinear(nn.Linear):
         return row.view(*states.shape[:-1], -1)
 
 
-class Pooler(ExitLinear):
-    """tanh of a linear map, (..., hidden) -> (..., size), under HF's name for it."""
+class Pooler(nn.Linear):
+    """tanh of a linear map, (..., hidden) -> (..., size), under HF's name for it.
+
+    Packed, as a layer's maps are: all threads read its weights, which come from memory.
+    """
+
+    def __init__(self, config: AlbertConfig, size: int) -> None:
+        super().__init__(config.hidden_size, size)
+        self.config = config
+        self.packed = Derived()
+
+    def train(self, mode: bool = True) -> "Pooler":
+        """As nn.Module; weights written behind the version counter's back are packed anew."""
+        self.packed = Derived()
+        return super().train(mode)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return super().forward(states).tanh()
+        if packs(self, self.config, self.weight):
+            packed = self.packed(self.parameters, lambda: pack(self.weight, self.bias))
+            return packed_linear(states, packed, TANH)
+        return super().forward(states.to(self.weight.dtype)).tanh()
 
 
 class AlbertBackbone(nn.Module):
@@ -415,7 +459,7 @@ class AlbertBackbone(nn.Module):
         self.num_layers = config.num_hidden_layers
         self.embeddings = AlbertEmbeddings(config)
         self.encoder = AlbertEncoder(config)
-        self.pooler = Pooler(config.hidden_size, config.hidden_size)
+        self.pooler = Pooler(config, config.hidden_size)
 
     def embed(
         self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None

@@ -13,7 +13,7 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import AlbertBackbone, AlbertPreTrainedModel, attention_mask_of
+from .backbone import AlbertBackbone, AlbertPreTrainedModel, attention_mask_of, steady_weights
 from .configuration import ElbertConfig, ExitRule
 from .exits import ExitClassifier, decide, empty_history, pool, remember, scan
 
@@ -164,6 +164,7 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
         loss = None if labels is None else task_loss(logits, labels)
         return ElbertOutput(loss, logits, exit_layer, all_logits)
 
+    @steady_weights()
     def all_exits(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""
         pooled = []
@@ -232,6 +233,7 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
             done = done | torch.as_tensor(last, device=done.device)
         return logits, done, {"history": history.transpose(0, 1)}
 
+    @steady_weights()
     def early_exit(
         self, hidden: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:

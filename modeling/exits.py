@@ -19,6 +19,25 @@ from .backbone import ExitLinear, Pooler
 from .configuration import ElbertConfig, ExitRule
 
 
+def first_state(hidden: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
+    return hidden[:, 0]
+
+
+def masked_mean(hidden: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
+    if real is None:
+        return hidden.mean(1)
+    return (hidden * real).sum(1) / real.sum(1)
+
+
+def masked_max(hidden: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
+    if real is not None:
+        hidden = hidden.masked_fill(~real, torch.finfo(hidden.dtype).min)
+    return hidden.amax(1)
+
+
+POOLINGS = {"cls": first_state, "mean": masked_mean, "max": masked_max}
+
+
 def pool(hidden: torch.Tensor, mask: torch.Tensor | None, pooler_input: str) -> torch.Tensor:
     """What an exit sees of a layer: (batch, length, hidden) -> (batch, hidden).
 
@@ -26,22 +45,9 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor | None, pooler_input: str) -> 
     tokens only. A name with a hyphen is the sum of its two parts, as published.
     """
     real = None if mask is None else mask[:, 0, 0, :, None]  # (batch, length, 1)
-    parts = {
-        "cls": lambda: hidden[:, 0],
-        "mean": lambda: masked_mean(hidden, real),
-        "max": lambda: (
-            hidden if real is None else hidden.masked_fill(~real, torch.finfo(hidden.dtype).min)
-        ).amax(1),
-    }
-    first, *rest = pooler_input.split("-")
-    pooled = parts[first]()
-    return pooled + parts[rest[0]]() if rest else pooled
-
-
-def masked_mean(hidden: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
-    if real is None:
-        return hidden.mean(1)
-    return (hidden * real).sum(1) / real.sum(1)
+    first, _, second = pooler_input.partition("-")
+    pooled = POOLINGS[first](hidden, real)
+    return pooled + POOLINGS[second](hidden, real) if second else pooled
 
 
 class ExitClassifier(nn.Module):
@@ -51,7 +57,7 @@ class ExitClassifier(nn.Module):
         super().__init__()
         self.config = config
         if not config.use_out_pooler:
-            self.pooler = Pooler(config.hidden_size, config.fc_size1)
+            self.pooler = Pooler(config, config.fc_size1)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         if config.use_fc2:
             self.classifier1 = ExitLinear(config.fc_size1, config.fc_size2)

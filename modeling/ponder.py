@@ -28,6 +28,7 @@ from .backbone import (
     AlbertPreTrainedModel,
     ExitLinear,
     attention_mask_of,
+    steady_weights,
 )
 from .checkpoints import (
     LoadReport,
@@ -282,6 +283,7 @@ class PonderAlbertClassifier(AlbertPreTrainedModel):
             state["previous"] = halting
         return answer, done, state
 
+    @steady_weights()
     def all_exits(
         self, hidden: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -355,6 +357,7 @@ class PonderAlbertClassifier(AlbertPreTrainedModel):
             out.weighted_ce_loss, out.kl_loss = losses["weighted_ce_loss"], losses["kl_loss"]
         return out
 
+    @steady_weights()
     def early_exit(
         self, rule: HaltingRule, hidden: torch.Tensor, mask: torch.Tensor | None, state: State
     ) -> tuple[torch.Tensor, ...]:

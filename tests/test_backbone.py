@@ -1,5 +1,7 @@
 """The shared layer pass against HF's AlbertModel."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import transformers
@@ -13,7 +15,14 @@ from modeling import (
     UserError,
     backbone,
 )
-from modeling.backbone import Pooler, attention_mask_of, cast_layers
+from modeling.backbone import (
+    Derived,
+    ExitLinear,
+    Pooler,
+    attention_mask_of,
+    cast_layers,
+    steady_weights,
+)
 
 from .conftest import TINY, random_ids, tiny_config, tiny_model
 
@@ -139,6 +148,41 @@ def test_an_optimiser_step_shows_at_the_next_evaluation():
     assert torch.equal(ours, theirs)
 
 
+@torch.no_grad()
+def test_weights_are_looked_at_once_where_they_are_steady_and_at_every_use_elsewhere():
+    weight, looks = torch.nn.Parameter(torch.ones(2)), []
+    double = Derived()
+
+    def use() -> list[float]:
+        return double(lambda: looks.append(1) or [weight], lambda: 2 * weight).tolist()
+
+    with steady_weights():
+        assert use() == use() == [2, 2]
+        with steady_weights():
+            assert use() == [2, 2]
+        assert len(looks) == 1
+    for value in (3, 4):
+        weight.fill_(value)
+        assert use() == [2 * value] * 2
+    weight.fill_(5)
+    with steady_weights():
+        assert use() == [10, 10]
+    assert len(looks) == 4
+
+
+@torch.no_grad()
+def test_another_thread_looks_at_its_weights_however_steady_they_are_here():
+    weight, double = torch.nn.Parameter(torch.ones(2)), Derived()
+
+    def use() -> list[float]:
+        return double(lambda: [weight], lambda: 2 * weight).tolist()
+
+    with steady_weights(), ThreadPoolExecutor(1) as other:
+        assert use() == [2, 2]
+        weight.fill_(3)
+        assert other.submit(torch.no_grad()(use)).result() == [6, 6]
+
+
 def test_training_with_frozen_attention_works_after_an_evaluation():
     model, ids = tiny_model(), random_ids(2, 6)
     with torch.inference_mode():
@@ -156,13 +200,21 @@ def test_a_model_made_in_inference_mode_runs():
     torch.testing.assert_close(answers, expected, atol=1e-6, rtol=0)
 
 
-def test_the_pooler_is_the_tanh_of_a_linear_map_for_one_row_and_many():
-    pooler, states = Pooler(32, 12).eval(), torch.randn(3, 5, 32)
+def test_the_pooler_is_the_tanh_of_a_linear_map_packed_or_not():
+    pooler, states = Pooler(tiny_config(), 12).eval(), torch.randn(3, 5, 32)
     expected = torch.tanh(states @ pooler.weight.T + pooler.bias)
-    torch.testing.assert_close(pooler(states), expected, atol=1e-6, rtol=0)
+    for context in (torch.inference_mode, torch.enable_grad):  # packed, and not
+        with context():
+            torch.testing.assert_close(pooler(states), expected, atol=1e-6, rtol=0)
+
+
+def test_a_map_of_an_exit_is_linear_for_one_row_and_many():
+    linear, states = ExitLinear(32, 12), torch.randn(3, 5, 32)
+    expected = states @ linear.weight.T + linear.bias
+    torch.testing.assert_close(linear(states), expected, atol=1e-6, rtol=0)
     for row in (states[1, 2], states[1, 2][None], states[None, 1, 2][None]):
         torch.testing.assert_close(
-            pooler(row), expected[1, 2].view(*row.shape[:-1], -1), atol=1e-6, rtol=0
+            linear(row), expected[1, 2].view(*row.shape[:-1], -1), atol=1e-6, rtol=0
         )
 
 
