@@ -78,6 +78,7 @@ from modeling.checkpoints import read_json
 from modeling.compilation import EarlyExitModel
 from modeling.configuration import nearest_names
 from modeling.exits import exit_scores
+from modeling.memory import keep_freed_memory
 from modes import Config, mode_of
 from recording import Recording, recorded
 
@@ -507,6 +508,7 @@ def main() -> None:
     logging.getLogger("filelock").setLevel(logging.WARNING)
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
+    keep_freed_memory()
     task = find_task(args)
     for part, suffix in evaluation_tasks(task):
         run_part(args, task, part, suffix)

@@ -35,6 +35,7 @@ from checkpointing import (
     save_model,
 )
 from modeling.errors import UserError
+from modeling.memory import keep_freed_memory
 
 logger = logging.getLogger(__name__)
 
@@ -385,7 +386,10 @@ class ProgressLog:
 
 
 def start_script(accelerator: Accelerator, seed: int) -> None:
-    """What every training script begins with: the main process's messages on stdout, and a seed."""
+    """What every training script begins with.
+
+    The main process's messages go to stdout, freed memory is kept, and there is a seed.
+    """
     logging.basicConfig(
         format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",
         datefmt="%m/%d/%Y %H:%M:%S",
@@ -395,6 +399,7 @@ def start_script(accelerator: Accelerator, seed: int) -> None:
     logging.getLogger("filelock").setLevel(logging.WARNING)
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
+    keep_freed_memory()
     set_seed(seed)
 
 
