@@ -4,11 +4,13 @@
     OMP_NUM_THREADS=2 python benchmarks/speed.py --quick    a part of it, within 60 s
 
 No trained weights are needed: exits are forced, so that a computation cost c is exact, while the
-exit checks are computed as ever. All contenders of a case run in turn, round after round; a row
-gives the median time of a text, the median of the rounds' ratios and their spread (lowest to
-highest). Slow contenders get fewer texts, of the same lengths, so that the table ends in time: the
-column says how many. The share is that of the rate that this machine's matrix products reach on
-the layer's own shapes. With a CUDA device, everything runs there.
+exit checks are computed as ever. Every contender has a process of its own, as its user would run
+it; ours keep freed memory, as our scripts do, and so does a second one of HF. All contenders of a
+case run in turn, round after round; a row gives the median time of a text, the median of the
+rounds' ratios and their spread (lowest to highest). Slow contenders get fewer texts, of the same
+lengths, so that the table ends in time: the column says how many. The share is that of the rate
+that this machine's matrix products reach on the layer's own shapes. With a CUDA device, everything
+runs there.
 """
 
 import argparse
@@ -20,10 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -31,13 +33,14 @@ import torch
 from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertForSequenceClassification
 
-from benchmarks.timing import Times, in_turn, machine, spread_of
+from benchmarks.timing import OwnProcess, Times, machine, seconds, spread_of, take_turns
 from features import epoch_batches
 from modeling import ElbertConfig, ElbertForSequenceClassification
-from modeling.backbone import cast_layers
+from modeling.backbone import cast_layers, steady_weights
 from modeling.compilation import compile_for_inference
 from modeling.depth_batching import DepthBatcher
 from modeling.flops import early_exit_flops
+from modeling.memory import keep_freed_memory
 from training import make_optimizer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -93,11 +96,33 @@ def hf_model() -> AlbertForSequenceClassification:
     return AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE)
 
 
-def our_model(dtype: torch.dtype = torch.float32) -> ForcedExits:
+def hf_keeping_memory() -> AlbertForSequenceClassification:
+    keep_freed_memory()
+    return hf_model()
+
+
+def hf_compiled() -> torch.nn.Module:
+    return torch.compile(hf_model(), dynamic=True)
+
+
+def our_model(dtype: torch.dtype = torch.float32, compiled: bool = False) -> ForcedExits:
+    keep_freed_memory()
     model = ForcedExits(ElbertConfig(**BASE)).eval().to(DEVICE).force(1.0)
     if dtype != torch.float32:
         cast_layers(model, dtype)
+    if compiled:
+        compile_for_inference(model)
     return model
+
+
+# What each contender's process makes; those for --quick first.
+QUICK = {"hf": hf_model, "fp32": our_model, "bf16": partial(our_model, torch.bfloat16)}
+ALL = {
+    **QUICK,
+    "hf keeping": hf_keeping_memory,
+    "hf compiled": hf_compiled,
+    "compiled": partial(our_model, compiled=True),
+}
 
 
 def ids_of(lengths: Sequence[int]) -> list[list[int]]:
@@ -125,14 +150,14 @@ def padded(texts: list[list[int]], width: int | None = None) -> dict[str, torch.
 
 
 @torch.inference_mode()
-def run_hf(model, batch: int, width: int | None, texts: list[list[int]]) -> None:
+def run_hf(batch: int, width: int | None, model, texts: list[list[int]]) -> None:
     """HF's model over the texts, `batch` at a time, padded to `width` or to the longest."""
     for start in range(0, len(texts), batch):
         model(**padded(texts[start : start + batch], width)).logits.argmax(-1).tolist()
 
 
 @torch.inference_mode()
-def run_ours(model: ForcedExits, batch: int, cost: float, texts: list[list[int]]) -> None:
+def run_ours(batch: int, cost: float, model: ForcedExits, texts: list[list[int]]) -> None:
     """Early exit over the texts: one by one, or `batch` slots."""
     model.force(cost)
     if batch == 1:
@@ -145,11 +170,25 @@ def run_ours(model: ForcedExits, batch: int, cost: float, texts: list[list[int]]
         pass
 
 
+Run = Callable[[Any, list[list[int]]], None]  # of texts, by what a process has made
+
+
+def timed(made: Any, run: Run, texts: list[list[int]]) -> float:
+    """Seconds of `run(made, texts)`, in the middle of its work as it were.
+
+    In the pause the threads of the process before fall asleep; one text wakes this one's.
+    """
+    time.sleep(0.02)
+    run(made, texts[:1])
+    return seconds(partial(run, made, texts), DEVICE)
+
+
 class Contender(NamedTuple):
     """A row of the table."""
 
     name: str
-    run: Callable[[list[list[int]]], None]
+    process: OwnProcess
+    run: Run
     texts: list[list[int]]
     cost: float = 1.0
 
@@ -168,20 +207,22 @@ def compare(case: str, contenders: list[Contender], args: argparse.Namespace) ->
 
     Returns seconds a text.
     """
+    timers = {}
+    for name, process, run, texts, _ in contenders:
+        process.ask(timed, run, texts[:2])  # packs weights, warms caches
+        timers[name] = partial(process.ask, timed, run, texts)
+    times = take_turns(timers, args.rounds)
     for contender in contenders:
-        contender.run(contender.texts[:2])  # packs weights, warms caches
-    runs = {contender.name: partial(contender.run, contender.texts) for contender in contenders}
-    times = in_turn(runs, args.rounds, DEVICE)
-    for name, _, texts, _ in contenders:
-        times[name] = [total / len(texts) for total in times[name]]
+        count = len(contender.texts)
+        times[contender.name] = [total / count for total in times[contender.name]]
     base = times[contenders[0].name]
     for contender in contenders:
-        seconds = times[contender.name]
+        values = times[contender.name]
         rate = args.rate["bf16" if "bf16" in contender.name else "fp32"]
-        median = statistics.median(seconds)
+        median = statistics.median(values)
         print(
             f"| {case} | {contender.name} | {len(contender.texts)} | {median * 1e3:.2f} "
-            f"| {spread_of(base, seconds)} | {contender.flops / median / rate:.0%} |",
+            f"| {spread_of(base, values)} | {contender.flops / median / rate:.0%} |",
             flush=True,
         )
     return times
@@ -211,31 +252,39 @@ def matmul_rate(dtype: torch.dtype, rows: int = 128) -> float:
     return sum(2 * rows * i * o for i, o in shapes) / statistics.median(times)
 
 
-def fixed_length_cases(args: argparse.Namespace, models: dict) -> dict[tuple[int, int], Times]:
+def fixed_length_cases(
+    args: argparse.Namespace, processes: Mapping[str, OwnProcess]
+) -> dict[tuple[int, int], Times]:
     times = {}
     for batch, length in itertools.product(args.batches, args.lengths):
         # With exits, more texts than slots: admissions are part of what is timed.
         some = ids_of([length] * max(3, batch))
         many = ids_of([length] * max(6, 2 * batch))
-        rows = [Contender("HF eager", partial(run_hf, models["hf"], batch, None), some)]
-        if length < 128:
-            run = partial(run_hf, models["hf"], batch, 128)
-            rows.append(Contender("HF eager, padded to 128", run, some))
-        if "hf_compiled" in models:
-            run = partial(run_hf, models["hf_compiled"], batch, None)
-            rows.append(Contender("HF compiled", run, some))
-        for suffix, kind in (("", "fp32"), (" compiled", "compiled"), (" bf16", "bf16")):
-            if kind in models:
-                run = partial(run_ours, models[kind], batch, 1.0)
-                rows.append(Contender(f"ours{suffix}", run, some))
-        for cost in (0.75, 0.5, 0.25):
-            run = partial(run_ours, models["fp32"], batch, cost)
-            rows.append(Contender(f"ours c = {cost}", run, many, cost))
-        times[batch, length] = compare(f"batch {batch}, length {length}", rows, args)
+        rows = [
+            ("HF eager", "hf", partial(run_hf, batch, None), some),
+            ("HF eager, freed memory kept", "hf keeping", partial(run_hf, batch, None), some),
+            ("HF eager, padded to 128", "hf", partial(run_hf, batch, 128), some),
+            ("HF compiled", "hf compiled", partial(run_hf, batch, None), some),
+            ("ours", "fp32", partial(run_ours, batch, 1.0), some),
+            ("ours compiled", "compiled", partial(run_ours, batch, 1.0), some),
+            ("ours bf16", "bf16", partial(run_ours, batch, 1.0), some),
+            *(
+                (f"ours c = {cost}", "fp32", partial(run_ours, batch, cost), many, cost)
+                for cost in (0.75, 0.5, 0.25)
+            ),
+        ]
+        contenders = [
+            Contender(name, processes[process], *rest)
+            for name, process, *rest in rows
+            if process in processes and not (length == 128 and "padded" in name)
+        ]
+        times[batch, length] = compare(f"batch {batch}, length {length}", contenders, args)
     return times
 
 
-def pipeline_cases(args: argparse.Namespace, models: dict) -> dict[str, Times]:
+def pipeline_cases(
+    args: argparse.Namespace, processes: Mapping[str, OwnProcess]
+) -> dict[str, Times]:
     """From ids to answers, texts of a task's lengths in random order.
 
     The slots' queue is long enough to be full most of the time; HF's way takes as long for every
@@ -244,20 +293,52 @@ def pipeline_cases(args: argparse.Namespace, models: dict) -> dict[str, Times]:
     times = {}
     for task in LENGTHS:
         few, queue = texts_of(task, 8), texts_of(task, 64 if args.quick else 192)
-        hf = models["hf"]
-        rows = [Contender("HF eager, batch 1, padded to 128", partial(run_hf, hf, 1, 128), few)]
+        hf = processes["hf"]
+        rows = [Contender("HF eager, batch 1, padded to 128", hf, partial(run_hf, 1, 128), few)]
         if not args.quick:
-            run = partial(run_hf, hf, 32, None)
-            rows.append(Contender("HF eager, batch 32, padded to longest", run, queue[:32]))
+            run = partial(run_hf, 32, None)
+            rows.append(Contender("HF eager, batch 32, padded to longest", hf, run, queue[:32]))
         costs = (0.5,) if args.quick else (1.0, 0.5, 0.25)
         for kind, cost, batch in itertools.product(("fp32", "bf16"), costs, (1, 32)):
             if batch == 1 and args.quick:
                 continue
             name = f"ours {kind} c = {cost}, " + ("batch 1" if batch == 1 else "32 slots")
             texts = texts_of(task, 16) if batch == 1 else queue
-            rows.append(Contender(name, partial(run_ours, models[kind], batch, cost), texts, cost))
+            run = partial(run_ours, batch, cost)
+            rows.append(Contender(name, processes[kind], run, texts, cost))
         times[task] = compare(f"{task} lengths", rows, args)
     return times
+
+
+class Trained(NamedTuple):
+    """What a training process makes."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+
+
+def hf_trained() -> Trained:
+    model = hf_model().train()
+    return Trained(model, torch.optim.AdamW(model.parameters(), lr=3e-5))
+
+
+def ours_trained() -> Trained:
+    keep_freed_memory()
+    model = ElbertForSequenceClassification(ElbertConfig(**BASE)).to(DEVICE).train()
+    return Trained(model, make_optimizer(model, 3e-5, 0.0, 1e-8))
+
+
+def run_steps(width: int | None, bf16: bool, made: Trained, texts: list[list[int]]) -> None:
+    """Steps of 32 texts each, in the order given."""
+    for start in range(0, len(texts), 32):
+        batch = texts[start : start + 32]
+        labels = torch.arange(len(batch), device=DEVICE) % 2
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=bf16):
+            loss = made.model(**padded(batch, width), labels=labels).loss
+        loss.backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+        loss.item()
 
 
 def training_case(args: argparse.Namespace) -> None:
@@ -266,75 +347,55 @@ def training_case(args: argparse.Namespace) -> None:
     Ours takes run_glue.py's batches, whose texts are of about one length: of an epoch over as many
     texts as RTE has, eight whose lengths spread as the epoch's.
     """
-    hf = hf_model().train()
-    ours = ElbertForSequenceClassification(ElbertConfig(**BASE)).to(DEVICE).train()
-    hf_optimizer = torch.optim.AdamW(hf.parameters(), lr=3e-5)
-    our_optimizer = make_optimizer(ours, 3e-5, 0.0, 1e-8)
-
-    def step(model, optimizer, width: int | None, bf16: bool, texts: list[list[int]]) -> None:
-        labels = torch.arange(len(texts), device=DEVICE) % 2
-        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=bf16):
-            loss = model(**padded(texts, width), labels=labels).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
-
-    def steps(texts: list[list[int]]) -> None:
-        for start in range(0, len(texts), 32):
-            step(ours, our_optimizer, None, True, texts[start : start + 32])
-
     texts = texts_of("RTE", 38 * 64)
     batches = epoch_batches([len(text) for text in texts], 32, seed=0, epoch=0)
     batches.sort(key=lambda batch: sum(len(texts[row]) for row in batch))
     eighth = len(batches) / 8
     chosen = [row for i in range(8) for row in batches[int((i + 0.5) * eighth)]]
-    hf_step = partial(step, hf, hf_optimizer, 128, False)
-    rows = [
-        Contender("HF fp32, padded to 128", hf_step, texts[:32]),
-        Contender("ours bf16, 12 exits", steps, [texts[row] for row in chosen]),
-    ]
-    compare("training steps, batch 32, RTE lengths (share: × 3)", rows, args)
+    mine = [texts[row] for row in chosen]
+    with OwnProcess(hf_trained) as hf, OwnProcess(ours_trained) as ours:
+        rows = [
+            Contender("HF fp32, padded to 128", hf, partial(run_steps, 128, False), texts[:32]),
+            Contender("ours bf16, 12 exits", ours, partial(run_steps, None, True), mine),
+        ]
+        compare("training steps, batch 32, RTE lengths (share: × 3)", rows, args)
 
 
-def times_of(module: torch.nn.Module) -> list[float]:
-    """Seconds of every call of `module` from now on, without waits for the device."""
-    times = []
+@torch.inference_mode()
+@steady_weights()
+def exit_checks(model: ForcedExits, length: int, rounds: int) -> tuple[float, float, float]:
+    """Median seconds of an exit check with its decision at hand, of a pooler, of a layer pass."""
+    hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
+    rule, passes, checks, poolers = model.exit_rule(), [], [], []
+    clock = time.perf_counter
+    for _ in range(rounds * 4):
+        state = model.start(1)
+        for layer in range(BASE["num_hidden_layers"]):
+            start = clock()
+            out = model.layer_pass(hidden, None, layer)
+            out[0, 0, 0].item()  # waits for the device
+            middle = clock()
+            _, done, state = ElbertForSequenceClassification.check_exit(
+                model, rule, out, None, layer, state
+            )
+            done.tolist()
+            checks.append(clock() - middle)
+            passes.append(middle - start)
+            out = model.layer_pass(hidden, None, layer)
+            out[0, 0, 0].item()
+            start = clock()
+            model.albert.pooler(out[:, 0])[0, 0].item()
+            poolers.append(clock() - start)
+    return tuple(map(statistics.median, (checks, poolers, passes)))
 
-    def end(*_) -> None:
-        times[-1] += time.perf_counter()
 
-    module.register_forward_pre_hook(lambda *_: times.append(-time.perf_counter()))
-    module.register_forward_hook(end)
-    return times
-
-
-def exit_check_case(models: dict, rounds: int) -> None:
-    """Time of one exit check, with its decision at hand, as a share of a layer pass; batch 1."""
-    model = models["fp32"]
-    pooler = times_of(model.albert.pooler)
+def exit_check_case(process: OwnProcess, rounds: int) -> None:
+    """Time of one exit check as a share of a layer pass; batch 1."""
     for length in (32, 64, 128):
-        pooler.clear()
-        hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
-        passes, checks = [], []
-        with torch.inference_mode():
-            rule, state = model.exit_rule(), {}
-            for layer in list(range(BASE["num_hidden_layers"])) * rounds * 4:
-                state = model.start(1) if layer == 0 else state
-                start = time.perf_counter()
-                out = model.layer_pass(hidden, None, layer)
-                out[0, 0, 0].item()  # waits for the device
-                middle = time.perf_counter()
-                _, done, state = ElbertForSequenceClassification.check_exit(
-                    model, rule, out, None, layer, state
-                )
-                done.tolist()
-                passes.append(middle - start)
-                checks.append(time.perf_counter() - middle)
-        share = statistics.median(checks) / statistics.median(passes)
+        check, pooler, layer_pass = process.ask(exit_checks, length, rounds)
         print(
-            f"- Exit check, length {length}: {statistics.median(checks) * 1e6:.0f} µs, "
-            f"{share:.1%} of a layer pass; its pooler {statistics.median(pooler) * 1e6:.0f} µs."
+            f"- Exit check, length {length}: {check * 1e6:.0f} µs, {check / layer_pass:.1%} of a "
+            f"layer pass; its pooler {pooler * 1e6:.0f} µs."
         )
 
 
@@ -396,15 +457,13 @@ def main() -> None:
         f"{machine(DEVICE)}; matrix products reach {args.rate['fp32'] / 1e9:.0f} GFLOP/s in fp32, "
         f"{args.rate['bf16'] / 1e9:.0f} in bf16.\n"
     )
-    models = {"hf": hf_model(), "fp32": our_model(), "bf16": our_model(torch.bfloat16)}
-    if not args.quick:
-        models["compiled"] = our_model()
-        compile_for_inference(models["compiled"])
-        models["hf_compiled"] = torch.compile(hf_model(), dynamic=True)
+    processes = {name: OwnProcess(make) for name, make in (QUICK if args.quick else ALL).items()}
+    for process in processes.values():
+        process.ask(bool)  # waits until it is ready
     print("| case | contender | texts | ms a text | times as fast as the first | spread | share |")
     print("|---|---|---|---|---|---|---|")
-    fixed = fixed_length_cases(args, models)
-    pipelines = pipeline_cases(args, models)
+    fixed = fixed_length_cases(args, processes)
+    pipelines = pipeline_cases(args, processes)
     if not args.quick:
         training_case(args)
     print()
@@ -415,7 +474,7 @@ def main() -> None:
         for kind in () if args.quick else ("fp32", "bf16"):
             names = {cost: f"ours {kind} c = {cost}, 32 slots" for cost in (1.0, 0.5, 0.25)}
             cost_ratios(f"{task} lengths, {kind}, 32 slots", times, names.pop(1.0), names)
-    exit_check_case(models, args.rounds)
+    exit_check_case(processes["fp32"], args.rounds)
     if not args.quick:
         compile_case()
 

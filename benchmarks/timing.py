@@ -1,10 +1,14 @@
 """What the benchmarks share: runs in turn, their ratios, and the line that says where they ran."""
 
+import multiprocessing
 import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -23,13 +27,59 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def in_turn(runs: Mapping[str, Callable[[], object]], rounds: int, device: torch.device) -> Times:
-    """Times of all runs, one after the other in every round: what slows a round slows them all."""
-    times: Times = {name: [] for name in runs}
+def take_turns(timers: Mapping[str, Callable[[], float]], rounds: int) -> Times:
+    """What the timers return, one after the other in every round: what slows one slows them all."""
+    times: Times = {name: [] for name in timers}
     for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(seconds(run, device))
+        for name, timer in timers.items():
+            times[name].append(timer())
     return times
+
+
+def in_turn(runs: Mapping[str, Callable[[], object]], rounds: int, device: torch.device) -> Times:
+    """Times of all runs, in this process."""
+    return take_turns({name: partial(seconds, run, device) for name, run in runs.items()}, rounds)
+
+
+class OwnProcess:
+    """A process that makes something, and then does with it what it is asked.
+
+    What one model has left in the memory allocator changes another's times by a third: contenders
+    with processes of their own run as they do for their users.
+
+        with OwnProcess(make) as process:
+            process.ask(function, 1)      # function(make(), 1), in the process
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        spawn = multiprocessing.get_context("spawn")  # a fork would inherit this one's threads
+        self.pipe, theirs = spawn.Pipe()
+        self.process = spawn.Process(target=serve, args=(make, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Raises EOFError if the process has died, after its own traceback."""
+        self.pipe.send((function, args))
+        return self.pipe.recv()
+
+    def __enter__(self) -> "OwnProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pipe.close()
+        self.process.join()
+
+
+def serve(make: Callable[[], Any], pipe: Connection) -> None:
+    """The life of an `OwnProcess`."""
+    made = make()
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(function(made, *args))
 
 
 def spread_of(base: list[float], seconds: list[float]) -> str:
