@@ -1,11 +1,14 @@
 """benchmarks/precision.py: its int8 maps by hand, and its tables on a tiny model."""
 
+import operator
+import os
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from benchmarks.precision import EXITS_HEADER, PRECISIONS, in_precisions, int8_linear, main
-from benchmarks.timing import in_turn, spread_of
+from benchmarks.timing import OwnProcess, in_turn, spread_of
 
 from .conftest import edit_json, random_ids, tiny_model
 
@@ -55,6 +58,20 @@ def test_a_run_is_timed_once_a_round_in_turn_with_the_others():
     times = in_turn(runs, 3, torch.device("cpu"))
     assert calls == ["a", "b"] * 3
     assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3}
+
+
+def test_a_contender_has_a_process_of_its_own_that_keeps_what_it_made():
+    with OwnProcess(os.getpid) as one, OwnProcess(list) as other:
+        assert one.ask(operator.add, 0) == one.process.pid != os.getpid()
+        other.ask(list.append, 5)
+        assert other.ask(list) == [5]
+    assert (one.process.exitcode, other.process.exitcode) == (0, 0)
+
+
+def test_a_contender_that_dies_is_no_hang(capfd):
+    with OwnProcess(list) as process, pytest.raises(EOFError):
+        process.ask(list.pop)
+    assert "IndexError" in capfd.readouterr().err
 
 
 def test_ratios_are_those_of_the_same_round():
