@@ -459,7 +459,7 @@ def main() -> None:
     )
     processes = {name: OwnProcess(make) for name, make in (QUICK if args.quick else ALL).items()}
     for process in processes.values():
-        process.ask(bool)  # waits until it is ready
+        process.ask(id)  # waits until it is ready
     print("| case | contender | texts | ms a text | times as fast as the first | spread | share |")
     print("|---|---|---|---|---|---|---|")
     fixed = fixed_length_cases(args, processes)
