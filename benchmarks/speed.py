@@ -9,8 +9,8 @@ it; ours keep freed memory, as our scripts do, and so does a second one of HF. A
 case run in turn, round after round; a row gives the median time of a text, the median of the
 rounds' ratios and their spread (lowest to highest). Slow contenders get fewer texts, of the same
 lengths, so that the table ends in time: the column says how many. The share is that of the rate
-that this machine's matrix products reach on the layer's own shapes. With a CUDA device, everything
-runs there.
+that this machine's matrix products of 128 rows reach on the layer's own shapes. With a CUDA device,
+everything runs there.
 """
 
 import argparse
@@ -228,7 +228,7 @@ def compare(case: str, contenders: list[Contender], args: argparse.Namespace) ->
     return times
 
 
-def matmul_rate(dtype: torch.dtype, rows: int = 128) -> float:
+def matmul_rate(dtype: torch.dtype, rows: int) -> float:
     """FLOPs a second of the layer's four matrix products, weights packed where they can be."""
     shapes = [(768, 2304), (768, 768), (768, 3072), (3072, 768)]
     products = []
@@ -452,11 +452,13 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     torch.manual_seed(0)
-    args.rate = {"fp32": matmul_rate(torch.float32), "bf16": matmul_rate(torch.bfloat16)}
-    print(
-        f"{machine(DEVICE)}; matrix products reach {args.rate['fp32'] / 1e9:.0f} GFLOP/s in fp32, "
-        f"{args.rate['bf16'] / 1e9:.0f} in bf16.\n"
-    )
+    print(f"{machine(DEVICE)}.\n")
+    args.rate = {}
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        rates = {rows: matmul_rate(dtype, rows) for rows in (32, 64, 128)}
+        args.rate[name] = rates[128]
+        shown = ", ".join(f"{rate / 1e9:.0f} of {rows} rows" for rows, rate in rates.items())
+        print(f"Matrix products in {name} reach, in GFLOP/s: {shown}.\n")
     processes = {name: OwnProcess(make) for name, make in (QUICK if args.quick else ALL).items()}
     for process in processes.values():
         process.ask(id)  # waits until it is ready
