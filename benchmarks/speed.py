@@ -366,26 +366,31 @@ def training_case(args: argparse.Namespace) -> None:
 def exit_checks(model: ForcedExits, length: int, rounds: int) -> tuple[float, float, float]:
     """Median seconds of an exit check with its decision at hand, of a pooler, of a layer pass."""
     hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
-    rule, passes, checks, poolers = model.exit_rule(), [], [], []
-    clock = time.perf_counter
+    rule, layers = model.exit_rule(), range(BASE["num_hidden_layers"])
+    passes, checks, poolers = [], [], []
+
+    def layer_pass(layer: int) -> torch.Tensor:
+        start = time.perf_counter()
+        out = model.layer_pass(hidden, None, layer)
+        out[0, 0, 0].item()  # waits for the device
+        passes.append(time.perf_counter() - start)
+        return out
+
     for _ in range(rounds * 4):
         state = model.start(1)
-        for layer in range(BASE["num_hidden_layers"]):
-            start = clock()
-            out = model.layer_pass(hidden, None, layer)
-            out[0, 0, 0].item()  # waits for the device
-            middle = clock()
+        for layer in layers:
+            out = layer_pass(layer)
+            start = time.perf_counter()
             _, done, state = ElbertForSequenceClassification.check_exit(
                 model, rule, out, None, layer, state
             )
             done.tolist()
-            checks.append(clock() - middle)
-            passes.append(middle - start)
-            out = model.layer_pass(hidden, None, layer)
-            out[0, 0, 0].item()
-            start = clock()
-            model.albert.pooler(out[:, 0])[0, 0].item()
-            poolers.append(clock() - start)
+            checks.append(time.perf_counter() - start)
+        for layer in layers:
+            pooled = layer_pass(layer)[:, 0]
+            start = time.perf_counter()
+            model.albert.pooler(pooled)[0, 0].item()
+            poolers.append(time.perf_counter() - start)
     return tuple(map(statistics.median, (checks, poolers, passes)))
 
 

@@ -56,8 +56,7 @@ class ExitClassifier(nn.Module):
     def __init__(self, config: ElbertConfig) -> None:
         super().__init__()
         self.config = config
-        if not config.use_out_pooler:
-            self.pooler = Pooler(config, config.fc_size1)
+        self.pooler = None if config.use_out_pooler else Pooler(config, config.fc_size1)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         if config.use_fc2:
             self.classifier1 = ExitLinear(config.fc_size1, config.fc_size2)
@@ -77,7 +76,7 @@ class ExitClassifier(nn.Module):
 
     def classify(self, pooled: torch.Tensor, shared_pooler: Pooler) -> torch.Tensor:
         """(..., hidden) -> logits (..., num_labels), float32 as the thresholds are."""
-        features = getattr(self, "pooler", shared_pooler)(pooled)
+        features = (self.pooler or shared_pooler)(pooled)
         if self.training:  # a call that does nothing is 3% of a check
             features = self.dropout(features)
         if hasattr(self, "classifier"):
