@@ -202,16 +202,18 @@ class Contender(NamedTuple):
         return total / len(self.texts)
 
 
-def compare(case: str, contenders: list[Contender], args: argparse.Namespace) -> Times:
+def compare(
+    case: str, contenders: list[Contender], args: argparse.Namespace, times_rounds: int = 1
+) -> Times:
     """Run the contenders in turn and print a row for each, as a ratio to the first.
 
-    Returns seconds a text.
+    There are `times_rounds` as many rounds as the arguments say. Returns seconds a text.
     """
     timers = {}
     for name, process, run, texts, _ in contenders:
         process.ask(timed, run, texts[:2])  # packs weights, warms caches
         timers[name] = partial(process.ask, timed, run, texts)
-    times = take_turns(timers, args.rounds)
+    times = take_turns(timers, args.rounds * times_rounds)
     for contender in contenders:
         count = len(contender.texts)
         times[contender.name] = [total / count for total in times[contender.name]]
@@ -278,7 +280,8 @@ def fixed_length_cases(
             for name, process, *rest in rows
             if process in processes and not (length == 128 and "padded" in name)
         ]
-        times[batch, length] = compare(f"batch {batch}, length {length}", contenders, args)
+        name, more = f"batch {batch}, length {length}", 3 if batch == 1 else 1  # short runs vary
+        times[batch, length] = compare(name, contenders, args, more)
     return times
 
 
@@ -444,7 +447,9 @@ def parse_args() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="a part of the table, within 60 s")
-    parser.add_argument("--rounds", type=int, default=None, help="timed rounds of each case")
+    parser.add_argument(
+        "--rounds", type=int, default=None, help="of each case; three times as many at batch 1"
+    )
     parser.add_argument("--batches", type=int, nargs="+", help="default: 1 8 32")
     parser.add_argument("--lengths", type=int, nargs="+", help="default: 32 64 128")
     args = parser.parse_args()
