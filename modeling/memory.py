@@ -11,8 +11,8 @@ def keep_freed_memory() -> None:
     """From now on, this process keeps the memory that it frees; its peak stays what it was.
 
     Otherwise glibc hands large tensors back to the system whenever a pass is done with them, and
-    the system clears every page before the next pass may have it. docs/speed.md has what that
-    costs HF's model and ours. Without glibc nothing changes.
+    the system clears every page before the next pass may have it: docs/speed.md, "Freed memory".
+    Without glibc nothing changes.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
