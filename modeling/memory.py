@@ -8,7 +8,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def keep_freed_memory() -> None:
-    """From now on, this process keeps the memory that it frees; its peak stays what it was.
+    """From now on, this process keeps the memory that it frees: it stays as large as it once was.
 
     Otherwise glibc hands large tensors back to the system whenever a pass is done with them, and
     the system clears every page before the next pass may have it: docs/speed.md, "Freed memory".

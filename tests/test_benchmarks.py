@@ -1,4 +1,4 @@
-"""benchmarks/precision.py: its int8 maps by hand, and its tables on a tiny model."""
+"""What the benchmarks share, and precision.py: int8 maps by hand, tables on a tiny model."""
 
 import operator
 import os
