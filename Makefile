@@ -24,7 +24,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 	touch $@
 
 demo: .venv/run
-	PYTHON=$(BIN)/python bash ./demo.sh
+	PYTHON=$(BIN)/python bash examples/demo.sh
 
 test: .venv/dev
 	$(PYTEST) -m "not slow and not realdata and not tf"

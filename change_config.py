@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from files import run_script, write_json
-from modeling.checkpoints import read_json
+from glue.files import run_script, write_json
 from modeling.configuration import (
     ELBERT_KEYS,
     INERT_KEYS,
@@ -25,6 +24,7 @@ from modeling.configuration import (
     nearest_names,
 )
 from modeling.errors import UserError
+from modeling.loading.weights import read_json
 
 
 def parse_args() -> argparse.Namespace:

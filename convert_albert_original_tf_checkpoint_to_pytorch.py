@@ -18,10 +18,10 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import logging as hf_logging
 
-from checkpointing import write_directory
-from files import run_script, write_file
+from glue.files import run_script, write_file
 from modeling.errors import UserError
-from modeling.tf_checkpoints import load_tf_checkpoint
+from modeling.loading.tensorflow import load_tf_checkpoint
+from training.checkpoints import write_directory
 
 # A tokenizer's files, and the names that they have beside published checkpoints.
 VOCABULARIES = {

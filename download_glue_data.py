@@ -29,10 +29,10 @@ from pathlib import Path, PureWindowsPath
 
 from tqdm import tqdm
 
-from files import run_script, write_text
-from glue_tasks import TASKS, get_task
+from glue.files import run_script, write_text
+from glue.tables import read_lines
+from glue.tasks import TASKS, get_task
 from modeling.errors import UserError
-from tables import read_lines
 
 BASE_URL = "https://dl.fbaipublicfiles.com"
 ARCHIVES = {

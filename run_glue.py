@@ -35,21 +35,10 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import PreTrainedTokenizerBase
 
-from adaptive_evaluation import (
-    print_updates,
-    run_adaptive,
-    summarise_updates,
-    token_examples,
-    write_update_reports,
-)
-from arguments import at_least, check_output_dir
 from change_config import typed_value
-from checkpointing import (
-    checkpoints_of,
-    file_stamp,
-    left_to_train,
-)
-from evaluation import (
+from evaluation.figures import exits_figure, save_figure
+from evaluation.modes import MODES, Config, Mode, Model, mode_of
+from evaluation.running import (
     environment,
     labels_of,
     layer_curve,
@@ -64,11 +53,18 @@ from evaluation import (
     to_device,
     write_reports,
 )
-from exit_lab import RULE_SETS
-from features import Features, cache_path, collate, encode, epoch_batches
-from figures import exits_figure, save_figure
-from files import run_script, write_text
-from glue_tasks import (
+from evaluation.token_updates import (
+    print_updates,
+    run_adaptive,
+    summarise_updates,
+    token_examples,
+    write_update_reports,
+)
+from exit_lab.sweep import RULE_SETS
+from glue.features import Features, cache_path, collate, encode, epoch_batches
+from glue.files import run_script, write_text
+from glue.submission import add_to_submission, check_test_set
+from glue.tasks import (
     Task,
     custom_task,
     evaluation_tasks,
@@ -78,15 +74,13 @@ from glue_tasks import (
     read_examples,
     write_submission,
 )
-from hp_search import add_search_flags, flags_of_every_run, search
 from modeling import (
     AlbertActForSequenceClassification,
     UserError,
     load_config,
     load_tokenizer,
 )
-from modeling.backbone import cast_layers
-from modeling.checkpoints import ORIGIN_KEYS, trained_task, weight_files
+from modeling.albert import cast_layers
 from modeling.compilation import (
     EarlyExitModel,
     compile_for_inference,
@@ -94,9 +88,14 @@ from modeling.compilation import (
     repays,
 )
 from modeling.configuration import PONDER_KEYS, nearest_names
-from modes import MODES, Config, Mode, Model, mode_of
-from submission import add_to_submission, check_test_set
-from training import (
+from modeling.loading.weights import ORIGIN_KEYS, trained_task, weight_files
+from training.arguments import at_least, check_output_dir
+from training.checkpoints import (
+    checkpoints_of,
+    file_stamp,
+    left_to_train,
+)
+from training.loop import (
     Batch,
     ProgressLog,
     Step,
@@ -107,6 +106,7 @@ from training import (
     start_at_mean,
     start_script,
 )
+from training.search import add_search_flags, flags_of_every_run, search
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from figures import BARS, LINE, save_figure
-from files import run_script, write_json
+from evaluation.figures import BARS, LINE, save_figure
+from glue.files import run_script, write_json
 from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
 
 MAX_GRADIENT_NORM = 1.0  # as in the annotated PonderNet

@@ -38,16 +38,22 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from arguments import at_least, check_new_output_dir
-from checkpointing import check_finished, left_to_train
-from evaluation import environment, to_device
-from files import run_script, write_json
+from evaluation.running import environment, to_device
+from glue.files import run_script, write_json
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
-from modeling.checkpoints import ORIGIN_KEYS, find_file, read_json, read_weights
 from modeling.configuration import ACT_KEYS, ELBERT_KEYS, check_architecture
+from modeling.loading.weights import ORIGIN_KEYS, find_file, read_json, read_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
-from pretraining_data import PretrainingData, Recipe, TokenClass, check_text, train_tokenizer
-from training import Batch, ProgressLog, Step, Training, make_optimizer, start_script
+from training.arguments import at_least, check_new_output_dir
+from training.checkpoints import check_finished, left_to_train
+from training.loop import Batch, ProgressLog, Step, Training, make_optimizer, start_script
+from training.pretraining_data import (
+    PretrainingData,
+    Recipe,
+    TokenClass,
+    check_text,
+    train_tokenizer,
+)
 
 logger = logging.getLogger(__name__)
 

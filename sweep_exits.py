@@ -30,9 +30,10 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 from transformers.utils import logging as hf_logging
 
-from checkpointing import check_finished
-from evaluation import append_results, as_csv, load_trained, run_early_exit
-from exit_choice import (
+from evaluation.figures import save_figure
+from evaluation.modes import Config, mode_of
+from evaluation.running import append_results, load_trained, run_early_exit
+from exit_lab.choice import (
     Cell,
     Choice,
     Parts,
@@ -44,7 +45,10 @@ from exit_choice import (
     control_risk,
     split,
 )
-from exit_lab import (
+from exit_lab.explorer import explorer_page
+from exit_lab.pictures import figures_of
+from exit_lab.recording import Recording, recorded
+from exit_lab.sweep import (
     RULE_SETS,
     RuleSet,
     Setting,
@@ -58,12 +62,10 @@ from exit_lab import (
     sweep,
     table,
 )
-from exit_pictures import figures_of
-from explorer import explorer_page
-from features import Features, encode
-from figures import save_figure
-from files import run_script, write_json, write_text
-from glue_tasks import (
+from glue.features import Features, encode
+from glue.files import run_script, write_json, write_text
+from glue.tables import as_csv
+from glue.tasks import (
     Example,
     Task,
     compute_metrics,
@@ -74,13 +76,12 @@ from glue_tasks import (
     read_examples,
 )
 from modeling import UserError, load_config
-from modeling.checkpoints import read_json
 from modeling.compilation import EarlyExitModel
 from modeling.configuration import nearest_names
-from modeling.exits import exit_scores
+from modeling.elbert.exits import exit_scores
+from modeling.loading.weights import read_json
 from modeling.memory import keep_freed_memory
-from modes import Config, mode_of
-from recording import Recording, recorded
+from training.checkpoints import check_finished
 
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 GOAL_KEYS = ("max_cost", "max_drop", "risk", "delta", "range")

@@ -26,17 +26,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from arguments import at_least
 from benchmarks.speed import BASE
 from benchmarks.timing import in_turn, machine, spread_of
-from evaluation import load_trained, predictions_of, run_early_exit
-from features import encode
-from files import run_script
-from glue_tasks import Task, get_task, read_examples
+from evaluation.modes import MODES
+from evaluation.running import load_trained, predictions_of, run_early_exit
+from glue.features import encode
+from glue.files import run_script
+from glue.tasks import Task, get_task, read_examples
 from modeling import ElbertConfig, UserError
 from modeling import ElbertForSequenceClassification as Model
-from modeling.backbone import AlbertLayer, PackedLayer, cast_layers
-from modes import MODES
+from modeling.albert import AlbertLayer, PackedLayer, cast_layers
+from training.arguments import at_least
 
 CPU = torch.device("cpu")
 SLOTS = 32

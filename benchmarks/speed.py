@@ -34,14 +34,14 @@ from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertForSequenceClassification
 
 from benchmarks.timing import OwnProcess, Times, machine, seconds, spread_of, take_turns
-from features import epoch_batches
+from glue.features import epoch_batches
 from modeling import ElbertConfig, ElbertForSequenceClassification
-from modeling.backbone import cast_layers, steady_weights
+from modeling.albert import cast_layers, steady_weights
 from modeling.compilation import compile_for_inference
 from modeling.depth_batching import DepthBatcher
 from modeling.flops import early_exit_flops
 from modeling.memory import keep_freed_memory
-from training import make_optimizer
+from training.loop import make_optimizer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BASE = {

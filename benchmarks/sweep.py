@@ -19,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from evaluation import as_csv
-from exit_lab import RULE_SETS, frontier_table, make_grids, sweep, table
-from exit_pictures import rule_curves
-from glue_tasks import TASKS, primary_metric
-from recording import Recording
+from exit_lab.pictures import rule_curves
+from exit_lab.recording import Recording
+from exit_lab.sweep import RULE_SETS, frontier_table, make_grids, sweep, table
+from glue.tables import as_csv
+from glue.tasks import TASKS, primary_metric
 
 
 def random_recording(layers: int, examples: int, classes: int, seed: int = 0) -> Recording:

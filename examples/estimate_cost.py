@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from files import run_script
+from glue.files import run_script
 from modeling import ElbertConfig, UserError, load_config
 from modeling.flops import early_exit_flops
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from files import run_script, write_text
-from glue_tasks import TASKS, Task, read_examples
+from glue.files import run_script, write_text
+from glue.tasks import TASKS, Task, read_examples
 from modeling.errors import UserError
 
 

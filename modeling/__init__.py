@@ -11,7 +11,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from .act import (
+from modeling.act.model import (
     AlbertActForMaskedLM,
     AlbertActForMultipleChoice,
     AlbertActForPreTraining,
@@ -25,13 +25,24 @@ from .act import (
     AlbertActQuestionAnsweringOutput,
     load_act,
 )
-from .checkpoints import apply_exit_config, load_config, load_pretrained, load_tokenizer
-from .configuration import AlbertActConfig, ElbertConfig, ExitRule, HaltingRule, PonderAlbertConfig
-from .elbert import ElbertForSequenceClassification, ElbertOutput
-from .errors import UserError
-from .halting import GeneralizedGeometricDist, PonderClassificationLoss, scan_halting
-from .parity import ParityPonderGRU, ReconstructionLoss, RegularizationLoss
-from .ponder import PonderAlbertClassifier, PonderOutput, load_ponder, with_halting_token
+from modeling.configuration import (
+    AlbertActConfig,
+    ElbertConfig,
+    ExitRule,
+    HaltingRule,
+    PonderAlbertConfig,
+)
+from modeling.elbert.model import ElbertForSequenceClassification, ElbertOutput
+from modeling.errors import UserError
+from modeling.loading.weights import apply_exit_config, load_config, load_pretrained, load_tokenizer
+from modeling.ponder.halting import GeneralizedGeometricDist, PonderClassificationLoss, scan_halting
+from modeling.ponder.model import (
+    PonderAlbertClassifier,
+    PonderOutput,
+    load_ponder,
+    with_halting_token,
+)
+from modeling.ponder.parity import ParityPonderGRU, ReconstructionLoss, RegularizationLoss
 
 AutoConfig.register("elbert", ElbertConfig, exist_ok=True)
 AutoModelForSequenceClassification.register(

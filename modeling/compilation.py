@@ -13,9 +13,9 @@ from contextlib import suppress
 import torch
 from torch import nn
 
-from .backbone import attention_mask_of
-from .elbert import ElbertForSequenceClassification
-from .ponder import PonderAlbertClassifier
+from modeling.albert import attention_mask_of
+from modeling.elbert.model import ElbertForSequenceClassification
+from modeling.ponder.model import PonderAlbertClassifier
 
 logger = logging.getLogger(__name__)
 

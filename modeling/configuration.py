@@ -14,7 +14,7 @@ import torch
 from transformers import AlbertConfig
 from transformers.activations import ACT2FN
 
-from .errors import UserError
+from modeling.errors import UserError
 
 RULES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
 LARGEST = sys.float_info.max

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
-from .errors import UserError
+from modeling.errors import UserError
 
 
 class Answer(NamedTuple):

@@ -6,7 +6,7 @@ published sizes.
 
 from transformers import AlbertConfig
 
-from .configuration import HEAD_WIDTH, AlbertActConfig, ElbertConfig, PonderAlbertConfig
+from modeling.configuration import HEAD_WIDTH, AlbertActConfig, ElbertConfig, PonderAlbertConfig
 
 Config = ElbertConfig | PonderAlbertConfig
 

@@ -18,7 +18,7 @@ import transformers
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from hypothesis import HealthCheck, settings
 
-from files import run_script
+from glue.files import run_script
 from modeling import ElbertConfig, ElbertForSequenceClassification
 
 settings.register_profile(

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import run_glue
-from files import run_script
+from glue.files import run_script
 
 # A server that has imported everything forks each run in milliseconds.
 FORKS = multiprocessing.get_context("forkserver")

@@ -1,0 +1,1 @@
+"""Record every layer once, then sweep, choose, compare and explore every exit setting."""

@@ -1,0 +1,371 @@
+"""Choosing a setting: under a cost, within a drop, with a guarantee; and comparing rules.
+
+Everything is chosen on one part of the labelled examples and reported on the other.
+
+The guarantee is distribution-free risk control, "Learn then Test" (Angelopoulos, Bates, Candès,
+Jordan and Lei, 2021): settings are tested in a fixed order, from the deepest on, each against the
+hypothesis that its risk exceeds α. Testing stops at the first that is not rejected, so that each
+test may spend the whole error budget δ, and with probability ≥ 1 − δ over the draw of the
+calibration examples every setting before the stop has a risk of at most α.
+
+The order must not depend on the calibration examples, not even on their texts alone: the loss
+depends on the text too. So it is fixed by the grid: a walk from its deepest corner to its most
+eager one. Several rules mean several walks, which share δ evenly (Bonferroni).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import binom
+
+from exit_lab.sweep import RuleGrid, RuleSet, Sweep, describe
+from glue.tasks import Task
+from modeling.errors import UserError
+
+FEWEST_FOR_GUARANTEE = 30
+TOLERANCE = 1e-9  # of comparisons between sums that are equal on paper
+
+
+class Parts(NamedTuple):
+    """Numbers of the examples that choose, and of those that report."""
+
+    calibration: np.ndarray
+    report: np.ndarray
+
+
+def split(examples: int, fraction: float, seed: int) -> Parts:
+    """A random split with `fraction` of the examples for calibration.
+
+    Raises UserError when one part would be empty.
+    """
+    count = round(examples * fraction) if 0 < fraction < 1 else 0
+    if not 0 < count < examples:
+        raise UserError(
+            f"calibration_fraction = {fraction:g} of {examples} examples leaves "
+            f"{count} to choose by and {examples - count} to report on; each needs some"
+        )
+    order = np.random.default_rng(seed).permutation(examples)
+    return Parts(np.sort(order[:count]), np.sort(order[count:]))
+
+
+def bootstrap_weights(examples: int, draws: int, seed: int) -> np.ndarray:
+    """How often each example is in each resample of as many: (draws, examples)."""
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(examples, np.full(examples, 1 / examples), size=draws)
+
+
+def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """The percentile bootstrap's interval, from a metric's value in each draw."""
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+# Without a guarantee.
+
+
+def best_under_cost(cost: np.ndarray, metric: np.ndarray, limit: float) -> int | None:
+    """The setting of the best metric among those that cost at most `limit`, the cheapest such."""
+    allowed = np.flatnonzero(cost <= limit + TOLERANCE)
+    if not len(allowed):
+        return None
+    return int(allowed[np.lexsort((cost[allowed], -metric[allowed]))[0]])
+
+
+def cheapest_within(cost: np.ndarray, metric: np.ndarray, least: float) -> int | None:
+    """The cheapest setting with a metric of at least `least`, the best such."""
+    allowed = np.flatnonzero(metric >= least - TOLERANCE)
+    if not len(allowed):
+        return None
+    return int(allowed[np.lexsort((-metric[allowed], cost[allowed]))[0]])
+
+
+# With a guarantee.
+
+
+def losses(
+    task: Task,
+    predictions: np.ndarray,
+    labels: np.ndarray,
+    exit_layer: np.ndarray,
+    width: float | None = None,
+) -> np.ndarray:
+    """What early exit costs each example against full depth, in [0, 1]: (settings, examples).
+
+    Classification: 1 where full depth is right and the early exit wrong. Its mean, the risk, is
+    an upper bound of the drop of accuracy, which also credits the examples that early exit puts
+    right. The drop's own loss in {-1, 0, 1} has no exact test, and the general bounds need several
+    times the examples; this one is a coin, and the binomial test of a coin is exact.
+
+    Regression: by how much the absolute error grows, as a share of `width`, the range of the
+    scores; growth beyond the range counts as 1, a smaller error as 0.
+    """
+    early = predictions[exit_layer.astype(np.intp) - 1, np.arange(len(labels))]
+    full = predictions[-1]
+    if not task.is_regression:
+        return ((full == labels) & (early != labels)).astype(float)
+    growth = np.abs(early - labels) - np.abs(full - labels)
+    return (growth / width).clip(0, 1)
+
+
+def binomial_p_value(mean_loss: np.ndarray, examples: int, alpha: float) -> np.ndarray:
+    """P(at most so many events) when each of `examples` has probability α: exact for 0/1 losses.
+
+    Valid for every risk above α, where few events are rarer still.
+    """
+    return binom.cdf(np.rint(mean_loss * examples), examples, alpha)
+
+
+def hoeffding_bentkus_p_value(mean_loss: np.ndarray, examples: int, alpha: float) -> np.ndarray:
+    """For losses in [0, 1]: min(exp(−n·h(min(R̂, α), α)), e·P(Bin(n, α) ≤ ⌈n·R̂⌉)).
+
+    h(a, b) = a·log(a/b) + (1 − a)·log((1 − a)/(1 − b)). Bates et al. (2021); equation 6 of Learn
+    then Test.
+    """
+    low = np.minimum(mean_loss, alpha)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept = np.where(low > 0, low * np.log(low / alpha), 0.0)
+    hoeffding = np.exp(-examples * (kept + (1 - low) * np.log((1 - low) / (1 - alpha))))
+    # A sum that is a whole number on paper must not be rounded up past it; up is the safe side.
+    bentkus = math.e * binom.cdf(np.ceil(examples * mean_loss - 1e-12), examples, alpha)
+    return np.minimum(hoeffding, bentkus)
+
+
+def certified(path_losses: np.ndarray, alpha: float, delta: float, binary: bool) -> int:
+    """How many settings of a path, from its start, have a risk ≤ α with probability ≥ 1 − δ.
+
+    path_losses: (path, examples) in [0, 1], in the order fixed beforehand.
+    """
+    p_value = binomial_p_value if binary else hoeffding_bentkus_p_value
+    rejected = p_value(path_losses.mean(1), path_losses.shape[1], alpha) <= delta
+    return len(rejected) if rejected.all() else int(rejected.argmin())
+
+
+def deepest_first(grid: RuleGrid, rule_set: RuleSet) -> list[int]:
+    """A walk through a grid's settings from the deepest corner to the most eager one.
+
+    All keys move from their deepest to their most eager value at once, one step of one key at a
+    time as far as their counts allow. It follows from the grid alone.
+    """
+    lengths = [len(values) for values in grid.values.values()]
+    steps = max(1, sum(length - 1 for length in lengths))
+    walk = []
+    for step in range(steps + 1):
+        choice = []
+        for key, length in zip(grid.values, lengths, strict=True):
+            moved = (2 * step * (length - 1) + steps) // (2 * steps)  # rounded
+            choice.append(length - 1 - moved if key in rule_set.eager_when_low else moved)
+        walk.append(grid.position(choice))
+    return list(dict.fromkeys(walk))
+
+
+class Choice(NamedTuple):
+    """What picking came to."""
+
+    setting: int | None  # number in the sweep; None when none qualifies
+    note: str  # what was asked, and how it was answered
+
+
+def control_risk(
+    swept: Sweep,
+    rule_set: RuleSet,
+    rules: Sequence[str],
+    rows: np.ndarray,
+    alpha: float,
+    delta: float,
+    width: float | None = None,
+) -> Choice:
+    """The cheapest setting of `rules` whose risk is at most α with probability ≥ 1 − δ.
+
+    `rows` are the calibration examples, an independent draw of the data that the model will meet.
+    See the module's docstring for the test and `losses` for the risk; `width` is the range of a
+    regression task's scores. Raises UserError for fewer than 30 examples.
+    """
+    if len(rows) < FEWEST_FOR_GUARANTEE:
+        raise UserError(
+            f"a guarantee from {len(rows)} calibration examples is refused: fewer than "
+            f"{FEWEST_FOR_GUARANTEE} say next to nothing about other examples. Raise "
+            "--calibration_fraction, use a larger dev set, or pick with max_drop, which promises "
+            "nothing"
+        )
+    if swept.task.is_regression and not width:
+        raise UserError("the range of the scores is unknown; add it: --pick risk=… range=HIGH-LOW")
+    share = delta / len(rules)
+    passed: list[int] = []
+    tested = 0
+    for rule in rules:
+        start = swept.of_rule(rule).start
+        grid = next(grid for grid in swept.grids if grid.rule == rule)
+        path = np.array([start + i for i in deepest_first(grid, rule_set)])
+        tested += len(path)
+        exits = swept.exit_layer[path][:, rows]
+        path_losses = losses(
+            swept.task, swept.predictions[:, rows], swept.labels[rows], exits, width
+        )
+        good = certified(path_losses, alpha, share, not swept.task.is_regression)
+        passed += path[:good].tolist()
+    note = (
+        f"{len(passed)} of {tested} settings along {len(rules)} fixed "
+        f"path{'s' if len(rules) > 1 else ''} ({', '.join(rules)}) have a risk ≤ {alpha:g}, "
+        f"together with probability ≥ {1 - delta:g}, by {len(rows)} calibration examples"
+    )
+    if not passed:
+        return Choice(None, note + why_nothing_passed(len(rows), alpha, share))
+    costs = swept.cost(swept.exit_layer[passed], rows)
+    return Choice(passed[int(costs.argmin())], note)
+
+
+def why_nothing_passed(examples: int, alpha: float, share: float) -> str:
+    """What a user can do when not even the deepest setting passed."""
+    needed = math.ceil(math.log(share) / math.log1p(-alpha))
+    if examples < needed:
+        return (
+            f"; even a setting without a single loss needs {needed} examples to show this: raise "
+            "--calibration_fraction, allow a higher risk or delta, or test fewer --rules"
+        )
+    return "; the deepest setting of the grid already fails: start --grid from deeper settings"
+
+
+# Reporting a choice.
+
+
+def choice_table(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
+    """Metrics, drop from full depth and cost of a setting on both parts, as Markdown."""
+    chosen = swept.exit_layer[setting][None]
+    weights = bootstrap_weights(len(parts.report), 1000, seed)
+    full = swept.truncations[-1:]
+    lines = [
+        f"| | calibration ({len(parts.calibration)}) | report ({len(parts.report)})"
+        " | 95% interval |",
+        "|---|---|---|---|",
+    ]
+    on_both = [(swept.metrics(chosen, rows), swept.metrics(full, rows)) for rows in parts]
+    drawn, drawn_full = (swept.metrics(e, parts.report, weights) for e in (chosen, full))
+    for name in on_both[0][0]:
+        values = [taken[name][0] for taken, _ in on_both]
+        drops = [deep[name][0] - taken[name][0] for taken, deep in on_both]
+        low, high = interval(drawn[name][0])
+        lines.append(f"| {name} | {values[0]:.4f} | {values[1]:.4f} | {low:.4f} … {high:.4f} |")
+        low, high = interval(drawn_full[name][0] - drawn[name][0])
+        lines.append(
+            f"| {name}, drop from full depth | {drops[0]:.4f} | {drops[1]:.4f}"
+            f" | {low:.4f} … {high:.4f} |"
+        )
+    costs = [swept.cost(chosen, rows)[0] for rows in parts]
+    lines.append(f"| computation cost | {costs[0]:.4f} | {costs[1]:.4f} | |")
+    return "\n".join(lines)
+
+
+# Comparing rules at equal costs.
+
+
+class Cell(NamedTuple):
+    """A rule at a cost limit: numbers of the report part, means over the models."""
+
+    metric: float
+    low: float  # 95% bootstrap interval of the metric
+    high: float
+    cost: float
+    settings: tuple[str, ...]  # of each model
+
+
+class Taken(NamedTuple):
+    """One model's chosen setting, seen on the report part."""
+
+    metric: float
+    draws: np.ndarray  # the metric in each bootstrap draw
+    cost: float
+    setting: str
+
+
+def seen_on_report(
+    swept: Sweep, exit_layer: np.ndarray, rows: np.ndarray, weights: np.ndarray, setting: str
+) -> Taken:
+    """exit_layer (1, examples) on the report part `rows`; weights (draws, rows)."""
+    return Taken(
+        float(swept.main_metric(exit_layer, rows)[0]),
+        swept.main_metric(exit_layer, rows, weights)[0],
+        float(swept.cost(exit_layer, rows)[0]),
+        setting,
+    )
+
+
+def mean_cell(taken: Sequence[Taken]) -> Cell:
+    """Mean over models that were asked the same examples, resampled together."""
+    low, high = interval(np.mean([one.draws for one in taken], 0))
+    metric, cost = (
+        float(np.mean([getattr(t, name) for t in taken])) for name in ("metric", "cost")
+    )
+    return Cell(metric, low, high, cost, tuple(one.setting for one in taken))
+
+
+def compare(
+    sweeps: Sequence[Sweep],
+    parts: Parts,
+    limits: Sequence[float],
+    draws: int = 1000,
+    seed: int = 42,
+) -> dict[str, list[Cell | None]]:
+    """Each rule's best setting at or under each cost limit; None where it has none.
+
+    Chosen on the calibration part, reported on the other, for each model; then the mean over
+    models. Two rows are no rules: "fixed truncation" stops everybody at one layer, and "full
+    depth" is the same at every limit.
+    """
+    if any(not np.array_equal(swept.labels, sweeps[0].labels) for swept in sweeps):
+        raise UserError("the models were recorded on different examples; give all the same data")
+    weights = bootstrap_weights(len(parts.report), draws, seed)
+    result: dict[str, list[Cell | None]] = {}
+    for rule in [*(grid.rule for grid in sweeps[0].grids), "fixed truncation"]:
+        found = [best_of(swept, rule, parts, limits, weights) for swept in sweeps]
+        at_limit = zip(*found, strict=True)
+        result[rule] = [
+            None if any(one is None for one in taken) else mean_cell(taken) for taken in at_limit
+        ]
+    full = [
+        seen_on_report(swept, swept.truncations[-1:], parts.report, weights, "all layers")
+        for swept in sweeps
+    ]
+    result["full depth"] = [mean_cell(full)] * len(limits)
+    return result
+
+
+def best_of(
+    swept: Sweep, rule: str, parts: Parts, limits: Sequence[float], weights: np.ndarray
+) -> list[Taken | None]:
+    """One model's best setting of `rule` (or truncation) at each limit, on the report part."""
+    if rule == "fixed truncation":
+        exits = swept.truncations
+        names = [f"layer {n}" for n in range(1, len(exits) + 1)]
+    else:
+        own = swept.of_rule(rule)
+        exits = swept.exit_layer[own]
+        names = [describe(setting, swept.name_key) for setting in swept.settings[own]]
+    cost = swept.cost(exits, parts.calibration)
+    metric = swept.main_metric(exits, parts.calibration)
+    chosen = [best_under_cost(cost, metric, limit) for limit in limits]
+    return [
+        None
+        if i is None
+        else seen_on_report(swept, exits[i : i + 1], parts.report, weights, names[i])
+        for i in chosen
+    ]
+
+
+def comparison_table(cells: dict[str, list[Cell | None]], limits: Sequence[float]) -> str:
+    """Markdown: a row a rule, a column a cost limit; metric × 100 [95% interval] at its cost."""
+
+    def text(cell: Cell | None) -> str:
+        if cell is None:
+            return "–"
+        low, high = 100 * cell.low, 100 * cell.high
+        return f"{100 * cell.metric:.1f} [{low:.1f}, {high:.1f}] at {cell.cost:.2f}"
+
+    lines = [
+        "| rule | " + " | ".join(f"cost ≤ {limit:g}" for limit in limits) + " |",
+        "|---" * (len(limits) + 1) + "|",
+    ]
+    for rule, row in cells.items():
+        lines.append(f"| {rule} | " + " | ".join(map(text, row)) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,115 @@
+"""`explorer.html`: a sweep as one self-contained page, with a slider a key.
+
+The page holds results only: exit layers, metrics and texts. It knows no rule.
+"""
+
+import base64
+import html
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from exit_lab.sweep import Sweep, frontier, table
+from glue.tasks import Example, primary_metric
+
+TEMPLATE = Path(__file__).with_name("explorer_template.html")
+LARGEST = 40_000_000  # settings × listed examples, bytes before compression
+
+
+def explorer_page(
+    swept: Sweep,
+    examples: Sequence[Example],
+    confidence: np.ndarray,
+    title: str,
+    start: int = 0,
+    seed: int = 42,
+) -> str:
+    """The page's HTML.
+
+    Args:
+        confidence: (layers, examples) probability of the class answered; unused for regression.
+        start: number of the setting that is shown first.
+        seed: for the sample of examples that is listed when all are too many for one page.
+    """
+    most = max(1, LARGEST // len(swept.settings))
+    listed = np.arange(len(examples))
+    if len(listed) > most:
+        listed = np.sort(np.random.default_rng(seed).permutation(listed)[:most])
+    data = {
+        "title": title,
+        "metric": primary_metric(swept.task),
+        "regression": swept.task.is_regression,
+        "classes": list(swept.task.labels),
+        "layers": swept.num_layers,
+        "examples": len(examples),
+        "listed": len(listed),
+        "start": start,
+        "rules": rules(swept),
+        "settings": settings_columns(swept),
+        "full": {name: float(v[0]) for name, v in full_depth(swept).items()},
+        **example_columns(swept, examples, confidence, listed),
+    }
+    # "<" would let a text end the script element that carries the data.
+    text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    parts = {"title": html.escape(title), "data": text}
+    page = TEMPLATE.read_text(encoding="utf-8")
+    return re.sub(r"\{\{(title|data)\}\}", lambda match: parts[match[1]], page)
+
+
+def full_depth(swept: Sweep) -> dict[str, np.ndarray]:
+    return swept.metrics(swept.truncations[-1:])
+
+
+def rules(swept: Sweep) -> list[dict[str, Any]]:
+    """Each rule's keys with their values, its first setting's number, and its frontier."""
+    metric, cost = swept.main_metric(swept.exit_layer), swept.cost(swept.exit_layer)
+    result = []
+    for grid in swept.grids:
+        own = swept.of_rule(grid.rule)
+        result.append(
+            {
+                "name": grid.rule,
+                "keys": [{"name": key, "values": values} for key, values in grid.values.items()],
+                "first": own.start,
+                "count": len(grid),
+                "frontier": (frontier(cost[own], metric[own]) + own.start).tolist(),
+            }
+        )
+    return result
+
+
+def settings_columns(swept: Sweep) -> dict[str, str]:
+    """The numbers of sweep.csv, packed: metrics and costs (settings,), exits (settings, layers)."""
+    rows = table(swept)
+    metrics = swept.metrics(swept.exit_layer[:1])
+    names = [*metrics, "compute_ratio", "exit_sample_ratio"]
+    columns = {name: packed(np.array([row[name] for row in rows], dtype="<f8")) for name in names}
+    exits = swept.exits_per_layer(swept.exit_layer).astype("<u4")
+    return {**columns, "exits": packed(exits)}
+
+
+def example_columns(
+    swept: Sweep, examples: Sequence[Example], confidence: np.ndarray, listed: np.ndarray
+) -> dict[str, Any]:
+    """What the list of examples shows, packed: (settings, listed) and (layers, listed)."""
+    kind = "<f4" if swept.task.is_regression else "<u2"
+    return {
+        "exit_layer": packed(swept.exit_layer[:, listed].astype("<u1")),
+        "predictions": packed(swept.predictions[:, listed].astype(kind)),
+        "labels": packed(swept.labels[listed].astype(kind)),
+        "confidence": ""
+        if swept.task.is_regression
+        else packed((confidence[:, listed] * 100).round().astype("<u1")),
+        "rows": [int(row) for row in listed],
+        "texts": [[t for t in examples[row][1:3] if t is not None] for row in listed],
+    }
+
+
+def packed(values: np.ndarray) -> str:
+    """Little-endian bytes, deflated, in base64."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 9)).decode()

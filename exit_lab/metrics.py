@@ -1,0 +1,146 @@
+"""The tasks' metrics for many exit settings, and many bootstrap draws, at once.
+
+`glue_tasks.compute_metrics` is the definition; here are its closed forms from weighted sums. A
+weight says how often an example is drawn, so one function gives a metric and its bootstrap.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from glue.tasks import ACC_F1, Task
+
+CHUNK = 2**20  # numbers of a (settings, examples) or (draws, examples) block held at a time
+
+
+def taken(by_layer: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
+    """What each setting answers: (layers, examples) at (settings, examples) -> the latter."""
+    return by_layer[exit_layer.astype(np.intp) - 1, np.arange(by_layer.shape[1])]
+
+
+def chunks(count: int, width: int) -> Iterator[slice]:
+    """Slices over `count` rows of `width` numbers, each of about CHUNK numbers."""
+    step = max(1, CHUNK // max(1, width))
+    for start in range(0, count, step):
+        yield slice(start, start + step)
+
+
+def metrics_at(
+    task: Task,
+    predictions: np.ndarray,
+    labels: np.ndarray,
+    exit_layer: np.ndarray,
+    weights: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """The task's metrics of each setting's answers.
+
+    Args:
+        predictions: (layers, examples) class ids, or values for regression.
+        labels: (examples,).
+        exit_layer: (settings, examples), 1-based.
+        weights: (draws, examples), how often each example counts; None: once.
+
+    Returns:
+        metric name -> (settings,), or (settings, draws).
+    """
+    single = weights is None
+    weights = np.ones((1, len(labels))) if single else weights.astype(float)
+    function = CLOSED_FORMS[task.metric]
+    pieces = [
+        function(taken(predictions, exit_layer[rows]), labels, weights)
+        for rows in chunks(len(exit_layer), len(labels))
+    ]
+    joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    return {name: values[:, 0] for name, values in joined.items()} if single else joined
+
+
+def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Their quotient, 0 where the denominator is 0: how the metrics define the undefined."""
+    safe = np.where(denominator > 0, denominator, 1.0)
+    return np.where(denominator > 0, numerator / safe, 0.0)
+
+
+# Each (settings, examples) answers, (examples,) labels, (draws, examples) weights ->
+# name -> (settings, draws).
+
+
+def accuracy(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
+    right = (answers == labels).astype(float) @ weights.T
+    return {"acc": right / weights.sum(1)}
+
+
+def accuracy_and_f1(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
+    """F1 of class 1 as 2·TP / (predicted + true)."""
+    acc = accuracy(answers, labels, weights)["acc"]
+    predicted, true = answers == 1, labels == 1
+    both = (predicted & true).astype(float) @ weights.T
+    f1 = ratio(2 * both, predicted.astype(float) @ weights.T + true.astype(float) @ weights.T)
+    return {"acc": acc, "f1": f1, "acc_and_f1": (acc + f1) / 2}
+
+
+def matthews(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
+    """Gorodkin's R_K, the many-class form of MCC, as scikit-learn has it."""
+    total = weights.sum(1)
+    right = (answers == labels).astype(float) @ weights.T
+    classes = range(int(max(answers.max(), labels.max())) + 1)
+    predicted = np.stack([(answers == k).astype(float) @ weights.T for k in classes])
+    true = np.stack([(labels == k).astype(float) @ weights.T for k in classes])[:, None]
+    covariance = right * total - (predicted * true).sum(0)
+    spread = (total**2 - (predicted**2).sum(0)) * (total**2 - (true**2).sum(0))
+    return {"mcc": ratio(covariance, np.sqrt(np.maximum(spread, 0)))}
+
+
+def correlations(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
+    """Pearson's r of the values, and of their ranks (Spearman); 0 where a side is constant."""
+    answers, labels = answers.astype(float), labels.astype(float)
+    shape = (len(answers), len(weights))
+    pearson, spearman = np.empty(shape), np.empty(shape)
+    for draws in chunks(len(weights), len(labels)):
+        some = weights[draws]
+        label_ranks = ranks(labels, some)
+        for i, values in enumerate(answers):
+            pearson[i, draws] = correlation(values, labels, some)
+            spearman[i, draws] = correlation(ranks(values, some), label_ranks, some)
+    return {"pearson": pearson, "spearmanr": spearman, "corr": (pearson + spearman) / 2}
+
+
+def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Weighted Pearson's r of (examples,) or (draws, examples) values -> (draws,)."""
+    total = weights.sum(1)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return np.einsum("de,de->d", weights, np.broadcast_to(values, weights.shape)) / total
+
+    def spread(values: np.ndarray) -> np.ndarray:
+        square = mean(values * values)
+        variance = square - mean(values) ** 2
+        # What rounding leaves of a constant side is nothing: r is 0 there, not noise.
+        return np.where(variance > 1e-12 * square, variance, 0.0)
+
+    x, y = x - x[..., :1], y - y[..., :1]
+    return ratio(mean(x * y) - mean(x) * mean(y), np.sqrt(spread(x) * spread(y)))
+
+
+def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Ranks of (examples,) values when each is there `weights` (draws, examples) times.
+
+    Equal values share the mean of their ranks, as in scipy.stats.rankdata: (draws, examples).
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.r_[True, ordered[1:] != ordered[:-1]]  # of runs of equal values
+    last = np.r_[np.flatnonzero(starts)[1:] - 1, len(values) - 1]
+    upto = weights[:, order].cumsum(1)[:, last]  # (draws, runs)
+    before = np.concatenate((np.zeros((len(weights), 1)), upto[:, :-1]), 1)
+    of_run = (before + upto + 1) / 2
+    run_of = np.empty(len(values), dtype=np.intp)
+    run_of[order] = starts.cumsum() - 1
+    return of_run[:, run_of]
+
+
+CLOSED_FORMS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], dict]] = {
+    "acc": accuracy,
+    "mcc": matthews,
+    ACC_F1: accuracy_and_f1,
+    "corr": correlations,
+}

@@ -1,0 +1,1 @@
+"""GLUE and tasks like it: files, columns, labels, metrics, token ids and submission files."""

@@ -1,0 +1,126 @@
+"""Strict reading of text tables: whatever is wrong is a UserError with the file and the line."""
+
+import codecs
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from modeling.errors import UserError
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
+
+# GLUE's longest line has a few KB. A longer one than this is a broken or foreign file, refused
+# before it fills the memory. A CSV field has a lower limit, csv.field_size_limit() characters.
+MAX_LINE_BYTES = 1 << 20
+
+Rows = Iterator[tuple[int, dict[str, str]]]  # (1-based line, cells by column name)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a UTF-8 file with their ends, without a byte order mark.
+
+    Only "\\n" ends a line, so a stray "\\r" or U+2028 within a text stays in it.
+    """
+    try:
+        with open(path, "rb") as file:
+            number = 0
+            while raw := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(raw) > MAX_LINE_BYTES:
+                    raise UserError(
+                        f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes; "
+                        "is this a text file with one example or sentence a line?"
+                    )
+                if number == 1:
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
+                yield number, _decode(raw, path, number)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _decode(raw: bytes, path: Path, number: int) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {number}: byte {error.start + 1} (0x{raw[error.start]:02x}) "
+            "is not UTF-8; save the file as UTF-8"
+        ) from error
+
+
+def _tsv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for number, line in read_lines(path):
+        yield number, line.rstrip("\r\n").split("\t")
+
+
+def _csv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line for _, line in read_lines(path)), strict=True)
+    while True:
+        start = reader.line_num + 1  # a quoted field may span lines
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise UserError(f"{path}, line {start}: not valid CSV: {error}") from error
+        if cells is None:
+            return
+        yield start, cells or [""]
+
+
+def _json_rows(path: Path) -> Rows:
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            # Escapes can spell half a surrogate pair, which no tokenizer takes.
+            json.dumps(row, ensure_ascii=False).encode("utf-8")
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {number}: not valid JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, line {number}: expected one JSON object a line")
+        # A null, list or object is no cell: it is reported as missing where it is needed.
+        cells = {key: value for key, value in row.items() if isinstance(value, str | int | float)}
+        yield number, {k: v if isinstance(v, str) else json.dumps(v) for k, v in cells.items()}
+
+
+def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], Rows]:
+    """Columns and rows of a .csv (quoted), .jsonl or .json file, or of a TSV (no quoting).
+
+    `headerless` are the columns of a file without a header. A row shorter than the header lacks
+    its last columns. Blank lines are no rows; in a file of one column they are an empty text.
+    No columns at all means that the file is empty.
+    """
+    suffix = path.suffix.lower()
+    if suffix in (".jsonl", ".json"):
+        rows = _json_rows(path)
+        first = next(rows, None)
+        return (list(first[1]), chain([first], rows)) if first else ([], rows)
+    cells = _csv_cells(path) if suffix == ".csv" else _tsv_cells(path)
+    columns = list(headerless) or next(cells, (0, []))[1]
+    return columns, (
+        (number, dict(zip(columns, row, strict=False)))
+        for number, row in cells
+        if row != [""] or len(columns) == 1
+    )
+
+
+def require_columns(path: Path, columns: Sequence[str], needed: Iterable[str]) -> None:
+    if not columns:
+        raise UserError(f"{path} is empty")
+    for name in needed:
+        if columns.count(name) != 1:
+            fault = "two columns" if name in columns else "no column"
+            there = ", ".join(columns[:20])[:300]
+            raise UserError(f"{path}, line 1: {fault} {name!r}; the columns are: {there}")
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

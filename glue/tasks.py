@@ -1,0 +1,362 @@
+"""GLUE tasks: files, columns, labels, metrics and submission files, and the user's own task.
+
+Each GLUE task is one row of TASKS. Files are read strictly: whatever is wrong with one is a
+UserError that names the file, the 1-based line and what to do.
+"""
+
+import difflib
+import logging
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from glue.files import write_text
+from glue.tables import SUFFIXES, Rows, read_table, require_columns
+from modeling.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    folder: str  # that download_glue_data.py makes; "" for the user's own task
+    files: Mapping[str, str] = field(hash=False)  # by split: train, dev, test
+    text_columns: tuple[str, ...]  # one or two
+    label_column: str
+    labels: tuple[str, ...]  # the text of each class id, in published order; () for regression
+    metric: str  # a key of METRICS
+    submission: str  # the file name that gluebenchmark.com expects
+    test_lines: int | None = None  # of that file, header included
+    headerless: tuple[str, ...] = ()  # the columns of train and dev where these have no header
+    lenient: bool = False  # short rows of train are skipped
+    score_range: tuple[float, float] | None = None  # submitted scores are clipped to it
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.labels
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.labels) or 1
+
+
+class Example(NamedTuple):
+    index: str  # the index or id column of a test file, otherwise a running number from 0
+    text_a: str
+    text_b: str | None  # None when the task has single sentences
+    label: int | float | None  # class id, score, or None: the labels of a test file are not read
+
+
+ACC_F1 = "acc_and_f1"
+BINARY = ("0", "1")
+RTE = ("entailment", "not_entailment")
+NLI = ("contradiction", "entailment", "neutral")
+ONE = ("sentence",)
+TWO = ("sentence1", "sentence2")
+QNLI = ("question", "sentence")
+QQP = ("question1", "question2")
+MRPC = ("#1 String", "#2 String")
+COLA = ("source", "label", "star", "sentence")
+FILES = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
+MATCHED = {"train": "train.tsv", "dev": "dev_matched.tsv", "test": "test_matched.tsv"}
+MISMATCHED = {"train": "train.tsv", "dev": "dev_mismatched.tsv", "test": "test_mismatched.tsv"}
+AX = {"test": "diagnostic.tsv"}
+
+# Known copies of QQP's train.tsv have rows cut in two by a line break inside a question. The
+# published loader drops them without a word; here one warning counts them when the file has been
+# read to its end. A short row of any other file is an error.
+# Columns: name, folder, files, text columns, label column, labels, metric, submission, its lines.
+_GLUE = (
+    Task("cola", "CoLA", FILES, ONE, "label", BINARY, "mcc", "CoLA.tsv", 1064, COLA),
+    Task("sst-2", "SST-2", FILES, ONE, "label", BINARY, "acc", "SST-2.tsv", 1822),
+    Task("mrpc", "MRPC", FILES, MRPC, "Quality", BINARY, ACC_F1, "MRPC.tsv", 1726),
+    Task("sts-b", "STS-B", FILES, TWO, "score", (), "corr", "STS-B.tsv", 1380, score_range=(0, 5)),
+    Task("qqp", "QQP", FILES, QQP, "is_duplicate", BINARY, ACC_F1, "QQP.tsv", 390966, lenient=True),
+    Task("mnli", "MNLI", MATCHED, TWO, "gold_label", NLI, "acc", "MNLI-m.tsv", 9797),
+    Task("mnli-mm", "MNLI", MISMATCHED, TWO, "gold_label", NLI, "acc", "MNLI-mm.tsv", 9848),
+    Task("qnli", "QNLI", FILES, QNLI, "label", RTE, "acc", "QNLI.tsv", 5464),
+    Task("rte", "RTE", FILES, TWO, "label", RTE, "acc", "RTE.tsv", 3001),
+    Task("wnli", "WNLI", FILES, TWO, "label", BINARY, "acc", "WNLI.tsv", 147),
+    Task("ax", "diagnostic", AX, TWO, "", NLI, "acc", "AX.tsv", 1105),
+)
+TASKS = {task.name: task for task in _GLUE}
+
+# Other spellings in use, after everything but letters and digits is dropped.
+_ALIASES = {
+    "sst": "sst-2",
+    "sts": "sts-b",
+    "mnlim": "mnli",
+    "mnlimatched": "mnli",
+    "mnlimismatched": "mnli-mm",
+    "diagnostic": "ax",
+}
+_NAMES = {name.replace("-", ""): name for name in TASKS} | _ALIASES
+
+
+def get_task(name: str) -> Task:
+    """The GLUE task of that name in any usual spelling: SST-2, sst2, STSB, mnli_mm, MNLI-m."""
+    key = re.sub(r"[^a-z0-9]", "", name.lower())
+    if key in _NAMES:
+        return TASKS[_NAMES[key]]
+    near = [_NAMES[match] for match in difflib.get_close_matches(key, _NAMES, n=1)]
+    guess = f"did you mean {near[0]}? " if near else ""
+    raise UserError(f"unknown task {name!r}; {guess}the tasks are: {', '.join(TASKS)}")
+
+
+def evaluation_tasks(task: Task) -> list[tuple[Task, str]]:
+    """What an evaluation of `task` runs, each with the suffix of its output directory."""
+    return [(task, "")] + ([(TASKS["mnli-mm"], "-MM")] if task.name == "mnli" else [])
+
+
+def prediction_tasks(task: Task, data_dir: str | Path) -> list[Task]:
+    """What a prediction for `task` writes files for: all that the GLUE server wants of one model.
+
+    MNLI adds the mismatched half, and the AX diagnostic where its file is found: in data_dir, or
+    in the folder beside it that download_glue_data.py makes.
+    """
+    if task.name != "mnli":
+        return [task]
+    here = Path(data_dir).absolute()
+    places = [here / "diagnostic.tsv", here / "AX.tsv", here.parent / "diagnostic/diagnostic.tsv"]
+    found = [replace(TASKS["ax"], files={"test": str(path)}) for path in places if path.is_file()]
+    return [task, TASKS["mnli-mm"], *found[:1]]
+
+
+def _data_file(task: Task, data_dir: str | Path, split: str) -> Path:
+    if split not in task.files:
+        raise UserError(f"{task.name} has no {split} file, only: {', '.join(task.files)}")
+    path = Path(data_dir) / task.files[split]
+    if path.exists():
+        return path
+    if not task.folder:
+        raise UserError(f"{path} does not exist")
+    inside = Path(data_dir) / task.folder
+    if (inside / task.files[split]).exists():
+        raise UserError(f"no {path.name} in {data_dir}, but in {inside}: pass --data_dir {inside}")
+    parent = Path(data_dir).parent
+    raise UserError(
+        f"no {path.name} in {data_dir}; fetch it with: python download_glue_data.py "
+        f"--data_dir {parent} --tasks {task.folder}  (it writes {parent / task.folder})"
+    )
+
+
+def read_examples(
+    task: Task, data_dir: str | Path, split: str, limit: int | None = None
+) -> list[Example]:
+    """The examples of the split "train", "dev" or "test"; only the first `limit` where given.
+
+    The user's own task carries its paths, and data_dir is ignored. Raises UserError for whatever
+    is wrong with the file, and when it has no examples.
+    """
+    path = _data_file(task, data_dir, split)
+    columns, rows = read_table(path, () if split == "test" else task.headerless)
+    needed = task.text_columns + (() if split == "test" else (task.label_column,))
+    require_columns(path, columns, needed)
+    index_column = next((c for c in ("index", "id") if split == "test" and c in columns), "")
+    if task.lenient and split == "train":
+        rows = _without_short_rows(path, rows, needed)
+    examples = []
+    for line, row in islice(rows, limit):
+        where = f"{path}, line {line}"
+        if missing := [name for name in needed if name not in row]:
+            raise UserError(
+                f"{where}: no {missing[0]!r}; the row has {len(row)} of {len(columns)} columns"
+            )
+        texts = [row[name] for name in task.text_columns]
+        label = None if split == "test" else _label(task, row[task.label_column], where)
+        index = row.get(index_column, str(len(examples)))
+        examples.append(Example(index, texts[0], texts[1] if texts[1:] else None, label))
+    if not examples:
+        raise UserError(f"{path} has no examples")
+    return examples
+
+
+def _without_short_rows(path: Path, rows: Rows, needed: Sequence[str]) -> Rows:
+    skipped = []
+    for line, row in rows:
+        if all(name in row for name in needed):
+            yield line, row
+        else:
+            skipped.append(line)
+    if skipped:
+        count, first = len(skipped), skipped[0]
+        logger.warning("%s: skipped %d short rows, the first at line %d", path, count, first)
+
+
+def _label(task: Task, text: str, where: str) -> int | float:
+    text = text.strip()
+    if not task.is_regression:
+        if text not in task.labels:
+            allowed = ", ".join(task.labels[:20]) + (", …" if task.labels[20:] else "")
+            raise UserError(f"{where}: label {text[:80]!r} is not one of: {allowed}")
+        return task.labels.index(text)
+    score = _number(text)
+    if score is None or not math.isfinite(score):
+        raise UserError(f"{where}: {task.label_column} {text[:80]!r} is not a finite number")
+    return score
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+# The user's own task.
+
+
+def custom_task(
+    train_file: str | Path | None = None,
+    validation_file: str | Path | None = None,
+    test_file: str | Path | None = None,
+    labels: Sequence[str] | None = None,
+) -> Task:
+    """A task of .csv, .tsv or JSON lines with the columns sentence1, perhaps sentence2, and label.
+
+    `labels` restores a saved label list, empty for regression. Without it the labels are those of
+    the training file (else of the validation file), sorted, as numbers when all are numbers. If
+    all are numbers and at least one is not whole, the task is regression. Raises UserError.
+    """
+    given = {"train": train_file, "dev": validation_file, "test": test_file}
+    files = {split: str(Path(file).absolute()) for split, file in given.items() if file}
+    if not files:
+        raise UserError("give at least one of --train_file, --validation_file and --test_file")
+    for file in files.values():
+        if Path(file).suffix.lower() not in SUFFIXES:
+            raise UserError(f"{file}: the name must end in one of: {' '.join(SUFFIXES)}")
+    task = Task("custom", "", files, TWO, "label", (), "corr", "custom.tsv")
+    split = next(iter(files))
+    columns, _ = read_table(_data_file(task, "", split))
+    if "sentence2" not in columns:
+        task = replace(task, text_columns=("sentence1",))
+    if labels is None:
+        labels = _discover_labels(task, split)
+    if len(labels) == 1:
+        raise UserError(f"{files[split]}: the only label is {labels[0]!r}; there must be 2 or more")
+    return replace(task, labels=tuple(labels), metric="acc" if labels else "corr")
+
+
+def _discover_labels(task: Task, split: str) -> list[str]:
+    path = _data_file(task, "", split)
+    if split == "test":
+        raise UserError(f"{path} alone does not tell the labels; give a --train_file as well")
+    columns, rows = read_table(path)
+    require_columns(path, columns, (*task.text_columns, task.label_column))
+    found: dict[str, float | None] = {}  # label → the number it spells
+    for line, row in rows:
+        label = row.get("label", "").strip()
+        if not label:
+            raise UserError(f"{path}, line {line}: no label")
+        found[label] = _number(label)
+    if not found:
+        raise UserError(f"{path} has no examples")
+    numeric = None not in found.values()
+    if numeric and any(math.isfinite(n) and n != int(n) for n in found.values()):
+        return []
+    return sorted(found, key=found.get if numeric else None)
+
+
+# Metrics, under the published key names. (examples,), (examples,) → values.
+
+
+def _accuracy_and_f1(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    acc = accuracy_score(labels, predictions)
+    f1 = f1_score(labels == 1, predictions == 1, zero_division=0)
+    return {"acc": acc, "f1": f1, "acc_and_f1": (acc + f1) / 2}
+
+
+def _correlations(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    # A correlation is not defined for one example, nor when a side is constant.
+    defined = np.ptp(predictions) > 0 and np.ptp(labels) > 0
+    functions = (pearsonr, spearmanr) if defined else ()
+    pearson, spearman = [f(predictions, labels)[0] for f in functions] or (0.0, 0.0)
+    return {"pearson": pearson, "spearmanr": spearman, "corr": (pearson + spearman) / 2}
+
+
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
+    "acc": lambda predictions, labels: {"acc": accuracy_score(labels, predictions)},
+    "mcc": lambda predictions, labels: {"mcc": matthews_corrcoef(labels, predictions)},
+    ACC_F1: _accuracy_and_f1,
+    "corr": _correlations,
+}
+
+
+def primary_metric(task: Task) -> str:
+    """The key of compute_metrics that curves and best checkpoints go by."""
+    return "acc" if task.metric == ACC_F1 else task.metric
+
+
+def compute_metrics(
+    task: Task, predictions: Sequence[float], labels: Sequence[float]
+) -> dict[str, float]:
+    """The task's metrics of class ids, or of scores for regression; both (examples,).
+
+    A correlation with constant predictions is 0.0. Raises UserError when the counts differ or are
+    zero, or a value is missing or not finite.
+    """
+    if len(predictions) != len(labels) or not len(labels):
+        raise UserError(
+            f"{task.name}: {len(predictions)} predictions for {len(labels)} labels; metrics need "
+            "one prediction for each label, and at least one"
+        )
+    arrays = [np.asarray(values, dtype=float) for values in (predictions, labels)]
+    for name, values in zip(("prediction", "label"), arrays, strict=True):
+        if not np.isfinite(values).all():
+            row = int(np.argmin(np.isfinite(values)))
+            raise UserError(f"{task.name}: {name} {row} is {values[row]}, which no metric takes")
+    if not task.is_regression:
+        arrays = [values.astype(int) for values in arrays]
+    return {key: float(value) for key, value in METRICS[task.metric](*arrays).items()}
+
+
+# Submission files.
+
+
+def label_text(task: Task, prediction: float) -> str:
+    """A class id as its label; a score with 3 decimals (STS-B, clipped to 0…5) or 6 digits."""
+    if not task.is_regression:
+        if prediction not in range(task.num_labels):
+            raise UserError(
+                f"{task.name}: prediction {prediction} is not in 0…{task.num_labels - 1}"
+            )
+        return task.labels[int(prediction)]
+    if not math.isfinite(prediction):
+        raise UserError(f"{task.name}: the predicted score is {prediction}")
+    if task.score_range is None:
+        return f"{prediction:.6g}"
+    low, high = task.score_range
+    return f"{min(max(prediction, low), high) + 0.0:.3f}"  # + 0.0 turns -0.0 into 0.0
+
+
+def write_submission(
+    task: Task, examples: Sequence[Example], predictions: Sequence[float], directory: str | Path
+) -> Path:
+    """Write the task's official file, of index and prediction, and return its path.
+
+    Raises UserError, with nothing written, when the counts differ or a prediction is no label.
+    """
+    if len(examples) != len(predictions):
+        raise UserError(
+            f"{task.name}: {len(predictions)} predictions for {len(examples)} examples; "
+            f"{task.submission} not written"
+        )
+    lines = ["index\tprediction"]
+    for example, prediction in zip(examples, predictions, strict=True):
+        # Only CSV and JSON can carry a tab or line break here.
+        index, label = (
+            " ".join(text.split()) for text in (example.index, label_text(task, prediction))
+        )
+        lines.append(f"{index}\t{label}")
+    path = Path(directory) / task.submission
+    write_text(path, "\n".join(lines) + "\n")
+    return path

@@ -1,0 +1,1 @@
+"""Adaptive Depth: ALBERT that stops every token for itself."""

@@ -1,0 +1,1 @@
+"""ELBERT: exit classifiers, exit rules and the model."""

@@ -1,0 +1,1 @@
+"""Checkpoints in: files, names of tensors, configurations and tokenizers."""

@@ -1,0 +1,1 @@
+"""PonderNet and PALBERT: halting distributions, losses and models."""

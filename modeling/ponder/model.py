@@ -1,0 +1,472 @@
+"""PonderALBERT: ALBERT that learns, layer by layer, how probable it is to stop here.
+
+λ_n, the probability of halting at layer n for an example that has not halted before, is read from
+a second [CLS] token; the first one feeds the classifier. `halting.py` has what follows from λ.
+
+Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022) for the halting
+head that sees two layers; the public PonderALBERT for the model and its names.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import AlbertConfig, PreTrainedTokenizerBase
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from modeling.albert import (
+    AlbertEmbeddings,
+    AlbertLayer,
+    AlbertPreTrainedModel,
+    ExitLinear,
+    attention_mask_of,
+    steady_weights,
+)
+from modeling.configuration import HEAD_WIDTH, PONDER_KEYS, HaltingRule, PonderAlbertConfig, checked
+from modeling.elbert.model import task_loss
+from modeling.errors import UserError
+from modeling.loading.weights import (
+    LoadReport,
+    adopt,
+    load_config,
+    load_tokenizer,
+    modern_name,
+    own_settings,
+    read_as,
+)
+from modeling.ponder.halting import (
+    GeneralizedGeometricDist,
+    PonderClassificationLoss,
+    State,
+    halting_step,
+    prior,
+    scan_halting,
+    start_halting,
+)
+
+HALTING_TOKEN = 1  # position of the second [CLS], which feeds the halting head
+HEADS = ("classifier.", "ponder.")  # what a plain ALBERT lacks
+
+
+def with_halting_token(values: list[Any] | torch.Tensor) -> list[Any] | torch.Tensor:
+    """Insert the second [CLS]: the first entry twice, of one example's list or (…, length).
+
+    For token ids, segment ids and attention masks alike; [CLS] must come first.
+    """
+    if isinstance(values, torch.Tensor):
+        return torch.cat((values[..., :1], values), dim=-1)
+    return [values[0], *values]
+
+
+@dataclass
+class PonderOutput(ModelOutput):
+    """What the model answers; `layers` are those that ran.
+
+    loss: scalar; train(): total loss, eval(): loss of the answers.
+    logits: (layers, batch, num_labels). An example that has halted keeps its last ones.
+    halt_probabilities: λ, (batch, layers); 0 once an example has halted.
+    model_halt_dist, target_halt_dist: GeneralizedGeometricDist over these layers, and its prior.
+    passes: number of layer passes that the batch took.
+    answer: (batch, num_labels), eval() only: of the halting layer.
+    exit_layer: (batch,) int64, 1-based, eval() only.
+    weighted_ce_loss, kl_loss: the parts of `loss`, train() only.
+    """
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    halt_probabilities: torch.Tensor | None = None
+    model_halt_dist: GeneralizedGeometricDist | None = None
+    target_halt_dist: GeneralizedGeometricDist | None = None
+    passes: int | None = None
+    answer: torch.Tensor | None = None
+    exit_layer: torch.Tensor | None = None
+    weighted_ce_loss: torch.Tensor | None = None
+    kl_loss: torch.Tensor | None = None
+
+    @property
+    def all_logits(self) -> torch.Tensor:
+        """`logits` under the name that ELBERT's output has for them."""
+        return self.logits
+
+
+class SharedLayer(GradientCheckpointingLayer, AlbertLayer):
+    """The layer of every depth."""
+
+
+def halting_head(config: PonderAlbertConfig) -> nn.Sequential:
+    """(batch, features) -> the logit of λ (batch, 1).
+
+    mlp is PonderALBERT's. linear, linear_cat and linear_diff are PALBERT's: `num_lambda_layers`
+    tanh layers (none for 1) and an output layer, on the halting token's state after this layer; on
+    it and the previous layer's; on their difference.
+    """
+    hidden = config.hidden_size
+    if config.lambda_layer_arch == "mlp":
+        return nn.Sequential(ExitLinear(hidden, HEAD_WIDTH), nn.GELU(), ExitLinear(HEAD_WIDTH, 1))
+    width = 2 * hidden if config.lambda_layer_arch == "linear_cat" else hidden
+    depth = config.num_lambda_layers if config.num_lambda_layers > 1 else 0
+    layers = [layer for _ in range(depth) for layer in (ExitLinear(width, width), nn.Tanh())]
+    return nn.Sequential(*layers, ExitLinear(width, 1))
+
+
+class PonderAlbertClassifier(AlbertPreTrainedModel):
+    """ALBERT that learns when to halt: classification, or regression for num_labels = 1.
+
+    The criterion is read from `config` at every call. Depth is free, as all layers are one. Draws
+    of the `sample` criterion come from `generator` (a CPU torch.Generator; None is PyTorch's own),
+    one an example, in the order of the examples.
+
+    Args:
+        config: PonderAlbertConfig, or a plain AlbertConfig, which gets the halting defaults.
+        tokenizer: needed to call the model with texts.
+        target_halt_probability: λ_p of the prior, in (0, 1]; config's own by default.
+    """
+
+    config_class = PonderAlbertConfig
+    supports_gradient_checkpointing = True
+    config: PonderAlbertConfig
+
+    def __init__(
+        self,
+        config: AlbertConfig,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        target_halt_probability: float | None = None,
+    ) -> None:
+        config = as_ponder_config(config)
+        if target_halt_probability is not None:
+            config.target_halt_probability = checked(
+                "target_halt_probability", target_halt_probability, PONDER_KEYS
+            )
+        super().__init__(config)
+        hidden = config.hidden_size
+        self.embeddings = AlbertEmbeddings(config)
+        self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, hidden)
+        self.albert_layer = SharedLayer(config)
+        self.classifier = nn.Sequential(
+            ExitLinear(hidden, HEAD_WIDTH), nn.GELU(), ExitLinear(HEAD_WIDTH, config.num_labels)
+        )
+        self.ponder = halting_head(config)
+        self.tokenizer = tokenizer
+        self.generator: torch.Generator | None = None
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self.ponder[-1]:
+            # A new model halts as its prior does, not at layer 1 or 2 as σ(0) = 1/2 would.
+            halt = torch.tensor(self.config.target_halt_probability).clamp(1e-4, 1 - 1e-4)
+            init.constant_(module.bias, halt.logit().item())
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        target_halt_probability: float | None = None,
+        *,
+        config: AlbertConfig | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        cache_dir: str | None = None,
+        **settings: Any,
+    ) -> "PonderAlbertClassifier":
+        """The encoder of any ALBERT checkpoint with new heads, or a saved ponder model.
+
+        Args:
+            name: a directory or a hub name; its tokenizer comes along where there is one.
+            settings: replace keys of its configuration, e.g. num_hidden_layers.
+
+        Raises:
+            UserError: a checkpoint whose layers are not all the same one, or that is no ALBERT.
+        """
+        config = config or load_config(name, cache_dir, PonderAlbertConfig, **settings)
+        tokenizer = tokenizer or find_tokenizer(name, cache_dir)
+        model = cls(config, tokenizer, target_halt_probability)
+        adopt(model, read_as(ponder_names, name, cache_dir), name, HEADS)
+        return model.eval()
+
+    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
+        """Configuration, weights (safetensors) and, where the model has one, the tokenizer."""
+        super().save_pretrained(save_directory, **kwargs)
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(save_directory)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embeddings.word_embeddings = value
+
+    def layer_groups(self) -> Sequence[nn.Module]:
+        """The modules that make a layer pass."""
+        return [self.albert_layer]
+
+    def exit_heads(self) -> Sequence[nn.Module]:
+        """The modules that make an exit."""
+        return [self.classifier, self.ponder]
+
+    def exit_rule(self) -> HaltingRule:
+        """The criterion as `config` describes it now; raises UserError for a value out of range."""
+        return self.config.exit_rule()
+
+    def embed(
+        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """(batch, length) ids, with the second [CLS] -> (batch, length, hidden) at depth 0."""
+        return self.embedding_hidden_mapping_in(self.embeddings(input_ids, token_type_ids))
+
+    def group_of(self, layer: int | torch.Tensor) -> int | torch.Tensor:
+        """Which weights layer `layer` uses: always group 0."""
+        return layer * 0
+
+    def layer_pass(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, layer: int
+    ) -> torch.Tensor:
+        """State after layer `layer` from the state before it, (batch, length, hidden)."""
+        return self.albert_layer(hidden, mask)
+
+    def draw(self, count: int) -> torch.Tensor:
+        """(count,) uniform numbers for as many examples; the same ones in whatever portions."""
+        return torch.rand(count, generator=self.generator).to(self.device)
+
+    def start(self, batch: int, draws: torch.Tensor | None = None) -> State:
+        """What the criterion remembers at depth 0: tensors with the batch as first dimension.
+
+        draws: the examples' own uniform numbers (batch,), for `sample`; drawn here by default.
+        """
+        rule = self.exit_rule()
+        if draws is None and rule.exit_criteria == "sample":
+            draws = self.draw(batch)
+        state = start_halting(rule, batch, self.config.num_labels, draws, self.device)
+        if self.config.lambda_layer_arch in ("linear_cat", "linear_diff"):
+            size = self.config.hidden_size
+            state["previous"] = torch.zeros(batch, size, device=self.device, dtype=self.dtype)
+        return state
+
+    def halt_logits(self, now: torch.Tensor, previous: torch.Tensor | None) -> torch.Tensor:
+        """Logits of λ, (…), from the halting token's states after this layer and the previous one.
+
+        States are (…, hidden); before the first layer they are 0.
+        """
+        if self.config.lambda_layer_arch == "linear_cat":
+            now = torch.cat((now, previous), dim=-1)
+        elif self.config.lambda_layer_arch == "linear_diff":
+            now = now - previous
+        return self.ponder(now)[..., 0].float()
+
+    def check_exit(
+        self,
+        rule: HaltingRule,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        layer: int | torch.Tensor,
+        state: State,
+    ) -> tuple[torch.Tensor, torch.Tensor, State]:
+        """The exit after layer `layer` (0-based, one for all or (batch,) on the host).
+
+        Returns its answer (batch, num_labels), who exits (batch,) bool, and the new state.
+        """
+        last = torch.as_tensor(layer == self.config.num_hidden_layers - 1, device=hidden.device)
+        halting = hidden[:, HALTING_TOKEN]
+        halts = self.halt_logits(halting, state.get("previous")).sigmoid()
+        if self.config.halt_normalization == "last_layer":
+            halts = halts.masked_fill(last, 1.0)
+        logits = self.classifier(hidden[:, 0]).float()
+        answer, done, state = halting_step(rule, logits, halts, last, state)
+        if "previous" in state:
+            state["previous"] = halting
+        return answer, done, state
+
+    @steady_weights()
+    def all_exits(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Full depth: logits (layers, batch, num_labels) and the logits of λ, (batch, layers)."""
+        states = []
+        for layer in range(self.config.num_hidden_layers):
+            hidden = self.layer_pass(hidden, mask, layer)
+            states.append(hidden[:, : HALTING_TOKEN + 1])
+        stacked = torch.stack(states)  # (layers, batch, 2, hidden)
+        halting = stacked[:, :, HALTING_TOKEN]
+        previous = torch.cat((torch.zeros_like(halting[:1]), halting[:-1]))
+        halts = self.halt_logits(halting, previous).T
+        if self.config.halt_normalization == "last_layer":
+            halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
+        return self.classifier(stacked[:, :, 0]).float(), halts
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | Sequence[str] | tuple[Sequence[str], Sequence[str]],
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | Sequence[float] | None = None,
+        output_all_exits: bool = False,
+        draws: torch.Tensor | None = None,
+    ) -> PonderOutput:
+        """Classify a batch.
+
+        Args:
+            input_ids: a list of texts, a pair of lists, or ids (batch, length) that already have
+                the second [CLS] (`with_halting_token`).
+            attention_mask, token_type_ids: (batch, length) int64, with ids.
+            labels: (batch,) class ids, or values for regression.
+            output_all_exits: in eval(), run full depth and return every layer's answer.
+            draws: (batch,) the examples' uniform numbers, for `sample`; drawn here by default.
+        """
+        if not isinstance(input_ids, torch.Tensor):
+            input_ids, attention_mask, token_type_ids = self.tokenize(input_ids)
+        if input_ids.shape[1] <= HALTING_TOKEN:
+            raise UserError("input_ids lack the second [CLS]: insert it by with_halting_token")
+        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
+        if labels is not None:
+            labels = torch.as_tensor(labels, device=self.device)
+        if self.training:
+            return self.training_output(hidden, mask, labels)
+        rule = self.exit_rule()
+        state = self.start(len(hidden), draws)
+        if output_all_exits or rule.exit_criteria == "expectation":
+            logits, halt_logits = self.all_exits(hidden, mask)
+            halts = halt_logits.sigmoid()
+            answer, exit_layer = scan_halting(rule, logits, halts, state.get("draw"))
+        else:
+            answer, exit_layer, logits, halts = self.early_exit(rule, hidden, mask, state)
+        loss = None if labels is None else task_loss(answer, labels)
+        dist = GeneralizedGeometricDist(halts)
+        target = prior(self.config, *halts.shape, self.device)
+        return PonderOutput(loss, logits, halts, dist, target, len(logits), answer, exit_layer)
+
+    def training_output(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, labels: torch.Tensor | None
+    ) -> PonderOutput:
+        """Every layer's answer and, with labels, the total loss and its parts."""
+        logits, halt_logits = self.all_exits(hidden, mask)
+        dist = GeneralizedGeometricDist.from_logits(halt_logits)
+        target = prior(self.config, *halt_logits.shape, self.device)
+        halts = dist.stop_probabilities
+        out = PonderOutput(None, logits, halts, dist, target, len(logits))
+        if labels is not None:
+            losses = PonderClassificationLoss(self.config.kl_penalty_factor)(out, labels)
+            out.loss = losses.pop("total_loss")
+            out.weighted_ce_loss, out.kl_loss = losses["weighted_ce_loss"], losses["kl_loss"]
+        return out
+
+    @steady_weights()
+    def early_exit(
+        self, rule: HaltingRule, hidden: torch.Tensor, mask: torch.Tensor | None, state: State
+    ) -> tuple[torch.Tensor, ...]:
+        """Pass by pass until every example has halted; halted examples leave the batch.
+
+        Returns answers (batch, num_labels), exit layers (batch,), and of the layers that ran the
+        logits (layers, batch, num_labels) and λ (batch, layers), as `PonderOutput` has them.
+        """
+        batch, device = len(hidden), hidden.device
+        answers = torch.zeros(batch, self.config.num_labels, device=device)
+        exit_layer = torch.empty(batch, dtype=torch.long, device=device)
+        rows = torch.arange(batch, device=device)  # of the batch, still in `hidden`
+        all_logits, all_halts = [], []
+        for layer in range(self.config.num_hidden_layers):
+            hidden = self.layer_pass(hidden, mask, layer)
+            logits, done, state = self.check_exit(rule, hidden, mask, layer, state)
+            halts = torch.zeros(batch, device=device)
+            answers[rows], halts[rows] = logits, state["halt_probability"]
+            exit_layer[rows] = layer + 1  # the last write, at the exit layer, stays
+            all_logits.append(answers.clone())
+            all_halts.append(halts)
+            if done.all():
+                break
+            if done.any():
+                keep = ~done
+                hidden, rows = hidden[keep], rows[keep]
+                mask = None if mask is None else mask[keep]
+                state = {name: tensor[keep] for name, tensor in state.items()}
+        return answers, exit_layer, torch.stack(all_logits), torch.stack(all_halts, dim=1)
+
+    def tokenize(
+        self, texts: Sequence[str] | tuple[Sequence[str], Sequence[str]]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Ids with the second [CLS], attention mask and segments of texts, (batch, length) each."""
+        first, second = check_texts(texts)
+        if self.tokenizer is None:
+            raise UserError("the model has no tokenizer: give it one, or call it with token ids")
+        longest = min(self.tokenizer.model_max_length, self.config.max_position_embeddings)
+        encoded = self.tokenizer(
+            first,
+            second,
+            padding=True,
+            padding_side="right",
+            truncation=True,
+            max_length=longest - 1,  # room for the second [CLS]
+            return_token_type_ids=True,
+            return_tensors="pt",
+        )
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return tuple(with_halting_token(encoded[name]).to(self.device) for name in names)
+
+
+def check_texts(
+    texts: Sequence[str] | tuple[Sequence[str], Sequence[str]],
+) -> tuple[list[str], list[str] | None]:
+    """The texts, and their partners when they are pairs; raises UserError for what is neither."""
+    if isinstance(texts, str):
+        raise UserError(f"expected a list of texts, got one text: write [{texts[:20]!r}]")
+    if len(texts) == 0:
+        raise UserError("the list of texts is empty: give at least one")
+    if isinstance(texts[0], str) and not isinstance(texts, tuple):
+        return list(texts), None
+    if len(texts) != 2 or any(isinstance(part, str) for part in texts):
+        raise UserError(f"expected a list of texts or a pair of lists, got {len(texts)} parts")
+    first, second = map(list, texts)
+    if len(first) != len(second):
+        raise UserError(
+            f"the pair has {len(first)} first texts and {len(second)} second ones: "
+            "each first text needs its second"
+        )
+    return check_texts(first)[0], second
+
+
+def as_ponder_config(config: AlbertConfig) -> PonderAlbertConfig:
+    if isinstance(config, PonderAlbertConfig):
+        return config
+    return PonderAlbertConfig(**own_settings(config.to_dict(), PonderAlbertConfig))
+
+
+def load_ponder(
+    source: str | Path,
+    config: PonderAlbertConfig | None = None,
+    cache_dir: str | None = None,
+    other_task: bool = False,
+) -> tuple["PonderAlbertClassifier", LoadReport]:
+    """A ponder model with the weights of `source`, an ALBERT or ponder model, and what was loaded.
+
+    `other_task`: the source was fine-tuned on another task, so its two heads are left out. Raises
+    UserError when the weights have another shape than the configuration asks for.
+    """
+    config = config or load_config(source, cache_dir, PonderAlbertConfig)
+    model = PonderAlbertClassifier(config)
+    tensors = read_as(ponder_names, source, cache_dir)
+    return model, adopt(model, tensors, source, HEADS, HEADS if other_task else ())
+
+
+def find_tokenizer(source: str | Path, cache_dir: str | None) -> PreTrainedTokenizerBase | None:
+    try:
+        return load_tokenizer(source, cache_dir=cache_dir)
+    except UserError:
+        return None  # token ids are input enough; a call with texts will ask for it
+
+
+def ponder_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """An ALBERT checkpoint's tensors under the names of `PonderAlbertClassifier`."""
+    layer = r"^encoder\.albert_layer_groups\.0\.albert_layers\.0\."
+    renamed = {}
+    for name, tensor in tensors.items():
+        name = modern_name(name).removeprefix("albert.")
+        name = re.sub(layer, "albert_layer.", name)
+        renamed[name.removeprefix("encoder.")] = tensor
+    return renamed

@@ -1,0 +1,95 @@
+"""The submission: the official files and their lengths, and nothing else in the archive."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import run_glue
+from glue.submission import add_to_submission, check_test_set
+from glue.tasks import TASKS, custom_task
+from modeling import UserError
+from tests.conftest import sentence, tsv, write_rte
+from tests.glue.test_tasks import OFFICIAL_LINES
+from tests.scripts.test_run_glue import flags
+
+
+def official(folder: Path, name: str, lines: int | None = None) -> Path:
+    rows = [(row, 0) for row in range((lines or OFFICIAL_LINES[name]) - 1)]
+    return tsv(folder / name, "index\tprediction", rows)
+
+
+def test_the_archive_is_made_when_the_last_file_is_there(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "all"
+    for count, name in enumerate(OFFICIAL_LINES, start=1):
+        said = add_to_submission(official(source, name), target)
+        if count < len(OFFICIAL_LINES):
+            left = [name for name in OFFICIAL_LINES if name not in list(OFFICIAL_LINES)[:count]]
+            assert said.startswith(f"{target}: {count} of 11 files")
+            assert sorted(said.partition("missing: ")[2].split(", ")) == sorted(left)
+            assert not (target / "submission.zip").exists()
+    assert said == f"{target / 'submission.zip'}: all 11 files, ready for gluebenchmark.com"
+    with zipfile.ZipFile(target / "submission.zip") as archive:
+        assert sorted(archive.namelist()) == sorted(OFFICIAL_LINES)
+        for name, lines in OFFICIAL_LINES.items():
+            assert archive.read(name) == (source / name).read_bytes()
+            assert archive.read(name).count(b"\n") == lines
+
+
+@pytest.mark.parametrize("lines", [146, 148, 1])
+def test_a_file_of_another_length_is_refused_with_what_was_found(tmp_path, lines):
+    path = official(tmp_path, "WNLI.tsv", lines)
+    with pytest.raises(UserError) as caught:
+        add_to_submission(path, tmp_path / "all")
+    assert str(caught.value).startswith(f"{path}: found {lines} lines, expected 147")
+    assert "--task_name wnli" in str(caught.value)
+    assert not (tmp_path / "all").exists()
+
+
+def test_a_short_file_of_an_earlier_call_stops_the_archive(tmp_path):
+    for name in OFFICIAL_LINES:
+        official(tmp_path, name)
+    short = official(tmp_path, "CoLA.tsv", 1000)
+    with pytest.raises(UserError, match="found 1000 lines, expected 1064") as caught:
+        add_to_submission(tmp_path / "AX.tsv", tmp_path)
+    assert str(short) in str(caught.value)
+    assert not (tmp_path / "submission.zip").exists()
+
+
+def test_another_header_is_refused(tmp_path):
+    path = tsv(tmp_path / "WNLI.tsv", "id\tlabel", [(row, 0) for row in range(146)])
+    with pytest.raises(UserError, match=r"line 1: found 'id.tlabel', expected 'index.tprediction'"):
+        add_to_submission(path, tmp_path / "all")
+
+
+def test_a_test_set_of_another_length_is_refused_before_it_is_answered():
+    for task in TASKS.values():
+        check_test_set(task, OFFICIAL_LINES[task.submission] - 1)
+        with pytest.raises(UserError, match=f"has 7 examples, expected {task.test_lines - 1}"):
+            check_test_set(task, 7)
+
+
+def test_a_task_of_the_users_own_has_no_submission(tmp_path):
+    table = tmp_path / "own.csv"
+    table.write_text("sentence1,label\na,0\nb,1\n")
+    with pytest.raises(UserError, match="custom is not one of them"):
+        check_test_set(custom_task(train_file=table), 2)
+
+
+def test_predictions_go_into_the_submission(albert_dir, tmp_path, script):
+    data = write_rte(tmp_path / "RTE")
+    common = flags(albert_dir, data, tmp_path / "out", "WNLI", "--submission_dir", tmp_path / "all")
+    for name in ("train", "test"):
+        rows = [(i, sentence(i), "a cat", i % 2) for i in range(146)]
+        tsv(data / f"{name}.tsv", "index\tsentence1\tsentence2\tlabel", rows)
+    outcome = script(run_glue.main, *common, "--do_train", "--do_predict", "--max_steps", 1)
+    assert outcome.status == 0, outcome.err
+    assert f"{tmp_path / 'all'}: 1 of 11 files for a submission; missing: CoLA.tsv" in outcome.out
+    assert (tmp_path / "all/WNLI.tsv").read_bytes() == (tmp_path / "out/WNLI.tsv").read_bytes()
+    tsv(data / "test.tsv", "index\tsentence1\tsentence2", rows[:5])
+    outcome = script(run_glue.main, *common, "--do_predict")
+    assert outcome.status == 2
+    assert "test.tsv of wnli has 5 examples, expected 146" in outcome.err
+    outcome = script(run_glue.main, *common, "--do_eval")
+    assert outcome.status == 2
+    assert "--submission_dir collects what --do_predict writes" in outcome.err

@@ -1,0 +1,246 @@
+"""Depth batching gives the batch-size-1 answers, each once, whatever the slots and the order."""
+
+import random
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modeling import ElbertConfig, ElbertForSequenceClassification, UserError
+from modeling.albert import cast_layers
+from modeling.compilation import compile_for_inference
+from modeling.configuration import RULES
+from modeling.depth_batching import DepthBatcher
+
+SIZES = {
+    "vocab_size": 50,
+    "embedding_size": 8,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 48,
+    "initializer_range": 0.3,  # so that exits spread over the layers
+}
+
+
+def random_model(layers: int = 6, seed: int = 0, **settings_) -> ElbertForSequenceClassification:
+    torch.manual_seed(seed)
+    config = ElbertConfig(num_hidden_layers=layers, **SIZES, **settings_)
+    return ElbertForSequenceClassification(config).eval()
+
+
+def published_twin(model: ElbertForSequenceClassification) -> ElbertForSequenceClassification:
+    """The same weights in the published order of operations: nothing fused, packed or compiled."""
+    config = ElbertConfig(**{**model.config.to_dict(), "attn_implementation": "eager"})
+    twin = ElbertForSequenceClassification(config).eval()
+    twin.load_state_dict(model.state_dict())
+    return twin
+
+
+def random_examples(count: int, seed: int = 0, longest: int = 40):
+    draw = random.Random(seed)
+    examples = []
+    for _ in range(count):
+        ids = [draw.randrange(5, 50) for _ in range(draw.randrange(2, longest))]
+        cut = draw.randrange(len(ids))
+        examples.append((ids, [0] * cut + [1] * (len(ids) - cut)))
+    return examples
+
+
+@torch.inference_mode()
+def one_at_a_time(model, examples):
+    """What each example gets alone, without padding: (logits, exit layer)."""
+    outs = [
+        model(torch.tensor([ids]), token_type_ids=torch.tensor([types])) for ids, types in examples
+    ]
+    return [(out.logits[0], int(out.exit_layer)) for out in outs]
+
+
+def assert_same_answers(model, examples, answers):
+    assert sorted(answer.row for answer in answers) == list(range(len(examples)))
+    alone = one_at_a_time(published_twin(model), examples)
+    for answer in answers:
+        logits, exit_layer = alone[answer.row]
+        assert answer.exit_layer == exit_layer
+        torch.testing.assert_close(answer.logits, logits, atol=1e-5, rtol=0)
+
+
+def answers_in_portions(batcher: DepthBatcher, examples: list, portions: list[int]) -> list:
+    """Submit the examples a portion at a time, taking as many answers after each."""
+    answers, start = [], 0
+    for size in portions:
+        batcher.submit(examples[start : start + size])
+        answers += islice(batcher.answers(), size // 2)
+        start += size
+    batcher.submit(examples[start:])
+    return answers + list(batcher.answers())
+
+
+# Derandomised: an example within rounding of a threshold is not a failure of depth batching.
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(
+    rule=st.sampled_from(RULES),
+    slots=st.integers(1, 64),
+    window=st.integers(1, 40),
+    groups=st.sampled_from([1, 2, 3, 6]),
+    exits=st.sampled_from([1, 3, 6]),
+    labels=st.sampled_from([1, 2, 3]),
+    portions=st.lists(st.integers(0, 20), max_size=3),
+    count=st.integers(1, 40),
+    seed=st.integers(0, 10**6),
+)
+def test_answers_are_those_of_batch_size_one(
+    rule, slots, window, groups, exits, labels, portions, count, seed
+):
+    model = random_model(
+        seed=seed,
+        thres_name=rule,
+        exit_thres=0.5,
+        cnt_thres=2,
+        num_hidden_groups=groups,
+        num_exit_layers=exits,
+        num_labels=labels,
+        pooler_input="cls-mean",
+    )
+    examples = random_examples(count, seed)
+    answers = answers_in_portions(DepthBatcher(model, slots, window), examples, portions)
+    assert_same_answers(model, examples, answers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("groups", "exits"), [(1, 1), (2, 3)])
+def test_compiled_answers_are_those_of_batch_size_one(groups, exits):
+    """Every rule, slot counts from 1 to 64 and arrival orders, over one compiled model."""
+    model = random_model(
+        exit_thres=0.5,
+        cnt_thres=2,
+        num_hidden_groups=groups,
+        num_exit_layers=exits,
+        pooler_input="cls-mean",
+    )
+    assert compile_for_inference(model)
+    draw = random.Random(0)
+    for seed, rule in enumerate(RULES * 2):
+        model.config.thres_name = rule
+        examples = random_examples(40, seed)
+        batcher = DepthBatcher(model, draw.randint(1, 64), draw.randint(1, 40))
+        answers = answers_in_portions(batcher, examples, [draw.randint(0, 20)])
+        assert_same_answers(model, examples, answers)
+
+
+def test_half_precision_layers_take_the_same_exits_up_to_rounding():
+    """Sums of another order round otherwise: a few of 200 examples are that near the threshold."""
+    model = random_model(thres_name="entropy", exit_thres=0.5)
+    cast_layers(model, torch.bfloat16)
+    examples = random_examples(200)
+    batcher = DepthBatcher(model, slots=16)
+    batcher.submit(examples)
+    answers = sorted(batcher.answers())
+    assert [answer.row for answer in answers] == list(range(200))
+    moved = 0
+    for answer, (logits, exit_layer) in zip(answers, one_at_a_time(model, examples), strict=True):
+        if answer.exit_layer == exit_layer:
+            torch.testing.assert_close(answer.logits, logits, atol=0.1, rtol=0)
+        else:
+            moved += 1
+    assert moved <= 4
+
+
+def test_ten_thousand_in_ten_thousand_out_each_once():
+    """Though the iterator is closed every now and then, and two examples raise."""
+    model = random_model(layers=4, exit_thres=0.6, cnt_thres=2)
+    batcher = DepthBatcher(model, slots=64)
+    examples = random_examples(10_000, longest=12)
+    faulty = (3333, 9999)
+    for row in faulty:
+        examples[row] = ([5, 999, 6], [0, 0, 0])  # a token id that the vocabulary does not have
+    batcher.submit(iter(examples))
+    rows, named, before = [], [], -1
+    while len(rows) + len(named) > before:
+        before = len(rows) + len(named)
+        try:
+            rows.extend(answer.row for answer in islice(batcher.answers(), 3000))
+        except UserError as error:
+            named.append(str(error))
+    assert len(named) == 2
+    assert all(f"example {row} " in message for row, message in zip(faulty, named, strict=True))
+    assert sorted(rows) == [row for row in range(10_000) if row not in faulty]
+
+
+def test_a_closed_iterator_loses_and_repeats_nothing():
+    model = random_model(exit_thres=0.6, cnt_thres=2)
+    examples = random_examples(200)
+    batcher = DepthBatcher(model, slots=8, window=16)
+    batcher.submit(iter(examples))
+    first = list(islice(batcher.answers(), 70))  # islice drops the generator half-way
+    rest = list(batcher.answers())
+    assert_same_answers(model, examples, first + rest)
+
+
+@pytest.mark.parametrize(
+    ("ids", "reason"),
+    [
+        ([5, 999, 6], "index"),  # a token id that the vocabulary does not have
+        ([5] * 49, "max_position_embeddings = 48"),
+    ],
+)
+def test_an_example_that_raises_is_named_and_the_others_are_answered(ids, reason):
+    model = random_model(exit_thres=0.6, cnt_thres=2)
+    examples = random_examples(100)
+    examples[37] = (ids, [0] * len(ids))
+    batcher = DepthBatcher(model, slots=8, window=16)
+    batcher.submit(iter(examples))
+    answers = []
+    with pytest.raises(UserError, match=f"example 37 .*{reason}"):
+        answers.extend(batcher.answers())
+    answers += batcher.answers()
+    assert sorted(answer.row for answer in answers) == [row for row in range(100) if row != 37]
+
+
+def test_a_source_that_raises_loses_no_example_given_before():
+    model = random_model(exit_thres=0.6, cnt_thres=2)
+
+    def broken_source():
+        yield from random_examples(30)
+        raise OSError("the disk is gone")
+
+    batcher = DepthBatcher(model, slots=4, window=8)
+    batcher.submit(broken_source())
+    answers = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        answers.extend(batcher.answers())
+    answers += batcher.answers()
+    assert sorted(answer.row for answer in answers) == list(range(30))
+
+
+def test_in_order_streams_answers_in_input_order_also_when_closed_half_way():
+    model = random_model(exit_thres=0.6, cnt_thres=2)
+    batcher = DepthBatcher(model, slots=8, window=16)
+    batcher.submit(random_examples(60))
+    first = list(islice(batcher.in_order(), 25))
+    rest = list(batcher.in_order())
+    assert [answer.row for answer in first + rest] == list(range(60))
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_slots_bound_the_memory_and_padding_stays_under_ten_percent(groups):
+    """Lengths as in RTE: most between 20 and 90 tokens, a few to the limit."""
+    model = random_model(exit_thres=0.6, cnt_thres=2, num_hidden_groups=groups)
+    model.config.max_position_embeddings = 48
+    draw = random.Random(0)
+    lengths = [min(47, max(3, int(draw.lognormvariate(3, 0.5)))) for _ in range(600)]
+    batcher = DepthBatcher(model, slots=16, window=256)
+    batcher.submit(([7] * length, [0] * length) for length in lengths)
+    for _ in batcher.answers():
+        assert len(batcher.slots) <= 16
+        assert batcher.hidden.shape[0] <= 16
+        assert batcher.hidden.shape[1] <= 47
+        assert len(batcher.waiting) <= 256
+    assert batcher.padding < 0.10
+
+
+def test_a_group_of_settings_that_makes_no_sense_is_refused():
+    with pytest.raises(UserError, match="slots = 0"):
+        DepthBatcher(random_model(), slots=0)

@@ -1,0 +1,306 @@
+"""ELBERT's contract: losses, early exit, and independence of the batch."""
+
+import math
+from contextlib import nullcontext
+
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForSequenceClassification
+
+from modeling import ElbertConfig, ElbertForSequenceClassification
+from modeling.compilation import compile_for_training
+from modeling.configuration import POOLER_INPUTS, RULES
+from modeling.elbert.model import joint_loss
+from tests.conftest import TINY, random_ids, tiny_model
+
+
+def padded(rows: list[torch.Tensor], length: int, seed: int) -> dict[str, torch.Tensor]:
+    """Rows of ids padded to `length` with arbitrary ids and segments under the mask."""
+    ids, types = random_ids(len(rows), length, seed), random_ids(len(rows), length, seed + 1) % 2
+    mask = torch.zeros_like(ids)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)], types[i, : len(row)], mask[i, : len(row)] = row, row % 2, 1
+    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+
+
+@st.composite
+def architectures(draw) -> dict:
+    shape = {
+        "num_hidden_layers": draw(st.integers(1, 6)),
+        "inner_group_num": draw(st.integers(1, 2)),
+        "pooler_input": draw(st.sampled_from(POOLER_INPUTS)),
+        "use_out_pooler": draw(st.booleans()),
+        "use_fc2": draw(st.booleans()),
+        "fc_size1": draw(st.sampled_from([8, 32])),
+        "fc_size2": 12,
+        "num_labels": draw(st.integers(1, 3)),
+        "thres_name": draw(st.sampled_from(RULES)),
+        "exit_thres": draw(st.sampled_from([0.0, 0.3, 0.6, 0.8, 0.9, 0.95])),
+        "margin": draw(st.sampled_from([0.0, 0.1])),
+        "range_tmp": draw(st.sampled_from([0.1, 1.0])),
+        "window_score": draw(st.sampled_from(["lead", "class0"])),
+    }
+    for name in ("num_exit_layers", "num_hidden_groups", "cnt_thres"):
+        shape[name] = draw(st.integers(1, shape["num_hidden_layers"]))
+    return shape
+
+
+@given(
+    shape=architectures(),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    extra=st.integers(0, 4),
+    seed=st.integers(0, 99),
+)
+def test_answers_do_not_depend_on_the_batch_or_its_padding(shape, lengths, extra, seed):
+    model = tiny_model(seed, **shape)
+    rows = [random_ids(1, length, seed + i)[0] for i, length in enumerate(lengths)]
+    with torch.no_grad():
+        together = model(**padded(rows, max(lengths) + extra, seed))
+        everything = model(**padded(rows, max(lengths), seed + 7), output_all_exits=True)
+        for i, row in enumerate(rows):
+            alone = model(row[None], token_type_ids=row[None] % 2)
+            for out in (together, everything):
+                assert out.exit_layer[i] == alone.exit_layer[0]
+                torch.testing.assert_close(out.logits[i], alone.logits[0], atol=1e-5, rtol=0)
+
+
+def test_full_depth_answers_are_those_of_hf_with_its_classifier():
+    model = tiny_model(num_labels=3)
+    torch.manual_seed(4)
+    twin = transformers.AlbertForSequenceClassification(
+        transformers.AlbertConfig(**TINY, num_labels=3)
+    ).eval()
+    weights = twin.state_dict()
+    for part in ("weight", "bias"):
+        name = f"albert.encoder.exit_out_layer.classifier.{part}"
+        weights[name] = weights.pop(f"classifier.{part}")
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert (missing, unexpected) == (["exit_weights"], [])
+    ids = random_ids(3, 8)
+    mask = torch.tensor([8, 3, 5])[:, None].gt(torch.arange(8)).long()
+    with torch.no_grad():
+        ours = model(ids, mask, output_all_exits=True).all_logits[-1]
+        theirs = twin(ids, mask).logits
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_the_config_is_read_at_every_call():
+    model, ids = tiny_model(thres_name="entropy"), random_ids(4, 6)
+    with torch.no_grad():
+        model.config.exit_thres = 0.0
+        assert model(ids).exit_layer.tolist() == [4] * 4
+        model.config.exit_thres = 1.0
+        assert model(ids).exit_layer.tolist() == [1] * 4
+        model.config.thres_name, model.config.cnt_thres = "patience", 4
+        assert model(ids).exit_layer.tolist() == [4] * 4
+
+
+@pytest.mark.parametrize("labels", [1, 2, 3])
+def test_outputs_have_the_shapes_of_the_contract(labels):
+    model, ids = tiny_model(num_labels=labels), random_ids(5, 6)
+    truth = torch.arange(5) % labels if labels > 1 else torch.rand(5)
+    out = model(ids, labels=truth)
+    assert out.logits.shape == (5, labels)
+    assert out.exit_layer.shape == (5,)
+    assert out.exit_layer.dtype == torch.int64
+    assert out.all_logits is None
+    assert model(ids, output_all_exits=True).all_logits.shape == (4, 5, labels)
+    trained = model.train()(ids, labels=truth)
+    assert trained.all_logits.shape == (4, 5, labels)
+    assert torch.equal(trained.logits, trained.all_logits[-1])
+    assert trained.loss.shape == ()
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def test_joint_loss_by_hand():
+    losses = torch.tensor([1.0, 2.0, 4.0])
+    assert joint_loss(losses).item() == 7
+    weights = torch.tensor([0.5, -1.0])
+    a, b = sigmoid(0.5), sigmoid(-1.0)
+    expected = a * 1 + b * 2 + (3 - a - b) * 4
+    assert joint_loss(losses, weights).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("weight_name", ["equal", "dyn"])
+def test_training_loss_weighs_the_loss_of_every_exit(weight_name):
+    model = tiny_model(weight_name=weight_name, classifier_dropout_prob=0.0).train()
+    ids, labels = random_ids(4, 6), [0, 1, 1, 0]
+    out = model(ids, labels=torch.tensor(labels))
+    losses = []
+    for logits in out.all_logits.tolist():
+        terms = [
+            math.log(sum(math.exp(x) for x in row)) - row[label]
+            for row, label in zip(logits, labels, strict=True)
+        ]
+        losses.append(sum(terms) / 4)
+    w = sigmoid(4.0) if weight_name == "dyn" else 1.0  # w_init = 4
+    expected = w * sum(losses[:3]) + (4 - 3 * w) * losses[3]
+    assert out.loss.item() == pytest.approx(expected, rel=1e-5)
+    assert (model.exit_weights is None) == (weight_name == "equal")
+
+
+def test_regression_loss_is_the_squared_error():
+    model = tiny_model(num_labels=1, weight_name="equal", classifier_dropout_prob=0.0)
+    ids, labels = random_ids(3, 6), torch.tensor([0.5, 2.0, 4.0])
+    out = model.train()(ids, labels=labels)
+    expected = sum(((logits[:, 0] - labels) ** 2).mean().item() for logits in out.all_logits)
+    assert out.loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_evaluation_loss_is_that_of_the_exit_taken():
+    model = tiny_model(thres_name="entropy", exit_thres=0.9)
+    ids, labels = random_ids(6, 6), torch.tensor([0, 1, 1, 0, 0, 1])
+    with torch.no_grad():
+        out = model(ids, labels=labels)
+    expected = torch.nn.functional.cross_entropy(out.logits, labels)
+    assert out.loss.item() == pytest.approx(expected.item())
+
+
+def test_a_batch_with_different_exits_computes_fewer_passes_than_full_depth():
+    model, ids = tiny_model(thres_name="entropy", exit_thres=0.9), random_ids(16, 6)
+    seen = []
+    layer = model.albert.encoder.albert_layer_groups[0]
+    layer.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
+    with torch.no_grad():
+        exits = model(ids).exit_layer
+    assert len(set(exits.tolist())) > 1
+    assert sum(seen) == exits.sum().item()
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"weight_name": "equal"},
+        {"num_hidden_layers": 1},
+        {"num_exit_layers": 4, "use_out_pooler": False, "use_fc2": True, "fc_size1": 8},
+        {"num_hidden_groups": 2, "inner_group_num": 2, "num_exit_layers": 3, "num_labels": 1},
+    ],
+)
+def test_saving_and_loading_gives_the_same_model(shape, tmp_path):
+    model, ids = tiny_model(**shape, exit_thres=0.77, thres_name="bias_3"), random_ids(3, 5)
+    if model.exit_weights is not None:
+        with torch.no_grad():
+            model.exit_weights.normal_()
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").exists()
+    for kind in (ElbertForSequenceClassification, AutoModelForSequenceClassification):
+        loaded = kind.from_pretrained(tmp_path)
+        assert type(loaded) is ElbertForSequenceClassification
+        assert loaded.config.exit_keys() == model.config.exit_keys()
+        state = loaded.state_dict()
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, state.pop(name)), name
+        assert state == {}
+        with torch.no_grad():
+            ours, theirs = (m(ids, output_all_exits=True).all_logits for m in (model, loaded))
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_state_dict_names_are_the_published_ones():
+    names = set(tiny_model().state_dict())
+    assert {n for n in names if "exit" in n} == {
+        "albert.encoder.exit_out_layer.classifier.weight",
+        "albert.encoder.exit_out_layer.classifier.bias",
+        "exit_weights",
+    }
+    hf = transformers.AlbertModel(transformers.AlbertConfig(**TINY)).state_dict()
+    assert {f"albert.{name}" for name in hf} == {n for n in names if "exit" not in n}
+    names = set(tiny_model(num_exit_layers=2, use_out_pooler=False, use_fc2=True).state_dict())
+    for exit_ in (0, 1):
+        for part in ("pooler", "classifier1", "classifier2"):
+            assert f"albert.encoder.exit_out_layers.{exit_}.{part}.weight" in names
+
+
+def test_exit_layers_are_shared_in_order_by_equal_runs():
+    model = tiny_model(num_hidden_layers=6, num_exit_layers=3)
+    exits = list(model.albert.encoder.exit_out_layers)
+    assert [exits.index(model.exit_of(layer)) for layer in range(6)] == [0, 0, 1, 1, 2, 2]
+    model = tiny_model(num_hidden_layers=6, num_exit_layers=6)
+    exits = list(model.albert.encoder.exit_out_layers)
+    assert [exits.index(model.exit_of(layer)) for layer in range(6)] == list(range(6))
+
+
+def test_bfloat16_layers_answer_in_float32():
+    model = tiny_model().to(torch.bfloat16)
+    with torch.no_grad():
+        assert model(random_ids(2, 5)).logits.dtype == torch.float32
+
+
+def test_a_plain_albert_config_gets_the_published_defaults():
+    config = ElbertConfig(num_hidden_layers=12)
+    expected = {
+        "weight_name": "dyn",
+        "thres_name": "bias_1",
+        "exit_thres": 0.1,
+        "cnt_thres": 8,
+        "margin": 0.0,
+        "range_tmp": 0.2,
+        "pooler_input": "cls",
+        "use_out_pooler": True,
+        "num_exit_layers": 1,
+        "w_init": 4.0,
+        "w_lr": 0.01,
+        "window_score": "lead",
+        "num_exit": 11,
+        "idx_lst": list(range(11)),
+        "fc_size1": config.hidden_size,
+    }
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+def training_step(model, context=nullcontext) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Loss and gradients of one step."""
+    with context():
+        loss = model.train()(random_ids(4, 7), labels=torch.tensor([0, 1, 1, 0])).loss
+    loss.backward()
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("exits", [1, 2, 4])
+def test_training_applies_each_exit_to_all_its_layers_at_once(exits):
+    model, shapes = tiny_model(num_exit_layers=exits), []
+    heads = [model.exit_of(layer).classifier for layer in range(4)]
+    for head in dict.fromkeys(heads):
+        head.register_forward_hook(lambda _, inputs, __: shapes.append(tuple(inputs[0].shape)))
+    training_step(model)
+    assert shapes == [(4 // exits, 4, 32)] * exits
+
+
+@pytest.mark.parametrize("shape", [{}, {"num_hidden_groups": 2, "inner_group_num": 2}])
+def test_gradient_checkpointing_recomputes_passes_and_changes_no_gradient(shape):
+    model, other = (tiny_model(classifier_dropout_prob=0.0, **shape) for _ in range(2))
+    other.activation_checkpointing_enable()
+    passes = []
+    group = other.albert.encoder.albert_layer_groups[0].albert_layers[0]
+    group.ffn.register_forward_hook(lambda *_: passes.append(1))
+    expected, got = training_step(model), training_step(other)
+    assert len(passes) == 2 * 4 // shape.get("num_hidden_groups", 1)  # once again on the way back
+    torch.testing.assert_close(got, expected)
+
+
+def test_bf16_autocast_trains_float32_weights():
+    model, other = (tiny_model(classifier_dropout_prob=0.0) for _ in range(2))
+    loss, gradients = training_step(model)
+    with_autocast = training_step(other, lambda: torch.autocast("cpu", torch.bfloat16))
+    assert with_autocast[0].item() == pytest.approx(loss.item(), rel=0.05)
+    for name, gradient in with_autocast[1].items():
+        assert gradient.dtype == torch.float32
+        if name.endswith("key.bias"):
+            continue  # softmax does not see it: its gradient is rounding alone
+        similarity = torch.cosine_similarity(gradient.flatten(), gradients[name].flatten(), dim=0)
+        assert similarity > 0.98, name
+
+
+@pytest.mark.slow
+def test_compiled_training_has_the_loss_and_gradients_of_eager_mode():
+    model, other = (tiny_model(classifier_dropout_prob=0.0) for _ in range(2))
+    compile_for_training(other)
+    expected, got = training_step(model), training_step(other)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,398 @@
+"""Exit rules against hand-worked tables and a plain rewrite of DESIGN's table."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modeling.configuration import RULES, ExitRule
+from modeling.elbert.exits import (
+    decide,
+    empty_history,
+    exit_scores,
+    normalised_entropy,
+    pool,
+    remember,
+    scan,
+)
+from tests.conftest import random_ids, tiny_model
+
+
+def exit_of(table, thres_name, **settings) -> int:
+    """Where one example exits whose probabilities by layer are exactly `table`'s."""
+    rule = ExitRule(thres_name, **settings)
+    scores = torch.tensor(table)[:, None]  # (layers, 1, classes)
+    history = empty_history(*scores.shape)
+    for layer, newest in enumerate(scores, start=1):
+        history = remember(history, newest)
+        if decide(rule, history).item():
+            return layer
+    return len(table)
+
+
+# Probabilities of class 0 by layer, two classes.
+def two(*first) -> list[list[float]]:
+    return [[p, 1 - p] for p in first]
+
+
+def test_entropy_exits_below_the_threshold():
+    # H(0.9) / log 2 = 0.469, H(0.99) / log 2 = 0.081.
+    table = two(0.6, 0.9, 0.99, 0.5)
+    assert exit_of(table, "entropy", exit_thres=0.47) == 2
+    assert exit_of(table, "entropy", exit_thres=0.46) == 3
+    assert exit_of(table, "entropy", exit_thres=0.08) == 4
+
+
+def test_entropy_is_strict_at_equality():
+    assert exit_of(two(0.5, 0.5, 0.5), "entropy", exit_thres=1.0) == 3
+    certain = torch.tensor([[[0.0, -math.inf]]] * 3)  # a probability of exactly 1: entropy 0
+    assert scan(ExitRule("entropy", exit_thres=0.0), certain).item() == 3
+    assert scan(ExitRule("entropy", exit_thres=1e-6), certain).item() == 1
+
+
+def test_entropy_is_normalised_by_the_number_of_classes():
+    assert normalised_entropy(torch.full((3,), 1 / 3)).item() == pytest.approx(1)
+    assert normalised_entropy(torch.full((2,), 1 / 2)).item() == pytest.approx(1)
+    assert normalised_entropy(torch.tensor([0.5, 0.5, 0.0])).item() == pytest.approx(
+        math.log(2) / math.log(3)
+    )
+    assert normalised_entropy(torch.tensor([0.0, 1.0, 0.0])).item() == 0
+
+
+def test_logits_rule_looks_at_the_smallest_probability():
+    table = [[0.4, 0.3, 0.3], [0.5, 0.3, 0.2], [0.5, 0.45, 0.05], [0.9, 0.05, 0.05]]
+    assert exit_of(table, "logits", exit_thres=0.21) == 2
+    assert exit_of(table, "logits", exit_thres=0.1) == 3
+    assert exit_of(two(0.5, 0.25, 0.125), "logits", exit_thres=0.25) == 3  # strict
+
+
+def test_max_prob_looks_at_the_largest_probability():
+    table = [[0.4, 0.3, 0.3], [0.5, 0.3, 0.2], [0.5, 0.45, 0.05], [0.9, 0.05, 0.05]]
+    assert exit_of(table, "max_prob", exit_thres=0.55) == 2
+    assert exit_of(table, "max_prob", exit_thres=0.2) == 4
+    assert exit_of(two(0.5, 0.75, 0.875), "max_prob", exit_thres=0.25) == 3  # strict
+
+
+@pytest.mark.parametrize(
+    ("first", "margin", "count", "expected"),
+    [
+        ((0.6, 0.6, 0.6, 0.6, 0.6), 0.0, 3, 3),
+        ((0.6, 0.6, 0.6, 0.6, 0.6), 0.0, 1, 1),
+        ((0.6, 0.4, 0.6, 0.6, 0.6), 0.0, 3, 5),  # the leader changes
+        ((0.4, 0.3, 0.2, 0.6, 0.6), 0.0, 3, 3),  # either class may lead
+        ((0.6, 0.6, 0.6, 0.8, 0.8), 0.2, 2, 5),  # 0.6 leads by 0.2, not by 0.4
+        ((0.75, 0.75, 0.75, 0.875, 0.875), 0.25, 2, 5),  # strict: p > 0.5 + margin
+        ((0.5, 0.5, 0.6, 0.6, 0.5), 0.0, 2, 4),  # nobody leads at 0.5
+        ((0.6, 0.6, 0.6, 0.6, 0.6), 0.0, 5, 5),
+    ],
+)
+def test_bias_1_wants_the_same_leader_all_through_the_window(first, margin, count, expected):
+    table = two(*first)
+    assert exit_of(table, "bias_1", exit_thres=0.0, margin=margin, cnt_thres=count) == expected
+    for score in ("lead", "class0"):  # with two classes these are the same rule
+        settings = {"margin": margin, "cnt_thres": count, "window_score": score}
+        assert exit_of(table, "bias_1", exit_thres=0.0, **settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "margin", "count", "expected"),
+    [
+        ((0.6, 0.7, 0.8, 0.9), 0.0, 3, 3),
+        ((0.6, 0.6, 0.6, 0.6), 0.0, 3, 3),  # never falls: equal is fine
+        ((0.6, 0.7, 0.65, 0.7, 0.8), 0.0, 3, 5),  # falls from layer 2 to 3
+        ((0.4, 0.3, 0.2, 0.1), 0.0, 3, 3),  # class 1 rises
+        ((0.6, 0.7, 0.8, 0.9), 0.15, 2, 3),  # the opener must lead by more than 0.3
+        ((0.75, 0.8, 0.85, 0.9), 0.25, 2, 3),  # strict at the opener
+        ((0.8, 0.7, 0.6, 0.5), 0.0, 1, 1),  # a window of one layer cannot fall
+        ((0.5, 0.6, 0.55, 0.5), 0.0, 2, 4),  # nobody leads at 0.5
+    ],
+)
+def test_bias_2_wants_the_openers_class_never_to_fall(first, margin, count, expected):
+    table = two(*first)
+    assert exit_of(table, "bias_2", exit_thres=0.0, margin=margin, cnt_thres=count) == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "range_tmp", "count", "expected"),
+    [
+        ((0.6, 0.7, 0.8, 0.9), 0.15, 2, 2),
+        ((0.6, 0.8, 0.9, 0.95), 0.15, 2, 3),
+        ((0.6, 0.8, 0.9, 0.95), 0.16, 3, 4),
+        ((0.25, 0.125, 0.0625, 0.03125), 0.125, 2, 2),  # equal to range_tmp is within it
+        ((0.6, 0.4, 0.45, 0.42), 0.2, 2, 3),  # the leader changed at layer 2
+    ],
+)
+def test_bias_3_wants_the_window_to_be_steady(first, range_tmp, count, expected):
+    settings = {"exit_thres": 0.0, "range_tmp": range_tmp, "cnt_thres": count}
+    assert exit_of(two(*first), "bias_3", **settings) == expected
+
+
+@pytest.mark.parametrize("name", ["bias_1", "bias_2", "bias_3"])
+def test_low_entropy_exits_before_the_window_is_full(name):
+    assert exit_of(two(0.6, 0.99, 0.6, 0.6), name, exit_thres=0.1, cnt_thres=4) == 2
+
+
+def test_three_classes_lead_and_class0_differ():
+    # Class 1 leads all through, and class 0 stays below 0.5 all through.
+    table = [[0.3, 0.4, 0.3], [0.1, 0.6, 0.3], [0.2, 0.5, 0.3]]
+    assert exit_of(table, "bias_1", exit_thres=0.0, cnt_thres=3) == 3
+    assert exit_of(table, "bias_1", exit_thres=0.0, cnt_thres=2, margin=0.14) == 3  # lead 0.3, 0.2
+    # The leader changes between 1 and 2: no window by lead; class 0 is always far below 0.5.
+    table = [[0.1, 0.6, 0.3], [0.1, 0.3, 0.6], [0.1, 0.6, 0.3], [0.1, 0.3, 0.6]]
+    assert exit_of(table, "bias_1", exit_thres=0.0, cnt_thres=2) == 4
+    assert exit_of(table, "bias_1", exit_thres=0.0, cnt_thres=2, window_score="class0") == 2
+    # Class 0 leads with less than 0.5: class0 sees the other side.
+    table = [[0.4, 0.3, 0.3], [0.35, 0.35, 0.3], [0.3, 0.4, 0.3], [0.25, 0.4, 0.35]]
+    assert exit_of(table, "bias_2", exit_thres=0.0, cnt_thres=2) == 4
+    assert exit_of(table, "bias_2", exit_thres=0.0, cnt_thres=2, window_score="class0") == 2
+
+
+def test_patience_counts_agreements_with_the_layer_before():
+    table = two(0.6, 0.4, 0.3, 0.2, 0.9)  # leaders 0 1 1 1 0
+    assert exit_of(table, "patience", cnt_thres=1) == 3
+    assert exit_of(table, "patience", cnt_thres=2) == 4
+    assert exit_of(table, "patience", cnt_thres=3) == 5  # never: the last layer
+    assert exit_of(two(0.6, 0.6, 0.6), "patience", cnt_thres=3) == 3  # 3 agreements need 4 layers
+    assert exit_of(two(0.999, 0.999), "patience", exit_thres=1.0, cnt_thres=2) == 2  # no entropy
+
+
+def regression(*values) -> torch.Tensor:
+    return torch.tensor(values)[:, None, None]
+
+
+def test_regression_windows_hold_when_values_stay_close():
+    values = regression(1.0, 2.0, 2.25, 2.125, 2.25)
+    for name in ("bias_1", "bias_2", "bias_3"):
+        assert scan(ExitRule(name, cnt_thres=2, range_tmp=0.25), values).item() == 3
+        assert scan(ExitRule(name, cnt_thres=3, range_tmp=0.25), values).item() == 4
+        assert scan(ExitRule(name, cnt_thres=2, range_tmp=0.2), values).item() == 4
+    for name in ("entropy", "logits", "max_prob"):
+        assert scan(ExitRule(name, exit_thres=1.0), values).item() == 5  # never fires
+
+
+def test_regression_patience_is_strict():
+    values = regression(1.0, 1.25, 1.375, 1.5, 9.0)
+    assert scan(ExitRule("patience", exit_thres=0.25, cnt_thres=1), values).item() == 3
+    assert scan(ExitRule("patience", exit_thres=0.25, cnt_thres=2), values).item() == 4
+    assert scan(ExitRule("patience", exit_thres=0.3, cnt_thres=2), values).item() == 3
+
+
+def test_a_model_of_one_layer_exits_there():
+    for name in RULES:
+        assert scan(ExitRule(name, cnt_thres=1), torch.zeros(1, 3, 2)).tolist() == [1, 1, 1]
+
+
+# A rewrite of DESIGN's table, one example and one layer at a time.
+
+
+class TooClose(Exception):
+    """A comparison that float32 rounding decides; such an example tells nothing."""
+
+
+def less(a: float, b: float) -> bool:
+    if abs(a - b) < 1e-5:
+        raise TooClose
+    return a < b
+
+
+def leader(p: list[float], score: str) -> tuple[int, float]:
+    """The leading class (class0: side) and its lead."""
+    if score == "class0":
+        return (0 if p[0] > 0.5 else 1), abs(2 * p[0] - 1)
+    order = sorted(range(len(p)), key=lambda i: -p[i])
+    return order[0], p[order[0]] - p[order[1]]
+
+
+def followed(p: list[float], side: int, score: str) -> float:
+    return (p[0] if side == 0 else -p[0]) if score == "class0" else p[side]
+
+
+def low_entropy(p: list[float], rule: ExitRule) -> bool:
+    entropy = -sum(x * math.log(x) for x in p if x > 0) / math.log(len(p))
+    return less(entropy, rule.exit_thres)
+
+
+def window_holds(seen: list[list[float]], rule: ExitRule) -> bool:
+    if len(seen) < rule.cnt_thres:
+        return False
+    window = seen[-rule.cnt_thres :]
+    if len(window[0]) == 1:
+        values = [p[0] for p in window]
+        return not less(rule.range_tmp, max(values) - min(values))
+    leads = [leader(p, rule.window_score) for p in window]
+    if rule.thres_name == "bias_2":
+        course = [followed(p, leads[0][0], rule.window_score) for p in window]
+        falls = any(b < a for a, b in pairwise(course))
+        return less(2 * rule.margin, leads[0][1]) and not falls
+    holds = all(less(2 * rule.margin, lead) and side == leads[0][0] for side, lead in leads)
+    if rule.thres_name == "bias_1" or not holds:
+        return holds
+    course = [followed(p, leads[0][0], rule.window_score) for p in window]
+    return not less(rule.range_tmp, max(course) - min(course))
+
+
+def patient(seen: list[list[float]], rule: ExitRule) -> bool:
+    if len(seen) < rule.cnt_thres + 1:
+        return False
+    last = seen[-rule.cnt_thres - 1 :]
+    pairs = list(pairwise(last))
+    if len(last[0]) == 1:
+        return all(less(abs(a[0] - b[0]), rule.exit_thres) for a, b in pairs)
+    return all(a.index(max(a)) == b.index(max(b)) for a, b in pairs)
+
+
+def fires(seen: list[list[float]], rule: ExitRule) -> bool:
+    newest, is_regression = seen[-1], len(seen[-1]) == 1
+    if rule.thres_name == "patience":
+        return patient(seen, rule)
+    if rule.thres_name == "logits":
+        return not is_regression and less(min(newest), rule.exit_thres)
+    if rule.thres_name == "max_prob":
+        return not is_regression and less(1 - rule.exit_thres, max(newest))
+    sure = not is_regression and low_entropy(newest, rule)
+    if rule.thres_name == "entropy":
+        return sure
+    return sure or window_holds(seen, rule)
+
+
+def naive_exit_layer(layers: list[list[float]], rule: ExitRule) -> int | None:
+    """The exit layer, None where rounding decides it."""
+    try:
+        for n in range(1, len(layers)):
+            if fires(layers[:n], rule):
+                return n
+    except TooClose:
+        return None
+    return len(layers)
+
+
+@st.composite
+def settings_for(draw, layers: int, name: str | None = None) -> ExitRule:
+    return ExitRule(
+        name or draw(st.sampled_from(RULES)),
+        exit_thres=draw(st.sampled_from([0.0, 0.05, 0.13, 0.3, 0.6, 0.9, 1.0])),
+        cnt_thres=draw(st.integers(1, layers)),
+        margin=draw(st.sampled_from([0.0, 0.03, 0.11, 0.27, 0.5])),
+        range_tmp=draw(st.sampled_from([0.0, 0.07, 0.21, 0.8, 3.0])),
+        window_score=draw(st.sampled_from(["lead", "class0"])),
+    )
+
+
+def random_answers(seed: int, layers: int, classes: int, steadiness: float) -> torch.Tensor:
+    """Logits that drift from layer to layer: (layers, 40, classes)."""
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(1, 40, classes, generator=generator) * 1.5
+    steps = torch.randn(layers, 40, classes, generator=generator) * steadiness
+    return start + steps.cumsum(0)
+
+
+answers = st.builds(
+    random_answers,
+    st.integers(0, 10**6),
+    st.integers(1, 8),
+    st.integers(1, 4),
+    st.sampled_from([0.05, 0.4, 2.0, 12.0]),
+)
+
+
+@given(data=st.data(), all_logits=answers)
+def test_scan_is_the_rule_applied_to_each_example_alone(data, all_logits):
+    rule = data.draw(settings_for(len(all_logits)))
+    found = scan(rule, all_logits).tolist()
+    for row, layer in enumerate(found):
+        course = exit_scores(all_logits)[:, row].tolist()
+        assert naive_exit_layer(course, rule) in (layer, None), (row, course)
+
+
+@given(data=st.data(), all_logits=answers)
+def test_many_settings_scan_as_each_alone(data, all_logits):
+    first = data.draw(settings_for(len(all_logits)))
+    others = data.draw(
+        st.lists(settings_for(len(all_logits), first.thres_name), min_size=1, max_size=4)
+    )
+    rules = [first, *others]
+    columns = {
+        name: torch.tensor([getattr(rule, name) for rule in rules])[:, None]
+        for name in ("exit_thres", "cnt_thres", "margin", "range_tmp")
+    }
+    together = scan(ExitRule(first.thres_name, window_score="lead", **columns), all_logits)
+    for rule, exits in zip(rules, together, strict=True):
+        rule.window_score = "lead"
+        assert torch.equal(scan(rule, all_logits), exits)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_threshold_in_a_tensor_decides_as_the_number_does(name):
+    """Every hundredth, on probabilities that sit on it: a sweep and a run agree to the last bit."""
+    steps = torch.arange(1, 100) / 100
+    ladder = torch.cat((steps, 1 - steps, torch.nextafter(1 - steps, torch.ones(()))))
+    all_logits = torch.stack((ladder.log(), (1 - ladder).log()), -1)[None].repeat(3, 1, 1)
+    thresholds = [i / 100 for i in range(101)]
+    column = torch.tensor(thresholds)[:, None]
+    count = torch.full_like(column, 3, dtype=torch.long)
+    together = scan(
+        ExitRule(name, exit_thres=column, margin=column / 2, cnt_thres=count), all_logits
+    )
+    for threshold, exits in zip(thresholds, together, strict=True):
+        rule = ExitRule(name, exit_thres=threshold, margin=threshold / 2, cnt_thres=3)
+        assert torch.equal(scan(rule, all_logits), exits), threshold
+
+
+@given(data=st.data(), all_logits=answers)
+def test_step_by_step_is_the_scan(data, all_logits):
+    rule = data.draw(settings_for(len(all_logits)))
+    layers, batch, classes = all_logits.shape
+    history = empty_history(layers, batch, classes)
+    exit_layer = [0] * batch
+    for layer in range(1, layers + 1):
+        history = remember(history, exit_scores(all_logits[layer - 1]))
+        for row, done in enumerate(decide(rule, history).tolist()):
+            if not exit_layer[row] and (done or layer == layers):
+                exit_layer[row] = layer
+    assert scan(rule, all_logits).tolist() == exit_layer
+
+
+@given(data=st.data(), all_logits=answers)
+def test_layers_left_out_decide_as_layers_not_reached(data, all_logits):
+    rule = data.draw(settings_for(len(all_logits)))
+    history = empty_history(*all_logits.shape)
+    for reached, scores in enumerate(exit_scores(all_logits), start=1):
+        history = remember(history, scores)
+        assert torch.equal(decide(rule, history[:reached]), decide(rule, history))
+
+
+@given(data=st.data(), seed=st.integers(0, 50), classes=st.integers(1, 3))
+def test_inference_exits_where_a_scan_of_its_recorded_answers_does(data, seed, classes):
+    model = tiny_model(seed, num_labels=classes)
+    rule = data.draw(settings_for(4))
+    model.config.update(vars(rule))
+    ids = random_ids(6, 7, seed)
+    with torch.no_grad():
+        out, full = model(ids), model(ids, output_all_exits=True)
+    assert torch.equal(out.exit_layer, scan(rule, full.all_logits))
+    assert torch.equal(out.exit_layer, full.exit_layer)
+    taken = full.all_logits[out.exit_layer - 1, torch.arange(6)]
+    torch.testing.assert_close(out.logits, taken, atol=1e-5, rtol=0)
+    torch.testing.assert_close(full.logits, taken, atol=0, rtol=0)
+
+
+# What an exit sees of a layer.
+
+
+def test_pooling_runs_over_real_tokens_only():
+    hidden = torch.tensor([[[1.0], [3.0], [100.0]], [[-5.0], [-7.0], [-9.0]]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()[:, None, None]
+    expected = {
+        "cls": [1, -5],
+        "mean": [2, -7],
+        "max": [3, -5],
+        "cls-mean": [1 + 2, -5 - 7],
+        "cls-max": [1 + 3, -5 - 5],
+        "mean-max": [2 + 3, -7 - 5],
+    }
+    for name, values in expected.items():
+        assert pool(hidden, mask, name).flatten().tolist() == values, name
+    assert pool(hidden[1:], None, "mean-max").item() == -12

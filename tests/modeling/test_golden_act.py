@@ -1,0 +1,108 @@
+"""Adaptive Depth against what the published PyTorch implementation computed."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AlbertTokenizer
+
+from modeling import AlbertActConfig, AlbertActForPreTraining, AlbertActModel
+from tests.golden_vectors import load_golden
+
+
+def published_model(attention: str = "sdpa") -> tuple[AlbertActModel, dict[str, torch.Tensor]]:
+    config, weights, tensors = load_golden("act_model")
+    model = AlbertActModel(AlbertActConfig(**config, attn_implementation=attention)).eval()
+    model.load_state_dict(weights)  # strict: the published names, position_ids included
+    return model, tensors
+
+
+def published_updates(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    """(batch, length): the published (batch, 1, batch, length) is an accidental broadcast."""
+    batch = torch.arange(len(tensors["updates"]))
+    return tensors["updates"][batch, 0, batch]
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("compact", [False, True])
+def test_states_and_updates_are_the_published_ones(attention, compact):
+    model, tensors = published_model(attention)
+    model.encoder.compact = compact
+    with torch.no_grad():
+        out = model(tensors["input_ids"], tensors["attention_mask"])
+    real = tensors["attention_mask"].bool()
+    states, expected = out.last_hidden_state[real], tensors["last_hidden_state"][real]
+    torch.testing.assert_close(states, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.pooler_output, tensors["pooler_output"], atol=1e-5, rtol=0)
+    assert out.updates.shape == (32, 1, 1, 24)
+    assert torch.equal(out.updates[:, 0, 0], published_updates(tensors))
+
+
+def test_each_example_alone_and_without_padding_is_as_published():
+    model, tensors = published_model()
+    updates = published_updates(tensors)
+    for row, length in enumerate(tensors["attention_mask"].sum(1).tolist()):
+        with torch.no_grad():
+            out = model(tensors["input_ids"][row : row + 1, :length])
+        expected = tensors["last_hidden_state"][row, :length]
+        torch.testing.assert_close(out.last_hidden_state[0], expected, atol=1e-5, rtol=0)
+        assert torch.equal(out.updates[0, 0, 0], updates[row, :length])
+
+
+def test_both_attentions_and_both_loops_are_one_formula():
+    """In float64, where the order of operations does not show."""
+    answers = []
+    for attention in ("eager", "sdpa"):
+        for compact in (False, True):
+            model, tensors = published_model(attention)
+            model.double().encoder.compact = compact
+            with torch.no_grad():
+                out = model(tensors["input_ids"], tensors["attention_mask"])
+            answers.append((out.last_hidden_state, out.ponder_cost))
+    for answer in answers[1:]:
+        torch.testing.assert_close(answer, answers[0], atol=1e-12, rtol=0)
+
+
+def test_a_published_checkpoint_directory_loads_as_it_is(tmp_path):
+    """Its config.json says `albert` and lacks the keys that are this suite's own."""
+    model, tensors = published_model()
+    config, weights, _ = load_golden("act_model")
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "albert"}))
+    loaded = AlbertActModel.from_pretrained(tmp_path)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight), name
+    with torch.no_grad():
+        out = loaded(tensors["input_ids"], tensors["attention_mask"])
+    torch.testing.assert_close(out.pooler_output, tensors["pooler_output"], atol=1e-5, rtol=0)
+    below_heads = AlbertActForPreTraining.from_pretrained(tmp_path)
+    words = below_heads.albert.embeddings.word_embeddings.weight
+    assert torch.equal(words, weights["embeddings.word_embeddings.weight"])
+    assert below_heads.predictions.decoder.weight is words
+
+
+def test_the_model_card_snippet_prints_updates(tmp_path, capsys):
+    """The card's code, with a small tokenizer and the golden weights in place of the download."""
+    pieces = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    words = "▁a ▁lump ▁in ▁the ▁middle ▁of ▁monkeys ▁stirred ▁and ▁then ▁fell ▁quiet ▁.".split()
+    vocabulary = [(piece, 0.0) for piece in pieces] + [(word, -1.0) for word in words]
+    AlbertTokenizer(vocab=vocabulary).save_pretrained(tmp_path)
+    published_model()[0].save_pretrained(tmp_path)
+    source = str(tmp_path)
+
+    from modeling import AlbertActConfig, AlbertActModel  # noqa: F401 (as the card has it)
+
+    tokenizer = AlbertTokenizer.from_pretrained(source)
+    model = AlbertActModel.from_pretrained(source)
+    _ = model.eval()
+    text = "a lump in the middle of the monkeys stirred and then fell quiet ."
+    inputs = tokenizer(text, return_tensors="pt")
+    outputs = model(**inputs)
+    print(outputs.updates)
+
+    assert inputs["input_ids"].shape == (1, 16)
+    assert outputs.updates.shape == (1, 1, 1, 16)
+    printed = capsys.readouterr().out
+    assert printed.startswith("tensor([[[[")
+    assert "grad_fn" not in printed

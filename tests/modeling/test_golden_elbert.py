@@ -1,0 +1,143 @@
+"""ELBERT against what the published implementation computed: logits, losses, gradients, exits."""
+
+import pytest
+import torch
+
+from modeling import ElbertConfig, ElbertForSequenceClassification
+from modeling.configuration import EXIT_KEYS, ExitRule
+from modeling.elbert.exits import scan
+from tests.golden_vectors import load_golden
+
+NAMES = ["elbert_cls", "elbert_three_way"]
+
+
+def published_model(name: str, attention: str = "eager", **overrides):
+    """`eager` is the published order of operations.
+
+    These random weights amplify float32 rounding: HF's own AlbertModel is up to 2.2e-5 from the
+    vectors, and the vectors themselves 1.8e-5 from the same formula in float64.
+    """
+    text, weights, tensors = load_golden(name)
+    settings = {**text["config"], "window_score": "class0", **overrides}
+    settings["attn_implementation"] = attention
+    model = ElbertForSequenceClassification(ElbertConfig(**settings)).eval()
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert unexpected == []
+    assert set(missing) <= {"exit_weights"}
+    return model, text, tensors
+
+
+def inputs_of(tensors: dict, rows=slice(None)) -> dict:
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return {name: tensors[name][rows] for name in names}
+
+
+def run_settings(run: dict) -> dict:
+    return {name: run[name] for name in EXIT_KEYS if name in run}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_layer_answers_as_published(name):
+    model, _, tensors = published_model(name)
+    with torch.no_grad():
+        out = model(**inputs_of(tensors), output_all_exits=True)
+    torch.testing.assert_close(out.all_logits, tensors["all_logits"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_default_attention_is_the_published_formula(name):
+    """In float64, where the order of operations does not show, both attentions agree."""
+    with torch.no_grad():
+        answers = []
+        for attention in ("sdpa", "eager"):
+            model, _, tensors = published_model(name, attention)
+            hidden = model.double().albert.embed(tensors["input_ids"], tensors["token_type_ids"])
+            mask = tensors["attention_mask"].bool()[:, None, None]
+            for layer in range(model.config.num_hidden_layers):
+                hidden = model.albert.layer_pass(hidden, mask, layer)
+            answers.append(hidden[:, 0])
+    torch.testing.assert_close(*answers, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("case", ["equal", "dyn_w_init", "dyn"])
+def test_joint_loss_and_gradients_are_the_published_ones(name, case):
+    weight_name = "equal" if case == "equal" else "dyn"
+    model, _, tensors = published_model(name, weight_name=weight_name, classifier_dropout_prob=0.0)
+    if case == "dyn":
+        with torch.no_grad():
+            model.exit_weights.copy_(tensors["W"])
+    out = model.train()(**inputs_of(tensors), labels=tensors["labels"])
+    torch.testing.assert_close(out.loss, tensors[f"loss_{case}"][0], atol=1e-5, rtol=0)
+    if case != "dyn":
+        return
+    out.loss.backward()
+    torch.testing.assert_close(model.exit_weights.grad, tensors["grad_W"], atol=1e-5, rtol=0)
+    classifier = model.albert.encoder.exit_out_layer.classifier.weight
+    torch.testing.assert_close(classifier.grad, tensors["grad_classifier"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("attention", "tolerance"), [("eager", 1e-5), ("sdpa", 5e-5)])
+def test_all_published_runs_exit_at_the_same_layers(name, attention, tolerance):
+    """Every run twice: a batch stepped layer by layer, and a scan of the recorded answers."""
+    model, text, tensors = published_model(name, attention)
+    assert len(text["runs"]) == 102
+    padded = inputs_of(tensors)
+    for k, run in enumerate(text["runs"]):
+        for key, value in run_settings(run).items():
+            setattr(model.config, key, value)
+        with torch.no_grad():
+            out = model(**padded)
+        expected = tensors[f"run{k}.exit_idx"] + 1
+        assert torch.equal(out.exit_layer, expected), (k, run)
+        torch.testing.assert_close(out.logits, tensors[f"run{k}.logits"], atol=tolerance, rtol=0)
+        cost = out.exit_layer.double().mean() / model.config.num_hidden_layers
+        assert cost.item() == pytest.approx(run["compute_ratio"], abs=1e-6)
+        rule = ExitRule.from_config(model.config)
+        assert torch.equal(scan(rule, tensors["all_logits"]), expected), (k, run)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("padded", [True, False])
+def test_published_runs_hold_one_example_at_a_time(name, padded):
+    """As published (padded to 24 tokens), and cut to the example's own length."""
+    model, text, tensors = published_model(name)
+    for k in range(0, len(text["runs"]), 10):
+        for key, value in run_settings(text["runs"][k]).items():
+            setattr(model.config, key, value)
+        for row in range(len(tensors["labels"])):
+            length = 24 if padded else int(tensors["attention_mask"][row].sum())
+            inputs = inputs_of(tensors, slice(row, row + 1))
+            with torch.no_grad():
+                out = model(**{name: tensor[:, :length] for name, tensor in inputs.items()})
+            assert out.exit_layer.item() == tensors[f"run{k}.exit_idx"][row].item() + 1
+            torch.testing.assert_close(
+                out.logits[0],
+                tensors[f"run{k}.logits"][row],
+                atol=1e-5 if padded else 5e-5,
+                rtol=0,
+            )
+
+
+def test_two_class_runs_need_no_class0_setting():
+    """With two classes the default `lead` window is the published rule."""
+    text, _, tensors = load_golden("elbert_cls")
+    for k, run in enumerate(text["runs"]):
+        rule = ExitRule(**run_settings(run))
+        assert torch.equal(scan(rule, tensors["all_logits"]), tensors[f"run{k}.exit_idx"] + 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_settings_of_a_rule_scan_at_once(name):
+    """A scan vectorised over settings gives the published exits of every run of that rule."""
+    _, text, tensors = published_model(name)
+    for rule_name in ("entropy", "logits", "bias_1", "bias_2", "bias_3"):
+        numbers = [k for k, run in enumerate(text["runs"]) if run["thres_name"] == rule_name]
+        columns = {
+            key: torch.tensor([text["runs"][k][key] for k in numbers])[:, None]
+            for key in ("exit_thres", "cnt_thres", "margin", "range_tmp")
+        }
+        exits = scan(ExitRule(rule_name, window_score="class0", **columns), tensors["all_logits"])
+        expected = torch.stack([tensors[f"run{k}.exit_idx"] + 1 for k in numbers])
+        assert torch.equal(exits, expected)

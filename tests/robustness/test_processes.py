@@ -1,0 +1,163 @@
+"""Two processes do what one does: train, evaluate, predict, and go on with each other's runs."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import run_glue
+from tests.conftest import edit_json
+from tests.forks import run_together, start_together
+from tests.scripts.test_run_glue import flags
+from training.checkpoints import checkpoints_of
+
+ROOT = Path(run_glue.__file__).parent
+PONDER = ("--model_type", "ponder_albert", "--lambda_lr", 0.01)
+
+
+@pytest.fixture(scope="session")
+def calm_dir(tmp_path_factory, albert_dir) -> Path:
+    """A pre-trained ALBERT without dropout: chance would differ between one process and two."""
+    folder = tmp_path_factory.mktemp("calm") / "tiny_albert"
+    folder.mkdir()
+    for path in albert_dir.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    edit_json(folder / "config.json", classifier_dropout_prob=0.0)
+    return folder
+
+
+def command(calm_dir, rte, out, count: int, *more) -> list:
+    """A training whose global batch is 10, for `count` processes."""
+    common = flags(calm_dir, rte, out, "RTE", "--do_train", "--resume_from_checkpoint")
+    common += ["--per_gpu_train_batch_size", 10 // count, "--learning_rate", 1e-3]
+    # Where a gradient is zero up to rounding, Adam's step would be the rounding's sign.
+    common += ["--adam_epsilon", 1e-3]
+    return [*common, "--logging_steps", 1, "--num_train_epochs", 3, *more]
+
+
+def losses(log: Path) -> list[float]:
+    """From the JSON lines of a run's console."""
+    return [json.loads(line)["loss"] for line in re.findall(r"^{.*loss.*}$", log.read_text(), re.M)]
+
+
+def assert_close_weights(one: Path, other: Path) -> None:
+    first, second = (load_file(out / "model.safetensors") for out in (one, other))
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("--gradient_accumulation_steps", 2),
+        ("--set", "use_out_pooler=false", "num_exit_layers=2"),
+        PONDER,
+        ("--model_type", "albert_act"),
+    ],
+)
+def test_two_processes_take_the_steps_of_one(more, tmp_path, calm_dir, rte):
+    """24 examples in batches of 10: the last batch of an epoch is not shared evenly."""
+    for count in (1, 2):
+        log, out = tmp_path / f"log{count}", tmp_path / f"out{count}"
+        status = run_together(count, command(calm_dir, rte, out, count, *more), log)
+        assert status == [0] * count, log.with_suffix(".0").read_text()
+    one, two = losses(tmp_path / "log1.0"), losses(tmp_path / "log2.0")
+    assert len(one) == (4 if "2" in map(str, more) else 9)
+    assert two == pytest.approx(one, abs=1e-5)
+    assert losses(tmp_path / "log2.1") == []  # only the main process speaks
+    assert_close_weights(tmp_path / "out1", tmp_path / "out2")
+
+
+@pytest.mark.parametrize(("before", "after", "mode"), [(1, 2, ()), (2, 1, ()), (1, 2, PONDER)])
+def test_a_run_goes_on_with_another_number_of_processes(
+    before, after, mode, tmp_path, calm_dir, rte
+):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert run_together(1, command(calm_dir, rte, whole, 1, *mode)) == [0]
+    first = command(calm_dir, rte, out, before, "--save_steps", 5, *mode)
+    assert run_together(before, first) == [0] * before
+    assert [path.name for path in checkpoints_of(out)] == ["checkpoint-5"]
+    (out / "config.json").unlink()  # as if it had been killed before its end
+    log = tmp_path / "log"
+    assert run_together(after, command(calm_dir, rte, out, after, *mode), log) == [0] * after
+    assert len(losses(log.with_suffix(".0"))) == 4  # steps 6 to 9
+    assert_close_weights(out, whole)
+
+
+def results(out: Path) -> dict:
+    found = json.loads((out / "eval_results.json").read_text())
+    counts = "updates_per_token_class" if "mean_updates" in found else "exits_per_layer"
+    return {key: found[key] for key in ("metrics", "computation_cost", counts)}
+
+
+@pytest.mark.parametrize(
+    ("mode", "batch_size"),
+    [("albert", 1), ("albert", 3), ("ponder_albert", 1), ("ponder_albert", 3), ("albert_act", 3)],
+)
+def test_two_processes_give_the_answers_of_one(mode, batch_size, tmp_path, calm_dir, rte):
+    out = tmp_path / "out"
+    assert run_together(1, command(calm_dir, rte, out, 1, "--model_type", mode)) == [0]
+    edit_json(out / "config.json", exit_thres=0.97)
+    evaluation = flags(calm_dir, rte, out, "RTE", "--do_eval", "--do_predict")
+    evaluation += ["--per_gpu_eval_batch_size", batch_size, "--model_type", mode]
+    names = ("eval_results.txt", "predictions.tsv", "RTE.tsv")
+    seen = []
+    for count in (1, 2):
+        assert run_together(count, evaluation, tmp_path / "log") == [0] * count
+        seen.append([(out / name).read_text() for name in names] + [results(out)])
+        (out / "eval_results.txt").unlink()
+    assert seen[0] == seen[1]
+    assert len(seen[0][1].splitlines()) == 1 + 5
+    assert "Computation cost" in (tmp_path / "log.0").read_text()
+    assert "Computation cost" not in (tmp_path / "log.1").read_text()
+
+
+def test_a_signal_to_one_process_stops_both_with_one_checkpoint(tmp_path, calm_dir, rte):
+    out, log = tmp_path / "out", tmp_path / "log"
+    endless = command(calm_dir, rte, out, 2, "--max_steps", 10**6)
+    both = start_together(2, endless, log)
+    deadline = time.monotonic() + 60
+    while not (log.with_suffix(".0").exists() and losses(log.with_suffix(".0"))):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(both[1].pid, signal.SIGTERM)
+    for process in both:
+        process.join(60)
+    assert [process.exitcode for process in both] == [128 + signal.SIGTERM] * 2
+    assert len(checkpoints_of(out)) == 1
+    assert "SIGTERM" in log.with_suffix(".0").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("count", "launcher"),
+    [
+        (2, ["torch.distributed.run", "--nproc_per_node", "2"]),
+        (1, ["accelerate.commands.launch", "--cpu"]),  # several CPU processes: only through MPI
+    ],
+)
+def test_the_usual_launchers_work(count, launcher, tmp_path, calm_dir, rte):
+    out = tmp_path / "out"
+    arguments = [*command(calm_dir, rte, out, count), "--do_eval"]
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, "run_glue.py", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("Computation cost") == 1
+    assert "Total optimization steps = 9" in done.stdout

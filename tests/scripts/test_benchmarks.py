@@ -1,0 +1,98 @@
+"""What the benchmarks share, and precision.py: int8 maps by hand, tables on a tiny model."""
+
+import operator
+import os
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from benchmarks.precision import EXITS_HEADER, PRECISIONS, in_precisions, int8_linear, main
+from benchmarks.timing import OwnProcess, in_turn, spread_of
+from tests.conftest import edit_json, random_ids, tiny_model
+
+
+@pytest.fixture(autouse=True)
+def _onednn(monkeypatch):
+    """The engine that the script chooses, for these tests alone."""
+    monkeypatch.setattr(torch.backends.quantized, "engine", "onednn")
+
+
+def test_int8_maps_are_exact_where_nothing_needs_rounding():
+    """Multiples of one scale a row of weights, and of one scale for all activations."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randint(-127, 128, (6, 16), generator=generator).float()
+    weight[:, 0] = 127
+    weight *= torch.tensor([1.0, 2, 4, 0.5, 8, 0.25])[:, None]
+    states = torch.randint(0, 256, (5, 16), generator=generator).float()
+    states[0, :2] = torch.tensor([0.0, 255])
+    bias = torch.arange(6.0)
+    outcome = int8_linear(weight, bias)(states)
+    torch.testing.assert_close(outcome, F.linear(states, weight, bias), rtol=1e-5, atol=0)
+
+
+def test_int8_maps_give_all_tokens_of_a_call_one_scale():
+    linear = int8_linear(torch.eye(4), torch.zeros(4))
+    small = torch.tensor([[0.1, 0.2, 0.3, 0.4]])
+    large = torch.full((1, 4), 1000.0)
+    torch.testing.assert_close(linear(small), small, rtol=0, atol=0.01)
+    beside = linear(torch.cat((small, large)))[:1]
+    assert torch.equal(beside, torch.zeros_like(small))  # steps of 1000 / 255
+
+
+def test_every_precision_answers_about_as_float32():
+    model, ids = tiny_model(), random_ids(8, 12)
+    with torch.inference_mode():
+        expected = model(ids, output_all_exits=True).all_logits
+        for name, changed in in_precisions(model).items():
+            logits = changed(ids, output_all_exits=True).all_logits
+            difference = (logits - expected).abs().max().item()
+            assert difference < 0.15, name
+            assert (difference == 0) == (name == "fp32"), name
+
+
+def test_a_run_is_timed_once_a_round_in_turn_with_the_others():
+    calls = []
+    runs = {name: lambda name=name: calls.append(name) for name in ("a", "b")}
+    times = in_turn(runs, 3, torch.device("cpu"))
+    assert calls == ["a", "b"] * 3
+    assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3}
+
+
+def test_a_contender_has_a_process_of_its_own_that_keeps_what_it_made():
+    with OwnProcess(os.getpid) as one, OwnProcess(list) as other:
+        assert one.ask(operator.add, 0) == one.process.pid != os.getpid()
+        other.ask(list.append, 5)
+        assert other.ask(list) == [5]
+    assert (one.process.exitcode, other.process.exitcode) == (0, 0)
+
+
+def test_a_contender_that_dies_is_no_hang(capfd):
+    with OwnProcess(list) as process, pytest.raises(EOFError):
+        process.ask(list.pop)
+    assert "IndexError" in capfd.readouterr().err
+
+
+def test_ratios_are_those_of_the_same_round():
+    assert spread_of([2.0, 3.0, 8.0], [1.0, 1.0, 2.0]) == "3.00 | 2.00–4.00"
+
+
+def test_the_tables_have_a_row_for_each_shape_and_each_precision(script, tmp_path, rte, spiece):
+    tiny_model(finetuning_task="rte", cnt_thres=2).save_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", id2label={0: "entailment", 1: "not_entailment"})
+    (tmp_path / "spiece.model").write_bytes(spiece.read_bytes())
+    shapes = ["--batches", 1, "--lengths", 4, 8, "--rounds", 1]
+    where = ["--model", tmp_path, "--data_dir", rte, "--task_name", "RTE", "--max_seq_length", 32]
+    outcome = script(main, *shapes, *where)
+    assert outcome.status == 0, outcome.err
+    exits, times = outcome.out.split(EXITS_HEADER)[1].strip().split("\n\n")
+    rows = [row.strip("| ").split(" | ") for row in exits.splitlines()]
+    assert [row[1:3] for row in rows] == [["10", name] for name in PRECISIONS]
+    assert rows[0][3:] == ["100.0%", "100.0%", "0.0%"]
+    assert [row.split(" | ")[0] for row in times.splitlines()[2:]] == ["| 1, 4", "| 1, 8"]
+
+
+def test_a_model_needs_its_task(script, tmp_path):
+    outcome = script(main, "--model", tmp_path)
+    assert outcome.status == 2
+    assert "--model needs --task_name" in outcome.err

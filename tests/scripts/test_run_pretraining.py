@@ -1,0 +1,472 @@
+"""run_pretraining.py from its flags to its files: tokenizer, training, evaluation, resuming."""
+
+import json
+import math
+import re
+import runpy
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import run_pretraining
+from modeling import AlbertActForPreTraining, load_pretrained, load_tokenizer
+from run_pretraining import Phase, phases_of, rate_at
+from tests.conftest import TINY, edit_json, sentence, tsv, write_rte
+from tests.forks import run, run_together, survive_kills
+from training.checkpoints import checkpoints_of
+from training.pretraining_data import TokenClass
+
+ROOT = Path(run_pretraining.__file__).parent
+MODELS = {"albert": transformers.AlbertForPreTraining, "albert_act": AlbertActForPreTraining}
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """30 documents of 1 to 4 sentences, a config.json and a longer text for evaluation."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, count in (("train", 30), ("eval", 12)):
+        documents = [[sentence(5 * i + j, 4 + j) for j in range(i % 4 + 1)] for i in range(count)]
+        text = "\n\n".join("\n".join(lines) for lines in documents)
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    # No dropout: chance would differ between one process and two.
+    config = {**TINY, "num_hidden_layers": 3, "tau": 0.001, "classifier_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def flags(corpus, spiece, out, *more, kind: str = "albert_act", do: str = "train") -> list:
+    """Six steps of short examples and two of longer ones, two batches of four each."""
+    values = {
+        "model_type": kind,
+        "config_name": corpus / "config.json",
+        "tokenizer_name": spiece.parent,
+        "train_files": corpus / "train.txt",
+        "eval_file": corpus / "eval.txt",
+        "output_dir": out,
+        "max_seq_length": 16,
+        "long_seq_length": 32,
+        "long_fraction": 0.25,
+        "max_steps": 8,
+        "warmup_steps": 2,
+        "per_gpu_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-3,
+        "optimizer": "adamw",
+        "shuffle_buffer": 8,
+        "logging_steps": 1,
+        "seed": 3,
+    }
+    pairs = [str(x) for name, value in values.items() for x in (f"--{name}", value)]
+    return [*pairs, f"--do_{do}", "--no_cuda", *map(str, more)]
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / "model.safetensors")
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in re.findall(r"^{.*step.*}$", text, re.M)]
+
+
+# The loop.
+
+
+@pytest.mark.parametrize("kind", ["albert", "albert_act"])
+def test_training_reports_and_evaluation_prints_the_table(kind, corpus, spiece, tmp_path, script):
+    out = tmp_path / "out"
+    outcome = script(run_pretraining.main, *flags(corpus, spiece, out, "--do_eval", kind=kind))
+    assert outcome.status == 0, outcome.err
+    logged = lines(outcome.out)
+    assert [line["step"] for line in logged] == list(range(1, 9))
+    assert {"loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "learning_rate"} <= set(logged[0])
+    assert ("updates/MASK/MASK" in logged[0]) == (kind == "albert_act")
+    events = EventAccumulator(str(out / "runs")).Reload()
+    logged_names = {name for line in logged for name in line} - {"step"}
+    assert set(events.Tags()["scalars"]) == logged_names
+    report = json.loads((out / "eval_results.json").read_text())
+    for name in ("mlm_acc", "sop_acc", "loss"):
+        assert f"{name} = {report[name]:.4f}" in outcome.out
+    rows = ["All tokens", "All unmasked tokens", "[MASK/MASK]", "[MASK/random]", "[MASK/original]"]
+    rows += ["[CLS]", "[SEP]"]
+    assert list(report["updates"]) == (rows if kind == "albert_act" else [])
+    for name, value in report["updates"].items():
+        assert 1 <= value <= 3
+        assert f"\n| {name} | {value:.2f} |\n" in outcome.out
+    loaded = MODELS[kind].from_pretrained(out)
+    assert loaded.config.model_type == kind
+
+
+def test_evaluation_is_the_models_own_answer(corpus, spiece, tmp_path, script):
+    """Against AlbertActForPreTraining's forward over the same text, one example at a time."""
+    out = tmp_path / "out"
+    script(run_pretraining.main, *flags(corpus, spiece, out, "--do_eval"))
+    report = json.loads((out / "eval_results.json").read_text())
+    args = Namespace(
+        split_sentences=False, seed=3, short_seq_prob=0.1, masked_lm_prob=0.15,
+        max_predictions_per_seq=20, ngram=3, shuffle_buffer=8,
+    )  # fmt: skip
+    path, tokenizer = corpus / "eval.txt", load_tokenizer(out)
+    data = run_pretraining.data_of(args, [path], tokenizer, 16, batch_size=1)
+    model = AlbertActForPreTraining.from_pretrained(out).eval()
+    losses, correct, updates = [], [], []
+    for batch in data.evaluation_batches((0, 1)):
+        masked = batch["labels"] != -100
+        answer = model(batch["input_ids"], token_type_ids=batch["token_type_ids"])
+        logits = answer.prediction_logits[masked]
+        losses += torch.nn.functional.cross_entropy(
+            logits, batch["labels"][masked], reduction="none"
+        ).tolist()
+        correct += (logits.argmax(-1) == batch["labels"][masked]).tolist()
+        kept = batch["token_classes"] == TokenClass.UNMASKED
+        updates += answer.updates[:, 0, 0][kept].tolist()
+    assert report["mlm_loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-5)
+    assert report["mlm_acc"] == pytest.approx(sum(correct) / len(correct))
+    assert report["updates"]["All unmasked tokens"] == pytest.approx(sum(updates) / len(updates))
+
+
+def test_both_kinds_of_checkpoint_go_into_fine_tuning(corpus, spiece, tmp_path, script):
+    out = tmp_path / "dense"
+    script(run_pretraining.main, *flags(corpus, spiece, out, kind="albert"))
+    model, report = load_pretrained(out)
+    assert not [name for name in report.initialised if "exit" not in name]
+    trained = weights(out)
+    for name, tensor in model.state_dict().items():
+        if name in trained:
+            assert torch.equal(tensor, trained[name])
+
+
+def test_a_tokenizer_comes_out_of_the_text(corpus, tmp_path, script):
+    out = tmp_path / "tokenizer"
+    outcome = script(
+        run_pretraining.main,
+        *("--train_tokenizer", "--train_files", corpus / "train.txt", "--vocab_size", 40),
+        *("--output_dir", out, "--do_lower_case"),
+    )
+    assert outcome.status == 0, outcome.err
+    assert len(load_tokenizer(out)) == 40
+
+
+def test_tokenizer_and_training_in_one_command(corpus, spiece, tmp_path, script):
+    out = tmp_path / "out"
+    command = flags(corpus, spiece, out, "--train_tokenizer", "--vocab_size", 40)
+    where = command.index("--tokenizer_name")
+    outcome = script(run_pretraining.main, *command[:where], *command[where + 2 :])
+    assert outcome.status == 0, outcome.err
+    assert len(load_tokenizer(out)) == 40
+
+
+def test_a_new_tokenizer_takes_the_place_of_an_old_one(corpus, spiece, tmp_path, script):
+    """Neither written beside the tokenizer of a model that is there, nor left unused behind it."""
+    out = tmp_path / "out"
+    command = flags(corpus, spiece, out)
+    assert script(run_pretraining.main, *command).status == 0
+    alone = ["--train_tokenizer", "--train_files", corpus / "train.txt", "--output_dir", out]
+    outcome = script(run_pretraining.main, *alone, "--vocab_size", 41)
+    assert (outcome.status, "is not empty" in outcome.err) == (2, True)
+    where = command.index("--tokenizer_name")
+    again = [*command[:where], *command[where + 2 :], "--train_tokenizer", "--vocab_size", 41]
+    outcome = script(run_pretraining.main, *again, "--overwrite_output_dir")
+    assert outcome.status == 0, outcome.err
+    assert len(load_tokenizer(out)) == 41
+    assert script(run_pretraining.main, *again, "--resume_from_checkpoint").status == 0
+    assert len(load_tokenizer(out)) == 41
+
+
+def test_a_finished_run_without_its_weights_goes_on(corpus, spiece, tmp_path, script):
+    out = tmp_path / "out"
+    command = flags(corpus, spiece, out, "--save_steps", 3, "--resume_from_checkpoint")
+    script(run_pretraining.main, *command)
+    trained = weights(out)
+    (out / "model.safetensors").unlink()
+    outcome = script(run_pretraining.main, *command)
+    assert outcome.status == 0, outcome.err
+    assert weights(out).keys() == trained.keys()
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in weights(out).items())
+
+
+def test_tau_weighs_the_ponder_cost(corpus, spiece, tmp_path, script):
+    losses = []
+    for tau in (0, 2):
+        outcome = script(
+            run_pretraining.main, *flags(corpus, spiece, tmp_path / str(tau), "--tau", tau)
+        )
+        losses.append(lines(outcome.out)[0])
+    free, dear = losses
+    assert free["loss"] == pytest.approx(free["mlm_loss"] + free["sop_loss"], abs=1e-5)
+    assert dear["loss"] - free["loss"] == pytest.approx(2 * free["ponder_cost"], rel=1e-5)
+
+
+def test_a_model_of_another_kind_or_a_damaged_one_is_refused(corpus, spiece, tmp_path, script):
+    out = tmp_path / "out"
+    assert script(run_pretraining.main, *flags(corpus, spiece, out)).status == 0
+    command = flags(corpus, spiece, out, kind="albert", do="eval")
+    outcome = script(run_pretraining.main, *command)
+    assert outcome.status == 2
+    assert "of --model_type albert_act, not albert" in outcome.err
+    path = out / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    outcome = script(run_pretraining.main, *flags(corpus, spiece, out, do="eval"))
+    assert (outcome.status, "model.safetensors is damaged" in outcome.err) == (2, True)
+
+
+# The schedule.
+
+SHORT, LONG = Phase(10, 128, 64, 64, 1.0, 4), Phase(4, 512, 16, 256, 0.5, 2)
+
+
+@pytest.mark.parametrize(
+    ("step", "share"),
+    [(0, 0), (1, 0.25), (4, 1), (7, 0.5), (9, 1 / 6), (10, 0), (11, 0.25), (12, 0.5), (13, 0.25)],
+)
+def test_each_phase_warms_up_and_decays(step, share):
+    assert rate_at([SHORT, LONG], 1.0, step) == pytest.approx(share)
+    squared = share if step < 4 or 10 <= step < 12 else rate_at([SHORT, LONG], 2.0, step)
+    assert rate_at([SHORT, LONG], 2.0, step) == pytest.approx(squared)
+
+
+def test_the_rate_is_the_libraries_polynomial_decay():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = transformers.get_polynomial_decay_schedule_with_warmup(
+        optimizer, num_warmup_steps=4, num_training_steps=10, lr_end=0.0, power=2.0
+    )
+    for step in range(10):
+        assert rate_at([SHORT], 2.0, step) == pytest.approx(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+
+
+def test_the_defaults_are_the_published_schedule(monkeypatch):
+    monkeypatch.setattr(sys, "argv", "x --do_train --train_files t --output_dir o".split())
+    args = run_pretraining.parse_args()
+    short, long = phases_of(args, processes=1)
+    assert short == (112_500, 128, 64, 64, 1.0, 3125)
+    assert long[:4] == (12_500, 512, 16, 256)
+    assert args.learning_rate * long.rate == pytest.approx(2.75e-4)
+    assert long.warmup_steps == 312
+    for processes in (2, 8):  # as many examples a step
+        args.gradient_accumulation_steps = 64 // processes
+        for phase in phases_of(args, processes):
+            assert phase.batch_size * phase.accumulation == 4096
+    assert (args.optimizer, args.max_predictions_per_seq, args.power) == ("lamb", 20, 1.0)
+
+
+def published_lamb(parameter, gradients, rate, decay, trusts):
+    """You et al. (2020), version 3, as ALBERT's and the adaptive ALBERT's code has it: no
+    correction of the moments, decay within the update, trust ratio ‖w‖ / ‖update‖ for some."""
+    mean = square = torch.zeros_like(parameter)
+    for gradient in gradients:
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        update = mean / (square.sqrt() + 1e-6) + decay * parameter
+        ratio = parameter.norm() / update.norm() if trusts and parameter.norm() else 1.0
+        parameter = parameter - rate * ratio * update
+    return parameter
+
+
+def test_lamb_is_the_published_one():
+    """Of a matrix of large norm, a layer norm, and a bias that has to change its sign."""
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict(
+        {"dense": torch.nn.Linear(40, 30), "LayerNorm": torch.nn.LayerNorm(8)}
+    )
+    model.config = None
+    torch.nn.init.normal_(model["dense"].weight)  # norm 35
+    torch.nn.init.constant_(model["dense"].bias, -0.01)
+    args = Namespace(optimizer="lamb", learning_rate=2e-3, weight_decay=0.01, adam_epsilon=1e-6)
+    optimizer = run_pretraining.optimizer_of(args, model)
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    gradients = {name: torch.randn(30, *p.shape) * 0.01 - 0.02 for name, p in start.items()}
+    for step in range(30):
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradients[name][step].clone()
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        matrix = name == "dense.weight"
+        decay = 0.01 if matrix else 0.0
+        expected = published_lamb(start[name], gradients[name], 2e-3, decay, trusts=matrix)
+        torch.testing.assert_close(parameter.detach(), expected, atol=1e-5, rtol=1e-5)
+    assert (model["dense"].bias > 0).all()
+
+
+def test_lamb_trains(corpus, spiece, tmp_path, script):
+    pytest.importorskip("pytorch_optimizer")
+    out = tmp_path / "out"
+    command = flags(corpus, spiece, out, "--optimizer", "lamb", "--save_steps", 3)
+    outcome = script(run_pretraining.main, *command)
+    assert outcome.status == 0, outcome.err
+    losses = [line["mlm_loss"] for line in lines(outcome.out)]
+    assert all(map(math.isfinite, losses))
+    assert_resumes_to_the_same(out, command, script)
+
+
+def test_bf16_trains(corpus, spiece, tmp_path, script):
+    out = tmp_path / "out"
+    outcome = script(run_pretraining.main, *flags(corpus, spiece, out, "--bf16"))
+    assert outcome.status == 0, outcome.err
+    assert {tensor.dtype for tensor in weights(out).values()} == {torch.float32}
+
+
+# Resuming, and several processes.
+
+
+def assert_resumes_to_the_same(out: Path, command: list, script) -> None:
+    """From every checkpoint that a finished run left."""
+    whole = weights(out)
+    assert len(checkpoints_of(out)) > 1
+    for checkpoint in checkpoints_of(out):
+        resumed = script(run_pretraining.main, *command, "--resume_from_checkpoint", checkpoint)
+        assert resumed.status == 0, resumed.err
+        steps = [line["step"] for line in lines(resumed.out)]
+        assert steps == list(range(int(checkpoint.name.split("-")[1]) + 1, 9))
+        assert all(torch.equal(whole[name], tensor) for name, tensor in weights(out).items())
+
+
+@pytest.mark.parametrize("kind", ["albert", "albert_act"])
+def test_a_stopped_run_goes_on_to_the_same_bits(kind, corpus, spiece, tmp_path, script):
+    """Amid an epoch, at the last step of the first phase (6), and in the second phase; with
+    dropout."""
+    out, config = tmp_path / "out", tmp_path / "config.json"
+    config.write_bytes((corpus / "config.json").read_bytes())
+    edit_json(config, hidden_dropout_prob=0.1, classifier_dropout_prob=0.1)
+    command = flags(corpus, spiece, out, "--save_steps", 1, "--config_name", config, kind=kind)
+    assert script(run_pretraining.main, *command).status == 0
+    assert_resumes_to_the_same(out, command, script)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_twenty_and_more_moments_ends_with_the_same_bits(corpus, spiece, tmp_path):
+    def command(out: Path) -> list:
+        return flags(corpus, spiece, out, "--save_steps", 2, "--resume_from_checkpoint")
+
+    reference = tmp_path / "reference"
+    assert run(flags(corpus, spiece, reference, "--save_steps", 0), main=run_pretraining.main) == 0
+    survive_kills(command, reference, tmp_path, seed=6, main=run_pretraining.main)
+
+
+def test_other_text_is_refused_when_resuming(corpus, spiece, tmp_path, script):
+    out = tmp_path / "out"
+    command = flags(corpus, spiece, out, "--save_steps", 3)
+    script(run_pretraining.main, *command)
+    last = checkpoints_of(out)[-1]
+    other = [*command, "--train_files", corpus / "eval.txt", "--resume_from_checkpoint", last]
+    outcome = script(run_pretraining.main, *other)
+    assert outcome.status == 2
+    assert "training examples or their tokens are others" in outcome.err
+
+
+def test_two_processes_take_the_steps_of_one(corpus, spiece, tmp_path):
+    logs = []
+    for count in (1, 2):
+        log, out = tmp_path / f"log{count}", tmp_path / f"out{count}"
+        command = flags(corpus, spiece, out, "--do_eval", "--adam_epsilon", 1e-3)
+        command += ["--per_gpu_train_batch_size", 4 // count, "--per_gpu_eval_batch_size", 3]
+        status = run_together(count, command, log, main=run_pretraining.main)
+        assert status == [0] * count, log.with_suffix(".0").read_text()
+        logs.append(lines(log.with_suffix(".0").read_text()))
+    for one, two in zip(*logs, strict=True):
+        assert two == pytest.approx(one, abs=1e-5)
+    reports = [json.loads((tmp_path / f"out{i}/eval_results.json").read_text()) for i in (1, 2)]
+    assert reports[0]["examples"] == reports[1]["examples"]
+    assert reports[0]["updates"] == pytest.approx(reports[1]["updates"], abs=1e-5)
+    assert lines((tmp_path / "log2.1").read_text()) == []  # only the main process speaks
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--tau", "-0.1"], ["--tau", "from 0 up"]),
+        (["--train_files", "/nowhere/text.txt"], ["/nowhere/text.txt", "No such file"]),
+        (["--config_name", "/nowhere"], ["/nowhere"]),
+        (["--max_seq_length", "64"], ["--max_seq_length 64", "max_position_embeddings = 40"]),
+        (["--long_seq_length", "64"], ["--long_seq_length 64", "max_position_embeddings = 40"]),
+        (["--per_gpu_train_batch_size", "1"], ["not one example at length 32", "at least 2"]),
+        (["--per_gpu_train_batch_size", "500"], ["fewer examples than the 500"]),
+        (["--model_type", "albert", "--tau", "0.1"], ["--tau", "albert_act"]),
+        (["--long_fraction", "1.5"], ["--long_fraction", "from 0 to 1"]),
+        (["--do_eval", "--eval_file", "/nowhere"], ["/nowhere"]),
+        (["--train_tokenizer"], ["--train_tokenizer", "--tokenizer_name", "one of the two"]),
+    ],
+)
+def test_flags_that_cannot_be(more, words, corpus, spiece, tmp_path, script):
+    outcome = script(run_pretraining.main, *flags(corpus, spiece, tmp_path / "out", *more))
+    assert outcome.status == 2
+    assert not lines(outcome.out)  # nothing was trained
+    for word in words:
+        assert word in outcome.err
+
+
+@pytest.mark.parametrize("bad", [b"", b"\n \n", b"a dog runs\n\xff\xfe\n"])
+def test_a_text_that_cannot_be_read_leaves_nothing_behind(bad, corpus, spiece, tmp_path, script):
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_bytes(bad)
+    outcome = script(run_pretraining.main, *flags(corpus, spiece, out, "--train_files", text))
+    assert (outcome.status, str(text) in outcome.err) == (2, True)
+    assert not list(out.iterdir())
+
+
+def test_a_warm_up_beyond_the_end_is_said(caplog):
+    args = Namespace(
+        max_steps=100, max_seq_length=128, long_seq_length=512, long_fraction=0.1, warmup_steps=95,
+        per_gpu_train_batch_size=8, gradient_accumulation_steps=1,
+    )  # fmt: skip
+    phases_of(args, 1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "--warmup_steps 95: the learning rate never reaches its peak in 90 steps"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("vocab_size", 20, ["pieces", "vocab_size is 20"]),
+        ("act_epsilon", 0, ["act_epsilon", "from 0 to 1, both excluded"]),
+        ("act_epsilon", 1.5, ["act_epsilon", "from 0 to 1, both excluded"]),
+        ("tau", -1, ["tau", "at least 0"]),
+        ("hidden_size", 33, ["hidden_size", "num_attention_heads"]),
+    ],
+)
+def test_configurations_that_cannot_be(key, value, words, corpus, spiece, tmp_path, script):
+    config = tmp_path / "config.json"
+    config.write_bytes((corpus / "config.json").read_bytes())
+    edit_json(config, **{key: value})
+    outcome = script(
+        run_pretraining.main, *flags(corpus, spiece, tmp_path / "out", "--config_name", config)
+    )
+    assert outcome.status == 2
+    for word in words:
+        assert word in outcome.err
+
+
+def test_nothing_to_do_and_nothing_to_read(tmp_path, script):
+    outcome = script(run_pretraining.main, "--output_dir", tmp_path)
+    assert (outcome.status, "nothing to do" in outcome.err) == (2, True)
+    outcome = script(run_pretraining.main, "--output_dir", tmp_path, "--do_train")
+    assert (outcome.status, "--train_files is missing" in outcome.err) == (2, True)
+    outcome = script(run_pretraining.main, "--output_dir", tmp_path, "--do_eval")
+    assert (outcome.status, "--eval_file is missing" in outcome.err) == (2, True)
+
+
+# The example's text.
+
+
+def test_glue_sentences_become_documents(tmp_path, script):
+    write_rte(tmp_path / "RTE")
+    rows = [("x", i % 2, "", f"sentence  {i}") for i in range(3)]
+    tsv(tmp_path / "CoLA/train.tsv", "\t".join(map(str, rows[0])), rows)
+    output = tmp_path / "text.txt"
+    main = runpy.run_path(str(ROOT / "examples/glue_text.py"))["main"]
+    outcome = script(main, "--data_dir", tmp_path, "--output", output)
+    assert outcome.status == 0, outcome.err
+    documents = output.read_text().split("\n\n")
+    assert documents[:3] == ["sentence 0", "sentence 1", "sentence 2"]
+    assert documents[3] == f"{sentence(0)}\n{sentence(1, 1)}"
+    assert len(documents) == 3 + 24

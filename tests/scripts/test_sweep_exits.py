@@ -1,0 +1,475 @@
+"""sweep_exits.py from its flags to its files: against real runs, and with bad input."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import change_config
+import run_glue
+import sweep_exits
+from evaluation.running import load_trained, run_early_exit, summarise
+from glue.features import encode
+from glue.tasks import TASKS, read_examples
+from tests.conftest import contents, edit_json, sentence, tiny_model, tsv
+
+LABELS = {"rte": TASKS["rte"].labels, "mnli": TASKS["mnli"].labels, "sts-b": ()}
+FEW = ("--grid", "exit_thres=0:1:0.2", "margin=0,0.1", "range_tmp=0.1,0.3")
+EXAMPLES = 70
+
+
+def write_model(folder: Path, task: str, spiece: Path) -> Path:
+    """A random model that says it was trained on `task`, with its tokenizer."""
+    labels = LABELS[task] or ("score",)
+    model = tiny_model(
+        seed=3,
+        num_labels=len(labels),
+        id2label=dict(enumerate(labels)),
+        label2id={label: i for i, label in enumerate(labels)},
+        finetuning_task=task,
+        cnt_thres=3,
+    )
+    with torch.no_grad():  # sharper answers than random weights give, so that exits differ
+        model.albert.encoder.exit_out_layer.classifier.weight.mul_(4)
+    model.save_pretrained(folder)
+    shutil.copy(spiece, folder / "spiece.model")
+    return folder
+
+
+def write_data(folder: Path, task: str) -> Path:
+    """A dev set (MNLI: two) of 70 pairs; labels follow the running number."""
+    column = {"rte": "label", "mnli": "gold_label", "sts-b": "score"}[task]
+    for name, count in (("dev", EXAMPLES), ("dev_matched", EXAMPLES), ("dev_mismatched", 40)):
+        if name.startswith("dev_") == (task == "mnli"):
+            labels = LABELS[task] or [i / 2 for i in range(11)]
+            rows = [
+                (i, sentence(i), sentence(i + 3, i % 5 + 2), labels[i % len(labels)])
+                for i in range(count)
+            ]
+            tsv(folder / f"{name}.tsv", f"index\tsentence1\tsentence2\t{column}", rows)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def originals(tmp_path_factory, spiece) -> Path:
+    folder = tmp_path_factory.mktemp("lab")
+    for task in LABELS:
+        write_model(folder / "models" / task, task, spiece)
+        write_data(folder / "data" / task, task)
+    return folder
+
+
+@pytest.fixture
+def place(originals, tmp_path) -> Path:
+    """A fresh copy of models and data: place/models/TASK and place/data/TASK."""
+    return Path(shutil.copytree(originals, tmp_path / "lab"))
+
+
+def flags(place: Path, task: str, *more) -> list:
+    model, data = place / "models" / task, place / "data" / task
+    where = ["--model_dir", model, "--data_dir", data, "--task_name", task]
+    return [*where, "--max_seq_length", 32, "--do_lower_case", "--no_cuda", *more]
+
+
+def glue_flags(place: Path, task: str, *more) -> list:
+    model, data = place / "models" / task, place / "data" / task
+    values = {
+        "model_type": "albert",
+        "task_name": task,
+        "data_dir": data,
+        "model_name_or_path": model,
+        "output_dir": model,
+        "max_seq_length": 32,
+        "per_gpu_eval_batch_size": 1,
+    }
+    pairs = [(f"--{name}", value) for name, value in values.items()]
+    return [x for pair in pairs for x in pair] + [
+        "--do_eval",
+        "--do_lower_case",
+        "--no_cuda",
+        *more,
+    ]
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("task", ["rte", "mnli", "sts-b"])
+def test_rows_of_the_sweep_are_what_real_runs_give(place, script, task):
+    """Rows from all over the sweep, each run again with early exit, one example at a time."""
+    outcome = script(sweep_exits.main, *flags(place, task, "--tables_only", *FEW))
+    assert outcome.status == 0, outcome.err
+    directory, glue_task = place / "models" / task, TASKS[task]
+    rows = rows_of(directory / "sweep/sweep.csv")
+    assert len({row["compute_ratio"] for row in rows}) > 5  # a sweep in which something happens
+    model, tokenizer = load_trained(directory, glue_task, torch.device("cpu"))
+    examples = read_examples(glue_task, place / "data" / task, "dev")
+    features = encode(examples, tokenizer, 32)
+    for number in np.linspace(0, len(rows) - 1, 15).astype(int):
+        row = rows[number]
+        model.config.thres_name = row["rule"]
+        for key in ("exit_thres", "cnt_thres", "margin", "range_tmp"):
+            if row.get(key):
+                setattr(model.config, key, json.loads(row[key]))
+        record = run_early_exit(model, features, 1, tokenizer.pad_token_id)
+        report = summarise(model, glue_task, features, record)
+        assert report["exits_per_layer"] == [int(row[f"exits_{n}"]) for n in range(1, 5)]
+        assert report["computation_cost"] == pytest.approx(float(row["compute_ratio"]))
+        assert report["exit_sample_ratio"] == pytest.approx(float(row["exit_sample_ratio"]))
+        for name, value in report["metrics"].items():
+            assert value == pytest.approx(float(row[name]), abs=1e-6), (name, row)
+
+
+def test_the_frontier_is_part_of_the_sweep(place, script):
+    script(sweep_exits.main, *flags(place, "rte", "--tables_only", *FEW))
+    folder = place / "models/rte/sweep"
+    rows, best = rows_of(folder / "sweep.csv"), rows_of(folder / "frontier.csv")
+    for row in best:
+        count = row.pop("settings")
+        assert row in rows
+        same = [
+            r for r in rows if (r["acc"], r["compute_ratio"]) == (row["acc"], row["compute_ratio"])
+        ]
+        assert len(same) == int(count)
+    costs = [float(row["compute_ratio"]) for row in best]
+    accuracies = [float(row["acc"]) for row in best]
+    assert costs == sorted(costs)
+    assert accuracies == sorted(accuracies)
+
+
+@pytest.mark.parametrize("key", [pytest.param("exit_thres", marks=pytest.mark.slow), "cnt_thres"])
+def test_vary_gives_the_rows_of_the_published_loop(place, script, key):
+    """TEST_MODE=all: change_config.py and run_glue.py in turn, against one recorded pass."""
+    model = place / "models/rte"
+    outcome = script(sweep_exits.main, *flags(place, "rte", "--vary", key))
+    assert outcome.status == 0, outcome.err
+    at_once = (model / "eval_results.txt").read_text()
+    values = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1] if key == "exit_thres" else [2, 3, 4]
+    for number, value in enumerate(values):
+        edit = ("--key", key, "--value", value, "--task", "rte", "--model", "tiny")
+        script(change_config.main, *edit, "--out_dir", place / "models")
+        mode = "all" if number else "one"
+        script(run_glue.main, *glue_flags(place, "rte", "--out_mode", mode))
+    assert at_once == (model / "eval_results.txt").read_text()
+    assert len(at_once.splitlines()) == len(values) + 1
+    assert f"{key} {values[0]:g}: Computation cost: 0." in outcome.out
+
+
+def test_verify_reruns_settings_for_real(place, script):
+    args = flags(place, "rte", "--tables_only", "--verify", 4, *FEW)
+    outcome = script(sweep_exits.main, *args)
+    assert outcome.status == 0, outcome.err
+    assert "verified 4 settings at batch size 1: every exit layer is equal" in outcome.out
+
+
+def test_verify_finds_a_recording_that_is_not_the_models(place, script):
+    path = place / "models/rte/sweep/all_logits.safetensors"
+    script(sweep_exits.main, *flags(place, "rte", "--tables_only", *FEW))
+    with safe_open(path, framework="pt") as file:
+        stamp = file.metadata()
+    tensors = load_file(path)
+    tensors["all_logits"] = -3 * tensors["all_logits"].flip(0)
+    save_file(tensors, path, metadata=stamp)
+    args = flags(place, "rte", "--tables_only", "--verify", 20, *FEW)
+    outcome = script(sweep_exits.main, *args)
+    assert outcome.status == 2
+    assert "exit elsewhere in a real run; example" in outcome.err
+
+
+# The recording.
+
+
+def test_a_recording_is_reused_while_it_is_of_the_same_model_and_data(place, script):
+    args = flags(place, "rte", "--tables_only", *FEW)
+    first = script(sweep_exits.main, *args).out
+    path = place / "models/rte/sweep/all_logits.safetensors"
+    assert f"{path} does not exist yet: recording 70 examples" in first
+    recorded = path.read_bytes()
+    edit_json(place / "models/rte/config.json", exit_thres=0.7, thres_name="patience")
+    again = script(sweep_exits.main, *args).out
+    assert f"{path} reused" in again
+    assert path.read_bytes() == recorded
+
+
+def damage_weights(place: Path) -> None:
+    path = place / "models/rte/model.safetensors"
+    tensors = load_file(path)
+    tensors["albert.pooler.bias"] += 0.01
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def change_text(place: Path) -> None:
+    path = place / "data/rte/dev.tsv"
+    path.write_text(path.read_text().replace("dog", "cat", 1))
+
+
+def change_label(place: Path) -> None:
+    path = place / "data/rte/dev.tsv"
+    path.write_text(path.read_text().replace("\tentailment", "\tnot_entailment", 1))
+
+
+def change_architecture(place: Path) -> None:
+    edit_json(place / "models/rte/config.json", pooler_input="mean")
+
+
+def cut_recording(place: Path) -> None:
+    path = place / "models/rte/sweep/all_logits.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (damage_weights, "is of other weights or data"),
+        (change_text, "is of other weights or data"),
+        (change_label, "is of other weights or data"),
+        (change_architecture, "is of other weights or data"),
+        (cut_recording, "is damaged"),
+    ],
+)
+def test_a_stale_recording_is_made_anew_with_one_line(place, script, change, reason):
+    args = flags(place, "rte", "--tables_only", *FEW)
+    script(sweep_exits.main, *args)
+    change(place)
+    outcome = script(sweep_exits.main, *args)
+    assert outcome.status == 0, outcome.err
+    assert f"all_logits.safetensors {reason}: recording 70 examples" in outcome.out
+    assert "reused" in script(sweep_exits.main, *args).out
+
+
+# Picking.
+
+
+def test_the_next_evaluation_uses_what_was_picked(place, script):
+    model = place / "models/rte"
+    outcome = script(
+        sweep_exits.main, *flags(place, "rte", "--tables_only", "--pick", "max_cost=0.6", *FEW)
+    )
+    assert outcome.status == 0, outcome.err
+    picked = json.loads((model / "exit_config.json").read_text())
+    assert f"Picked: {picked['thres_name']}" in outcome.out
+    assert "exit_config_path '' -> 'exit_config.json'" in outcome.out
+    keys = {key: str(picked.get(key, "")) for key in ("exit_thres", "cnt_thres", "margin")}
+    rows = rows_of(model / "sweep/sweep.csv")
+    row = next(r for r in rows if r["rule"] == picked["thres_name"] and keys.items() <= r.items())
+    script(run_glue.main, *glue_flags(place, "rte"))
+    report = json.loads((model / "eval_results.json").read_text())
+    assert report["computation_cost"] == pytest.approx(float(row["compute_ratio"]))
+    assert report["rule"]["thres_name"] == picked["thres_name"]
+
+
+def test_picking_keeps_what_else_exit_config_says(place, script):
+    model = place / "models/rte"
+    edit_json(model / "config.json", exit_config_path="elsewhere.json")
+    old = {"my_out_dir": "mine", "thres_name": "bias_3", "range_tmp": 0.1}
+    (model / "exit_config.json").write_text(json.dumps(old))
+    args = ("--tables_only", "--rules", "entropy", "--pick", "max_drop=1", *FEW)
+    outcome = script(sweep_exits.main, *flags(place, "rte", *args))
+    written = json.loads((model / "exit_config.json").read_text())
+    assert written == {
+        "my_out_dir": "mine",
+        "thres_name": "entropy",
+        "exit_thres": 1.0,  # the cheapest: everybody leaves at layer 1
+        "window_score": "lead",
+    }
+    assert "'elsewhere.json' -> 'exit_config.json'" in outcome.out
+    assert "| acc, drop from full depth |" in outcome.out
+
+
+def test_a_guarantee_names_its_path_and_its_examples(place, script):
+    goal = ("--pick", "risk=0.6", "delta=0.3", "--calibration_fraction", "0.6")
+    outcome = script(sweep_exits.main, *flags(place, "rte", "--tables_only", *goal, *FEW))
+    assert outcome.status == 0, outcome.err
+    assert "settings along 1 fixed path (bias_1) have a risk ≤ 0.6" in outcome.out
+    assert "by 42 calibration examples" in outcome.out
+    goal = (*goal, "--rules", "entropy", "patience")
+    outcome = script(sweep_exits.main, *flags(place, "rte", "--tables_only", *goal, *FEW))
+    assert "along 2 fixed paths (entropy, patience)" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("goal", "message"),
+    [
+        (("risk=0.02", "delta=0.05"), "even a setting without a single loss needs 149 examples"),
+        (("max_cost=0.1",), "best setting at a cost of at most 0.1"),
+    ],
+)
+def test_nothing_is_written_when_no_setting_qualifies(place, script, goal, message):
+    model = place / "models/rte"
+    before = (model / "config.json").read_bytes()
+    outcome = script(sweep_exits.main, *flags(place, "rte", "--tables_only", "--pick", *goal, *FEW))
+    assert outcome.status == 2
+    assert "no setting qualifies" in outcome.err
+    assert message in outcome.err
+    assert not (model / "exit_config.json").exists()
+    assert (model / "config.json").read_bytes() == before
+    assert (model / "sweep/sweep.csv").exists()  # the sweep itself is of use
+
+
+def test_fewer_than_30_calibration_examples_give_no_guarantee(place, script):
+    goal = ("--pick", "risk=0.1", "delta=0.1", "--calibration_fraction", "0.4")
+    outcome = script(sweep_exits.main, *flags(place, "rte", "--tables_only", *goal, *FEW))
+    assert outcome.status == 2
+    assert "a guarantee from 28 calibration examples is refused" in outcome.err
+    assert not (place / "models/rte/exit_config.json").exists()
+    assert not (place / "models/rte/sweep/sweep.csv").exists()
+
+
+# Comparing and seeing.
+
+
+def test_several_models_are_compared_in_one_table(place, script):
+    second = shutil.copytree(place / "models/rte", place / "models/rte-2")
+    tensors = load_file(second / "model.safetensors")
+    tensors["albert.pooler.weight"] *= 1.5
+    save_file(tensors, second / "model.safetensors", metadata={"format": "pt"})
+    models = [place / "models/rte", second]
+    args = flags(place, "rte", "--compare", "--tables_only", "--output_dir", place / "both", *FEW)
+    args[args.index("--model_dir") + 1 : args.index("--data_dir")] = models
+    outcome = script(sweep_exits.main, *args)
+    assert outcome.status == 0, outcome.err
+    text = (place / "both/compare.md").read_text()
+    assert text in outcome.out
+    assert "mean of 2 models" in text
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    rules = [line.split("|")[1].strip() for line in table]
+    assert rules[2:] == [
+        *("entropy logits max_prob bias_1 bias_2 bias_3 patience".split()),
+        "fixed truncation",
+        "full depth",
+    ]
+    folders = sorted(path.name for path in (place / "both").iterdir() if path.is_dir())
+    assert folders == ["1-rte", "2-rte-2"]
+    rows = rows_of(place / "both/compare.csv")
+    assert all(row["settings"].count(";") == 1 for row in rows)
+    assert all(float(row["low"]) <= float(row["metric"]) <= float(row["high"]) for row in rows)
+
+
+@pytest.mark.parametrize("task", ["rte", "mnli", "sts-b"])
+def test_all_of_it_works_for_every_kind_of_task(place, script, task):
+    goal = ("--pick", "risk=0.7", "delta=0.5", "--compare", "--verify", 1)
+    outcome = script(sweep_exits.main, *flags(place, task, *goal, *FEW))
+    assert outcome.status == 0, outcome.err
+    model = place / "models" / task
+    folders = [model / "sweep"]
+    if task == "mnli":
+        folders.append(model.with_name("mnli-MM") / "sweep")
+    for folder in folders:
+        names = {path.name for path in folder.iterdir()}
+        assert names >= {
+            *("all_logits.safetensors sweep.csv frontier.csv compare.md compare.csv".split()),
+            *("frontier.png exits.png decisions.png heatmap.png explorer.html runs".split()),
+        }
+        for picture in folder.glob("*.png"):
+            assert picture.read_bytes().startswith(b"\x89PNG")
+        events = b"".join(path.read_bytes() for path in (folder / "runs").iterdir())
+        assert all(
+            name.encode() in events for name in ("frontier", "exits", "decisions", "heatmap")
+        )
+    assert (model / "exit_config.json").exists()
+    assert not model.with_name("mnli-MM").joinpath("exit_config.json").exists()
+
+
+def test_the_users_own_task_is_swept_too(place, script):
+    rows = [(sentence(i), sentence(i + 3, 3), LABELS["rte"][i % 2]) for i in range(40)]
+    own = tsv(place / "own.tsv", "sentence1\tsentence2\tlabel", rows)
+    edit_json(place / "models/rte/config.json", finetuning_task="custom")
+    args = flags(place, "rte", "--tables_only", "--validation_file", own, *FEW)
+    start = args.index("--task_name")
+    outcome = script(sweep_exits.main, *args[:start], *args[start + 2 :])
+    assert outcome.status == 0, outcome.err
+    assert rows_of(place / "models/rte/sweep/sweep.csv")[0]["acc"]
+
+
+# Bad input.
+
+
+def no_model(place: Path) -> None:
+    shutil.rmtree(place / "models/rte")
+    (place / "models/rte").mkdir()
+
+
+def bare_albert(place: Path) -> None:
+    path = place / "models/rte/model.safetensors"
+    tensors = {name: t for name, t in load_file(path).items() if "exit" not in name}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def other_task(place: Path) -> None:
+    shutil.rmtree(place / "models/rte")
+    shutil.copytree(place / "models/mnli", place / "models/rte")
+
+
+def no_data(place: Path) -> None:
+    (place / "data/rte/dev.tsv").unlink()
+
+
+def broken_exit_config(place: Path) -> None:
+    edit_json(place / "models/rte/config.json", exit_config_path="exit_config.json")
+    (place / "models/rte/exit_config.json").write_text('{"exit_thres": ')
+
+
+def nothing(place: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "message"),
+    [
+        (no_model, (), "no trained model in"),
+        (bare_albert, (), "is not a trained model of this project: no weights for"),
+        (other_task, (), "was trained on mnli (3 labels), not on rte (2 labels)"),
+        (no_data, (), "no dev.tsv in"),
+        (broken_exit_config, (), "not valid JSON"),
+        (nothing, ("--grid", "exit_tres=0:1:0.1"), "did you mean exit_thres"),
+        (nothing, ("--grid", "exit_thres=0.5:0.1"), "an empty range"),
+        (nothing, ("--grid", "exit_thres"), "expected KEY=VALUES"),
+        (nothing, ("--grid", "cnt_thres=1:9"), "allowed is 1 to num_hidden_layers = 4"),
+        (nothing, ("--rules", "entropie"), "rule entropie: did you mean entropy"),
+        (nothing, ("--pick", "max_coast=1"), "did you mean max_cost"),
+        (nothing, ("--pick", "risk=0.02"), "or risk=… with delta=…"),
+        (nothing, ("--pick", "max_cost=0.5", "max_drop=0.1"), "give max_cost=…, or max_drop=…"),
+        (nothing, ("--pick", "risk=2", "delta=0.1"), "allowed is a number between 0 and 1"),
+        (nothing, ("--pick", "max_cost=cheap"), "'cheap' is not a number"),
+        (nothing, ("--pick", "max_cost=nan"), "allowed is a number 0 or more"),
+        (nothing, ("--compare", "--calibration_fraction", "1"), "calibration_fraction = 1 of 70"),
+        (nothing, ("--verify", "-1"), "--verify -1: allowed is 0 or more"),
+        (nothing, ("--batch_size", "0"), "--batch_size 0: allowed is 1 or more"),
+        (nothing, ("--vary", "range_tmp"), "grid range_tmp="),
+        (nothing, ("--vary", "exit_thres=0.5,2"), "allowed is a number from 0 to 1"),
+        (nothing, ("--vary", "speed"), "grid speed="),
+        (nothing, ("--max_seq_length", "2000"), "--max_seq_length 2000: allowed is 3 to"),
+        (nothing, ("--task_name", "rtf"), "unknown task 'rtf'"),
+    ],
+)
+def test_bad_input_is_named_and_nothing_is_written(place, script, change, more, message):
+    change(place)
+    before = contents(place)
+    outcome = script(sweep_exits.main, *flags(place, "rte", *more))
+    assert outcome.status == 2, outcome.out
+    assert message in outcome.err
+    assert contents(place) == before
+
+
+def test_picking_takes_one_model(place, script):
+    models = [place / "models/rte", place / "models/rte"]
+    args = flags(place, "rte", "--pick", "max_cost=0.5")
+    args[args.index("--model_dir") + 1 : args.index("--data_dir")] = models
+    outcome = script(sweep_exits.main, *args)
+    assert (outcome.status, outcome.err) == (2, "error: --pick and --vary take one --model_dir\n")
+
+
+def test_an_output_directory_that_cannot_be_written_is_named(place, script):
+    (place / "full").write_text("a file")
+    args = flags(place, "rte", "--output_dir", place / "full/sweep", "--tables_only", *FEW)
+    outcome = script(sweep_exits.main, *args)
+    assert outcome.status == 2
+    assert "cannot write" in outcome.err

@@ -1,0 +1,396 @@
+"""Text to MLM and SOP batches: counts worked out by hand, proportions, and exact repetition."""
+
+import random
+import tracemalloc
+from array import array
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import torch
+from scipy.stats import chisquare
+
+from modeling import UserError, load_tokenizer
+from tests.conftest import sentence, train_spiece
+from training.pretraining_data import (
+    HEADING,
+    Draft,
+    PretrainingData,
+    Recipe,
+    TokenClass,
+    Vocabulary,
+    choose_positions,
+    collate,
+    drafts_of,
+    mask,
+    ngram_length,
+    read_sentences,
+    split_sentences,
+    train_tokenizer,
+    truncate_pair,
+)
+
+CLS, SEP, MASK, UNK = 2, 3, 4, 1
+
+
+@pytest.fixture(scope="session")
+def tokenizer(spiece):
+    return load_tokenizer(spiece.parent)
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tokenizer) -> Vocabulary:
+    return Vocabulary(tokenizer)
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory) -> Path:
+    """60 documents of 1 to 5 sentences."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    documents = [[sentence(7 * i + j, 4 + j) for j in range(i % 5 + 1)] for i in range(60)]
+    path.write_text("\n\n".join("\n".join(lines) for lines in documents), encoding="utf-8")
+    return path
+
+
+def data_of(paths, tokenizer, batch_size: int = 4, **recipe) -> PretrainingData:
+    paths = paths if isinstance(paths, list) else [paths]
+    values = {"max_seq_length": 24, "seed": 1, "shuffle_buffer": 16, **recipe}
+    return PretrainingData(paths, False, tokenizer, Recipe(**values), batch_size)
+
+
+# Text.
+
+
+def test_documents_end_at_blank_lines_headings_and_files(tmp_path):
+    one, two = tmp_path / "one.txt", tmp_path / "two.txt"
+    one.write_text(
+        "\n \nA first.\nIts second.\n\n\n = A title = \nAnother.\n = = Below = = \nMore."
+    )
+    two.write_text("In a second file.\n")
+    assert list(read_sentences([one, two], split=False)) == [
+        (0, "A first."),
+        (0, "Its second."),
+        (1, "Another."),
+        (2, "More."),
+        (3, "In a second file."),
+    ]
+
+
+@pytest.mark.parametrize("line", ["= x", "a = b", "= =", "x = y ="])
+def test_what_is_no_heading(line):
+    assert not HEADING.fullmatch(line)
+
+
+def test_paragraphs_are_split_where_a_sentence_ends():
+    paragraph = (
+        'It is a crab . H. gammarus , by J. Smith , is 3 @.@ 5 cm . " Is it ? " 4 are ! (Two are.) '
+        "The U.S. has e.g. none."
+    )
+    assert split_sentences(paragraph) == [
+        "It is a crab .",
+        "H. gammarus , by J. Smith , is 3 @.@ 5 cm .",
+        '" Is it ?',
+        '" 4 are !',
+        "(Two are.) The U.S. has e.g. none.",
+    ]
+
+
+@pytest.mark.parametrize("content", ["", "\n \n\n", " = Only = \n\n = headings = \n"])
+def test_an_empty_corpus_is_an_error(content, tmp_path):
+    (tmp_path / "text.txt").write_text(content)
+    with pytest.raises(UserError, match=r"text\.txt: no text; give"):
+        list(read_sentences([tmp_path / "text.txt"], split=True))
+
+
+def test_a_text_that_fills_no_batch_is_an_error(text, tokenizer):
+    with pytest.raises(UserError, match="fewer examples than the 1000 of a batch"):
+        next(data_of(text, tokenizer, batch_size=1000).training_batches(0, 0))
+
+
+# The tokenizer.
+
+
+def test_a_trained_tokenizer_has_alberts_special_pieces(text, tmp_path):
+    train_tokenizer([text], False, 40, True, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["spiece.model"]
+    tokenizer = load_tokenizer(tmp_path)
+    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    assert pieces[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    assert len(pieces) == 40
+    encoded = tokenizer("A dog RUNS", "in the park")["input_ids"]
+    assert (encoded[0], encoded.count(CLS), encoded[-1], encoded.count(SEP)) == (CLS, 1, SEP, 2)
+    assert UNK not in encoded
+
+
+def test_more_pieces_than_the_text_gives_is_an_error(text, tmp_path):
+    with pytest.raises(UserError, match=r"5000 pieces from this text: .*<= \d+"):
+        train_tokenizer([text], False, 5000, True, tmp_path)
+
+
+def test_a_tokenizer_without_special_pieces_is_an_error(tmp_path, text):
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text),
+        model_prefix=str(tmp_path / "spiece"),
+        vocab_size=40,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    with pytest.raises(UserError, match=r"special pieces.*--train_tokenizer"):
+        Vocabulary(load_tokenizer(tmp_path))
+
+
+def test_a_tokenizer_without_a_mask_is_an_error(tmp_path, text):
+    """HF adds a piece behind the end of the vocabulary, where a model has no weights."""
+    copy = tmp_path / "text.txt"
+    copy.write_bytes(text.read_bytes())
+    train_spiece(copy, 40, "[CLS],[SEP]")
+    with pytest.raises(UserError, match=r"no special piece \[MASK\]; .*--train_tokenizer"):
+        Vocabulary(load_tokenizer(tmp_path))
+
+
+def test_a_tokenizer_without_word_starts_is_an_error(tmp_path):
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog ##s".split()
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    with pytest.raises(UserError, match="words cannot be masked whole"):
+        Vocabulary(load_tokenizer(tmp_path))
+
+
+def test_words_begin_at_a_piece_with_the_mark_and_hold_no_special_piece(vocabulary):
+    start = vocabulary.starts_word.index(True)
+    inner = next(i for i in vocabulary.ordinary if not vocabulary.starts_word[i])
+    pieces = array("i", [inner, inner, start, inner, UNK, inner, start, start, MASK])
+    expected = [range(3, 5), range(5, 7), range(8, 9), range(9, 10), range(10, 11)]
+    assert vocabulary.words(pieces, 3) == expected
+
+
+# Segments.
+
+
+def numbered(*lengths: int) -> list[array]:
+    """Sentences of such lengths whose pieces are counted through from 0."""
+    total = iter(range(sum(lengths)))
+    return [array("i", [next(total) for _ in range(length)]) for length in lengths]
+
+
+def test_segments_are_consecutive_sentences_and_swapped_half_of_the_time():
+    recipe, swapped = Recipe(max_seq_length=23, short_probability=0), Counter()
+    for seed in range(400):
+        drafts = list(drafts_of(7, numbered(8, 8, 8, 8, 8), recipe, random.Random(seed)))
+        assert [(d.document, d.number, d.length) for d in drafts] == [(7, 0, 23), (7, 1, 19)]
+        for draft, start, end in zip(drafts, (0, 24), (24, 40), strict=True):
+            parts = [list(draft.first), list(draft.second)][:: -1 if draft.swapped else 1]
+            assert all(part == list(range(part[0], part[-1] + 1)) for part in parts)
+            assert start <= parts[0][0] <= parts[0][-1] < parts[1][0] <= parts[1][-1] < end
+            boundary = parts[1][0] if draft.number else None
+            assert boundary in (None, 32)  # of two sentences there is one cut
+            swapped[draft.swapped] += 1
+    assert chisquare([swapped[True], swapped[False]]).pvalue > 1e-3
+
+
+def test_a_share_of_the_examples_is_short():
+    recipe = Recipe(max_seq_length=103, short_probability=0.3)
+    drafts = list(drafts_of(0, numbered(*[1] * 40_000), recipe, random.Random(0)))
+    short = sum(draft.length < 103 for draft in drafts[:-1])
+    # A short length is drawn from 2 to 100, and only the last of these is a whole one.
+    expected = 0.3 * 98 / 99 * len(drafts)
+    assert chisquare([short, len(drafts) - short], [expected, len(drafts) - expected]).pvalue > 1e-3
+
+
+def test_one_sentence_alone_is_for_mlm_only(vocabulary):
+    recipe = Recipe(max_seq_length=10)
+    (draft,) = drafts_of(0, numbered(30), recipe, random.Random(0))
+    assert (list(draft.first), len(draft.second), draft.swapped) == (list(range(8)), 0, False)
+    example = mask(one_word_pieces(vocabulary, 8), vocabulary, recipe, 0)
+    assert example.sentence_order_label == -100
+    assert example.token_type_ids == [0] * 10
+    assert example.token_classes.count(TokenClass.SEP) == 1
+
+
+def test_truncation_takes_from_the_longer_segment_and_keeps_a_run():
+    for seed in range(50):
+        first, second = truncate_pair(*numbered(30, 6), room=20, draw=random.Random(seed))
+        assert list(second) == list(range(30, 36))
+        assert list(first) == list(range(first[0], first[0] + 14))
+    first, second = truncate_pair(*numbered(30, 12), room=20, draw=random.Random(0))
+    assert (len(first), len(second)) == (10, 10)
+
+
+# Masks.
+
+
+def one_word_pieces(vocabulary: Vocabulary, length: int, number: int = 0) -> Draft:
+    """A segment of words of one piece each."""
+    word = vocabulary.starts_word.index(True)
+    return Draft(0, number, array("i", [word] * length), array("i"), False)
+
+
+def test_ngram_lengths_are_drawn_by_one_over_n():
+    draw = random.Random(0)
+    drawn = Counter(ngram_length(3, draw) for _ in range(11_000))
+    assert chisquare([drawn[n] for n in (1, 2, 3)], [6000, 3000, 2000]).pvalue > 1e-3
+    drawn = Counter(ngram_length(2, draw) for _ in range(9_000))
+    assert chisquare([drawn[n] for n in (1, 2)], [6000, 3000]).pvalue > 1e-3
+
+
+def test_whole_words_are_chosen_and_no_ngram_spans_two_segments():
+    segments = [[range(1, 3), range(3, 4)], [range(5, 9)], [range(10, 11), range(11, 13)]]
+    words = {tuple(word) for words in segments for word in words}
+    for seed in range(300):
+        draw = random.Random(seed)
+        chosen = set(choose_positions(segments, 5, 3, draw))
+        assert len(chosen) <= 5
+        assert chosen == {x for word in words if set(word) <= chosen for x in word}
+        single = set(choose_positions(segments[:2], 1, 3, draw))
+        assert single == {3}  # the only word of one piece
+
+
+def test_an_ngram_without_room_gives_way_to_a_shorter_one():
+    for seed in range(100):
+        chosen = choose_positions([[range(i, i + 1) for i in range(9)]], 4, 3, random.Random(seed))
+        assert len(set(chosen)) == len(chosen) == 4
+
+
+def test_a_sixth_and_at_most_twenty_pieces_are_predicted(vocabulary):
+    for length, expected in ((8, 2), (40, 6), (98, 15), (140, 20), (500, 20)):  # with [CLS], [SEP]
+        example = mask(one_word_pieces(vocabulary, length - 2), vocabulary, Recipe(512), 0)
+        assert sum(label != -100 for label in example.labels) == min(20, round(0.15 * length))
+        assert min(20, round(0.15 * length)) in (expected, expected - 1)
+
+
+def test_of_the_chosen_pieces_eighty_percent_are_masked_ten_random_ten_kept(vocabulary):
+    kinds, randoms = Counter(), Counter()
+    word = vocabulary.starts_word.index(True)
+    for number in range(500):
+        example = mask(one_word_pieces(vocabulary, 126, number), vocabulary, Recipe(), 3)
+        for piece, label, kind in zip(
+            example.input_ids, example.labels, example.token_classes, strict=True
+        ):
+            kinds[kind] += 1
+            assert (label == word) == (kind in (2, 3, 4))
+            if kind == TokenClass.MASK_RANDOM:
+                randoms[piece] += 1
+            else:
+                assert piece == {1: word, 2: MASK, 4: word, 5: CLS, 6: SEP}[kind]
+    predicted = 500 * 19  # of 128 pieces
+    observed = [kinds[kind] for kind in (2, 3, 4)]
+    assert chisquare(observed, [0.8 * predicted, 0.1 * predicted, 0.1 * predicted]).pvalue > 1e-3
+    assert (kinds[TokenClass.CLS], kinds[TokenClass.SEP]) == (500, 500)
+    assert chisquare([randoms[i] for i in vocabulary.ordinary]).pvalue > 1e-3
+    assert not set(randoms) & vocabulary.special
+
+
+def test_special_pieces_are_never_chosen_nor_put_in(text, tokenizer, vocabulary):
+    with_specials = text.with_name("special.txt")
+    lines = [
+        f"{line} <unk> [MASK] {line} [SEP]" if line else ""
+        for line in text.read_text().splitlines()
+    ]
+    with_specials.write_text("\n".join(lines), encoding="utf-8")
+    data, found = data_of(with_specials, tokenizer, masked_share=0.5), Counter()
+    for inputs in data.evaluation_batches((0, 1)):
+        chosen = inputs["labels"] != -100
+        assert not set(inputs["labels"][chosen].tolist()) & vocabulary.special
+        put_in = inputs["token_classes"] == TokenClass.MASK_RANDOM
+        assert not set(inputs["input_ids"][put_in].tolist()) & vocabulary.special
+        unmasked = inputs["input_ids"][inputs["token_classes"] == TokenClass.UNMASKED].tolist()
+        found += Counter(set(unmasked) & vocabulary.special)
+    assert {UNK, MASK, SEP} <= set(found)  # those of the text itself were there
+
+
+# Batches.
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def test_a_batch_is_padded_and_says_so(vocabulary):
+    examples = [mask(one_word_pieces(vocabulary, n), vocabulary, Recipe(), 0) for n in (3, 5)]
+    batch = collate(examples, pad=0)
+    assert batch["input_ids"].shape == batch["labels"].shape == (2, 7)
+    assert batch["attention_mask"].tolist() == [[1] * 5 + [0] * 2, [1] * 7]
+    assert batch["token_classes"][0, 5:].tolist() == [TokenClass.PADDING] * 2
+    assert batch["labels"][0, 5:].tolist() == [-100, -100]
+    assert "attention_mask" not in collate(examples[:1], pad=0)
+
+
+def test_batches_are_a_function_of_seed_and_epoch(text, tokenizer):
+    first = list(data_of(text, tokenizer).training_batches(2, 0))
+    again = list(data_of(text, tokenizer).training_batches(2, 0))
+    assert len(first) > 10
+    assert all(map(same, first, again))
+    other_epoch = list(data_of(text, tokenizer).training_batches(3, 0))
+    other_seed = list(data_of(text, tokenizer, seed=2).training_batches(2, 0))
+    assert not any(map(same, first, other_epoch))
+    assert not any(map(same, first, other_seed))
+
+
+@pytest.mark.parametrize("first", [1, 7, 11])
+def test_an_epoch_goes_on_from_any_batch(first, text, tokenizer):
+    whole = list(data_of(text, tokenizer).training_batches(0, 0))
+    rest = list(data_of(text, tokenizer).training_batches(0, first))
+    assert len(rest) == len(whole) - first
+    assert all(map(same, whole[first:], rest))
+
+
+def real(batch: dict[str, torch.Tensor]) -> list[tuple[list[int], list[int], int]]:
+    """Examples of a batch without their padding."""
+    rows = zip(
+        batch["input_ids"].tolist(),
+        batch["labels"].tolist(),
+        batch["token_classes"].tolist(),
+        batch["sentence_order_label"].tolist(),
+        strict=True,
+    )
+    found = []
+    for ids, labels, classes, order in rows:
+        length = sum(kind != TokenClass.PADDING for kind in classes)
+        found.append((ids[:length], labels[:length], order))
+    return found
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_together_see_what_one_sees(processes, text, tokenizer):
+    data = data_of(text, tokenizer)
+    shards = [list(data.training_batches(0, 0, (i, processes))) for i in range(processes)]
+    for whole, *parts in zip(data.training_batches(0, 0), *shards, strict=True):
+        seen = [real(part) for part in parts]
+        together = [seen[i % processes][i // processes] for i in range(4)]
+        assert together == real(whole)
+    everything = [x for batch in data.evaluation_batches((0, 1)) for x in real(batch)]
+    shared = [x for i in range(processes) for b in data.evaluation_batches((i, processes))
+              for x in real(b)]  # fmt: skip
+    assert sorted(everything) == sorted(shared)
+
+
+def test_every_example_of_an_epoch_comes_once_but_the_last_incomplete_batch(text, tokenizer):
+    data = data_of(text, tokenizer)
+    drafts = list(data.drafts(0))
+    batches = list(data.training_drafts(0))
+    taken = [(d.document, d.number) for batch in batches for d in batch]
+    assert {len(batch) for batch in batches} == {4}
+    assert len(taken) == len(set(taken)) == len(drafts) // 4 * 4
+    assert set(taken) <= {(d.document, d.number) for d in drafts}
+    assert taken != sorted(taken)
+
+
+def peak_memory(path: Path, tokenizer) -> int:
+    """Bytes of Python objects at the most, while a text passes through."""
+    data = data_of(path, tokenizer, shuffle_buffer=200)
+    tracemalloc.start()
+    try:
+        for _ in data.training_batches(0, 0):
+            pass
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path, text, tokenizer):
+    sizes = {}
+    for times in (16, 64):
+        path = tmp_path / f"{times}.txt"
+        path.write_text("\n\n".join([text.read_text()] * times))
+        sizes[times] = peak_memory(path, tokenizer)
+    assert sizes[64] < 1.1 * sizes[16]

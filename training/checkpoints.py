@@ -1,0 +1,348 @@
+"""What a training run leaves on disk: whole checkpoints, verified when read, and a finished model.
+
+A directory appears by a rename, after every file in it is on disk, or not at all. A checkpoint
+lists the size and SHA-256 of each of its files, so that a damaged one is told from an intact one.
+Tensors are kept as safetensors and the rest as JSON: reading either runs no code.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, load_model, save_file
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from glue.files import share, write_json
+from modeling.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+IN_PROGRESS = "training_in_progress.json"
+MANIFEST = "checksums.json"
+STATE = "training_state.json"
+OPTIMIZER = "optimizer.safetensors"
+
+
+def checkpoint_step(path: Path) -> int:
+    """STEP of `checkpoint-STEP`; -1 for any other name."""
+    step = path.name.removeprefix("checkpoint-")
+    return int(step) if step.isdecimal() and step.isascii() else -1
+
+
+def checkpoints_of(output_dir: str | Path) -> list[Path]:
+    """The checkpoints of a run, in order of their steps."""
+    found = [path for path in Path(output_dir).glob("checkpoint-*") if checkpoint_step(path) >= 0]
+    return sorted((p for p in found if (p / "config.json").exists()), key=checkpoint_step)
+
+
+def latest_checkpoint(output_dir: str | Path) -> Path | None:
+    """The checkpoint-STEP of `output_dir` with the highest step."""
+    return (checkpoints_of(output_dir) or [None])[-1]
+
+
+def write_directory(directory: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` write files into a temporary directory beside `directory`, then move them in.
+
+    A new `directory` appears whole, by a rename. Into one that exists the files are moved one by
+    one, the configuration last. Raises UserError when the disk is full or not writable.
+    """
+    temporary = directory.with_name(f".{directory.name}.partial")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        fill(temporary)
+        for path in [*temporary.rglob("*"), temporary]:
+            if path.is_file():
+                share(path)
+            flush(path)
+        if directory.exists():
+            names = sorted(path.name for path in temporary.iterdir())
+            for name in sorted(names, key=lambda name: name == "config.json"):
+                os.replace(temporary / name, directory / name)
+            flush(directory)
+        else:
+            os.replace(temporary, directory)
+        flush(directory.parent)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot write {directory}: {error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def save_model(
+    directory: str | Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Write model and tokenizer as one, see `write_directory`.
+
+    Raises UserError also for weights that are not finite.
+    """
+    check_finite(model, directory)
+
+    def fill(temporary: Path) -> None:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+
+    write_directory(Path(directory), fill)
+
+
+def check_finite(model: PreTrainedModel, directory: str | Path) -> None:
+    broken = [name for name, p in model.named_parameters() if not p.isfinite().all()]
+    if broken:
+        raise UserError(
+            f"{broken[0]} is not finite after training; {directory} is not written. "
+            "Lower --learning_rate, add --warmup_steps, or train without --fp16"
+        )
+
+
+def save_checkpoint(
+    output_dir: str | Path,
+    step: int,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    keep: int | None = None,
+) -> Path:
+    """Write `checkpoint-STEP`, from which training goes on as if it had never stopped.
+
+    Args:
+        state: whatever else the run needs, as JSON.
+        keep: how many checkpoints to leave, the oldest go first; None leaves all.
+    """
+    directory = Path(output_dir) / f"checkpoint-{step}"
+    check_finite(model, directory)
+    tensors, settings = split_optimizer(optimizer.state_dict())
+
+    def fill(temporary: Path) -> None:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        save_file(tensors, temporary / OPTIMIZER)
+        write_json(temporary / STATE, {**state, "optimizer": settings})
+        names = sorted(path.name for path in temporary.iterdir())
+        write_json(temporary / MANIFEST, {name: file_stamp(temporary / name) for name in names})
+
+    remove(directory)  # of a run that ended here and is trained on
+    write_directory(directory, fill)
+    prune(output_dir, keep)
+    return directory
+
+
+def prune(output_dir: str | Path, keep: int | None) -> None:
+    """Leave only the `keep` newest checkpoints, all of them for None."""
+    for old in checkpoints_of(output_dir)[:-keep] if keep else []:
+        remove(old)
+
+
+def remove(directory: Path) -> None:
+    """Delete a checkpoint; killed half-way, what is left does not pass for one."""
+    if not directory.exists():
+        return
+    doomed = directory.with_name(f".{directory.name}.partial")
+    shutil.rmtree(doomed, ignore_errors=True)
+    try:
+        os.replace(directory, doomed)
+    except OSError as error:
+        raise UserError(f"cannot remove {directory}: {error.strerror}") from error
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def file_stamp(path: Path) -> dict[str, Any]:
+    """Size in bytes and SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return {"size": path.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def damage(checkpoint: Path) -> str | None:
+    """What is wrong with the files of a checkpoint; None when it is intact."""
+    try:
+        manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return f"{MANIFEST} cannot be read ({error})"
+    if not isinstance(manifest, dict) or not {STATE, OPTIMIZER} <= manifest.keys():
+        return f"{MANIFEST} does not list a checkpoint's files"
+    for name, stamp in manifest.items():
+        path = checkpoint / Path(name).name
+        if not path.is_file():
+            return f"{name} is missing"
+        if file_stamp(path) != stamp:
+            return f"{name} is not what was written (size or SHA-256 differ)"
+    return None
+
+
+def find_checkpoint(output_dir: str | Path, wanted: str) -> Path | None:
+    """The checkpoint to resume from: `latest` of a run (None when it has none yet), or a path.
+
+    Raises UserError for a damaged one, naming the newest that is intact.
+    """
+    if wanted == "latest":
+        checkpoint = latest_checkpoint(output_dir)
+        if checkpoint is None:
+            return None
+    else:
+        checkpoint = Path(wanted)
+        if not checkpoint.is_dir():
+            offered = latest_checkpoint(output_dir)
+            raise UserError(
+                f"--resume_from_checkpoint {wanted}: no such directory"
+                + (f"; the latest of {output_dir} is {offered}" if offered else "")
+            )
+    reason = damage(checkpoint)
+    if reason is None:
+        return checkpoint
+    intact = [p for p in checkpoints_of(checkpoint.parent) if p != checkpoint and not damage(p)]
+    raise UserError(
+        f"{checkpoint} is damaged: {reason}. "
+        + (
+            f"The newest intact one is {intact[-1]}: --resume_from_checkpoint {intact[-1]}"
+            if intact
+            else "No other checkpoint is intact; train again with --overwrite_output_dir"
+        )
+    )
+
+
+def left_to_train(output_dir: str | Path, wanted: str | None) -> tuple[bool, Path | None]:
+    """Whether a run has anything left to train, and the checkpoint that it goes on from, if any.
+
+    wanted: of --resume_from_checkpoint, see `find_checkpoint`; None begins a run anew.
+    """
+    if wanted is None:
+        return True, None
+    there = (Path(output_dir) / SAFE_WEIGHTS_NAME).exists()
+    if wanted == "latest" and is_finished(output_dir) and there:
+        logger.info("Training in %s is finished: nothing to resume", output_dir)
+        return False, None
+    checkpoint = find_checkpoint(output_dir, wanted)
+    if checkpoint is None:
+        logger.info("No checkpoint in %s yet: training from its beginning", output_dir)
+    return True, checkpoint
+
+
+def load_checkpoint(
+    checkpoint: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer
+) -> None:
+    """Put the weights and the optimiser's state of a checkpoint back, in place."""
+    try:
+        load_model(model, checkpoint / SAFE_WEIGHTS_NAME)
+        tensors, rest = load_file(checkpoint / OPTIMIZER), read_state(checkpoint)["optimizer"]
+        if not alike(rest["param_groups"], optimizer.state_dict()["param_groups"]):
+            raise ValueError("its optimiser's groups have other settings")
+        optimizer.load_state_dict(join_optimizer(tensors, rest))
+    except (OSError, SafetensorError, RuntimeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{checkpoint} does not fit this run: {error}. Resume with the flags of its training"
+        ) from error
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """What `save_checkpoint` was given as `state`."""
+    path = checkpoint / STATE
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(state, dict):
+        raise UserError(f"{path} is not a training's state: it must be a JSON object")
+    return state
+
+
+def alike(found: Any, expected: Any) -> bool:
+    """Has a value read from JSON the types of `expected`, with all of its keys?"""
+    if isinstance(expected, dict):
+        return isinstance(found, dict) and all(
+            key in found and alike(found[key], value) for key, value in expected.items()
+        )
+    if isinstance(expected, list | tuple):
+        return (
+            isinstance(found, list)
+            and len(found) == len(expected)
+            and all(map(alike, found, expected))
+        )
+    if isinstance(expected, float):
+        return type(found) in (int, float)
+    return type(found) is type(expected)
+
+
+def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """An optimiser's state as tensors by name, `PARAMETER.KEY`, and JSON for the rest."""
+    tensors: dict[str, torch.Tensor] = {}
+    scalars: dict[str, dict[str, Any]] = {}
+    for parameter, values in state["state"].items():
+        for key, value in values.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"{parameter}.{key}"] = value.contiguous()
+            else:
+                scalars.setdefault(str(parameter), {})[key] = value
+    return tensors, {"param_groups": state["param_groups"], "scalars": scalars}
+
+
+def join_optimizer(tensors: dict[str, torch.Tensor], rest: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `split_optimizer`."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, tensor in tensors.items():
+        parameter, key = name.split(".", 1)
+        state.setdefault(int(parameter), {})[key] = tensor
+    for parameter, values in rest["scalars"].items():
+        state.setdefault(int(parameter), {}).update(values)
+    return {"state": state, "param_groups": rest["param_groups"]}
+
+
+def begin_training(output_dir: str | Path, arguments: dict, resumed: bool = False) -> None:
+    """Mark `output_dir` as being trained, so that an evaluation can tell an unfinished run.
+
+    Checkpoints of a run that this one overwrites go: they would pass for its own. What a killed
+    save left behind goes too.
+    """
+    write_json(Path(output_dir) / IN_PROGRESS, arguments)
+    for partial in Path(output_dir).glob(".checkpoint-*.partial"):
+        shutil.rmtree(partial, ignore_errors=True)
+    for stale in [] if resumed else checkpoints_of(output_dir):
+        remove(stale)
+
+
+def finish_training(output_dir: str | Path) -> None:
+    (Path(output_dir) / IN_PROGRESS).unlink(missing_ok=True)
+
+
+def is_finished(output_dir: str | Path) -> bool:
+    """Whether `output_dir` holds a model whose training came to its end."""
+    directory = Path(output_dir)
+    return (directory / "config.json").exists() and not (directory / IN_PROGRESS).exists()
+
+
+def check_finished(output_dir: str | Path) -> None:
+    """Raise UserError unless `output_dir` holds a model whose training came to its end."""
+    if is_finished(output_dir):
+        return
+    directory = Path(output_dir)
+    if (directory / IN_PROGRESS).exists():
+        kept = latest_checkpoint(directory)
+        raise UserError(
+            f"training in {directory} did not finish; "
+            + (
+                "go on with its command and --resume_from_checkpoint latest, or evaluate its last "
+                f"checkpoint with --output_dir {kept}"
+                if kept
+                else "train again with --overwrite_output_dir"
+            )
+        )
+    raise UserError(f"no trained model in {directory}; run the same command with --do_train first")

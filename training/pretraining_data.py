@@ -1,0 +1,492 @@
+"""Text for pre-training: documents in, batches for MLM and SOP out, all built on the way.
+
+A text file has one sentence a line; a blank line, or a heading like " = Title = ", ends a document.
+Lines that are whole paragraphs are cut into sentences by `split_sentences`.
+
+Nothing is kept but a shuffle buffer, so memory does not grow with the text. Every random choice
+about an example is a function of the seed, the epoch and the example's place in the text: the same
+batches come out again, from any point on and for any number of processes.
+
+Sources: ALBERT (Lan et al. 2020) and its published `create_pretraining_data.py`: segments of
+consecutive sentences, sentence-order prediction, masked n-grams of whole words.
+"""
+
+import hashlib
+import io
+import random
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import count, groupby, islice
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import sentencepiece
+import torch
+from tokenizers import normalizers
+from transformers import PreTrainedTokenizerBase
+
+from glue.files import write_file
+from glue.tables import read_lines
+from modeling.errors import UserError
+
+Item = TypeVar("Item")
+Pieces = array  # of piece ids, four bytes each: the shuffle buffer holds many
+
+SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ALBERT's, ids 0 to 4
+WORD_START = "▁"  # SentencePiece's mark of a piece that follows a space
+NO_PAIR = -100  # sentence_order_label of an example with one segment
+
+HEADING = re.compile(r"(= )+[^=].*( =)+")
+# White space after . ! or ? and before what may begin a sentence: a capital or a digit, perhaps
+# behind an opening quote or bracket. The full stop of an initial ("J. Smith", "U.S.") ends none.
+SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)\s+(?=[\"'“‘(\[]?\s?[A-Z0-9])")
+
+TOKENISED_TOGETHER = 1000  # sentences; the tokenizer is faster on many
+GROUPED_BATCHES = 50  # batches' worth of examples that are sorted by length
+
+
+class TokenClass(IntEnum):
+    """What was done to a token: the published table's rows, and padding."""
+
+    PADDING = 0
+    UNMASKED = 1  # and not [CLS] or [SEP]
+    MASK_MASK = 2  # chosen for prediction, replaced by [MASK]
+    MASK_RANDOM = 3  # chosen, replaced by a random piece
+    MASK_ORIGINAL = 4  # chosen, left as it was
+    CLS = 5
+    SEP = 6
+
+
+REPLACED = (TokenClass.MASK_MASK, TokenClass.MASK_RANDOM, TokenClass.MASK_ORIGINAL)
+REPLACED_SHARES = (0.8, 0.1, 0.1)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How examples are made; the defaults are the published ones.
+
+    max_seq_length: pieces of an example, special ones included.
+    short_probability: share of examples made for a random shorter length.
+    masked_share, max_predictions: pieces to predict in an example, as a share and at most.
+    max_ngram: words in a row that are masked together, n of them with p(n) ∝ 1/n.
+    shuffle_buffer: examples that are shuffled among each other.
+    """
+
+    max_seq_length: int = 128
+    seed: int = 42
+    short_probability: float = 0.1
+    masked_share: float = 0.15
+    max_predictions: int = 20
+    max_ngram: int = 3
+    shuffle_buffer: int = 100_000
+
+    def draw(self, *key: int | str) -> random.Random:
+        """The source of all random choices about whatever `key` names."""
+        return random.Random(repr((self.seed, self.max_seq_length, *key)))
+
+
+class Draft(NamedTuple):
+    """An example before masking, in the order in which the model reads it."""
+
+    document: int
+    number: int  # within its document
+    first: Pieces
+    second: Pieces  # empty: no pair, used for MLM only
+    swapped: bool
+
+    @property
+    def length(self) -> int:
+        return len(self.first) + len(self.second) + (3 if self.second else 2)
+
+
+class Example(NamedTuple):
+    """A masked example; lists of one length."""
+
+    input_ids: list[int]
+    token_type_ids: list[int]
+    labels: list[int]  # the piece to predict, -100 elsewhere
+    token_classes: list[int]  # TokenClass of each
+    sentence_order_label: int  # 0 in order, 1 swapped, -100 no pair
+
+
+# Text.
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """Sentences of a paragraph, by the rule of SENTENCE_END."""
+    return SENTENCE_END.split(paragraph)
+
+
+def read_sentences(paths: Sequence[str | Path], split: bool) -> Iterator[tuple[int, str]]:
+    """(number of the document, sentence) of every sentence, in order.
+
+    `split`: lines are paragraphs, to be cut into sentences. Raises UserError for a file that
+    cannot be read, naming the line where it is not text, and when there is no sentence at all.
+    """
+    document = sentences = 0
+    within = False
+    for path in paths:
+        for _, line in read_lines(Path(path)):
+            text = line.strip()
+            if not text or HEADING.fullmatch(text):
+                document, within = document + within, False
+                continue
+            within = True
+            for sentence in split_sentences(text) if split else (text,):
+                sentences += 1
+                yield document, sentence
+        document, within = document + within, False  # no document goes on in the next file
+    if not sentences:
+        raise UserError(
+            f"{', '.join(map(str, paths))}: no text; give files with one sentence a line and blank "
+            "lines between documents"
+        )
+
+
+def check_text(paths: Sequence[str | Path]) -> None:
+    """Raise UserError for what `read_sentences` would not read to the end; reads all of it."""
+    for _ in read_sentences(paths, split=False):
+        pass
+
+
+def train_tokenizer(
+    paths: Sequence[str | Path], split: bool, vocab_size: int, lower_case: bool, directory: Path
+) -> None:
+    """Write `spiece.model` with ALBERT's special pieces, as ALBERT's: a unigram model.
+
+    The text is normalised as the tokenizer will do it. Raises UserError when the text is too
+    small for `vocab_size` pieces.
+    """
+    steps = [normalizers.NFKD(), normalizers.StripAccents()]
+    normalise = normalizers.Sequence(steps + [normalizers.Lowercase()] * lower_case).normalize_str
+    special = re.compile("|".join(map(re.escape, SPECIAL_PIECES)))
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(
+                normalise(special.sub(" ", text)) for _, text in read_sentences(paths, split)
+            ),
+            model_writer=model,
+            vocab_size=vocab_size,
+            pad_id=0,
+            pad_piece="<pad>",
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols="[CLS],[SEP],[MASK]",
+            character_coverage=0.99995,
+            input_sentence_size=10_000_000,  # of a larger text, a sample
+            shuffle_input_sentence=True,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].rpartition("] ")[2]
+        raise UserError(f"no tokenizer of {vocab_size} pieces from this text: {reason}") from error
+    write_file(directory / "spiece.model", lambda file: file.write(model.getvalue()))
+
+
+class Vocabulary:
+    """What masking needs to know of a tokenizer.
+
+    Raises UserError when a special piece is missing, or words cannot be told apart.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        named = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+        ids = {name: getattr(tokenizer, f"{name}_token_id") for name in named}
+        pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        # A special piece that the vocabulary lacks is added behind its end.
+        missing = [
+            piece
+            for name, piece in named.items()
+            if ids[name] is None or ids[name] >= tokenizer.vocab_size
+        ]
+        if missing:
+            raise UserError(
+                f"the tokenizer has no special piece {', '.join(missing)}; make one with "
+                "--train_tokenizer"
+            )
+        self.pad, self.cls, self.sep, self.mask = (ids[x] for x in ("pad", "cls", "sep", "mask"))
+        self.special = frozenset(ids.values())
+        self.ordinary = [i for i in range(len(pieces)) if i not in self.special]
+        self.starts_word = [piece.startswith(WORD_START) for piece in pieces]
+        if not any(self.starts_word):
+            raise UserError(
+                f"no piece of the tokenizer begins with {WORD_START}, so words cannot be masked "
+                "whole; give one with a SentencePiece model"
+            )
+
+    def words(self, pieces: Pieces, offset: int) -> list[range]:
+        """Positions of every whole word, counted from `offset`; special pieces are in none."""
+        words: list[range] = []
+        within = False
+        for place, piece in enumerate(pieces, offset):
+            special = piece in self.special
+            if within and not special and not self.starts_word[piece]:
+                words[-1] = range(words[-1].start, place + 1)
+            elif not special:
+                words.append(range(place, place + 1))
+            within = not special
+        return words
+
+
+# Segments.
+
+
+def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of `size` items in a row; the last may be shorter."""
+    items = iter(items)
+    return iter(lambda: list(islice(items, size)), [])
+
+
+def tokenised(
+    sentences: Iterable[tuple[int, str]], tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[int, Pieces]]:
+    """Sentences as piece ids; those without any piece are left out."""
+    for block in blocks(sentences, TOKENISED_TOGETHER):
+        texts = [text for _, text in block]
+        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
+        for (document, _), ids in zip(block, encoded["input_ids"], strict=True):
+            if ids:
+                yield document, array("i", ids)
+
+
+def truncate_pair(
+    first: Pieces, second: Pieces, room: int, draw: random.Random
+) -> tuple[Pieces, Pieces]:
+    """Cut pieces off the longer segment, at either end by chance, until both fit into `room`."""
+    bounds = [[0, len(first)], [0, len(second)]]
+    for _ in range(len(first) + len(second) - room):
+        longer = max(bounds, key=lambda x: x[1] - x[0])
+        if draw.random() < 0.5:
+            longer[0] += 1
+        else:
+            longer[1] -= 1
+    return first[slice(*bounds[0])], second[slice(*bounds[1])]
+
+
+def make_draft(
+    chunk: Sequence[Pieces], document: int, number: int, recipe: Recipe, draw: random.Random
+) -> Draft:
+    """An example of consecutive sentences: two segments, swapped half of the time; of one, one."""
+    if len(chunk) == 1:
+        first = chunk[0][: recipe.max_seq_length - 2]
+        return Draft(document, number, first, array("i"), False)
+    cut = draw.randint(1, len(chunk) - 1)
+    first, second = (sum(part, array("i")) for part in (chunk[:cut], chunk[cut:]))
+    first, second = truncate_pair(first, second, recipe.max_seq_length - 3, draw)
+    if draw.random() < 0.5:
+        return Draft(document, number, second, first, True)
+    return Draft(document, number, first, second, False)
+
+
+def drafts_of(
+    document: int, sentences: Iterable[Pieces], recipe: Recipe, draw: random.Random
+) -> Iterator[Draft]:
+    """The examples of a document: sentences are collected until they fill one."""
+    room = recipe.max_seq_length - 3
+
+    def target() -> int:
+        return draw.randint(2, room) if draw.random() < recipe.short_probability else room
+
+    chunk, size, wanted, numbers = [], 0, target(), count()
+    for sentence in sentences:
+        chunk.append(sentence)
+        size += len(sentence)
+        if size >= wanted:
+            yield make_draft(chunk, document, next(numbers), recipe, draw)
+            chunk, size, wanted = [], 0, target()
+    if chunk:
+        yield make_draft(chunk, document, next(numbers), recipe, draw)
+
+
+# Masks.
+
+
+def ngram_length(longest: int, draw: random.Random) -> int:
+    """n from 1 to `longest` with p(n) = (1/n) / Σₖ (1/k)."""
+    lengths = range(1, longest + 1)
+    return draw.choices(lengths, [1 / n for n in lengths])[0]
+
+
+def choose_positions(
+    segments: Sequence[Sequence[range]], budget: int, max_ngram: int, draw: random.Random
+) -> list[int]:
+    """Positions of at most `budget` pieces in n-grams of whole words, none across two segments.
+
+    An n-gram that is longer than what is left of the budget gives way to a shorter one there.
+    """
+    places = [(words, i) for words in segments for i in range(len(words))]
+    draw.shuffle(places)
+    chosen: dict[int, None] = {}
+    for words, i in places:
+        if len(chosen) == budget:
+            break
+        n = ngram_length(min(max_ngram, len(words) - i), draw)
+        while n and words[i + n - 1].stop - words[i].start > budget - len(chosen):
+            n -= 1
+        span = [place for word in words[i : i + n] for place in word]
+        if not any(place in chosen for place in span):
+            chosen.update(dict.fromkeys(span))
+    return list(chosen)
+
+
+def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> Example:
+    """The example with its special pieces, and some pieces chosen for prediction.
+
+    Of the chosen, 80% become [MASK], 10% a random piece, 10% stay; never a special piece.
+    """
+    draw = recipe.draw("mask", epoch, draft.document, draft.number)
+    ids, offsets, ends = [vocabulary.cls], [], []
+    for segment in (draft.first, draft.second) if draft.second else (draft.first,):
+        offsets.append(len(ids))
+        ids += [*segment, vocabulary.sep]
+        ends.append(len(ids))
+    classes = [TokenClass.UNMASKED] * len(ids)
+    classes[0] = TokenClass.CLS
+    for end in ends:
+        classes[end - 1] = TokenClass.SEP
+    labels = [-100] * len(ids)
+    segments = [
+        vocabulary.words(ids[start : end - 1], start)
+        for start, end in zip(offsets, ends, strict=True)
+    ]
+    budget = min(recipe.max_predictions, max(1, round(len(ids) * recipe.masked_share)))
+    for place in choose_positions(segments, budget, recipe.max_ngram, draw):
+        labels[place] = ids[place]
+        classes[place] = draw.choices(REPLACED, REPLACED_SHARES)[0]
+        if classes[place] == TokenClass.MASK_MASK:
+            ids[place] = vocabulary.mask
+        elif classes[place] == TokenClass.MASK_RANDOM:
+            ids[place] = draw.choice(vocabulary.ordinary)
+    types = [0] * ends[0] + [1] * (len(ids) - ends[0])
+    order = int(draft.swapped) if draft.second else NO_PAIR
+    return Example(ids, types, labels, classes, order)
+
+
+def collate(examples: Sequence[Example], pad: int) -> dict[str, torch.Tensor]:
+    """Tensors (examples, length), padded to the longest; sentence_order_label (examples,).
+
+    A batch that needs no padding has no attention mask: the model then skips masking altogether.
+    """
+    lengths = torch.tensor([len(example.input_ids) for example in examples])
+    shape = (len(examples), int(lengths.max()))
+    fill = {"input_ids": pad, "token_type_ids": 0, "labels": -100, "token_classes": 0}
+    batch = {}
+    for name, value in fill.items():
+        batch[name] = torch.full(shape, value)
+        for row, example in zip(batch[name], examples, strict=True):
+            values = getattr(example, name)
+            row[: len(values)] = torch.tensor(values)
+    if lengths.min() < lengths.max():
+        batch["attention_mask"] = (torch.arange(shape[1]) < lengths[:, None]).long()
+    batch["sentence_order_label"] = torch.tensor([e.sentence_order_label for e in examples])
+    return batch
+
+
+# Batches.
+
+
+def shuffled(items: Iterable[Item], buffer_size: int, draw: random.Random) -> Iterator[Item]:
+    """The items in random order, as far as a buffer of so many can mix them."""
+    buffer: list[Item] = []
+    for item in items:
+        if len(buffer) < buffer_size:
+            buffer.append(item)
+            continue
+        place = draw.randrange(buffer_size)
+        buffer[place], item = item, buffer[place]
+        yield item
+    draw.shuffle(buffer)
+    yield from buffer
+
+
+class PretrainingData:
+    """A text as batches.
+
+    paths, split: the text, as of `read_sentences`.
+    batch_size: examples of a global batch, over all processes.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        split: bool,
+        tokenizer: PreTrainedTokenizerBase,
+        recipe: Recipe,
+        batch_size: int,
+    ) -> None:
+        self.paths, self.split = paths, split
+        self.tokenizer, self.vocabulary = tokenizer, Vocabulary(tokenizer)
+        self.recipe, self.batch_size = recipe, batch_size
+
+    def drafts(self, epoch: int) -> Iterator[Draft]:
+        """All examples of an epoch before masking, in the order of the text."""
+        sentences = tokenised(read_sentences(self.paths, self.split), self.tokenizer)
+        for document, group in groupby(sentences, key=lambda x: x[0]):
+            draw = self.recipe.draw("segments", epoch, document)
+            yield from drafts_of(document, (pieces for _, pieces in group), self.recipe, draw)
+
+    def training_drafts(self, epoch: int) -> Iterator[list[Draft]]:
+        """Global batches of an epoch in random order, alike in length within.
+
+        What does not fill the epoch's last batch is left out.
+        """
+        draw = self.recipe.draw("order", epoch)
+        drafts = shuffled(self.drafts(epoch), self.recipe.shuffle_buffer, draw)
+        for window in blocks(drafts, self.batch_size * GROUPED_BATCHES):
+            whole = sorted(
+                window[: len(window) - len(window) % self.batch_size], key=lambda x: x.length
+            )
+            batches = list(blocks(whole, self.batch_size))
+            draw.shuffle(batches)
+            yield from batches
+
+    def batch(
+        self, drafts: Sequence[Draft], epoch: int, shard: tuple[int, int] = (0, 1)
+    ) -> dict[str, torch.Tensor]:
+        """Tensors of the shard (i, n): of every n-th example, from the i-th (0-based) on."""
+        mine = drafts[shard[0] :: shard[1]]
+        examples = [mask(draft, self.vocabulary, self.recipe, epoch) for draft in mine]
+        return collate(examples, self.vocabulary.pad)
+
+    def training_batches(
+        self, epoch: int, first: int, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[dict[str, torch.Tensor]]:
+        """This process's part of an epoch's global batches, from number `first` on.
+
+        The epoch's text before that batch is read again. Raises UserError for a text that does
+        not fill one batch.
+        """
+        number = 0
+        for number, drafts in enumerate(self.training_drafts(epoch), 1):
+            if number > first:
+                yield self.batch(drafts, epoch, shard)
+        if number == 0:
+            raise UserError(
+                f"{', '.join(map(str, self.paths))}: fewer examples than the {self.batch_size} "
+                "of a batch; give more text, or lower --per_gpu_train_batch_size"
+            )
+
+    def fingerprint(self) -> str:
+        """Hash of the tokenizer and of each file's size and beginning: cheap at any size.
+
+        Raises UserError for a file that cannot be read.
+        """
+        digest = hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode())
+        for path in map(Path, self.paths):
+            try:
+                with path.open("rb") as file:
+                    digest.update(f"{path.stat().st_size}\n".encode() + file.read(1 << 20))
+            except OSError as error:
+                raise UserError(f"cannot read {path}: {error.strerror}") from error
+        return digest.hexdigest()
+
+    def evaluation_batches(self, shard: tuple[int, int]) -> Iterator[dict[str, torch.Tensor]]:
+        """This process's part of the text, every example once."""
+        for drafts in blocks(self.drafts(0), self.batch_size):
+            if drafts[shard[0] :: shard[1]]:
+                yield self.batch(drafts, 0, shard)

@@ -1,0 +1,360 @@
+"""`run_glue.py --hp_search`: a grid of settings, each with every seed, as one Optuna study.
+
+A run is one setting with one seed: a run_glue.py of its own, trained and evaluated with the
+caller's other flags. A search that was killed goes on with the same command.
+"""
+
+import argparse
+import itertools
+import json
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import optuna
+from optuna.distributions import IntDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.trial import FrozenTrial, TrialState
+
+from glue.files import write_text
+from glue.tables import as_csv
+from glue.tasks import Task, primary_metric
+from modeling.errors import UserError
+from training.checkpoints import is_finished, latest_checkpoint
+from training.loop import StopRequest
+from training.study import LIVE, RANGES, Run, enqueue, open_study, storage_errors, work
+
+# The published search uses one seed on these, five on the smaller tasks.
+ONE_SEED = ("mnli", "qnli", "qqp")
+
+# The flag of run_glue.py that a run sets for each, and the one that lists values to search.
+FLAGS = {
+    "learning_rate": ("--learning_rate", "--hp_learning_rates"),
+    "batch_size": ("--per_gpu_train_batch_size", "--hp_batch_sizes"),
+    "epochs": ("--num_train_epochs", "--hp_epochs"),
+    "seed": ("--seed", "--hp_seeds"),
+}
+
+# Flags that name places and speeds: machines that share a study may differ in them.
+LOCAL_FLAGS = set(
+    "data_dir output_dir cache_dir model_name_or_path config_name tokenizer_name train_file "
+    "validation_file test_file per_gpu_eval_batch_size logging_steps save_steps "
+    "save_total_limit do_train do_eval do_predict submission_dir overwrite_output_dir "
+    "overwrite_cache no_cuda local_rank compile".split()
+)
+
+# What the places must hold alike, and the flags that name them.
+CONTENTS = {
+    "starting model": "--model_name_or_path and --config_name",
+    "examples or tokens": "--data_dir, --train_file, --validation_file and --tokenizer_name",
+}
+
+
+class Row(NamedTuple):
+    """A setting's line in the table; metric and cost are means over its seeds."""
+
+    setting: tuple[float, int, float]
+    mean: float
+    std: float  # of a sample; nan for one seed
+    cost: float  # computation cost
+    seeds: int
+    best: FrozenTrial  # the seed with the highest metric
+
+
+# Flags.
+
+
+def add_search_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "search",
+        "The default learning rates, batch sizes and seeds are those of the published "
+        "Adaptive-Depth fine-tuning notebook (Simoulin and Crabbé, 2021). The epochs are this "
+        "suite's: the notebook trains for 4, with 200 --warmup_steps, and keeps a checkpoint of "
+        "each epoch. Each setting's metric is the mean over its seeds.",
+    )
+    add = group.add_argument
+    add(
+        "--hp_search",
+        action="store_true",
+        help="train and evaluate every setting of the grid with every seed; again to go on after "
+        "an interruption; --do_predict then answers with the best model",
+    )
+    for name, default in (
+        ("learning_rate", [2e-5, 3e-5, 5e-5]),
+        ("batch_size", [16, 32]),
+        ("epochs", [2.0, 3.0, 4.0]),
+    ):
+        shown = " ".join(f"{value:g}" for value in default)
+        help_text = f"default: {shown}"
+        add(FLAGS[name][1], nargs="+", type=number_of(name), default=default, help=help_text)
+    add(
+        "--hp_seeds",
+        nargs="+",
+        type=number_of("seed"),
+        help="default: 0 1 2 3 4; on MNLI, QNLI and QQP only 0, as published",
+    )
+    add(
+        "--hp_storage",
+        metavar="URL",
+        help="Optuna storage, for several machines that share one study, e.g. "
+        "postgresql://user@host/db; default: an SQLite file in --output_dir",
+    )
+    add("--hp_study", metavar="NAME", help="name of the study; default: model type and task")
+
+
+def number_of(name: str) -> Callable[[str], float]:
+    """An argparse type: a number in the range of a run's value."""
+    allowed = RANGES[name]
+    kind = int if isinstance(allowed, IntDistribution) else float
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not allowed.low <= value <= allowed.high:
+            raise argparse.ArgumentTypeError(
+                f"{text}: allowed is a number from {allowed.low:g} to {allowed.high:g}"
+            )
+        return value
+
+    parse.__name__ = "whole number" if kind is int else "number"
+    return parse
+
+
+def flags_of_every_run(argv: Sequence[str]) -> list[str]:
+    """The caller's flags without the search's own. UserError for one that the search sets."""
+    own = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    add_search_flags(own)
+    own.add_argument("--do_predict", action="store_true")  # only by the best, at the end
+    own.add_argument("--submission_dir")
+    own.add_argument("--resume_from_checkpoint", nargs="?")
+    for name, (flag, _) in FLAGS.items():
+        own.add_argument(flag, dest=name)
+    found, rest = own.parse_known_args(argv)
+    for name, (flag, searched) in FLAGS.items():
+        if name in found:
+            raise UserError(f"{flag} is what --hp_search varies; give its values as {searched}")
+    if "resume_from_checkpoint" in found:
+        raise UserError("--hp_search goes on by itself: leave out --resume_from_checkpoint")
+    return rest
+
+
+def grid(args: argparse.Namespace, task: Task) -> list[Run]:
+    """Every run of the grid, all seeds of a setting together."""
+    seeds = args.hp_seeds or ([0] if task.name in ONE_SEED else [0, 1, 2, 3, 4])
+    axes = (args.hp_learning_rates, args.hp_batch_sizes, args.hp_epochs, seeds)
+    return [Run(*values) for values in itertools.product(*map(dict.fromkeys, axes))]
+
+
+def check_same_search(
+    study: optuna.Study, args: argparse.Namespace, contents: Mapping[str, str]
+) -> None:
+    """UserError when the study was begun with other flags or contents: runs would not compare.
+
+    contents: SHA-256 of each of CONTENTS.
+    """
+    given = {
+        name: value
+        for name, value in vars(args).items()
+        if name not in LOCAL_FLAGS and not name.startswith("hp_")
+    }
+    begun = begun_with(study, "flags", given)
+    for name, value in given.items():
+        if begun.get(name, value) != value:
+            raise UserError(
+                f"study {study.study_name} was begun with --{name} {begun[name]}, not {value}; "
+                "give the same flags, or another --hp_study"
+            )
+    begun = begun_with(study, "contents", contents)
+    for name, value in contents.items():
+        if begun[name] != value:
+            raise UserError(
+                f"study {study.study_name} was begun with other {name}: give {CONTENTS[name]} with "
+                "the same contents, or another --hp_study or --hp_storage"
+            )
+
+
+def begun_with(study: optuna.Study, kind: str, now: Mapping[str, Any]) -> dict[str, Any]:
+    """What the study keeps of the call that began it, which is `now` in a new one."""
+    if kind not in study.user_attrs:
+        study.set_user_attr(kind, now)
+    return study.user_attrs[kind]
+
+
+# A run.
+
+
+def run_to_its_end(command: Sequence[str], log: IO[str]) -> int:
+    """Run a training; its exit status.
+
+    A signal to stop is passed on to it, as SIGTERM; a KeyboardInterrupt with the signal's number
+    follows when it has saved its checkpoint and is gone.
+    """
+    with StopRequest() as stop:
+        # A session of its own: a terminal's Ctrl-C would reach it twice, and so at once.
+        child = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        while child.poll() is None and not stop.received:
+            time.sleep(0.1)
+        if stop.received:
+            child.terminate()
+        try:
+            status = child.wait()
+        finally:
+            child.kill()  # at a second Ctrl-C
+    if stop.received:
+        raise KeyboardInterrupt(stop.received)
+    return status
+
+
+def train_and_evaluate(
+    trial: optuna.Trial, flags: Sequence[str], directory: Path, metric: str
+) -> float:
+    """Train and evaluate in a process of its own; the dev metric. UserError if that fails."""
+    run = Run(**trial.params)
+    # Numbered, because a worker's death need not end the training that it started.
+    stopped = stopped_place(trial)
+    place = stopped or directory / f"{trial.number:03d}-{run.name}"
+    values = zip((flag for flag, _ in FLAGS.values()), map(str, run), strict=True)
+    command = [sys.executable, str(Path(__file__).parents[1] / "run_glue.py"), *flags]
+    command += [*itertools.chain(*values), "--output_dir", str(place)]
+    command += ["--resume_from_checkpoint", "latest"] if stopped else ["--overwrite_output_dir"]
+    command += ["--do_train", "--do_eval", "--out_mode", "one"]
+    states = [t.state for t in trial.study.get_trials(deepcopy=False, states=LIVE)]
+    print(f"{states.count(TrialState.COMPLETE)} of {len(states)} done; {place}", flush=True)
+    log = place.with_name(f"{place.name}.log")
+    with log.open("w", encoding="utf-8") as file:
+        try:
+            status = run_to_its_end(command, file)
+        except KeyboardInterrupt:
+            trial.set_user_attr("stopped", str(place.absolute()))
+            raise
+    if status:
+        last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+        raise UserError(f"{run.name} ended with status {status}: {last} (see {log})")
+    results = json.loads((place / "eval_results.json").read_text(encoding="utf-8"))
+    value, cost = results["metrics"][metric], results["computation_cost"]
+    trial.set_user_attr("computation_cost", cost)
+    trial.set_user_attr("checkpoint", str(place.absolute()))
+    trial.set_user_attr("machine", platform.node())
+    print(f"  {metric} = {value:.4f} at computation cost {cost:.4f}", flush=True)
+    return value
+
+
+def stopped_place(trial: optuna.Trial) -> Path | None:
+    """The directory whose checkpoint the same run left when it was last stopped, if it is here."""
+    failed = trial.study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+    same = [other.user_attrs.get("stopped") for other in failed if other.params == trial.params]
+    place = Path(same[-1]) if same and same[-1] else None
+    return place if place and latest_checkpoint(place) and not is_finished(place) else None
+
+
+# The result.
+
+
+def table(trials: Iterable[FrozenTrial], seeds: set[int]) -> list[Row]:
+    """The settings whose `seeds` are all done, from the highest mean down."""
+    by_setting: dict[tuple, list[FrozenTrial]] = {}
+    for trial in trials:
+        if trial.params["seed"] in seeds:
+            by_setting.setdefault(Run(**trial.params).setting, []).append(trial)
+    rows = []
+    for setting, group in by_setting.items():
+        if len(group) < len(seeds):
+            continue
+        values = [trial.value for trial in group]
+        std = statistics.stdev(values) if len(values) > 1 else float("nan")
+        cost = statistics.fmean(trial.user_attrs["computation_cost"] for trial in group)
+        best = max(group, key=lambda trial: trial.value)
+        rows.append(Row(setting, statistics.fmean(values), std, cost, len(group), best))
+    return sorted(rows, key=lambda row: row.mean, reverse=True)
+
+
+def report(rows: Sequence[Row], metric: str, directory: Path) -> None:
+    """Print the table, the best setting and its best checkpoint; write hp_search.csv."""
+    columns = [
+        {
+            "learning_rate": f"{row.setting[0]:g}",
+            "batch_size": row.setting[1],
+            "epochs": f"{row.setting[2]:g}",
+            "seeds": row.seeds,
+            metric: f"{row.mean:.4f}",
+            "std": f"{row.std:.4f}",
+            "computation_cost": f"{row.cost:.4f}",
+        }
+        for row in rows
+    ]
+    write_text(directory / "hp_search.csv", as_csv(columns))
+    for cells in [list(columns[0]), *(row.values() for row in columns)]:
+        print(
+            "  ".join(
+                str(cell).rjust(max(6, len(name)))
+                for name, cell in zip(columns[0], cells, strict=True)
+            )
+        )
+    best = rows[0].best
+    run, machine = Run(**best.params), best.user_attrs["machine"]
+    print(f"best setting: {run.name.rpartition('-')[0]}, mean {metric} = {rows[0].mean:.4f}")
+    where = "" if machine == platform.node() else f" on {machine}"
+    print(f"best checkpoint: {best.user_attrs['checkpoint']}{where}, {metric} = {best.value:.4f}")
+
+
+def search(
+    args: argparse.Namespace, task: Task, flags: Sequence[str], contents: Mapping[str, str]
+) -> Path:
+    """Run the whole grid, alone or beside other workers; the best checkpoint's directory.
+
+    Args:
+        flags: those of every run, see `flags_of_every_run`.
+        contents: SHA-256 of each of CONTENTS.
+
+    Raises UserError for a storage that cannot be used, a study of another search, when no setting
+    came through with all its seeds, and when there is no best model for --do_predict.
+    """
+    runs, metric = grid(args, task), primary_metric(task)
+    name = args.hp_study or f"{args.model_type}-{task.name}"
+    directory = Path(args.output_dir) / name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{directory} cannot be made: {error.strerror}") from error
+    url = args.hp_storage or f"sqlite:///{directory.parent.absolute() / 'hp_search.db'}"
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with storage_errors(url, args.hp_storage is not None), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
+        study = open_study(url, name)
+        check_same_search(study, args, contents)
+        enqueue(study, runs)
+        try:
+            work(study, lambda trial: train_and_evaluate(trial, flags, directory, metric))
+        except KeyboardInterrupt as stop:
+            number = signal.Signals((stop.args or (signal.SIGINT,))[0])
+            print(f"{number.name}: stopped. Go on with the same command", file=sys.stderr)
+            sys.exit(128 + number)
+        done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    rows = table(done, {run.seed for run in runs})
+    if not rows:
+        raise UserError(
+            f"no setting came through with all its seeds; see the logs in {directory}, then give "
+            "the same command again: it repeats the runs that failed"
+        )
+    report(rows, metric, directory)
+    return best_checkpoint(rows[0].best, args.do_predict)
+
+
+def best_checkpoint(best: FrozenTrial, needed: bool) -> Path:
+    """The directory of a run's model; UserError when it is `needed` and not there."""
+    place, machine = Path(best.user_attrs["checkpoint"]), best.user_attrs["machine"]
+    if needed and not is_finished(place):
+        raise UserError(
+            f"--do_predict: the best model is not in {place}, where {machine} wrote it; give the "
+            "command there, or predict from a copy with --output_dir COPY and without --hp_search; "
+            "if it was deleted, train it again with --do_train and the values of its name"
+        )
+    return place
