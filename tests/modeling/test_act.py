@@ -287,7 +287,7 @@ def test_compaction_is_chosen_where_the_saved_work_repays_it(monkeypatch):
     pays = model.encoder.compaction_pays
     # A token's pass: 4 · 16² projections, 2 · 16 · 10 attention, 2 · 16 · 24 feed-forward, each 2.
     per_token = 2 * (4 * 16 * 16 + 2 * 16 * 10 + 2 * 16 * 24)
-    monkeypatch.setitem(modeling.act.COMPACTION_FLOPS, "cpu", 5 * per_token)
+    monkeypatch.setitem(modeling.act.model.COMPACTION_FLOPS, "cpu", 5 * per_token)
     with torch.no_grad():
         assert [pays(hidden, running) for running in (40, 36, 35, 34, 1)] == [False] * 3 + [
             True
@@ -308,7 +308,7 @@ def test_the_switch_within_a_text_changes_nothing(monkeypatch):
         model.encoder.compact = None
         for halted in (1, 5, 15, 25, 30):
             flops = modeling.flops.layer_pass_flops(model.config, 12) / 12
-            monkeypatch.setitem(modeling.act.COMPACTION_FLOPS, "cpu", halted * flops)
+            monkeypatch.setitem(modeling.act.model.COMPACTION_FLOPS, "cpu", halted * flops)
             switched = model(**inputs)
             torch.testing.assert_close(dict(switched), dict(dense), atol=1e-10, rtol=0)
 

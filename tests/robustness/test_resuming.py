@@ -93,7 +93,7 @@ def test_a_stopped_run_saves_says_so_and_goes_on(
             os.kill(os.getpid(), number)
         return seed_all(*numbers)
 
-    import training as module
+    import training.loop as module
 
     seed_all = module.seed_all
     with monkeypatch.context() as patch:
