@@ -38,8 +38,10 @@ class Allowed:
         for number in value if isinstance(value, list) else [value]:
             if not isinstance(number, int | float) or self.low <= number <= self.high:
                 continue
-            end = "up" if self.high == LARGEST else f"to {self.high:g}"
-            raise UserError(f"--{name} {number:g}: allowed is a number from {self.low:g} {end}")
+            allowed = f"a number from {self.low:g} to {self.high:g}"
+            if self.high == LARGEST:
+                allowed = f"{self.low:g} or more"
+            raise UserError(f"--{name} {number:g}: allowed is {allowed}")
 
 
 ANY = Allowed()
