@@ -16,7 +16,6 @@ from glue.tasks import primary_metric
 from modeling.errors import UserError
 
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-BOOTSTRAP_DRAWS = 1000
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,7 @@ def compare(
     sweeps: Sequence[Sweep],
     parts: Parts,
     limits: Sequence[float],
+    draws: int = 1000,
     seed: int = 42,
 ) -> dict[str, list[Cell | None]]:
     """Each rule's best setting at or under each cost limit; None where it has none.
@@ -75,7 +75,7 @@ def compare(
     """
     if any(not np.array_equal(swept.labels, sweeps[0].labels) for swept in sweeps):
         raise UserError("the models were recorded on different examples; give all the same data")
-    weights = bootstrap_weights(len(parts.report), BOOTSTRAP_DRAWS, seed)
+    weights = bootstrap_weights(len(parts.report), draws, seed)
     result: dict[str, list[Cell | None]] = {}
     for rule in [*(grid.rule for grid in sweeps[0].grids), "fixed truncation"]:
         found = [best_of(swept, rule, parts, limits, weights) for swept in sweeps]
@@ -133,7 +133,7 @@ def comparison_table(cells: dict[str, list[Cell | None]], limits: Sequence[float
 
 def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: Path) -> None:
     """The comparison as Markdown, printed and in compare.md; with the settings in compare.csv."""
-    cells = compare(sweeps, parts, LIMITS, seed)
+    cells = compare(sweeps, parts, LIMITS, seed=seed)
     of_models = f"mean of {len(sweeps)} models, " if len(sweeps) > 1 else ""
     text = (
         f"{sweeps[0].task.name}, 100 × {primary_metric(sweeps[0].task)}: {of_models}best setting "
