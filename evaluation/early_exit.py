@@ -71,7 +71,11 @@ def one_by_one(job: Job, features: Features) -> Iterator[Answer]:
 def depth_batched(job: Job, features: Features) -> Iterator[Answer]:
     """`batch_size` slots, kept full; in order of completion."""
     batcher = DepthBatcher(job.model, slots=job.batch_size, pad_token_id=job.pad_token_id)
-    batcher.submit(features.examples())
+    rows = range(len(features))
+    columns = [map(features.input_ids, rows), map(features.token_type_ids, rows)]
+    if features.draws is not None:
+        columns.append(features.draws)
+    batcher.submit(zip(*columns, strict=True))
     return batcher.answers()
 
 
@@ -109,11 +113,10 @@ def record_layers(job: Job, batch_size: int = 1) -> dict[str, torch.Tensor]:
 def layers_of(job: Job, features: Features, rows: list[int]) -> dict[str, torch.Tensor]:
     """All layers' answers to a batch, and the mode's own record: (batch, layers, …) each."""
     model, batch = job.model, inputs_of(job, features, rows)
-    draws = batch.get("draws")
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
     mask = attention_mask_of(batch.get("attention_mask"))
     layers: dict[str, list[torch.Tensor]] = {}
-    for step in run_depths(model, hidden, mask, model.start(len(rows), draws), leave=False):
+    for step in run_depths(model, hidden, mask, batch.get("draws"), leave=False):
         answer, state = step.check.answer, step.check.state
         for name, tensor in {"all_logits": answer, **job.mode.record_layer(state)}.items():
             layers.setdefault(name, []).append(tensor)

@@ -1,7 +1,6 @@
 """Running an adaptive-depth model over a data set: answers, updates of every token, and time."""
 
 import time
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +65,7 @@ def updates_by_class(
 ) -> dict[str, float]:
     """Mean updates of [CLS], of [SEP], and of all other tokens."""
     real = torch.arange(updates.shape[1]) < torch.as_tensor(features.lengths)[:, None]
-    counts, ids = updates[real].numpy(), features.ids  # (tokens,), text after text
+    counts, ids = updates[real].numpy(), features.tokens  # (tokens,), text after text
     cls, sep = ids == tokenizer.cls_token_id, ids == tokenizer.sep_token_id
     found = {"[CLS]": cls, "[SEP]": sep, "others": ~(cls | sep)}
     return {name: float(counts[chosen].mean()) for name, chosen in found.items() if chosen.any()}
@@ -116,6 +115,7 @@ def print_updates(summary: dict[str, Any], prefix: str = "") -> None:
 def token_examples(job: Job, record: UpdateRecord) -> list[TokenExample]:
     """The first examples, as tokens.html shows them."""
     answers, labels = predictions_of(record.logits), labels_of(job.features)
+    shown = min(PICTURED, len(labels))
     return [
         TokenExample(
             job.tokenizer.convert_ids_to_tokens(ids),
@@ -124,7 +124,7 @@ def token_examples(job: Job, record: UpdateRecord) -> list[TokenExample]:
             label_text(job.task, answers[row]),
             label_text(job.task, labels[row]),
         )
-        for row, (ids, *_) in enumerate(islice(job.features.examples(), PICTURED))
+        for row, ids in enumerate(map(job.features.input_ids, range(shown)))
     ]
 
 
