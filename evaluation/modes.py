@@ -23,7 +23,6 @@ from modeling import (
     load_config,
     load_ponder,
     load_pretrained,
-    with_halting_token,
 )
 from modeling.compilation import EarlyExitModel
 from modeling.configuration import KeyTable, key_table
@@ -106,11 +105,8 @@ class Ponder(Mode):
     def prepare(self, features: Features, seed: int) -> Features:
         """Insert the second [CLS]; every example gets its own draw for `sample`, from `seed`."""
         generator = torch.Generator().manual_seed(seed)
-        return features._replace(
-            input_ids=[with_halting_token(ids) for ids in features.input_ids],
-            token_type_ids=[with_halting_token(types) for types in features.token_type_ids],
-            draws=torch.rand(len(features.labels), generator=generator).tolist(),
-        )
+        draws = torch.rand(len(features), generator=generator)
+        return features.with_second_cls(draws.numpy())
 
     def scalars(self, model: Model, out: ModelOutput) -> dict[str, float]:
         """Expected steps, KL to the prior, and λ of every layer, means over the batch."""

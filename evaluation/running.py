@@ -93,9 +93,9 @@ def run_early_exit(
     slots are kept full by depth batching. The answers are the same, also where exits are sampled:
     every example brings its own draw.
     """
-    count = len(features.input_ids)
+    count = len(features)
     features = my_part(features)
-    mine = len(features.input_ids)
+    mine = len(features)
     record = Record(
         torch.empty(mine, model.config.num_labels),
         torch.empty(mine, dtype=torch.long),
@@ -106,7 +106,9 @@ def run_early_exit(
         answers = one_by_one(model, features, pad_token_id)
     else:
         batcher = DepthBatcher(model, slots=batch_size, pad_token_id=pad_token_id)
-        columns = [features.input_ids, features.token_type_ids]
+        columns = [
+            map(column, range(mine)) for column in (features.input_ids, features.token_type_ids)
+        ]
         if features.draws is not None:
             columns.append(features.draws)
         batcher.submit(zip(*columns, strict=True))
@@ -128,7 +130,7 @@ def processes() -> tuple[int, int]:
 def my_part(features: Features) -> Features:
     """Every n-th example, of n processes, beginning with this process's number."""
     first, n = processes()
-    return Features(*(column and column[first::n] for column in features))
+    return features if n == 1 else features.take(slice(first, None, n))
 
 
 def gathered(tensor: torch.Tensor, count: int) -> torch.Tensor:
@@ -147,7 +149,7 @@ def gathered(tensor: torch.Tensor, count: int) -> torch.Tensor:
 @torch.inference_mode()
 def one_by_one(model: EarlyExitModel, features: Features, pad_token_id: int) -> Iterator[Answer]:
     """Every example alone, without padding; `seconds` is the whole call."""
-    for row in range(len(features.input_ids)):
+    for row in range(len(features)):
         batch = to_device(collate(features, [row], pad_token_id), model.device)
         batch.pop("labels", None)
         start = time.perf_counter()
@@ -166,11 +168,11 @@ def record_all_exits(
     all_logits: (layers, examples, num_labels). Of a ponder model also halt_probabilities
     (examples, layers) and draws (examples,). Processes take examples in turn; all get all answers.
     """
-    draws, count = features.draws, len(features.input_ids)
+    draws, count = features.draws, len(features)
     features, config = my_part(features), model.config
     layers = config.num_hidden_layers
-    answers = torch.empty(len(features.input_ids), layers, config.num_labels)
-    halts = torch.empty(len(features.input_ids), layers)
+    answers = torch.empty(len(features), layers, config.num_labels)
+    halts = torch.empty(len(features), layers)
     model.eval()
     batches = list(sorted_batches(features.lengths, batch_size))
     for rows in tqdm(batches, desc="All layers", unit="batch", disable=processes()[0] > 0):
@@ -183,7 +185,7 @@ def record_all_exits(
     tensors = {"all_logits": gathered(answers, count).transpose(0, 1).contiguous()}
     if draws is not None:
         tensors["halt_probabilities"] = gathered(halts, count)
-        tensors["draws"] = torch.tensor(draws)
+        tensors["draws"] = torch.from_numpy(draws)
     return tensors
 
 
@@ -194,9 +196,9 @@ def predictions_of(logits: torch.Tensor) -> np.ndarray:
 
 
 def labels_of(features: Features) -> np.ndarray:
-    if None in features.labels:
+    if features.labels is None:
         raise UserError("the file has no labels; evaluate on the dev file, or use --do_predict")
-    return np.array(features.labels)
+    return features.labels
 
 
 def metrics_by_layer(task: Task, all_logits: torch.Tensor, labels: np.ndarray) -> list[dict]:
@@ -208,23 +210,23 @@ def summarise(
     model: EarlyExitModel, task: Task, features: Features, record: Record
 ) -> dict[str, Any]:
     """Metrics, computation cost, exits per layer, FLOPs ratio and latency of a run."""
-    config = model.config
+    config, lengths = model.config, features.lengths.tolist()
     layers = config.num_hidden_layers
     exits = torch.bincount(record.exit_layer, minlength=layers + 1)[1:]
     spent = [
         early_exit_flops(config, length, layer)
-        for length, layer in zip(features.lengths, record.exit_layer.tolist(), strict=True)
+        for length, layer in zip(lengths, record.exit_layer.tolist(), strict=True)
     ]
-    full = [full_depth_flops(config, length) for length in features.lengths]
+    full = [full_depth_flops(config, length) for length in lengths]
     average = record.exit_layer.double().mean().item()
     return {
         "task": task.name,
-        "examples": len(features.labels),
+        "examples": len(features),
         "metrics": compute_metrics(task, predictions_of(record.logits), labels_of(features)),
         "computation_cost": average / layers,
         "average_layer": average,
         "num_layers": layers,
-        "exit_sample_ratio": 1 - exits[-1].item() / len(features.labels),
+        "exit_sample_ratio": 1 - exits[-1].item() / len(features),
         "exits_per_layer": exits.tolist(),
         "flops_ratio": sum(spent) / sum(full),
         "latency_ms": latency_of(record.seconds),
@@ -359,7 +361,7 @@ def write_reports(
     """eval_results.txt and .json in `directory`; per-layer statistics in `statistics_dir`."""
     append_results(directory / "eval_results.txt", summary, out_mode)
     write_json(directory / "eval_results.json", summary)
-    labels = torch.tensor(features.labels)
+    labels = torch.from_numpy(features.labels)
     for name, exits_only in (("layers_all.csv", False), ("layers_exit.csv", True)):
         write_text(
             statistics_dir / name, layer_table(all_logits, labels, record.exit_layer, exits_only)

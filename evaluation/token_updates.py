@@ -57,9 +57,9 @@ def run_adaptive(
     Batch size 1, the reporting default, goes in input order and never pads; larger batches hold
     neighbours in length. The answers are the same.
     """
-    count, longest = len(features.input_ids), max(features.lengths)
+    count, longest = len(features), int(features.lengths.max())
     features = my_part(features)
-    mine = len(features.input_ids)
+    mine = len(features)
     logits = torch.empty(mine, model.config.num_labels)
     updates = torch.zeros(mine, longest, dtype=torch.int16)
     seconds = torch.empty(mine, dtype=torch.double)
@@ -78,7 +78,7 @@ def run_adaptive(
 
 def batches_of(features: Features, batch_size: int) -> Iterator[list[int]]:
     if batch_size == 1:
-        return ([row] for row in range(len(features.input_ids)))
+        return ([row] for row in range(len(features)))
     return sorted_batches(features.lengths, batch_size)
 
 
@@ -88,7 +88,8 @@ def updates_by_class(
     """Mean updates of [CLS], of [SEP], and of all other tokens."""
     names = {tokenizer.cls_token_id: "[CLS]", tokenizer.sep_token_id: "[SEP]"}
     found: dict[str, list[int]] = {"[CLS]": [], "[SEP]": [], "others": []}
-    for ids, counts in zip(features.input_ids, updates.tolist(), strict=True):
+    for row, counts in enumerate(updates.tolist()):
+        ids = features.input_ids(row).tolist()
         for token, number in zip(ids, counts, strict=False):  # padding comes last
             found[names.get(token, "others")].append(number)
     return {name: float(np.mean(numbers)) for name, numbers in found.items() if numbers}
@@ -106,14 +107,14 @@ def summarise_updates(
     The computation cost is the mean number of updates of a token over the maximum.
     """
     config = model.config
-    maximum, lengths = config.num_hidden_layers, features.lengths
+    maximum, lengths = config.num_hidden_layers, features.lengths.tolist()
     per_text = record.updates.sum(1).tolist()
     spent = [adaptive_flops(config, n, u) for n, u in zip(lengths, per_text, strict=True)]
     full = [adaptive_flops(config, n, n * maximum) for n in lengths]
     mean = sum(per_text) / sum(lengths)
     return {
         "task": task.name,
-        "examples": len(features.labels),
+        "examples": len(features),
         "metrics": compute_metrics(task, predictions_of(record.logits), labels_of(features)),
         "computation_cost": mean / maximum,
         "mean_updates": mean,
@@ -152,13 +153,13 @@ def token_examples(
     answers = predictions_of(record.logits)
     return [
         TokenExample(
-            tokenizer.convert_ids_to_tokens(ids),
-            record.updates[row, : len(ids)].tolist(),
+            tokenizer.convert_ids_to_tokens(features.input_ids(row).tolist()),
+            record.updates[row, : features.lengths[row]].tolist(),
             maximum,
             label_text(task, answers[row]),
             label_text(task, features.labels[row]),
         )
-        for row, ids in enumerate(features.input_ids[:PICTURED])
+        for row in range(min(PICTURED, len(features)))
     ]
 
 

@@ -58,12 +58,12 @@ def record(
 
     Raises UserError when an answer is not finite.
     """
-    config, rule, count = model.config, model.exit_rule(), len(features.labels)
+    config, rule, count = model.config, model.exit_rule(), len(features)
     answers = torch.empty(config.num_hidden_layers, count, config.num_labels)
     tensors = {"all_logits": answers}
     if features.draws is not None:
         tensors["halt_probabilities"] = torch.empty(count, config.num_hidden_layers)
-        tensors["draws"] = torch.tensor(features.draws)
+        tensors["draws"] = torch.from_numpy(features.draws)
     model.eval()
     for rows in tqdm(list(batches_of(features, batch_size)), desc="Recording", unit="batch"):
         batch = to_device(collate(features, rows, pad_token_id), model.device)
@@ -84,7 +84,7 @@ def record(
 
 def batches_of(features: Features, batch_size: int) -> Sequence[list[int]]:
     if batch_size == 1:
-        return [[row] for row in range(len(features.labels))]
+        return [[row] for row in range(len(features))]
     return list(sorted_batches(features.lengths, batch_size))
 
 
@@ -96,7 +96,7 @@ def fingerprint(model: EarlyExitModel, features: Features, batch_size: int) -> s
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    digest.update(json.dumps(features).encode())
+    digest.update(features.digest().encode())
     return digest.hexdigest()
 
 

@@ -39,7 +39,7 @@ from tests.forks import FORKS
 def made_features(count: int = 12, classes: int = 2) -> Features:
     lengths = [3 + (5 * i) % 11 for i in range(count)]
     ids = [random_ids(1, n, i)[0].tolist() for i, n in enumerate(lengths)]
-    return Features(ids, [[0] * n for n in lengths], [i % classes for i in range(count)])
+    return Features.from_lists(ids, [[0] * n for n in lengths], [i % classes for i in range(count)])
 
 
 def counted(model, *arguments, **keywords) -> int:
@@ -102,9 +102,9 @@ def test_the_record_is_in_input_order_whatever_the_batch_size(batch_size):
     model = tiny_model(thres_name="entropy", exit_thres=0.9)
     data = made_features()
     record = run_early_exit(model, data, batch_size, pad_token_id=0)
-    for i, ids in enumerate(data.input_ids):
+    for i in range(len(data)):
         with torch.no_grad():
-            out = model(torch.tensor([ids]))
+            out = model(torch.tensor(data.input_ids(i)[None]))
         assert record.exit_layer[i] == out.exit_layer
         torch.testing.assert_close(record.logits[i], out.logits[0], atol=1e-5, rtol=0)
     assert len(set(record.exit_layer.tolist())) > 1
@@ -114,9 +114,11 @@ def test_the_record_is_in_input_order_whatever_the_batch_size(batch_size):
 def test_recorded_answers_are_in_input_order():
     model, data = tiny_model(), made_features()
     recorded = record_all_exits(model, data, pad_token_id=0, batch_size=5)["all_logits"]
-    for i, ids in enumerate(data.input_ids):
+    for i in range(len(data)):
         with torch.no_grad():
-            alone = model(torch.tensor([ids]), output_all_exits=True).all_logits[:, 0]
+            alone = model(torch.tensor(data.input_ids(i)[None]), output_all_exits=True).all_logits[
+                :, 0
+            ]
         torch.testing.assert_close(recorded[:, i], alone, atol=1e-5, rtol=0)
 
 
@@ -281,4 +283,4 @@ def test_the_published_lines_come_first_and_exactly(capsys):
 
 def test_a_file_without_labels_has_no_metrics():
     with pytest.raises(UserError, match="--do_predict"):
-        labels_of(Features([[2]], [[0]], [None]))
+        labels_of(Features.from_lists([[2]], [[0]], [None]))
