@@ -26,10 +26,12 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
@@ -61,10 +63,12 @@ from evaluation.token_updates import (
     write_update_reports,
 )
 from exit_lab.sweep import RULE_SETS
-from glue.features import Features, cache_path, collate, encode, epoch_batches
+from glue.cache import cache_path, cached_features
+from glue.features import Features, collate, encode, epoch_batches
 from glue.files import run_script, write_text
 from glue.submission import add_to_submission, check_test_set
 from glue.tasks import (
+    Split,
     Task,
     custom_task,
     evaluation_tasks,
@@ -370,15 +374,16 @@ def load_features(
     tokenizer: PreTrainedTokenizerBase,
     split: str,
     limit: int | None,
-) -> tuple[list, Features]:
-    """Examples of a split and their tokens; only whole GLUE splits are cached."""
-    mode, cache = MODES[args.model_type], None
-    examples = read_examples(task, args.data_dir or ".", split, limit)
+) -> Features:
+    """The tokens of a split; only whole GLUE splits are cached."""
+    mode, file = MODES[args.model_type], Split(task, args.data_dir or ".", split)
     length = args.max_seq_length - mode.extra_tokens
     if args.data_dir and limit is None:
         cache = cache_path(args.data_dir, split, args.model_name_or_path, length, task.name)
-    features = encode(examples, tokenizer, length, cache, args.overwrite_cache)
-    return examples, mode.prepare(features, args.seed)
+        features = cached_features(cache, file, tokenizer, length, args.overwrite_cache)
+    else:
+        features = encode(file.examples(limit), tokenizer, length)
+    return mode.prepare(features, args.seed)
 
 
 class TrainingLog(ProgressLog):
@@ -414,22 +419,22 @@ def train(
 
     With `checkpoint`, goes on from there: the same steps, to the last bit.
     """
-    _, features = load_features(args, task, tokenizer, "train", args.max_train_samples)
+    features = load_features(args, task, tokenizer, "train", args.max_train_samples)
     dev = None
     if args.evaluate_during_training:
-        _, dev = load_features(args, task, tokenizer, "dev", args.max_eval_samples)
+        dev = load_features(args, task, tokenizer, "dev", args.max_eval_samples)
     batch_size = args.per_gpu_train_batch_size * accelerator.num_processes
-    batches = -(-len(features.lengths) // batch_size)
+    batches = -(-len(features) // batch_size)
     total = max(1, int(batches * args.num_train_epochs) // args.gradient_accumulation_steps)
     if args.max_steps > 0:
         total = args.max_steps
     logger.info("***** Running training *****")
-    logger.info("  Num examples = %d", len(features.lengths))
+    logger.info("  Num examples = %d", len(features))
     logger.info("  Total train batch size = %d", batch_size * args.gradient_accumulation_steps)
     logger.info("  Total optimization steps = %d", total)
     mode = MODES[args.model_type]
     if task.is_regression:
-        start_at_mean(model, features.labels)
+        start_at_mean(model, features.labels.tolist())
     training = make_training(args, accelerator, model, tokenizer, features, total)
     training.begin(checkpoint)
     epoch = partial(my_batches, accelerator, features, batch_size, args.seed, tokenizer)
@@ -453,7 +458,7 @@ def make_training(
         model.gradient_checkpointing_enable()
     if args.compile == "on":
         compile_for_training(model)
-    data = fingerprint(features.input_ids, features.labels)
+    data = features.digest()
     return Training(
         accelerator, model, tokenizer, optimizer, schedule, vars(args), data, args.max_grad_norm
     )
@@ -472,7 +477,7 @@ def my_batches(
     for rows in epoch_batches(features.lengths, batch_size, seed, epoch)[first:]:
         mine = rows[accelerator.process_index :: accelerator.num_processes]
         # Every process takes part in a step: one without rows of its own repeats one, for nothing.
-        inputs = collate(features, mine or rows[:1], tokenizer.pad_token_id)
+        inputs = collate(features, mine if len(mine) else rows[:1], tokenizer.pad_token_id)
         yield Batch(to_device(inputs, accelerator.device), len(mine) / len(rows))
 
 
@@ -508,9 +513,9 @@ def evaluate(
     prefix: str = "",
 ) -> None:
     """Evaluation on a dev set: prints the published lines, writes the reports."""
-    examples, features = load_features(args, task, tokenizer, "dev", args.max_eval_samples)
+    features = load_features(args, task, tokenizer, "dev", args.max_eval_samples)
     logger.info("***** Running evaluation %s *****", prefix)
-    logger.info("  Num examples = %d", len(examples))
+    logger.info("  Num examples = %d", len(features))
     logger.info("  Batch size = %d", args.per_gpu_eval_batch_size)
     report = report_updates if MODES[args.model_type].stops_tokens else report_exits
     report(args, model, tokenizer, task, features, directory, prefix)
@@ -601,9 +606,9 @@ def make_fast(args: argparse.Namespace, model: Model, features: Features) -> tup
         if args.compile == "on":
             logger.warning("--compile on: stopped tokens change every pass's shape; not compiled")
         return model, False
-    typical = sorted(features.lengths)[len(features.lengths) // 2]
+    typical = int(np.sort(features.lengths)[len(features) // 2])
     wanted = args.compile == "on" or (
-        args.compile == "auto" and repays(model, len(features.lengths), typical)
+        args.compile == "auto" and repays(model, len(features), typical)
     )
     return model, wanted and compile_for_inference(model)
 
@@ -628,9 +633,10 @@ def predict(
 ) -> None:
     """Answer the test sets of `task`: the official GLUE files, and predictions.tsv with details."""
     for part in prediction_tasks(task, args.data_dir or "."):
-        examples, features = load_features(args, part, tokenizer, "test", None)
+        examples = read_examples(part, args.data_dir or ".", "test")
         if args.submission_dir:
             check_test_set(part, len(examples))
+        features = load_features(args, part, tokenizer, "test", None)
         fast, _ = make_fast(args, model, features)
         run = run_adaptive if MODES[args.model_type].stops_tokens else run_early_exit
         record = run(fast, features, args.per_gpu_eval_batch_size, tokenizer.pad_token_id)
@@ -651,9 +657,10 @@ def check_examples(args: argparse.Namespace, task: Task) -> None:
     for part, _ in evaluation_tasks(task) if args.do_eval or args.hp_search else []:
         read_examples(part, data_dir, "dev", 1)
     for part in prediction_tasks(task, data_dir) if args.do_predict else []:
-        examples = read_examples(part, data_dir, "test", None if args.submission_dir else 1)
+        examples = Split(part, data_dir, "test").examples(None if args.submission_dir else 1)
+        count = sum(1 for _ in examples)
         if args.submission_dir:
-            check_test_set(part, len(examples))
+            check_test_set(part, count)
 
 
 def contents_of(args: argparse.Namespace, task: Task) -> dict[str, str]:
@@ -664,12 +671,13 @@ def contents_of(args: argparse.Namespace, task: Task) -> dict[str, str]:
     weights = []
     if not args.from_scratch:
         weights = weight_files(args.model_name_or_path, args.cache_dir or None)
-    _, train_set = load_features(args, task, tokenizer, "train", args.max_train_samples)
-    _, dev_set = load_features(args, task, tokenizer, "dev", args.max_eval_samples)
-    columns = (column for features in (train_set, dev_set) for column in features[:3])
+    train_set = load_features(args, task, tokenizer, "train", args.max_train_samples)
+    dev_set = load_features(args, task, tokenizer, "dev", args.max_eval_samples)
+    # Draws follow from --seed, which the runs of a search may change.
+    data = [replace(features, draws=None).digest() for features in (train_set, dev_set)]
     return {
         "starting model": fingerprint(sorted(settings.items()), list(map(file_stamp, weights))),
-        "examples or tokens": fingerprint(*columns),
+        "examples or tokens": fingerprint(*data),
     }
 
 
