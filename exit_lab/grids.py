@@ -12,14 +12,8 @@ from evaluation.modes.base import RuleSet, Setting
 from modeling.errors import UserError
 from modeling.keys import Key, checked, nearest_names
 
-DEFAULT_GRID = {
-    "exit_thres": "0:1:0.02",
-    "cnt_thres": "1:N",
-    "margin": "0,0.05,0.1",
-    "range_tmp": "0.05,0.1,0.2",
-}
 # Predicted values have the labels' scale, not that of probabilities.
-REGRESSION_GRID = {**DEFAULT_GRID, "range_tmp": "0.05:1:0.05"}
+REGRESSION_GRID = {"range_tmp": "0.05:1:0.05"}
 
 
 @dataclass(frozen=True)
@@ -65,13 +59,9 @@ def parse_values(key: str, text: str, num_layers: int, keys: Mapping[str, Key]) 
     for piece in text.split(","):
         values += expand(key, piece, num_layers)
     try:
-        values = [checked(key, value, keys) for value in values]
+        return tuple(checked(key, value, keys, num_layers) for value in values)
     except UserError as error:
         raise UserError(f"grid {key}={text}: {error}") from error
-    too_long = key == "cnt_thres" and max(values) > num_layers
-    if too_long:
-        raise UserError(f"grid {key}={text}: allowed is 1 to num_hidden_layers = {num_layers}")
-    return tuple(values)
 
 
 def expand(key: str, piece: str, num_layers: int) -> list[float]:
@@ -108,8 +98,8 @@ def make_grids(
             raise UserError(f"rule {rule} has nothing to sweep: {rule_set.unswept[rule]}")
         if rule not in reads:
             raise UserError(f"rule {rule}: {nearest_names(rule, list(reads))}")
-    default = REGRESSION_GRID if regression else DEFAULT_GRID
-    texts = {**{key: text for key, text in default.items() if key in rule_set.keys}, **texts}
+    default = {name: key.grid for name, key in rule_set.keys.items() if key.grid}
+    texts = {**default, **(REGRESSION_GRID if regression else {}), **texts}
     values = {
         key: tuple(sorted(set(parse_values(key, text, num_layers, rule_set.keys))))
         for key, text in texts.items()

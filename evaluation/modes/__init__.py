@@ -1,17 +1,20 @@
 """The modes of --model_type: who stops, and when. Each is one class in one file here.
 
-MODES is the registry. Importing it loads no torch: a mode imports its model when it is used.
+REGISTRY names them. Loading it loads no torch: a mode imports its model when it is used.
 """
 
 from pathlib import Path
+from pkgutil import resolve_name
 
-from evaluation.modes.act import AdaptiveDepth
 from evaluation.modes.base import Mode
-from evaluation.modes.elbert import Elbert
-from evaluation.modes.ponder import Ponder
 from modeling.loading.files import find_file, read_json
 
-MODES: dict[str, Mode] = {mode.name: mode for mode in (Elbert(), Ponder(), AdaptiveDepth())}
+REGISTRY = (
+    "evaluation.modes.elbert:Elbert",
+    "evaluation.modes.ponder:Ponder",
+    "evaluation.modes.act:AdaptiveDepth",
+)
+MODES: dict[str, Mode] = {mode.name: mode for mode in (resolve_name(path)() for path in REGISTRY)}
 
 
 def mode_of_type(model_type: object) -> Mode:

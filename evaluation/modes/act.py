@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from evaluation.modes.base import Mode
-from modeling.keys import ACT
+from modeling.keys import KEY_TABLES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class AdaptiveDepth(Mode):
     """A learned halting probability an update stops a token."""
 
-    name, model_type, table = "albert_act", "albert_act", ACT
+    name, model_type, table = "albert_act", "albert_act", KEY_TABLES["albert_act"]
     compiles = False
 
     @property

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluation.modes.base import RuleSet, Setting, Tensors
 from evaluation.modes.examples import ExampleMode
-from modeling.keys import ELBERT
+from modeling.keys import KEY_TABLES
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Elbert(ExampleMode):
     """A rule over the exits' answers so far stops an example."""
 
-    name, model_type, table = "albert", "elbert", ELBERT
+    name, model_type, table = "albert", "elbert", KEY_TABLES["elbert"]
     optional = ("exit_weights",)  # the published code does not save it
 
     @property

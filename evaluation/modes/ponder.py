@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluation.modes.base import RuleSet, Setting, Tensors
 from evaluation.modes.examples import ExampleMode
-from modeling.keys import PONDER
+from modeling.keys import KEY_TABLES
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Ponder(ExampleMode):
     """A learned halting probability a layer stops an example."""
 
-    name, model_type, table = "ponder_albert", "ponder_albert", PONDER
+    name, model_type, table = "ponder_albert", "ponder_albert", KEY_TABLES["ponder_albert"]
     extra_tokens = 1  # the second [CLS]
 
     @property
