@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from evaluation.running import labels_of, predictions_of, to_device
 from glue.features import Features, collate, sorted_batches
-from glue.files import share
+from glue.files import make_public
 from modeling import UserError
 from modeling.albert import attention_mask_of
 from modeling.compilation import EarlyExitModel
@@ -141,7 +141,7 @@ def keep_recording(path: Path, tensors: dict[str, torch.Tensor], stamp: str) -> 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, temporary, metadata={"fingerprint": stamp})
-        share(temporary)
+        make_public(temporary)
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {path}: {error}") from error

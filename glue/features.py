@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from glue.files import share
+from glue.files import make_public
 from glue.tasks import Example
 
 
@@ -96,7 +96,7 @@ def write_cache(path: Path, features: Features, stamp: str) -> None:
     try:
         temporary = path.with_suffix(f".{os.getpid()}.part")  # others may write the same
         save_file(tensors, temporary, metadata={"fingerprint": stamp})
-        share(temporary)
+        make_public(temporary)
         temporary.replace(path)
     except (OSError, SafetensorError):
         return
