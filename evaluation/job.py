@@ -58,6 +58,12 @@ class Job:
     def pad_token_id(self) -> int:
         return self.tokenizer.pad_token_id
 
+    def announce(self, place: "Place") -> None:
+        """What a log says before an evaluation."""
+        logger.info("***** Running evaluation %s *****", place.checkpoint)
+        logger.info("  Num examples = %d", len(self.features))
+        logger.info("  Batch size = %d", self.batch_size)
+
     def fast(self) -> tuple["Job", dict[str, Any]]:
         """The job with a model in `dtype`, compiled where that is asked for and pays.
 

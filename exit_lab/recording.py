@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from evaluation.early_exit import record_layers
 from evaluation.job import Job
 from evaluation.results import labels_of, predictions_of
-from glue.files import share
+from glue.files import make_public
 from modeling.errors import UserError
 
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
@@ -102,7 +102,7 @@ def keep_recording(path: Path, tensors: dict[str, torch.Tensor], stamp: str) -> 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, temporary, metadata={"fingerprint": stamp})
-        share(temporary)
+        make_public(temporary)
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {path}: {error}") from error

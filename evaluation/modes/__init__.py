@@ -7,6 +7,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from evaluation.modes.base import Mode
+from modeling.errors import UserError
 from modeling.loading.files import find_file, read_json
 
 REGISTRY = (
@@ -21,6 +22,16 @@ def mode_of_type(model_type: object) -> Mode:
     """The mode whose models have this model_type in config.json; an unknown one is ELBERT's."""
     found = (mode for mode in MODES.values() if mode.model_type == model_type)
     return next(found, MODES["albert"])
+
+
+def check_mode(directory: Path, wanted: Mode) -> None:
+    """UserError unless the model in `directory` was trained in the mode that --model_type names."""
+    trained_in = trained_mode(directory)
+    if wanted is not trained_in:
+        raise UserError(
+            f"--model_type {wanted.name}: {directory} holds a model that was trained with "
+            f"--model_type {trained_in.name}; give that one"
+        )
 
 
 def trained_mode(directory: str | Path) -> Mode:
