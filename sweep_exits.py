@@ -78,7 +78,7 @@ from glue.tasks import (
 from modeling import UserError, load_config
 from modeling.compilation import EarlyExitModel
 from modeling.configuration import nearest_names
-from modeling.elbert.exits import exit_scores
+from modeling.elbert.rules import exit_scores
 from modeling.loading.weights import read_json
 from modeling.memory import keep_freed_memory
 from training.checkpoints import check_finished

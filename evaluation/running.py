@@ -22,9 +22,10 @@ from glue.files import write_json, write_text
 from glue.tables import as_csv
 from glue.tasks import Example, Task, compute_metrics, label_text, primary_metric
 from modeling import UserError, apply_exit_config, load_tokenizer
-from modeling.compilation import EarlyExitModel
+from modeling.cpu_packing import packed_weights
+from modeling.depth import EarlyExitModel
 from modeling.depth_batching import Answer, DepthBatcher
-from modeling.elbert.exits import exit_scores, normalised_entropy
+from modeling.elbert.rules import exit_scores, normalised_entropy
 from modeling.flops import early_exit_flops, full_depth_flops
 from modeling.loading.weights import in_brief
 
@@ -111,10 +112,12 @@ def run_early_exit(
             columns.append(features.draws)
         batcher.submit(zip(*columns, strict=True))
         answers = batcher.answers()
-    for answer in tqdm(answers, "Evaluating", mine, unit="example", disable=processes()[0] > 0):
-        record.logits[answer.row] = answer.logits
-        record.exit_layer[answer.row] = answer.exit_layer
-        record.seconds[answer.row] = answer.seconds
+    shown = tqdm(answers, "Evaluating", mine, unit="example", disable=processes()[0] > 0)
+    with packed_weights(model):
+        for answer in shown:
+            record.logits[answer.row] = answer.logits
+            record.exit_layer[answer.row] = answer.exit_layer
+            record.seconds[answer.row] = answer.seconds
     return Record(*(gathered(tensor, count) for tensor in record))
 
 
@@ -144,7 +147,6 @@ def gathered(tensor: torch.Tensor, count: int) -> torch.Tensor:
     return whole
 
 
-@torch.inference_mode()
 def one_by_one(model: EarlyExitModel, features: Features, pad_token_id: int) -> Iterator[Answer]:
     """Every example alone, without padding; `seconds` is the whole call."""
     for row in range(len(features.input_ids)):
@@ -157,7 +159,6 @@ def one_by_one(model: EarlyExitModel, features: Features, pad_token_id: int) -> 
         yield Answer(row, out.answer[0].cpu(), exit_layer, seconds)
 
 
-@torch.inference_mode()
 def record_all_exits(
     model: EarlyExitModel, features: Features, pad_token_id: int, batch_size: int = 32
 ) -> dict[str, torch.Tensor]:
@@ -173,13 +174,14 @@ def record_all_exits(
     halts = torch.empty(len(features.input_ids), layers)
     model.eval()
     batches = list(sorted_batches(features.lengths, batch_size))
-    for rows in tqdm(batches, desc="All layers", unit="batch", disable=processes()[0] > 0):
-        batch = to_device(collate(features, rows, pad_token_id), model.device)
-        batch.pop("labels", None)
-        out = model(**batch, output_all_exits=True)
-        answers[rows] = out.all_logits.cpu().transpose(0, 1)
-        if draws is not None:
-            halts[rows] = out.halt_probabilities.cpu()
+    with packed_weights(model):
+        for rows in tqdm(batches, desc="All layers", unit="batch", disable=processes()[0] > 0):
+            batch = to_device(collate(features, rows, pad_token_id), model.device)
+            batch.pop("labels", None)
+            out = model(**batch, output_all_exits=True)
+            answers[rows] = out.all_logits.cpu().transpose(0, 1)
+            if draws is not None:
+                halts[rows] = out.halt_probabilities.cpu()
     tensors = {"all_logits": gathered(answers, count).transpose(0, 1).contiguous()}
     if draws is not None:
         tensors["halt_probabilities"] = gathered(halts, count)

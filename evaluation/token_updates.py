@@ -27,6 +27,7 @@ from glue.features import Features, collate, sorted_batches
 from glue.files import write_json, write_text
 from glue.tasks import Task, compute_metrics, label_text
 from modeling import AlbertActForSequenceClassification
+from modeling.cpu_packing import packed_weights
 from modeling.flops import adaptive_flops
 
 PICTURED = 20  # examples in tokens.html and tokens.png
@@ -45,7 +46,6 @@ class UpdateRecord(NamedTuple):
         return {"mean_updates": [f"{mean:.4f}" for mean in means.tolist()]}
 
 
-@torch.inference_mode()
 def run_adaptive(
     model: AlbertActForSequenceClassification,
     features: Features,
@@ -65,14 +65,15 @@ def run_adaptive(
     seconds = torch.empty(mine, dtype=torch.double)
     model.eval()
     batches = list(batches_of(features, batch_size))
-    for rows in tqdm(batches, desc="Evaluating", unit="batch", disable=processes()[0] > 0):
-        batch = to_device(collate(features, rows, pad_token_id), model.device)
-        batch.pop("labels", None)
-        start = time.perf_counter()
-        out = model(**batch)
-        logits[rows] = out.logits.float().cpu()  # waits for the device
-        seconds[rows] = time.perf_counter() - start
-        updates[rows, : out.updates.shape[-1]] = out.updates[:, 0, 0].short().cpu()
+    with packed_weights(model):
+        for rows in tqdm(batches, desc="Evaluating", unit="batch", disable=processes()[0] > 0):
+            batch = to_device(collate(features, rows, pad_token_id), model.device)
+            batch.pop("labels", None)
+            start = time.perf_counter()
+            out = model(**batch)
+            logits[rows] = out.logits.float().cpu()  # waits for the device
+            seconds[rows] = time.perf_counter() - start
+            updates[rows, : out.updates.shape[-1]] = out.updates[:, 0, 0].short().cpu()
     return UpdateRecord(*(gathered(tensor, count) for tensor in (logits, updates, seconds)))
 
 

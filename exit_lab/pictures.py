@@ -16,7 +16,7 @@ from exit_lab.choice import best_under_cost, bootstrap_weights
 from exit_lab.recording import Recording
 from exit_lab.sweep import RuleSet, Setting, Sweep, describe, frontier, scan_setting
 from glue.tasks import label_text, primary_metric
-from modeling.elbert.exits import exit_scores
+from modeling.elbert.rules import exit_scores
 
 BAND_DRAWS = 200
 MIDDLE_COST = 0.6  # at which the rules' exits are drawn side by side

@@ -21,7 +21,8 @@ from glue.features import Features, collate, sorted_batches
 from glue.files import share
 from modeling import UserError
 from modeling.albert import attention_mask_of
-from modeling.compilation import EarlyExitModel
+from modeling.cpu_packing import packed_weights
+from modeling.depth import EarlyExitModel, run_depths
 
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
 IDLE_KEYS = (
@@ -43,7 +44,6 @@ class Recording(NamedTuple):
         return predictions_of(self.tensors["all_logits"])
 
 
-@torch.inference_mode()
 def record(
     model: EarlyExitModel, features: Features, pad_token_id: int, batch_size: int = 1
 ) -> dict[str, torch.Tensor]:
@@ -58,24 +58,23 @@ def record(
 
     Raises UserError when an answer is not finite.
     """
-    config, rule, count = model.config, model.exit_rule(), len(features.labels)
+    config, count = model.config, len(features.labels)
     answers = torch.empty(config.num_hidden_layers, count, config.num_labels)
     tensors = {"all_logits": answers}
     if features.draws is not None:
         tensors["halt_probabilities"] = torch.empty(count, config.num_hidden_layers)
         tensors["draws"] = torch.tensor(features.draws)
     model.eval()
-    for rows in tqdm(list(batches_of(features, batch_size)), desc="Recording", unit="batch"):
-        batch = to_device(collate(features, rows, pad_token_id), model.device)
-        hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
-        mask = attention_mask_of(batch.get("attention_mask"))
-        state = model.start(len(rows))
-        for layer in range(config.num_hidden_layers):
-            hidden = model.layer_pass(hidden, mask, layer)
-            logits, _, state = model.check_exit(rule, hidden, mask, layer, state)
-            answers[layer, rows] = logits.cpu()
-            if "halt_probability" in state:
-                tensors["halt_probabilities"][rows, layer] = state["halt_probability"].cpu()
+    with packed_weights(model):
+        for rows in tqdm(list(batches_of(features, batch_size)), desc="Recording", unit="batch"):
+            batch = to_device(collate(features, rows, pad_token_id), model.device)
+            hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
+            mask = attention_mask_of(batch.get("attention_mask"))
+            for layer, _, check, _ in run_depths(model, hidden, mask, leave=False):
+                answers[layer - 1, rows] = check.answer.cpu()
+                if "halt_probability" in check.state:
+                    halts = check.state["halt_probability"].cpu()
+                    tensors["halt_probabilities"][rows, layer - 1] = halts
     if not answers.isfinite().all():
         layer = int((~answers.isfinite()).flatten(1).any(1).nonzero()[0]) + 1
         raise UserError(f"the answers of layer {layer} are not finite; train the model again")

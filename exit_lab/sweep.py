@@ -20,7 +20,7 @@ from exit_lab.recording import Recording
 from glue.tasks import Task, primary_metric
 from modeling import ExitRule, HaltingRule, UserError, scan_halting
 from modeling.configuration import EXIT_KEYS, PONDER_EXIT_KEYS, Key, checked, nearest_names
-from modeling.elbert.exits import scan
+from modeling.elbert.rules import RULES, scan
 
 Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
 Tensors = Mapping[str, torch.Tensor]  # of a recording
@@ -50,23 +50,8 @@ class RuleSet(NamedTuple):
 
 
 def elbert_reads(regression: bool) -> dict[str, tuple[str, ...]]:
-    """Which keys each rule reads; a predicted value has no entropy and no class that leads."""
-    if regression:
-        window = ("cnt_thres", "range_tmp")
-        return {
-            "entropy": (),
-            "logits": (),
-            "max_prob": (),
-            **dict.fromkeys(("bias_1", "bias_2", "bias_3"), window),
-            "patience": ("exit_thres", "cnt_thres"),
-        }
-    window = ("exit_thres", "cnt_thres", "margin")
-    return {
-        **dict.fromkeys(("entropy", "logits", "max_prob"), ("exit_thres",)),
-        **dict.fromkeys(("bias_1", "bias_2"), window),
-        "bias_3": (*window, "range_tmp"),
-        "patience": ("cnt_thres",),
-    }
+    """Which keys each rule reads."""
+    return {name: kinds.of(1 if regression else 2).reads for name, kinds in RULES.items()}
 
 
 def elbert_scan(setting: Setting, tensors: Tensors) -> torch.Tensor:

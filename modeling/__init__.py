@@ -28,14 +28,15 @@ from modeling.act.model import (
 from modeling.configuration import (
     AlbertActConfig,
     ElbertConfig,
-    ExitRule,
-    HaltingRule,
     PonderAlbertConfig,
 )
 from modeling.elbert.model import ElbertForSequenceClassification, ElbertOutput
+from modeling.elbert.rules import ExitRule
 from modeling.errors import UserError
 from modeling.loading.weights import apply_exit_config, load_config, load_pretrained, load_tokenizer
-from modeling.ponder.halting import GeneralizedGeometricDist, PonderClassificationLoss, scan_halting
+from modeling.ponder.criteria import HaltingRule, scan_halting
+from modeling.ponder.distribution import GeneralizedGeometricDist
+from modeling.ponder.losses import PonderClassificationLoss
 from modeling.ponder.model import (
     PonderAlbertClassifier,
     PonderOutput,

@@ -1,4 +1,4 @@
-"""Configurations of the suite's models, and the settings of an exit rule.
+"""Configurations of the suite's models.
 
 The keys are the published ones, at top level in `config.json`; `ELBERT_KEYS` is the one table that
 says what each may hold. `change_config.py`, the exit-config reader and the README follow it.
@@ -7,14 +7,16 @@ says what each may hold. `change_config.py`, the exit-config reader and the READ
 import difflib
 import math
 import sys
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from transformers import AlbertConfig
 from transformers.activations import ACT2FN
 
 from modeling.errors import UserError
+
+if TYPE_CHECKING:
+    from modeling.elbert.rules import ExitRule
+    from modeling.ponder.criteria import HaltingRule
 
 RULES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
 LARGEST = sys.float_info.max
@@ -235,7 +237,7 @@ class ElbertConfig(AlbertConfig):
                 f"num_exit_layers = {self.num_exit_layers}: allowed is 1 to num_hidden_layers"
                 f" = {self.num_hidden_layers}"
             )
-        ExitRule.from_config(self)
+        self.exit_rule()
 
     def exit_keys(self) -> dict[str, Any]:
         """The settings that decide an exit, as they stand now."""
@@ -243,6 +245,8 @@ class ElbertConfig(AlbertConfig):
 
     def exit_rule(self) -> "ExitRule":
         """The same as a rule; raises UserError for a value out of range."""
+        from modeling.elbert.rules import ExitRule  # which needs this module's keys
+
         return ExitRule.from_config(self)
 
 
@@ -304,6 +308,8 @@ class PonderAlbertConfig(AlbertConfig):
 
     def exit_rule(self) -> "HaltingRule":
         """The same as a rule; raises UserError for a value out of range."""
+        from modeling.ponder.criteria import HaltingRule  # which needs this module's keys
+
         return HaltingRule.from_config(self)
 
 
@@ -353,55 +359,3 @@ def check_architecture(config: AlbertConfig) -> None:
             f"pad_token_id = {config.pad_token_id}: allowed is 0 to vocab_size − 1"
             f" = {config.vocab_size - 1}"
         )
-
-
-@dataclass
-class ExitRule:
-    """Settings of an exit rule; what each rule does is in `exits.py`.
-
-    Every number may be a scalar, or a tensor of shape (settings, 1): then all settings are decided
-    at once, and answers get a leading dimension of settings.
-    """
-
-    thres_name: str = "bias_1"
-    exit_thres: float | torch.Tensor = 0.1
-    cnt_thres: int | torch.Tensor = 8
-    margin: float | torch.Tensor = 0.0
-    range_tmp: float | torch.Tensor = 0.2
-    window_score: str = "lead"
-
-    def __post_init__(self) -> None:
-        # A Python number is compared in the scores' float32; a tensor must be too, to decide alike.
-        for name in ("exit_thres", "margin", "range_tmp"):
-            value = getattr(self, name)
-            if isinstance(value, torch.Tensor):
-                setattr(self, name, value.float())
-
-    @classmethod
-    def from_config(cls, config: ElbertConfig) -> "ExitRule":
-        """The rule that `config` describes now; raises UserError for a value out of range."""
-        settings = {name: checked(name, getattr(config, name)) for name in EXIT_KEYS}
-        if settings["cnt_thres"] > config.num_hidden_layers:
-            raise UserError(
-                f"cnt_thres = {settings['cnt_thres']}: allowed is 1 to num_hidden_layers"
-                f" = {config.num_hidden_layers}"
-            )
-        return cls(**settings)
-
-
-@dataclass
-class HaltingRule:
-    """Settings of a ponder model's exit; what each criterion does is in `halting.py`.
-
-    exit_thres may be a tensor of shape (settings, 1): then all settings are decided at once, and
-    answers get a leading dimension of settings.
-    """
-
-    exit_criteria: str = "sample"
-    exit_thres: float | torch.Tensor = 0.5
-
-    @classmethod
-    def from_config(cls, config: PonderAlbertConfig) -> "HaltingRule":
-        """The rule that `config` describes now; raises UserError for a value out of range."""
-        keys = PONDER_EXIT_KEYS
-        return cls(**{name: checked(name, getattr(config, name), keys) for name in keys})

@@ -27,14 +27,12 @@ from modeling.albert import (
     AlbertEmbeddings,
     AlbertLayer,
     AlbertPreTrainedModel,
-    PackedLayer,
     SelfAttention,
     attention_mask_of,
-    packs,
-    steady_weights,
     the_input,
 )
 from modeling.configuration import ACT_KEYS, AlbertActConfig, checked
+from modeling.cpu_packing import PackedLayer
 from modeling.elbert.model import task_loss
 from modeling.flops import layer_pass_flops
 from modeling.loading.weights import LoadReport, Tensors, adopt, load_config, read_as, suite_names
@@ -189,10 +187,8 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
         return self.LayerNorm
 
     def pieces(self) -> "AlbertActLayer | PackedLayer":
-        """What runs `project` and `finish`: packed weights where they serve."""
-        if packs(self, self.attention.config, self.ffn.weight):
-            return self.packed(self.parameters, lambda: PackedLayer(self))
-        return self
+        """What runs `project` and `finish`: packed weights inside `packed_weights`."""
+        return self if torch.compiler.is_compiling() else self.packed or self
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """New states of all tokens, (batch, length, hidden), before they are mixed with the old."""
@@ -250,7 +246,6 @@ class AlbertActEncoder(nn.Module):
         self.albert_layer = AlbertActLayer(config)
         self.compact: bool | None = None
 
-    @steady_weights()
     def forward(
         self,
         embedded: torch.Tensor,
