@@ -257,7 +257,7 @@ Stepper = Callable[[ExitRule, State, torch.Tensor], Outcome]
 
 
 def or_entropy(window: Stepper) -> Stepper:
-    """Exits where the window holds, and where the entropy is low."""
+    """Exits where the window holds, and where the entropy is low (never for exit_thres = 0)."""
 
     def step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
         state, holds = window(rule, state, scores)
@@ -275,6 +275,7 @@ class Rule(NamedTuple):
     start: Callable[[Size], State]
     step: Stepper
     reads: tuple[str, ...]
+    beyond: int | None = None  # layers of its window beyond cnt_thres; None: it has no window
 
 
 class Kinds(NamedTuple):
@@ -288,23 +289,28 @@ class Kinds(NamedTuple):
 
 
 NEVER = Rule(nothing, never_step, ())
-STEADY_VALUE = Rule(spread_start, spread_step, ("cnt_thres", "range_tmp"))
+STEADY_VALUE = Rule(spread_start, spread_step, ("cnt_thres", "range_tmp"), 0)
 WINDOW = ("exit_thres", "cnt_thres", "margin")
 
 RULES = {
     "entropy": Kinds(Rule(nothing, entropy_step, ("exit_thres",)), NEVER),
     "logits": Kinds(Rule(nothing, smallest_step, ("exit_thres",)), NEVER),
     "max_prob": Kinds(Rule(nothing, largest_step, ("exit_thres",)), NEVER),
-    "bias_1": Kinds(Rule(run_start, or_entropy(leading_step), WINDOW), STEADY_VALUE),
-    "bias_2": Kinds(Rule(rising_start, or_entropy(rising_step), WINDOW), STEADY_VALUE),
+    "bias_1": Kinds(Rule(run_start, or_entropy(leading_step), WINDOW, 0), STEADY_VALUE),
+    "bias_2": Kinds(Rule(rising_start, or_entropy(rising_step), WINDOW, 0), STEADY_VALUE),
     "bias_3": Kinds(
-        Rule(steady_start, or_entropy(steady_step), (*WINDOW, "range_tmp")), STEADY_VALUE
+        Rule(steady_start, or_entropy(steady_step), (*WINDOW, "range_tmp"), 0), STEADY_VALUE
     ),
     "patience": Kinds(
-        Rule(run_start, agreeing_step, ("cnt_thres",)),
-        Rule(close_start, close_step, ("exit_thres", "cnt_thres")),
+        Rule(run_start, agreeing_step, ("cnt_thres",), 1),
+        Rule(close_start, close_step, ("exit_thres", "cnt_thres"), 1),
     ),
 }
+
+
+def keys_read(regression: bool) -> dict[str, tuple[str, ...]]:
+    """Which keys each rule reads; a predicted value has no entropy and no class that leads."""
+    return {name: (k.values if regression else k.classes).reads for name, k in RULES.items()}
 
 
 def start(

@@ -13,7 +13,7 @@ from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import packed_weights
 from modeling.depth_batching import DepthBatcher
-from modeling.keys import RULES
+from modeling.elbert.rules import RULES
 
 SIZES = {
     "vocab_size": 50,

@@ -13,7 +13,8 @@ from transformers import AutoModelForSequenceClassification
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.compilation import compile_for_training
 from modeling.elbert.model import joint_loss
-from modeling.keys import POOLER_INPUTS, RULES
+from modeling.elbert.rules import RULES
+from modeling.keys import POOLER_INPUTS
 from tests.conftest import TINY, random_ids, tiny_model
 
 

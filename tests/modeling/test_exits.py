@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from modeling.elbert import rules
 from modeling.elbert.exits import pool
-from modeling.elbert.rules import ExitRule, exit_scores, normalised_entropy, scan
-from modeling.keys import EXIT_KEYS, RULES
+from modeling.elbert.rules import RULES, ExitRule, exit_scores, normalised_entropy, scan
+from modeling.keys import EXIT_KEYS
 from tests.conftest import random_ids, tiny_model
 
 NUMBERS = ("exit_thres", "cnt_thres", "margin", "range_tmp")
