@@ -36,7 +36,7 @@ from glue.tasks import Task, get_task, read_examples
 from modeling import ElbertConfig, UserError
 from modeling import ElbertForSequenceClassification as Model
 from modeling.albert import AlbertLayer, PackedLayer, cast_layers
-from training.arguments import at_least
+from training.settings import Allowed
 
 CPU = torch.device("cpu")
 SLOTS = 32
@@ -159,9 +159,9 @@ def parse_args() -> argparse.Namespace:
     add("--task_name", help="GLUE task, e.g. RTE")
     add("--max_seq_length", default=128, type=int, help="longer texts are truncated")
     add("--do_lower_case", action="store_true", help="for uncased models")
-    add("--rounds", default=5, type=at_least(1), help="timed rounds of each case")
-    add("--batches", default=[1, 32], type=at_least(1), nargs="+")
-    add("--lengths", default=[32, 128], type=at_least(1), nargs="+")
+    add("--rounds", default=5, type=Allowed(low=1).reader(int), help="timed rounds of each case")
+    add("--batches", default=[1, 32], type=Allowed(low=1).reader(int), nargs="+")
+    add("--lengths", default=[32, 128], type=Allowed(low=1).reader(int), nargs="+")
     args = parser.parse_args()
     if args.model and not (args.data_dir and args.task_name):
         raise UserError("--model needs --task_name, and --data_dir with the task's .tsv files")

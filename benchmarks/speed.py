@@ -41,7 +41,7 @@ from modeling.compilation import compile_for_inference
 from modeling.depth_batching import DepthBatcher
 from modeling.flops import early_exit_flops
 from modeling.memory import keep_freed_memory
-from training.loop import make_optimizer
+from training.optimizer import make_optimizer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BASE = {

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from glue.features import Features, encode
-from glue.files import share
+from glue.files import make_public
 from glue.tasks import Split
 from modeling.errors import UserError
 
@@ -78,7 +78,7 @@ def write_cache(path: Path, features: Features, stamp: str) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.part")  # others may write the same
     try:
         save_file(tensors, temporary, metadata)
-        share(temporary)
+        make_public(temporary)
         temporary.replace(path)
     except (OSError, SafetensorError):
         with suppress(OSError):

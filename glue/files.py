@@ -26,7 +26,7 @@ def write_file(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        share(temporary)
+        make_public(temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
@@ -40,7 +40,7 @@ def write_text(path: str | Path, text: str) -> None:
     write_file(path, lambda file: file.write(text.encode("utf-8")))
 
 
-def share(path: str | Path) -> None:
+def make_public(path: str | Path) -> None:
     """Give a file the permissions of any new one: mkstemp and safetensors make theirs private."""
     mask = os.umask(0)
     os.umask(mask)

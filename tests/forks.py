@@ -14,7 +14,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+import evaluation.glue_run
+import evaluation.pretraining_report  # noqa: F401
 import run_glue
+import training.search  # noqa: F401
 from glue.files import run_script
 
 # A server that has imported everything forks each run in milliseconds.

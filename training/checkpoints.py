@@ -11,16 +11,18 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
+from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from glue.files import share, write_json
+from glue.files import make_public, write_json
 from modeling.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,20 @@ IN_PROGRESS = "training_in_progress.json"
 MANIFEST = "checksums.json"
 STATE = "training_state.json"
 OPTIMIZER = "optimizer.safetensors"
+
+
+@dataclass
+class Learner:
+    """What a training changes, and the tokenizer that is saved beside it.
+
+    objective: what gives a batch its loss, when that is not the model itself.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    optimizer: torch.optim.Optimizer
+    schedule: LRScheduler
+    objective: torch.nn.Module | None = None
 
 
 def checkpoint_step(path: Path) -> int:
@@ -61,7 +77,7 @@ def write_directory(directory: Path, fill: Callable[[Path], None]) -> None:
         fill(temporary)
         for path in [*temporary.rglob("*"), temporary]:
             if path.is_file():
-                share(path)
+                make_public(path)
             flush(path)
         if directory.exists():
             names = sorted(path.name for path in temporary.iterdir())
@@ -111,28 +127,17 @@ def check_finite(model: PreTrainedModel, directory: str | Path) -> None:
         )
 
 
-def save_checkpoint(
-    output_dir: str | Path,
-    step: int,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    optimizer: torch.optim.Optimizer,
-    state: dict[str, Any],
-    keep: int | None = None,
-) -> Path:
+def save_checkpoint(directory: Path, learner: Learner, state: dict[str, Any]) -> None:
     """Write `checkpoint-STEP`, from which training goes on as if it had never stopped.
 
-    Args:
-        state: whatever else the run needs, as JSON.
-        keep: how many checkpoints to leave, the oldest go first; None leaves all.
+    state: whatever else the run needs, as JSON.
     """
-    directory = Path(output_dir) / f"checkpoint-{step}"
-    check_finite(model, directory)
-    tensors, settings = split_optimizer(optimizer.state_dict())
+    check_finite(learner.model, directory)
+    tensors, settings = split_optimizer(learner.optimizer.state_dict())
 
     def fill(temporary: Path) -> None:
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
+        learner.model.save_pretrained(temporary)
+        learner.tokenizer.save_pretrained(temporary)
         save_file(tensors, temporary / OPTIMIZER)
         write_json(temporary / STATE, {**state, "optimizer": settings})
         names = sorted(path.name for path in temporary.iterdir())
@@ -140,8 +145,6 @@ def save_checkpoint(
 
     remove(directory)  # of a run that ended here and is trained on
     write_directory(directory, fill)
-    prune(output_dir, keep)
-    return directory
 
 
 def prune(output_dir: str | Path, keep: int | None) -> None:
@@ -237,16 +240,14 @@ def left_to_train(output_dir: str | Path, wanted: str | None) -> tuple[bool, Pat
     return True, checkpoint
 
 
-def load_checkpoint(
-    checkpoint: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer
-) -> None:
+def load_checkpoint(checkpoint: Path, learner: Learner) -> None:
     """Put the weights and the optimiser's state of a checkpoint back, in place."""
     try:
-        load_model(model, checkpoint / SAFE_WEIGHTS_NAME)
+        load_model(learner.model, checkpoint / SAFE_WEIGHTS_NAME)
         tensors, rest = load_file(checkpoint / OPTIMIZER), read_state(checkpoint)["optimizer"]
-        if not alike(rest["param_groups"], optimizer.state_dict()["param_groups"]):
+        if not alike(rest["param_groups"], learner.optimizer.state_dict()["param_groups"]):
             raise ValueError("its optimiser's groups have other settings")
-        optimizer.load_state_dict(join_optimizer(tensors, rest))
+        learner.optimizer.load_state_dict(join_optimizer(tensors, rest))
     except (OSError, SafetensorError, RuntimeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{checkpoint} does not fit this run: {error}. Resume with the flags of its training"

@@ -1,27 +1,22 @@
-"""Text for pre-training: documents in, batches for MLM and SOP out, all built on the way.
-
-A text file has one sentence a line; a blank line, or a heading like " = Title = ", ends a document.
-Lines that are whole paragraphs are cut into sentences by `split_sentences`.
+"""Examples for MLM and SOP: masked, shuffled and batched on the way; and a tokenizer for them.
 
 Nothing is kept but a shuffle buffer, so memory does not grow with the text. Every random choice
 about an example is a function of the seed, the epoch and the example's place in the text: the same
 batches come out again, from any point on and for any number of processes.
 
-Sources: ALBERT (Lan et al. 2020) and its published `create_pretraining_data.py`: segments of
-consecutive sentences, sentence-order prediction, masked n-grams of whole words.
+Sources: ALBERT (Lan et al. 2020) and its published `create_pretraining_data.py`: sentence-order
+prediction, masked n-grams of whole words.
 """
 
 import hashlib
 import io
 import random
 import re
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from itertools import count, groupby, islice
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import sentencepiece
 import torch
@@ -29,22 +24,13 @@ from tokenizers import normalizers
 from transformers import PreTrainedTokenizerBase
 
 from glue.files import write_file
-from glue.tables import read_lines
 from modeling.errors import UserError
-
-Item = TypeVar("Item")
-Pieces = array  # of piece ids, four bytes each: the shuffle buffer holds many
+from training.pretraining_settings import Recipe
+from training.text import Draft, Item, Pieces, blocks, drafts_of, read_sentences, tokenised
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ALBERT's, ids 0 to 4
 WORD_START = "▁"  # SentencePiece's mark of a piece that follows a space
 NO_PAIR = -100  # sentence_order_label of an example with one segment
-
-HEADING = re.compile(r"(= )+[^=].*( =)+")
-# White space after . ! or ? and before what may begin a sentence: a capital or a digit, perhaps
-# behind an opening quote or bracket. The full stop of an initial ("J. Smith", "U.S.") ends none.
-SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)\s+(?=[\"'“‘(\[]?\s?[A-Z0-9])")
-
-TOKENISED_TOGETHER = 1000  # sentences; the tokenizer is faster on many
 GROUPED_BATCHES = 50  # batches' worth of examples that are sorted by length
 
 
@@ -64,44 +50,6 @@ REPLACED = (TokenClass.MASK_MASK, TokenClass.MASK_RANDOM, TokenClass.MASK_ORIGIN
 REPLACED_SHARES = (0.8, 0.1, 0.1)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How examples are made; the defaults are the published ones.
-
-    max_seq_length: pieces of an example, special ones included.
-    short_probability: share of examples made for a random shorter length.
-    masked_share, max_predictions: pieces to predict in an example, as a share and at most.
-    max_ngram: words in a row that are masked together, n of them with p(n) ∝ 1/n.
-    shuffle_buffer: examples that are shuffled among each other.
-    """
-
-    max_seq_length: int = 128
-    seed: int = 42
-    short_probability: float = 0.1
-    masked_share: float = 0.15
-    max_predictions: int = 20
-    max_ngram: int = 3
-    shuffle_buffer: int = 100_000
-
-    def draw(self, *key: int | str) -> random.Random:
-        """The source of all random choices about whatever `key` names."""
-        return random.Random(repr((self.seed, self.max_seq_length, *key)))
-
-
-class Draft(NamedTuple):
-    """An example before masking, in the order in which the model reads it."""
-
-    document: int
-    number: int  # within its document
-    first: Pieces
-    second: Pieces  # empty: no pair, used for MLM only
-    swapped: bool
-
-    @property
-    def length(self) -> int:
-        return len(self.first) + len(self.second) + (3 if self.second else 2)
-
-
 class Example(NamedTuple):
     """A masked example; lists of one length."""
 
@@ -112,44 +60,7 @@ class Example(NamedTuple):
     sentence_order_label: int  # 0 in order, 1 swapped, -100 no pair
 
 
-# Text.
-
-
-def split_sentences(paragraph: str) -> list[str]:
-    """Sentences of a paragraph, by the rule of SENTENCE_END."""
-    return SENTENCE_END.split(paragraph)
-
-
-def read_sentences(paths: Sequence[str | Path], split: bool) -> Iterator[tuple[int, str]]:
-    """(number of the document, sentence) of every sentence, in order.
-
-    `split`: lines are paragraphs, to be cut into sentences. Raises UserError for a file that
-    cannot be read, naming the line where it is not text, and when there is no sentence at all.
-    """
-    document = sentences = 0
-    within = False
-    for path in paths:
-        for _, line in read_lines(Path(path)):
-            text = line.strip()
-            if not text or HEADING.fullmatch(text):
-                document, within = document + within, False
-                continue
-            within = True
-            for sentence in split_sentences(text) if split else (text,):
-                sentences += 1
-                yield document, sentence
-        document, within = document + within, False  # no document goes on in the next file
-    if not sentences:
-        raise UserError(
-            f"{', '.join(map(str, paths))}: no text; give files with one sentence a line and blank "
-            "lines between documents"
-        )
-
-
-def check_text(paths: Sequence[str | Path]) -> None:
-    """Raise UserError for what `read_sentences` would not read to the end; reads all of it."""
-    for _ in read_sentences(paths, split=False):
-        pass
+# The tokenizer.
 
 
 def train_tokenizer(
@@ -233,76 +144,6 @@ class Vocabulary:
         return words
 
 
-# Segments.
-
-
-def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of `size` items in a row; the last may be shorter."""
-    items = iter(items)
-    return iter(lambda: list(islice(items, size)), [])
-
-
-def tokenised(
-    sentences: Iterable[tuple[int, str]], tokenizer: PreTrainedTokenizerBase
-) -> Iterator[tuple[int, Pieces]]:
-    """Sentences as piece ids; those without any piece are left out."""
-    for block in blocks(sentences, TOKENISED_TOGETHER):
-        texts = [text for _, text in block]
-        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
-        for (document, _), ids in zip(block, encoded["input_ids"], strict=True):
-            if ids:
-                yield document, array("i", ids)
-
-
-def truncate_pair(
-    first: Pieces, second: Pieces, room: int, draw: random.Random
-) -> tuple[Pieces, Pieces]:
-    """Cut pieces off the longer segment, at either end by chance, until both fit into `room`."""
-    bounds = [[0, len(first)], [0, len(second)]]
-    for _ in range(len(first) + len(second) - room):
-        longer = max(bounds, key=lambda x: x[1] - x[0])
-        if draw.random() < 0.5:
-            longer[0] += 1
-        else:
-            longer[1] -= 1
-    return first[slice(*bounds[0])], second[slice(*bounds[1])]
-
-
-def make_draft(
-    chunk: Sequence[Pieces], document: int, number: int, recipe: Recipe, draw: random.Random
-) -> Draft:
-    """An example of consecutive sentences: two segments, swapped half of the time; of one, one."""
-    if len(chunk) == 1:
-        first = chunk[0][: recipe.max_seq_length - 2]
-        return Draft(document, number, first, array("i"), False)
-    cut = draw.randint(1, len(chunk) - 1)
-    first, second = (sum(part, array("i")) for part in (chunk[:cut], chunk[cut:]))
-    first, second = truncate_pair(first, second, recipe.max_seq_length - 3, draw)
-    if draw.random() < 0.5:
-        return Draft(document, number, second, first, True)
-    return Draft(document, number, first, second, False)
-
-
-def drafts_of(
-    document: int, sentences: Iterable[Pieces], recipe: Recipe, draw: random.Random
-) -> Iterator[Draft]:
-    """The examples of a document: sentences are collected until they fill one."""
-    room = recipe.max_seq_length - 3
-
-    def target() -> int:
-        return draw.randint(2, room) if draw.random() < recipe.short_probability else room
-
-    chunk, size, wanted, numbers = [], 0, target(), count()
-    for sentence in sentences:
-        chunk.append(sentence)
-        size += len(sentence)
-        if size >= wanted:
-            yield make_draft(chunk, document, next(numbers), recipe, draw)
-            chunk, size, wanted = [], 0, target()
-    if chunk:
-        yield make_draft(chunk, document, next(numbers), recipe, draw)
-
-
 # Masks.
 
 
@@ -367,7 +208,7 @@ def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> Ex
     return Example(ids, types, labels, classes, order)
 
 
-def collate(examples: Sequence[Example], pad: int) -> dict[str, torch.Tensor]:
+def pad_examples(examples: Sequence[Example], pad: int) -> dict[str, torch.Tensor]:
     """Tensors (examples, length), padded to the longest; sentence_order_label (examples,).
 
     A batch that needs no padding has no attention mask: the model then skips masking altogether.
@@ -451,7 +292,7 @@ class PretrainingData:
         """Tensors of the shard (i, n): of every n-th example, from the i-th (0-based) on."""
         mine = drafts[shard[0] :: shard[1]]
         examples = [mask(draft, self.vocabulary, self.recipe, epoch) for draft in mine]
-        return collate(examples, self.vocabulary.pad)
+        return pad_examples(examples, self.vocabulary.pad)
 
     def training_batches(
         self, epoch: int, first: int, shard: tuple[int, int] = (0, 1)
@@ -471,7 +312,7 @@ class PretrainingData:
                 "of a batch; give more text, or lower --per_gpu_train_batch_size"
             )
 
-    def fingerprint(self) -> str:
+    def text_hash(self) -> str:
         """Hash of the tokenizer and of each file's size and beginning: cheap at any size.
 
         Raises UserError for a file that cannot be read.

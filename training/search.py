@@ -14,12 +14,12 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import optuna
-from optuna.distributions import IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, TrialState
 
@@ -28,8 +28,10 @@ from glue.tables import as_csv
 from glue.tasks import Task, primary_metric
 from modeling.errors import UserError
 from training.checkpoints import is_finished, latest_checkpoint
-from training.loop import StopRequest
-from training.study import LIVE, RANGES, Run, enqueue, open_study, storage_errors, work
+from training.fine_tuning_settings import SearchSettings
+from training.settings import add_flag, entries
+from training.stopping import StopRequest
+from training.study import LIVE, Run, enqueue, open_study, storage_errors, work
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")
@@ -41,14 +43,6 @@ FLAGS = {
     "epochs": ("--num_train_epochs", "--hp_epochs"),
     "seed": ("--seed", "--hp_seeds"),
 }
-
-# Flags that name places and speeds: machines that share a study may differ in them.
-LOCAL_FLAGS = set(
-    "data_dir output_dir cache_dir model_name_or_path config_name tokenizer_name train_file "
-    "validation_file test_file per_gpu_eval_batch_size logging_steps save_steps "
-    "save_total_limit do_train do_eval do_predict submission_dir overwrite_output_dir "
-    "overwrite_cache no_cuda local_rank compile".split()
-)
 
 # What the places must hold alike, and the flags that name them.
 CONTENTS = {
@@ -68,110 +62,69 @@ class Row(NamedTuple):
     best: FrozenTrial  # the seed with the highest metric
 
 
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """A search to begin or to go on with.
+
+    name: the study's, unless --hp_study gives one.
+    flags: those of every run, see `flags_of_every_run`.
+    given: the flags in which machines that share the search must agree.
+    contents: SHA-256 of each of CONTENTS.
+    """
+
+    settings: SearchSettings
+    task: Task
+    name: str
+    output_dir: Path
+    flags: Sequence[str]
+    given: Mapping[str, Any]
+    contents: Mapping[str, str]
+
+
 # Flags.
 
 
-def add_search_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "search",
-        "The default learning rates, batch sizes and seeds are those of the published "
-        "Adaptive-Depth fine-tuning notebook (Simoulin and Crabbé, 2021). The epochs are this "
-        "suite's: the notebook trains for 4, with 200 --warmup_steps, and keeps a checkpoint of "
-        "each epoch. Each setting's metric is the mean over its seeds.",
-    )
-    add = group.add_argument
-    add(
-        "--hp_search",
-        action="store_true",
-        help="train and evaluate every setting of the grid with every seed; again to go on after "
-        "an interruption; --do_predict then answers with the best model",
-    )
-    for name, default in (
-        ("learning_rate", [2e-5, 3e-5, 5e-5]),
-        ("batch_size", [16, 32]),
-        ("epochs", [2.0, 3.0, 4.0]),
-    ):
-        shown = " ".join(f"{value:g}" for value in default)
-        help_text = f"default: {shown}"
-        add(FLAGS[name][1], nargs="+", type=number_of(name), default=default, help=help_text)
-    add(
-        "--hp_seeds",
-        nargs="+",
-        type=number_of("seed"),
-        help="default: 0 1 2 3 4; on MNLI, QNLI and QQP only 0, as published",
-    )
-    add(
-        "--hp_storage",
-        metavar="URL",
-        help="Optuna storage, for several machines that share one study, e.g. "
-        "postgresql://user@host/db; default: an SQLite file in --output_dir",
-    )
-    add("--hp_study", metavar="NAME", help="name of the study; default: model type and task")
+def flags_of_every_run(argv: Sequence[str], classes: Sequence[type]) -> list[str]:
+    """The caller's flags but those that a search does not pass on to its runs.
 
-
-def number_of(name: str) -> Callable[[str], float]:
-    """An argparse type: a number in the range of a run's value."""
-    allowed = RANGES[name]
-    kind = int if isinstance(allowed, IntDistribution) else float
-
-    def parse(text: str) -> float:
-        value = kind(text)
-        if not allowed.low <= value <= allowed.high:
-            raise argparse.ArgumentTypeError(
-                f"{text}: allowed is a number from {allowed.low:g} to {allowed.high:g}"
-            )
-        return value
-
-    parse.__name__ = "whole number" if kind is int else "number"
-    return parse
-
-
-def flags_of_every_run(argv: Sequence[str]) -> list[str]:
-    """The caller's flags without the search's own. UserError for one that the search sets."""
-    own = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    add_search_flags(own)
-    own.add_argument("--do_predict", action="store_true")  # only by the best, at the end
-    own.add_argument("--submission_dir")
-    own.add_argument("--resume_from_checkpoint", nargs="?")
-    for name, (flag, _) in FLAGS.items():
-        own.add_argument(flag, dest=name)
-    found, rest = own.parse_known_args(argv)
-    for name, (flag, searched) in FLAGS.items():
-        if name in found:
+    Raises UserError for a flag that the search sets. classes: of the script's settings.
+    """
+    found = {text.partition("=")[0] for text in argv}
+    for flag, searched in FLAGS.values():
+        if flag in found:
             raise UserError(f"{flag} is what --hp_search varies; give its values as {searched}")
-    if "resume_from_checkpoint" in found:
+    if "--resume_from_checkpoint" in found:
         raise UserError("--hp_search goes on by itself: leave out --resume_from_checkpoint")
-    return rest
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for field in itertools.chain(*map(fields, classes)):
+        if not field.metadata["allowed"].passed_on:
+            add_flag(own, field)
+    return own.parse_known_args(argv)[1]
 
 
-def grid(args: argparse.Namespace, task: Task) -> list[Run]:
+def shared_values(*settings: Any) -> dict[str, Any]:
+    """The flags in which machines that share a search must agree."""
+    return {name: value for name, value, allowed in entries(*settings) if not allowed.searching}
+
+
+def grid(settings: SearchSettings, task: Task) -> list[Run]:
     """Every run of the grid, all seeds of a setting together."""
-    seeds = args.hp_seeds or ([0] if task.name in ONE_SEED else [0, 1, 2, 3, 4])
-    axes = (args.hp_learning_rates, args.hp_batch_sizes, args.hp_epochs, seeds)
+    seeds = settings.hp_seeds or ([0] if task.name in ONE_SEED else [0, 1, 2, 3, 4])
+    axes = (settings.hp_learning_rates, settings.hp_batch_sizes, settings.hp_epochs, seeds)
     return [Run(*values) for values in itertools.product(*map(dict.fromkeys, axes))]
 
 
-def check_same_search(
-    study: optuna.Study, args: argparse.Namespace, contents: Mapping[str, str]
-) -> None:
-    """UserError when the study was begun with other flags or contents: runs would not compare.
-
-    contents: SHA-256 of each of CONTENTS.
-    """
-    given = {
-        name: value
-        for name, value in vars(args).items()
-        if name not in LOCAL_FLAGS and not name.startswith("hp_")
-    }
-    begun = begun_with(study, "flags", given)
-    for name, value in given.items():
+def check_same_search(study: optuna.Study, search: Search) -> None:
+    """UserError when the study was begun with other flags or contents: runs would not compare."""
+    begun = begun_with(study, "flags", search.given)
+    for name, value in search.given.items():
         if begun.get(name, value) != value:
             raise UserError(
                 f"study {study.study_name} was begun with --{name} {begun[name]}, not {value}; "
                 "give the same flags, or another --hp_study"
             )
-    begun = begun_with(study, "contents", contents)
-    for name, value in contents.items():
+    begun = begun_with(study, "contents", search.contents)
+    for name, value in search.contents.items():
         if begun[name] != value:
             raise UserError(
                 f"study {study.study_name} was begun with other {name}: give {CONTENTS[name]} with "
@@ -305,34 +258,28 @@ def report(rows: Sequence[Row], metric: str, directory: Path) -> None:
     print(f"best checkpoint: {best.user_attrs['checkpoint']}{where}, {metric} = {best.value:.4f}")
 
 
-def search(
-    args: argparse.Namespace, task: Task, flags: Sequence[str], contents: Mapping[str, str]
-) -> Path:
+def search(wanted: Search, predicting: bool) -> Path:
     """Run the whole grid, alone or beside other workers; the best checkpoint's directory.
 
-    Args:
-        flags: those of every run, see `flags_of_every_run`.
-        contents: SHA-256 of each of CONTENTS.
-
     Raises UserError for a storage that cannot be used, a study of another search, when no setting
-    came through with all its seeds, and when there is no best model for --do_predict.
+    came through with all its seeds, and when a best model is needed, `predicting`, but not here.
     """
-    runs, metric = grid(args, task), primary_metric(task)
-    name = args.hp_study or f"{args.model_type}-{task.name}"
-    directory = Path(args.output_dir) / name
+    settings, metric = wanted.settings, primary_metric(wanted.task)
+    runs, name = grid(settings, wanted.task), settings.hp_study or wanted.name
+    directory = wanted.output_dir / name
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{directory} cannot be made: {error.strerror}") from error
-    url = args.hp_storage or f"sqlite:///{directory.parent.absolute() / 'hp_search.db'}"
+    url = settings.hp_storage or f"sqlite:///{directory.parent.absolute() / 'hp_search.db'}"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with storage_errors(url, args.hp_storage is not None), warnings.catch_warnings():
+    with storage_errors(url, settings.hp_storage is not None), warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
         study = open_study(url, name)
-        check_same_search(study, args, contents)
+        check_same_search(study, wanted)
         enqueue(study, runs)
         try:
-            work(study, lambda trial: train_and_evaluate(trial, flags, directory, metric))
+            work(study, lambda trial: train_and_evaluate(trial, wanted.flags, directory, metric))
         except KeyboardInterrupt as stop:
             number = signal.Signals((stop.args or (signal.SIGINT,))[0])
             print(f"{number.name}: stopped. Go on with the same command", file=sys.stderr)
@@ -345,7 +292,7 @@ def search(
             "the same command again: it repeats the runs that failed"
         )
     report(rows, metric, directory)
-    return best_checkpoint(rows[0].best, args.do_predict)
+    return best_checkpoint(rows[0].best, predicting)
 
 
 def best_checkpoint(best: FrozenTrial, needed: bool) -> Path:

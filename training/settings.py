@@ -1,20 +1,18 @@
 """A script's settings: dataclasses whose fields say what they mean, allow and may change.
 
 A field declared by `setting` is a flag. `parse` reads the flags of several dataclasses, each a
-group of --help, and checks every value against its field's range. Nothing here imports torch, so
-that --help and a wrong flag answer at once.
+group of --help. Nothing here imports torch, so that --help and a wrong flag answer at once.
 """
 
 import argparse
-import copy
+import inspect
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import Field, dataclass, field, fields
-from typing import Any
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, get_args, get_origin
 
 from transformers.hf_argparser import HfArgumentParser
-
-from modeling.errors import UserError
 
 LARGEST = sys.float_info.max
 
@@ -26,24 +24,37 @@ class Allowed:
     low, high: the range of a number, both included.
     resuming: may a run that goes on have another value than the run that it continues?
     searching: may machines that share a search have different values?
+    passed_on: does a search give the flag to its runs?
     """
 
     low: float = -LARGEST
     high: float = LARGEST
     resuming: bool = False
     searching: bool = False
+    passed_on: bool = True
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise UserError unless every number of `value` is in the range."""
-        for number in value if isinstance(value, list) else [value]:
-            if not isinstance(number, int | float) or self.low <= number <= self.high:
-                continue
-            end = "up" if self.high == LARGEST else f"to {self.high:g}"
-            raise UserError(f"--{name} {number:g}: allowed is a number from {self.low:g} {end}")
+    def reader(self, kind: type) -> Callable[[str], Any]:
+        """An argparse type: a text as `kind`; of a number with a range, only what lies within."""
+        if (self.low, self.high) == (-LARGEST, LARGEST):
+            return kind
+        allowed = f"a number from {self.low:g} to {self.high:g}"
+        if self.high == LARGEST:
+            allowed = f"{self.low:g} or more"
+
+        def read(text: str) -> float:
+            value = kind(text)
+            if not self.low <= value <= self.high:  # nor is NaN
+                raise argparse.ArgumentTypeError(f"{text}: allowed is {allowed}")
+            return value
+
+        # argparse's word for what it cannot read
+        read.__name__ = "whole number" if kind is int else "number"
+        return read
 
 
 ANY = Allowed()
 PLACE = Allowed(resuming=True, searching=True)  # where things lie and how fast: alters no step
+RESUMING = Allowed(resuming=True)
 
 
 def setting(default: Any, meaning: str, allowed: Allowed = ANY, **words: Any) -> Any:
@@ -52,7 +63,7 @@ def setting(default: Any, meaning: str, allowed: Allowed = ANY, **words: Any) ->
     Args:
         default: its value without the flag; `...` makes the flag required.
         meaning: for --help.
-        words: argparse's choices, metavar, nargs, const.
+        words: argparse's choices, metavar, nargs, const, type.
     """
     metadata = {"help": meaning.replace("%", "%%"), "allowed": allowed, **words}
     if default is ...:
@@ -62,47 +73,107 @@ def setting(default: Any, meaning: str, allowed: Allowed = ANY, **words: Any) ->
     return field(default=default, metadata=metadata)
 
 
+def add_flag(parser: argparse.ArgumentParser, field: Field) -> None:
+    """The flag of a dataclass field that `setting` made.
+
+    HF's own method would add a second spelling with hyphens, and values to switches.
+    """
+    words, kind = dict(field.metadata), field.type
+    allowed, name = words.pop("allowed"), f"--{field.name}"
+    if kind is bool:
+        parser.add_argument(name, action="store_true", **words)
+        return
+    if isinstance(kind, types.UnionType):  # something, or None
+        kind = get_args(kind)[0]
+    if get_origin(kind) is list:
+        kind, words["nargs"] = get_args(kind)[0], "+"
+    if field.default_factory is not MISSING:
+        words["default"] = field.default_factory()
+    elif field.default is not MISSING:
+        words["default"] = field.default
+    else:
+        words["required"] = True
+    parser.add_argument(name, **{"type": allowed.reader(kind), **words})
+
+
 class SettingsParser(HfArgumentParser):
     """HF's parser of dataclasses, for fields that carry `Allowed`.
 
-    A dataclass names its group of --help as `_argument_group_name`.
+    A dataclass names its group of --help as `_argument_group_name`; its docstring describes it.
     """
 
-    def __init__(self, classes: Sequence[type], description: str | None) -> None:
+    def __init__(self, classes: Sequence[type], description: str | None = None) -> None:
         super().__init__(
             classes,
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        described = {kind._argument_group_name: inspect.getdoc(kind) for kind in classes}
+        for group in self._action_groups:
+            group.description = described.get(group.title)
 
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:
-        field = copy.copy(field)  # the class keeps its `Allowed`
-        field.metadata = {name: v for name, v in field.metadata.items() if name != "allowed"}
-        HfArgumentParser._parse_dataclass_field(parser, field)
+        add_flag(parser, field)
 
 
 def parse(
     classes: Sequence[type], description: str | None, argv: Sequence[str] | None = None
 ) -> tuple[Any, ...]:
-    """The command line as an instance of each class; raises UserError for a value out of range.
+    """The command line as an instance of each class, in their order.
 
-    A class's own `check()`, where it has one, then looks at the values together.
+    A class's own `check()`, where it has one, then looks at its values together.
     """
-    parsed = SettingsParser(classes, description).parse_args_into_dataclasses(
-        argv, look_for_args_file=False
+    parser = SettingsParser(classes, description)
+    *parsed, unknown = parser.parse_args_into_dataclasses(
+        argv, return_remaining_strings=True, look_for_args_file=False
     )
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     for settings in parsed:
-        for name, value, allowed in entries(settings):
-            allowed.check(name, value)
         if hasattr(settings, "check"):
             settings.check()
-    return parsed
+    return tuple(parsed)
 
 
 def entries(*many: Any) -> Iterator[tuple[str, Any, Allowed]]:
-    """Name, value and `Allowed` of every field of some settings."""
+    """Name, value and `Allowed` of every field of some settings, or of their classes' defaults."""
     for settings in many:
         for entry in fields(settings):
-            yield entry.name, getattr(settings, entry.name), entry.metadata["allowed"]
+            yield entry.name, getattr(settings, entry.name, None), entry.metadata["allowed"]
+
+
+def as_dict(*many: Any) -> dict[str, Any]:
+    """All values of some settings by their flags' names."""
+    return {name: value for name, value, _ in entries(*many)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Where a run writes, how it goes on, and what it runs on."""
+
+    _argument_group_name = "run"
+
+    do_train: bool = setting(False, "train, from the beginning or from a checkpoint", PLACE)
+    output_dir: str = setting(..., "where the trained model and the results go", PLACE)
+    overwrite_output_dir: bool = setting(False, "write over what --output_dir holds", PLACE)
+    resume_from_checkpoint: str | None = setting(
+        None,
+        "go on with a training that was stopped, from its latest checkpoint or from this one; "
+        "nothing to go on from: begin it",
+        Allowed(resuming=True, passed_on=False),
+        nargs="?",
+        const="latest",
+        metavar="PATH|latest",
+    )
+    save_total_limit: int | None = setting(
+        None,
+        "keep only so many checkpoints, the newest",
+        Allowed(low=1, resuming=True, searching=True),
+    )
+    seed: int = setting(42, "of everything that is left to chance", Allowed(low=0))
+    do_lower_case: bool = setting(False, "for uncased models")
+    no_cuda: bool = setting(False, "stay on the CPU", PLACE)
+    bf16: bool = setting(False, "bfloat16 mixed precision in training")
+    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", Allowed(low=0))

@@ -4,12 +4,13 @@ Optuna keeps the runs, one trial each, in any of its relational storages. A run 
 reporting is queued again.
 """
 
+import functools
 import re
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from inspect import isfunction
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
@@ -20,6 +21,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 
 from modeling.errors import UserError
+from training.fine_tuning_settings import BATCH_SIZES, EPOCHS, RATES, SEEDS
 
 HEARTBEAT, GRACE = 30, 120  # seconds between a worker's reports, and until it counts as dead
 POLL = 5.0  # seconds between looks at the runs of other workers
@@ -46,25 +48,45 @@ class Run(NamedTuple):
 
 # Of a run's values, in the form that Optuna keeps.
 RANGES = {
-    "learning_rate": FloatDistribution(0.0, 1.0),
-    "batch_size": IntDistribution(1, 2**20),
-    "epochs": FloatDistribution(0.0, 1e4),
-    "seed": IntDistribution(0, 2**31 - 1),
+    "learning_rate": FloatDistribution(RATES.low, RATES.high),
+    "batch_size": IntDistribution(BATCH_SIZES.low, BATCH_SIZES.high),
+    "epochs": FloatDistribution(EPOCHS.low, EPOCHS.high),
+    "seed": IntDistribution(SEEDS.low, SEEDS.high),
 }
+
+
+def marked(method: Callable) -> Callable:
+    """`method`, marking the errors that come out of it as the storage's."""
+
+    @functools.wraps(method)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return method(*arguments, **keywords)
+        except Exception as error:
+            error.of_storage = True
+            raise
+
+    return call
+
+
+# Optuna raises its own errors, SQLAlchemy's and, of damaged contents, any of Python's.
+MarkingStorage = type(
+    "MarkingStorage",
+    (RDBStorage,),
+    {name: marked(value) for name, value in vars(RDBStorage).items() if isfunction(value)},
+)
 
 
 @contextmanager
 def storage_errors(url: str, given: bool) -> Iterator[None]:
-    """Make a UserError that names the storage of any error that comes out of it.
+    """Make a UserError that names the storage of any error that comes out of it; others pass.
 
-    Optuna raises its own, SQLAlchemy's and, of damaged contents, Python's. Errors from elsewhere
-    pass. `given`: the URL is the user's, rather than a file in the output directory.
+    `given`: the URL is the user's, rather than a file in the output directory.
     """
     try:
         yield
     except Exception as error:
-        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-        if not any(frame.f_globals["__name__"].startswith("optuna.storages") for frame in frames):
+        if not hasattr(error, "of_storage"):
             raise
         reason = str(error.__cause__ or error).partition("\n")[0]
         shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log
@@ -93,7 +115,7 @@ def open_study(url: str, name: str) -> optuna.Study:
 
 def connect(url: str, name: str) -> optuna.Study:
     sqlite = {"connect_args": {"timeout": 60, "isolation_level": None}}  # seconds
-    storage = RDBStorage(
+    storage = MarkingStorage(
         url,
         engine_kwargs=sqlite if url.startswith("sqlite") else None,
         heartbeat_interval=HEARTBEAT,

@@ -6,8 +6,8 @@ import transformers
 
 from modeling import AlbertActConfig, AlbertActForPreTraining
 from modeling.pretraining import PreTrainingObjective, add_sums, mean_loss, means, sums_by_class
-from run_pretraining import mean_updates
 from tests.conftest import TINY, random_ids
+from training.pretraining import mean_updates
 from training.pretraining_data import TokenClass
 
 DENSE, ADAPTIVE = transformers.AlbertForPreTraining, AlbertActForPreTraining

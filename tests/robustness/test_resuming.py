@@ -19,7 +19,7 @@ from tests.robustness.test_hostile_input import JSON
 from tests.scripts.test_run_glue import flags, refused
 from tests.training.test_loop import no_file_above
 from training.checkpoints import checkpoints_of, latest_checkpoint
-from training.loop import StopRequest
+from training.stopping import StopRequest
 
 
 def training(albert_dir, rte, out, *more) -> list[str]:

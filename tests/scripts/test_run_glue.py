@@ -14,6 +14,7 @@ import transformers
 from safetensors.torch import load_file
 
 import change_config
+import evaluation.glue_run as glue_run
 import run_glue
 import training.checkpoints as checkpointing
 from modeling import ElbertForSequenceClassification
@@ -405,7 +406,7 @@ def test_an_output_dir_that_cannot_be_written_is_named(
     trained, albert_dir, rte, script, monkeypatch
 ):
     before = contents(trained)
-    monkeypatch.setattr(run_glue.os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda *_: False)
     for action in (("--do_train", "--overwrite_output_dir"), ("--do_eval",), ("--do_predict",)):
         refused(script, flags(albert_dir, rte, trained, "RTE", *action), trained, "written")
     assert contents(trained) == before
@@ -534,13 +535,13 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(
 def test_a_label_count_that_does_not_match_is_refused(
     trained, albert_dir, rte, script, monkeypatch
 ):
-    short = run_glue.run_early_exit
+    short = glue_run.run_early_exit
 
     def one_less(*arguments):
         record = short(*arguments)
         return type(record)(*(tensor[:-1] for tensor in record))
 
-    monkeypatch.setattr(run_glue, "run_early_exit", one_less)
+    monkeypatch.setattr(glue_run, "run_early_exit", one_less)
     refused(
         script,
         flags(albert_dir, rte, trained, "RTE", "--do_predict"),

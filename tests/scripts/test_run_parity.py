@@ -10,7 +10,10 @@ import torch
 from glue.files import run_script
 from modeling import ParityPonderGRU, UserError
 from modeling.ponder.parity import sampled_steps
-from run_parity import Score, evaluate, main, means, non_zeros_of, parity_batch, parse_args
+from run_parity import main, read_settings
+from training.parity import Score, evaluate, means, parity_batch
+from training.parity_settings import VectorSettings
+from training.settings import as_dict
 
 QUICK = ["--epochs", "2", "--n_batches", "3", "--batch_size", "16", "--n_hidden", "8"]
 
@@ -48,11 +51,11 @@ def test_non_zero_counts_places_and_signs_are_all_equally_frequent():
 
 @pytest.mark.parametrize("n_elems", [2, 8, 64])
 def test_the_harder_set_has_more_non_zero_elements_than_any_training_vector(n_elems):
-    known, harder = non_zeros_of(n_elems, extrapolate=True)
+    known, harder = VectorSettings(n_elems=n_elems, extrapolate=True).non_zeros()
     assert [*known, *harder] == list(range(1, n_elems + 1))
     assert known
     assert harder
-    assert [*non_zeros_of(n_elems, extrapolate=False)[0]] == list(range(1, n_elems + 1))
+    assert [*VectorSettings(n_elems=n_elems).non_zeros()[0]] == list(range(1, n_elems + 1))
 
 
 def test_sampled_steps_follow_p():
@@ -136,13 +139,13 @@ def test_two_runs_of_one_seed_are_the_same(tmp_path, run):
 def test_flags_out_of_range_are_named_with_what_is_allowed(monkeypatch, flags, message):
     monkeypatch.setattr(sys, "argv", ["run_parity.py", *flags])
     with pytest.raises(UserError, match=message.replace(".", r"\.")):
-        parse_args()
+        read_settings()
 
 
 def test_the_defaults_are_the_annotated_ones(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["run_parity.py"])
     named = {"n_elems": 8, "n_hidden": 64, "max_steps": 20, "lambda_p": 0.2, "beta": 0.01}
-    assert named.items() <= vars(parse_args()).items()
+    assert named.items() <= as_dict(*read_settings()).items()
 
 
 def test_an_output_directory_that_cannot_be_written_is_an_error_before_training(

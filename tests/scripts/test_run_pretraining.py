@@ -5,7 +5,7 @@ import math
 import re
 import runpy
 import sys
-from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import run_pretraining
 from modeling import AlbertActForPreTraining, load_pretrained, load_tokenizer
-from run_pretraining import Phase, phases_of, rate_at
 from tests.conftest import TINY, edit_json, sentence, tsv, write_rte
 from tests.forks import run, run_together, survive_kills
 from training.checkpoints import checkpoints_of
-from training.pretraining_data import TokenClass
+from training.optimizer import as_lamb, make_optimizer
+from training.pretraining import Phase, phases_of, rate_at
+from training.pretraining_data import PretrainingData, TokenClass
+from training.pretraining_settings import Recipe, ScheduleSettings
 
 ROOT = Path(run_pretraining.__file__).parent
 MODELS = {"albert": transformers.AlbertForPreTraining, "albert_act": AlbertActForPreTraining}
@@ -107,12 +109,8 @@ def test_evaluation_is_the_models_own_answer(corpus, spiece, tmp_path, script):
     out = tmp_path / "out"
     script(run_pretraining.main, *flags(corpus, spiece, out, "--do_eval"))
     report = json.loads((out / "eval_results.json").read_text())
-    args = Namespace(
-        split_sentences=False, seed=3, short_seq_prob=0.1, masked_lm_prob=0.15,
-        max_predictions_per_seq=20, ngram=3, shuffle_buffer=8,
-    )  # fmt: skip
-    path, tokenizer = corpus / "eval.txt", load_tokenizer(out)
-    data = run_pretraining.data_of(args, [path], tokenizer, 16, batch_size=1)
+    recipe = Recipe(max_seq_length=16, seed=3, shuffle_buffer=8)
+    data = PretrainingData([corpus / "eval.txt"], False, load_tokenizer(out), recipe, batch_size=1)
     model = AlbertActForPreTraining.from_pretrained(out).eval()
     losses, correct, updates = [], [], []
     for batch in data.evaluation_batches((0, 1)):
@@ -243,17 +241,19 @@ def test_the_rate_is_the_libraries_polynomial_decay():
 
 def test_the_defaults_are_the_published_schedule(monkeypatch):
     monkeypatch.setattr(sys, "argv", "x --do_train --train_files t --output_dir o".split())
-    args = run_pretraining.parse_args()
-    short, long = phases_of(args, processes=1)
+    settings = run_pretraining.read_settings()
+    schedule, length = settings.schedule, settings.text.max_seq_length
+    short, long = phases_of(schedule, length, processes=1)
     assert short == (112_500, 128, 64, 64, 1.0, 3125)
     assert long[:4] == (12_500, 512, 16, 256)
-    assert args.learning_rate * long.rate == pytest.approx(2.75e-4)
+    assert schedule.learning_rate * long.rate == pytest.approx(2.75e-4)
     assert long.warmup_steps == 312
     for processes in (2, 8):  # as many examples a step
-        args.gradient_accumulation_steps = 64 // processes
-        for phase in phases_of(args, processes):
+        fewer = replace(schedule, gradient_accumulation_steps=64 // processes)
+        for phase in phases_of(fewer, length, processes):
             assert phase.batch_size * phase.accumulation == 4096
-    assert (args.optimizer, args.max_predictions_per_seq, args.power) == ("lamb", 20, 1.0)
+    assert (schedule.optimizer, schedule.power) == ("lamb", 1.0)
+    assert settings.text.max_predictions_per_seq == 20
 
 
 def published_lamb(parameter, gradients, rate, decay, trusts):
@@ -278,8 +278,7 @@ def test_lamb_is_the_published_one():
     model.config = None
     torch.nn.init.normal_(model["dense"].weight)  # norm 35
     torch.nn.init.constant_(model["dense"].bias, -0.01)
-    args = Namespace(optimizer="lamb", learning_rate=2e-3, weight_decay=0.01, adam_epsilon=1e-6)
-    optimizer = run_pretraining.optimizer_of(args, model)
+    optimizer = as_lamb(make_optimizer(model, 2e-3, weight_decay=0.01, adam_epsilon=1e-6))
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     gradients = {name: torch.randn(30, *p.shape) * 0.01 - 0.02 for name, p in start.items()}
     for step in range(30):
@@ -414,11 +413,10 @@ def test_a_text_that_cannot_be_read_leaves_nothing_behind(bad, corpus, spiece, t
 
 
 def test_a_warm_up_beyond_the_end_is_said(caplog):
-    args = Namespace(
-        max_steps=100, max_seq_length=128, long_seq_length=512, long_fraction=0.1, warmup_steps=95,
-        per_gpu_train_batch_size=8, gradient_accumulation_steps=1,
-    )  # fmt: skip
-    phases_of(args, 1)
+    schedule = ScheduleSettings(
+        max_steps=100, warmup_steps=95, per_gpu_train_batch_size=8, gradient_accumulation_steps=1
+    )
+    phases_of(schedule, 128, 1)
     assert [record.getMessage() for record in caplog.records] == [
         "--warmup_steps 95: the learning rate never reaches its peak in 90 steps"
     ]

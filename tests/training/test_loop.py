@@ -25,7 +25,8 @@ from training.checkpoints import (
     latest_checkpoint,
     save_model,
 )
-from training.loop import check_loss, clipped_parameters, make_optimizer, make_schedule
+from training.loop import check_loss
+from training.optimizer import clipped_parameters, make_optimizer, make_schedule
 
 
 def optimiser_of(model, decay: float = 0.1) -> torch.optim.AdamW:

@@ -14,20 +14,22 @@ from scipy.stats import chisquare
 from modeling import UserError, load_tokenizer
 from tests.conftest import sentence, train_spiece
 from training.pretraining_data import (
-    HEADING,
-    Draft,
     PretrainingData,
-    Recipe,
     TokenClass,
     Vocabulary,
     choose_positions,
-    collate,
-    drafts_of,
     mask,
     ngram_length,
+    pad_examples,
+    train_tokenizer,
+)
+from training.pretraining_settings import Recipe
+from training.text import (
+    HEADING,
+    Draft,
+    drafts_of,
     read_sentences,
     split_sentences,
-    train_tokenizer,
     truncate_pair,
 )
 
@@ -307,12 +309,12 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def test_a_batch_is_padded_and_says_so(vocabulary):
     examples = [mask(one_word_pieces(vocabulary, n), vocabulary, Recipe(), 0) for n in (3, 5)]
-    batch = collate(examples, pad=0)
+    batch = pad_examples(examples, pad=0)
     assert batch["input_ids"].shape == batch["labels"].shape == (2, 7)
     assert batch["attention_mask"].tolist() == [[1] * 5 + [0] * 2, [1] * 7]
     assert batch["token_classes"][0, 5:].tolist() == [TokenClass.PADDING] * 2
     assert batch["labels"][0, 5:].tolist() == [-100, -100]
-    assert "attention_mask" not in collate(examples[:1], pad=0)
+    assert "attention_mask" not in pad_examples(examples[:1], pad=0)
 
 
 def test_batches_are_a_function_of_seed_and_epoch(text, tokenizer):

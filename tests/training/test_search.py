@@ -23,11 +23,14 @@ from optuna.trial import TrialState, create_trial
 import run_glue
 import training.search as hp_search
 import training.study as hp_study
+from evaluation.settings import GROUPS
 from glue.tasks import get_task
 from modeling import UserError
 from tests.conftest import edit_json, write_rte
 from tests.forks import FORKS, assert_same_weights
+from training.fine_tuning_settings import SearchSettings
 from training.search import flags_of_every_run, grid, table
+from training.settings import SettingsParser, parse
 from training.study import RANGES, Run, enqueue, open_study, storage_errors, work
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -35,10 +38,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalW
 RUNS = [Run(rate, 16, 3.0, seed) for rate in (2e-5, 5e-5) for seed in (0, 1)]
 
 
-def parsed(*flags: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    hp_search.add_search_flags(parser)
-    return parser.parse_args(flags)
+def parsed(*flags: str) -> SearchSettings:
+    return parse([SearchSettings], None, flags)[0]
 
 
 def sqlite(folder: Path) -> str:
@@ -65,9 +66,7 @@ def test_the_default_grid_is_the_published_one_but_for_the_epochs():
 
 
 def test_the_help_tells_what_is_published_from_what_is_not():
-    parser = argparse.ArgumentParser()
-    hp_search.add_search_flags(parser)
-    text = " ".join(parser.format_help().split())
+    text = " ".join(SettingsParser([SearchSettings]).format_help().split())
     assert "default learning rates, batch sizes and seeds are those of the published" in text
     assert "The epochs are this suite's: the notebook trains for 4, with 200 --warmup_steps" in text
 
@@ -82,7 +81,7 @@ def test_the_runs_get_every_flag_but_those_of_the_search():
         "--hp_search --model_type albert --hp_seeds 0 1 --set a=1 b=2 --max_steps -1 --do_predict"
     )
     assert (
-        flags_of_every_run(argv.split())
+        flags_of_every_run(argv.split(), GROUPS)
         == "--model_type albert --set a=1 b=2 --max_steps -1".split()
     )
 
@@ -98,7 +97,7 @@ def test_the_runs_get_every_flag_but_those_of_the_search():
 )
 def test_a_flag_that_is_searched_is_refused(flag, instead):
     with pytest.raises(UserError, match=f"{flag} is what --hp_search varies.*{instead}"):
-        flags_of_every_run(["--hp_search", flag, "1"])
+        flags_of_every_run(["--hp_search", flag, "1"], GROUPS)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_wrong_or_missing_values_are_named(flags, message, capsys):
 
 def test_a_search_is_not_told_to_resume():
     with pytest.raises(UserError, match="goes on by itself"):
-        flags_of_every_run(["--hp_search", "--resume_from_checkpoint"])
+        flags_of_every_run(["--hp_search", "--resume_from_checkpoint"], GROUPS)
 
 
 # The queue.

@@ -1,0 +1,70 @@
+"""How well a pre-trained model predicts, and how often its tokens were updated."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device
+from transformers import PreTrainedModel
+
+from evaluation.running import environment
+from glue.files import write_json
+from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
+from training.pretraining import mean_updates
+from training.pretraining_data import PretrainingData, TokenClass
+
+
+@torch.inference_mode()
+def evaluate(
+    accelerator: Accelerator, model: PreTrainedModel, data: PretrainingData
+) -> dict[str, Any]:
+    """Losses, accuracies and mean updates of `model` on a text."""
+    objective = PreTrainingObjective(model.to(accelerator.device).eval(), len(TokenClass))
+    total: Sums = {}
+    for batch in data.evaluation_batches((accelerator.process_index, accelerator.num_processes)):
+        total = add_sums(total, objective(**send_to_device(batch, accelerator.device)).sums)
+    total, tau = accelerator.reduce(total, "sum"), objective.tau
+    return {
+        **means(total, tau),
+        "updates": mean_updates(total),
+        "max_updates": model.config.num_hidden_layers,
+        "tau": tau,
+        "examples": int(total["examples"]),
+        "eval_file": str(data.paths[0]),
+        "environment": environment(accelerator.device),
+    }
+
+
+def report(summary: dict[str, Any], directory: Path) -> None:
+    """Write eval_results.json, and print it with the published table."""
+    write_json(directory / "eval_results.json", summary)
+    print("***** Eval results *****")
+    for name in ("loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "ponder_cost"):
+        if name in summary:
+            print(f"{name} = {summary[name]:.4f}")
+    if summary["updates"]:
+        print()
+        print_table({"this model": summary})
+
+
+def print_table(models: dict[str, dict]) -> None:
+    """The published table, in Markdown: a column for each model's `eval_results.json`."""
+    columns = {name: cells_of(summary) for name, summary in models.items()}
+    rows = list(dict.fromkeys(row for cells in columns.values() for row in cells))
+    print("| | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    for row in rows:
+        print(f"| {row} | " + " | ".join(cells.get(row, "") for cells in columns.values()) + " |")
+
+
+def cells_of(summary: dict) -> dict[str, str]:
+    """A model's column of the table; a dense model has no τ, and all updates for every token."""
+    adaptive = bool(summary["updates"])
+    cells = {
+        "τ": f"{summary['tau']:g}" if adaptive else "",
+        "Max iterations": str(summary["max_updates"]),
+    }
+    for name, key in (("mlm (Acc.)", "mlm_acc"), ("sop (Acc.)", "sop_acc")):
+        cells[name] = f"{100 * summary[key]:.1f}" if key in summary else ""
+    return cells | {name: f"{value:.2f}" for name, value in summary["updates"].items()}

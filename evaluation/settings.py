@@ -1,0 +1,117 @@
+"""run_glue.py's settings for who stops, and for the evaluation; and all of its settings together.
+
+Imports no torch, so that --help and a wrong flag answer at once.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from evaluation.modes import MODES
+from modeling.keys import PONDER_KEYS
+from training.fine_tuning_settings import (
+    DataSettings,
+    ModelSettings,
+    SearchSettings,
+    TrainingSettings,
+)
+from training.settings import PLACE, RESUMING, Allowed, RunSettings, as_dict, setting
+
+
+def ponder_key(name: str) -> Any:
+    """The flag of a ponder model's key."""
+    return setting(None, f"of ponder_albert: {PONDER_KEYS[name].meaning}; as --set {name}=…")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeSettings:
+    """Who stops, and when. --model_type albert is ELBERT here, whose examples stop early; in
+    run_pretraining.py it is the dense ALBERT, which always runs all of its layers."""
+
+    _argument_group_name = "mode"
+
+    model_type: str = setting(
+        ...,
+        "who stops: an example by a rule (albert, which here is ELBERT, not the dense ALBERT) or "
+        "by a learned halting probability (ponder_albert), or each token by its own (albert_act)",
+        choices=tuple(MODES),
+        type=str.lower,
+    )
+    set: list[str] = setting(
+        [],
+        "override keys of the configuration, e.g. pooler_input=mean; after training only those "
+        "that decide an exit",
+        metavar="KEY=VALUE",
+    )
+    target_halt_probability: str | None = ponder_key("target_halt_probability")
+    kl_penalty_factor: str | None = ponder_key("kl_penalty_factor")
+    lambda_layer_arch: str | None = ponder_key("lambda_layer_arch")
+    num_lambda_layers: str | None = ponder_key("num_lambda_layers")
+    lambda_lr: str | None = ponder_key("lambda_lr")
+    exit_criteria: str | None = ponder_key("exit_criteria")
+    exit_thres: str | None = ponder_key("exit_thres")
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """(flag, KEY=VALUE) of --set and of every flag that is a key."""
+        pairs = [("--set", pair) for pair in self.set]
+        for entry in fields(self)[2:]:
+            value = getattr(self, entry.name)
+            if value is not None:
+                pairs.append((f"--{entry.name}", f"{entry.name}={value}"))
+        return pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """What is evaluated and predicted with a trained model, and how."""
+
+    _argument_group_name = "evaluation"
+
+    do_eval: bool = setting(False, "evaluate on the dev set with early exit", PLACE)
+    do_predict: bool = setting(
+        False,
+        "answer the test set; GLUE submission files",
+        Allowed(resuming=True, searching=True, passed_on=False),
+    )
+    per_gpu_eval_batch_size: int = setting(
+        8, "examples of a batch", Allowed(low=1, resuming=True, searching=True)
+    )
+    out_mode: str = setting(
+        "all",
+        "eval_results.txt: one overwrites it, all appends a row",
+        RESUMING,
+        choices=("one", "all"),
+    )
+    eval_all_checkpoints: bool = setting(False, "also every checkpoint-STEP", RESUMING)
+    submission_dir: str | None = setting(
+        None,
+        "also collect the files of --do_predict here; with those of all tasks, submission.zip",
+        Allowed(searching=True, passed_on=False),
+    )
+    compile: str = setting(
+        "auto",
+        "compile the layer pass; auto: for evaluation, when the number of examples repays it",
+        Allowed(searching=True),
+        choices=("auto", "on", "off"),
+    )
+    dtype: str = setting(
+        "fp32", "of evaluation and prediction", RESUMING, choices=("fp32", "bf16", "fp16")
+    )
+
+
+class GlueSettings(NamedTuple):
+    """All settings of run_glue.py, in the order of --help."""
+
+    mode: ModeSettings
+    model: ModelSettings
+    data: DataSettings
+    run: RunSettings
+    training: TrainingSettings
+    evaluation: EvaluationSettings
+    search: SearchSettings
+
+    def as_dict(self) -> dict[str, Any]:
+        """All values by their flags' names, as a checkpoint keeps them."""
+        return as_dict(*self)
+
+
+GROUPS = tuple(GlueSettings.__annotations__.values())

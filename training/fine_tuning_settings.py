@@ -1,0 +1,125 @@
+"""run_glue.py's settings for what is trained, on what, how, and in which search."""
+
+from dataclasses import dataclass
+
+from training.settings import PLACE, RESUMING, Allowed, setting
+
+AT_LEAST_0, AT_LEAST_1 = Allowed(low=0), Allowed(low=1)
+HOW_OFTEN = Allowed(low=1, resuming=True, searching=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The model that training starts from."""
+
+    _argument_group_name = "model"
+
+    model_name_or_path: str = setting(..., "folder or hub name of pre-trained weights", PLACE)
+    config_name: str = setting("", "config.json or its folder, if not the weights' own", PLACE)
+    tokenizer_name: str = setting("", "folder of the tokenizer, if not the weights' own", PLACE)
+    cache_dir: str = setting("", "where models from the hub are kept", PLACE)
+    from_scratch: bool = setting(False, "start from random weights")
+
+    @property
+    def cache(self) -> str | None:
+        return self.cache_dir or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """The task: one of GLUE's, or the user's own files."""
+
+    _argument_group_name = "data"
+
+    task_name: str | None = setting(None, "GLUE task, e.g. RTE")
+    data_dir: str | None = setting(None, "folder with the task's .tsv files", PLACE)
+    train_file: str | None = setting(
+        None, "CSV, TSV or JSON lines with sentence1[,sentence2],label", PLACE
+    )
+    validation_file: str | None = setting(None, "dev set of --train_file's task", PLACE)
+    test_file: str | None = setting(None, "test set of --train_file's task", PLACE)
+    max_seq_length: int = setting(128, "longer texts are truncated")
+    max_train_samples: int | None = setting(None, "use only the first so many", AT_LEAST_1)
+    max_eval_samples: int | None = setting(
+        None, "use only the first so many", Allowed(low=1, resuming=True)
+    )
+    overwrite_cache: bool = setting(False, "tokenise anew", PLACE)
+
+    @property
+    def folder(self) -> str:
+        return self.data_dir or "."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """How --do_train trains."""
+
+    _argument_group_name = "training"
+
+    per_gpu_train_batch_size: int = setting(
+        8, "examples of a batch in each process", Allowed(low=1, resuming=True)
+    )
+    gradient_accumulation_steps: int = setting(1, "batches of a step", AT_LEAST_1)
+    learning_rate: float = setting(5e-5, "highest; falls linearly to 0", AT_LEAST_0)
+    num_train_epochs: float = setting(3.0, "passes over the training set", AT_LEAST_0)
+    max_steps: int = setting(-1, "if > 0, instead of --num_train_epochs")
+    warmup_steps: int = setting(0, "steps to the highest learning rate", AT_LEAST_0)
+    weight_decay: float = setting(0.0, "AdamW's, of all but biases and layer norms", AT_LEAST_0)
+    adam_epsilon: float = setting(1e-8, "AdamW's ε", AT_LEAST_0)
+    logging_steps: int = setting(100, "steps between two lines of the log; 0: none", PLACE)
+    save_steps: int = setting(5000, "checkpoint every so many steps; 0: none", PLACE)
+    evaluate_during_training: bool = setting(
+        False, "dev metric of every layer at each logging step", RESUMING
+    )
+    gradient_checkpointing: bool = setting(False, "less memory, slower training")
+    fp16: bool = setting(False, "mixed precision in training (CUDA)")
+    fp16_opt_level: str = setting(
+        "O1",
+        "of --fp16: O0 is float32, all others are PyTorch's mixed precision",
+        choices=("O0", "O1", "O2", "O3"),
+    )
+    local_rank: int = setting(-1, "set by old launchers", PLACE)
+
+
+def axis(low: float, high: float) -> Allowed:
+    """The range of a value that a search varies."""
+    return Allowed(low=low, high=high, searching=True, passed_on=False)
+
+
+RATES, BATCH_SIZES, EPOCHS, SEEDS = axis(0, 1), axis(1, 2**20), axis(0, 1e4), axis(0, 2**31 - 1)
+OF_THE_SEARCH = Allowed(searching=True, passed_on=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """The default learning rates, batch sizes and seeds are those of the published
+    Adaptive-Depth fine-tuning notebook (Simoulin and Crabbé, 2021). The epochs are this
+    suite's: the notebook trains for 4, with 200 --warmup_steps, and keeps a checkpoint of
+    each epoch. Each setting's metric is the mean over its seeds."""
+
+    _argument_group_name = "search"
+
+    hp_search: bool = setting(
+        False,
+        "train and evaluate every setting of the grid with every seed; again to go on after "
+        "an interruption; --do_predict then answers with the best model",
+        OF_THE_SEARCH,
+    )
+    hp_learning_rates: list[float] = setting(
+        [2e-5, 3e-5, 5e-5], "default: 2e-05 3e-05 5e-05", RATES
+    )
+    hp_batch_sizes: list[int] = setting([16, 32], "default: 16 32", BATCH_SIZES)
+    hp_epochs: list[float] = setting([2.0, 3.0, 4.0], "default: 2 3 4", EPOCHS)
+    hp_seeds: list[int] | None = setting(
+        None, "default: 0 1 2 3 4; on MNLI, QNLI and QQP only 0, as published", SEEDS
+    )
+    hp_storage: str | None = setting(
+        None,
+        "Optuna storage, for several machines that share one study, e.g. "
+        "postgresql://user@host/db; default: an SQLite file in --output_dir",
+        OF_THE_SEARCH,
+        metavar="URL",
+    )
+    hp_study: str | None = setting(
+        None, "name of the study; default: model type and task", OF_THE_SEARCH, metavar="NAME"
+    )

@@ -1,0 +1,84 @@
+"""Optimisers in the published parameter groups, and fine-tuning's schedule."""
+
+import math
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel
+
+
+def make_optimizer(
+    model: PreTrainedModel, learning_rate: float, weight_decay: float, adam_epsilon: float
+) -> torch.optim.AdamW:
+    """AdamW in the published groups: with decay, and without (biases, layer norms).
+
+    Parts with a learning rate of their own have groups of their own behind these: W, the weights of
+    ELBERT's losses, at `config.w_lr` without decay, which stays constant and is not clipped; and a
+    ponder model's halting head at `config.lambda_lr`, where the configuration has one.
+    """
+    own = {"exit_weights": "w_lr"}
+    if getattr(model.config, "lambda_lr", None) is not None:
+        own["ponder."] = "lambda_lr"
+    plain = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights")
+    groups = {("", True): [], ("", False): []}
+    for name, parameter in model.named_parameters():
+        prefix = next((p for p in own if name.startswith(p)), "")
+        groups.setdefault((prefix, not name.endswith(plain)), []).append(parameter)
+    return torch.optim.AdamW(
+        [
+            {
+                "params": parameters,
+                "weight_decay": weight_decay if decays else 0.0,
+                "decays": decays,
+                "lr": getattr(model.config, own[prefix]) if prefix else learning_rate,
+                "constant": prefix == "exit_weights",
+            }
+            for (prefix, decays), parameters in groups.items()
+        ],
+        lr=learning_rate,
+        eps=adam_epsilon,
+    )
+
+
+def as_lamb(adamw: torch.optim.AdamW) -> torch.optim.Optimizer:
+    """LAMB over the groups of `make_optimizer`: biases and layer norms do not decay.
+
+    As published (You et al. 2020, version 3, and ALBERT's): decay is a part of the update whose
+    norm the trust ratio takes, moments are not corrected for their bias, no norm is limited, and
+    what does not decay has no trust ratio: with one, a halting bias could not change its sign.
+    """
+    from pytorch_optimizer import Lamb  # a hundred optimisers: seconds to import
+
+    kept = ("params", "weight_decay", "decays", "constant")
+    groups = [
+        {**{key: group[key] for key in kept}, "adam": not group["decays"]}
+        for group in adamw.param_groups
+    ]
+    optimizer = Lamb(
+        groups,
+        lr=adamw.defaults["lr"],
+        eps=adamw.defaults["eps"],
+        weight_decouple=False,
+        adam_debias=True,  # the library's word for leaving the correction out
+    )
+    optimizer.clamp = math.inf
+    return optimizer
+
+
+def make_schedule(
+    optimizer: torch.optim.Optimizer, warmup_steps: int, total_steps: int
+) -> LambdaLR:
+    """Linear warm-up, then linear decay to 0 at `total_steps`; W's learning rate stays constant."""
+
+    def linear(step: int) -> float:
+        if step < warmup_steps:
+            return step / max(1, warmup_steps)
+        return max(0.0, (total_steps - step) / max(1, total_steps - warmup_steps))
+
+    groups = optimizer.param_groups
+    return LambdaLR(optimizer, [(lambda _: 1.0) if g["constant"] else linear for g in groups])
+
+
+def clipped_parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    """The parameters that gradient clipping sees: all but W, as published."""
+    return [p for group in optimizer.param_groups if not group["constant"] for p in group["params"]]

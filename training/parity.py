@@ -1,0 +1,112 @@
+"""Training on the parity of vectors, as in the annotated PonderNet."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
+from tqdm import tqdm
+
+from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
+from training.parity_settings import PEAK, ParitySettings
+
+MAX_GRADIENT_NORM = 1.0  # as in the annotated PonderNet
+
+
+class Score(NamedTuple):
+    """How vectors with so many non-zero elements are answered."""
+
+    non_zeros: int
+    accuracy: float  # of the answers at sampled halting steps
+    steps: float  # expected
+
+
+class Epoch(NamedTuple):
+    """Where training stands at an epoch's end."""
+
+    epoch: int
+    loss: float
+    loss_rec: float
+    loss_reg: float
+    accuracy: float
+    steps: float
+
+
+def parity_batch(
+    batch: int, n_elems: int, non_zeros: range, device: torch.device | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors x (batch, n_elems) of 1, -1 and 0, and y (batch,): 1.0 for an odd number of ones.
+
+    The number of non-zero elements is uniform over `non_zeros`, their places and signs are random.
+    """
+    counts = torch.randint(non_zeros.start, non_zeros.stop, (batch, 1), device=device)
+    places = torch.rand(batch, n_elems, device=device).argsort(1)  # a random permutation
+    signs = torch.randint(0, 2, (batch, n_elems), device=device) * 2 - 1
+    x = (places < counts) * signs
+    return x.float(), ((x == 1).sum(1) % 2).float()
+
+
+@torch.no_grad()
+def evaluate(
+    model: ParityPonderGRU, n_elems: int, non_zeros: range, samples: int, device: torch.device
+) -> list[Score]:
+    """One score for each number of non-zero elements, from `samples` fresh vectors each."""
+    scores = []
+    for count in non_zeros:
+        x, y = parity_batch(samples, n_elems, range(count, count + 1), device)
+        p, _, _, y_m = model(x)
+        right = ((y_m > 0) == y.bool()).float().mean().item()
+        scores.append(Score(count, right, expected_steps(p)))
+    return scores
+
+
+def expected_steps(p: torch.Tensor) -> float:
+    """Mean over the batch of Σ n·p_n, p (steps, batch)."""
+    return (p.T @ torch.arange(1.0, len(p) + 1, device=p.device)).mean().item()
+
+
+def means(scores: list[Score]) -> dict[str, float]:
+    """Over all numbers of non-zero elements, which are equally frequent."""
+    return {
+        name: sum(getattr(score, name) for score in scores) / len(scores)
+        for name in ("accuracy", "steps")
+    }
+
+
+def train(
+    settings: ParitySettings, model: ParityPonderGRU, device: torch.device
+) -> Iterator[Epoch]:
+    """Minimise L_Rec + β·L_Reg; yields after every epoch."""
+    vectors, prior, how = settings
+    n_elems, (non_zeros, _) = vectors.n_elems, vectors.non_zeros()
+    loss_rec = ReconstructionLoss(nn.BCEWithLogitsLoss(reduction="none"))
+    loss_reg = RegularizationLoss(prior.lambda_p, prior.max_steps).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=how.lr, fused=True)
+    total = how.epochs * how.n_batches
+    schedule = OneCycleLR(
+        optimizer, PEAK * how.lr, total, pct_start=0.2, div_factor=PEAK, cycle_momentum=False
+    )
+    bar = tqdm(total=total, desc="Training", unit="batch")
+    for epoch in range(1, how.epochs + 1):
+        sums = torch.zeros(3, device=device)
+        for _ in range(how.n_batches):
+            x, y = parity_batch(how.batch_size, n_elems, non_zeros, device)
+            p, y_hat, _, _ = model(x)
+            rec, reg = loss_rec(p, y_hat, y), loss_reg(p)
+            loss = rec + prior.beta * reg
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+            optimizer.step()
+            schedule.step()
+            sums += torch.stack((loss, rec, reg)).detach()
+            bar.update()
+        losses = (sums / how.n_batches).tolist()
+        if not math.isfinite(losses[0]):
+            raise UserError(f"the loss is {losses[0]} in epoch {epoch}: lower --lr {how.lr}")
+        score = means(evaluate(model, n_elems, non_zeros, 512, device))
+        bar.set_postfix(loss=f"{losses[0]:.4f}", accuracy=f"{score['accuracy']:.4f}")
+        yield Epoch(epoch, *losses, **score)
+    bar.close()

@@ -1,0 +1,325 @@
+"""Pre-training on text: the published schedule, the model, and the training."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device
+from huggingface_hub.errors import StrictDataclassError
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from modeling import AlbertActForPreTraining, UserError, load_tokenizer
+from modeling.configuration import check_architecture
+from modeling.keys import ACT_KEYS, ELBERT_KEYS
+from modeling.loading.configs import ORIGIN_KEYS
+from modeling.loading.files import find_file, read_json
+from modeling.loading.weights import read_weights
+from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
+from training.checkpoints import Learner, check_finished
+from training.logs import ProgressLog
+from training.loop import Batch, Identity, Step, Training
+from training.optimizer import as_lamb, make_optimizer
+from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
+from training.pretraining_settings import (
+    ModelSettings,
+    PretrainingSettings,
+    ScheduleSettings,
+    TextSettings,
+)
+from training.settings import RunSettings
+
+logger = logging.getLogger(__name__)
+
+MODELS = {"albert": AlbertForPreTraining, "albert_act": AlbertActForPreTraining}
+# The published learning rate at length 512, as a share of that at length 128.
+LONG_RATE = 2.75e-4 / 1.76e-3
+
+# The schedule.
+
+
+class Phase(NamedTuple):
+    """A part of the training with its own length of examples and its own learning rate."""
+
+    steps: int
+    max_seq_length: int
+    batch_size: int  # examples of a batch, over all processes
+    accumulation: int  # batches of a step
+    rate: float  # peak learning rate as a share of --learning_rate
+    warmup_steps: int
+
+
+def phases_of(schedule: ScheduleSettings, max_seq_length: int, processes: int) -> list[Phase]:
+    """The published two: most steps with short examples, the rest with long ones.
+
+    Long examples come in batches of about as many pieces, and in steps of as many examples.
+    """
+    short, long = max_seq_length, schedule.long_seq_length
+    per_process = schedule.per_gpu_train_batch_size
+    accumulation = schedule.gradient_accumulation_steps
+    batch = per_process * processes
+    long_steps = round(schedule.max_steps * schedule.long_fraction)
+    long_batch = batch * short // long
+    if long_steps and long_batch < processes:
+        raise UserError(
+            f"--per_gpu_train_batch_size {per_process} is not one example at length {long}: "
+            f"allowed is at least {-(-long // short)}, or --long_fraction 0"
+        )
+    long_accumulation = -(-batch * accumulation // max(1, long_batch))
+    long_warmup = int(schedule.warmup_steps * schedule.long_fraction)
+    warmup, short_steps = schedule.warmup_steps, schedule.max_steps - long_steps
+    phases = [
+        Phase(short_steps, short, batch, accumulation, 1.0, warmup),
+        Phase(long_steps, long, long_batch, long_accumulation, LONG_RATE, long_warmup),
+    ]
+    phases = [phase for phase in phases if phase.steps > 0]
+    for phase in phases:
+        if phase.warmup_steps > phase.steps:
+            logger.warning(
+                "--warmup_steps %d: the learning rate never reaches its peak in %d steps",
+                phase.warmup_steps,
+                phase.steps,
+            )
+    return phases
+
+
+def rate_at(phases: list[Phase], power: float, step: int) -> float:
+    """Share of --learning_rate at `step` (0-based): in each phase, warm-up and decay to 0."""
+    for phase in phases:
+        if step < phase.steps:
+            break
+        step -= phase.steps
+    if step < phase.warmup_steps:
+        return phase.rate * step / phase.warmup_steps
+    left = (phase.steps - step) / max(1, phase.steps - phase.warmup_steps)
+    return phase.rate * max(0.0, left) ** power
+
+
+# The model and its tokenizer.
+
+
+def read_config(settings: ModelSettings) -> AlbertConfig:
+    """The configuration to train, without what belongs to another mode than --model_type."""
+    if not settings.config_name:
+        raise UserError("--config_name is missing, e.g. configs/act_tiny.json")
+    path = Path(settings.config_name)
+    path = path if path.is_file() else find_file(path, "config.json")
+    if path is None:
+        raise UserError(f"{settings.config_name} holds no config.json")
+    foreign = {*ORIGIN_KEYS, *ELBERT_KEYS}
+    kind = MODELS[settings.model_type].config_class
+    if kind is AlbertConfig:
+        foreign |= {*ACT_KEYS}
+    values = {name: value for name, value in read_json(path).items() if name not in foreign}
+    if settings.tau is not None:
+        if kind is AlbertConfig:
+            raise UserError("--tau is of --model_type albert_act; the dense model ponders nothing")
+        values["tau"] = settings.tau
+    try:
+        config = kind(**values)
+        check_architecture(config)
+    # HF's own post-processing of a key of a wrong type fails in many ways.
+    except (StrictDataclassError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from error
+    return config
+
+
+def lengths_of(settings: PretrainingSettings) -> dict[str, int]:
+    """The lengths of examples that a run uses, by their flags."""
+    lengths = {"--max_seq_length": settings.text.max_seq_length}
+    if settings.run.do_train and settings.schedule.long_fraction > 0:
+        lengths["--long_seq_length"] = settings.schedule.long_seq_length
+    return lengths
+
+
+def check_sizes(
+    config: AlbertConfig, tokenizer: PreTrainedTokenizerBase, source: str, lengths: dict[str, int]
+) -> None:
+    """Raise UserError for a tokenizer (from `source`) or examples without embeddings for them."""
+    if len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"{source}: the tokenizer has {len(tokenizer)} pieces, "
+            f"vocab_size is {config.vocab_size}"
+        )
+    for flag, length in lengths.items():
+        if length > config.max_position_embeddings:
+            raise UserError(
+                f"{flag} {length}: allowed is at most max_position_embeddings = "
+                f"{config.max_position_embeddings}"
+            )
+
+
+def make_tokenizer(settings: ModelSettings, text: TextSettings, run: RunSettings) -> None:
+    """--train_tokenizer: spiece.model in --output_dir, and no other tokenizer beside it."""
+    output = Path(run.output_dir)
+    if run.resume_from_checkpoint and (output / "spiece.model").exists():
+        return  # of the run that goes on
+    size = settings.vocab_size or read_config(settings).vocab_size
+    train_tokenizer(text.train_files, text.split_sentences, size, run.do_lower_case, output)
+    for stale in ("tokenizer.json", "tokenizer_config.json"):  # would be taken in its place
+        (output / stale).unlink(missing_ok=True)
+
+
+def new_model(
+    settings: ModelSettings, run: RunSettings, lengths: dict[str, int]
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model with new weights, and the tokenizer of its text."""
+    config, source = read_config(settings), settings.tokenizer_name or run.output_dir
+    tokenizer = load_tokenizer(source, run.do_lower_case)
+    check_sizes(config, tokenizer, source, lengths)
+    return MODELS[settings.model_type](config), tokenizer
+
+
+def trained_model(
+    settings: ModelSettings, run: RunSettings, lengths: dict[str, int]
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model in --output_dir and its tokenizer; UserError where they are not as asked for."""
+    check_finished(run.output_dir)
+    path = Path(run.output_dir) / "config.json"
+    kind = read_json(path).get("model_type")
+    if kind != settings.model_type:
+        raise UserError(f"{path}: the model is of --model_type {kind}, not {settings.model_type}")
+    config = read_config(replace(settings, config_name=str(path), tau=None))
+    weights = read_weights(run.output_dir)
+    model = MODELS[kind].from_pretrained(None, config=config, state_dict=weights)
+    tokenizer = load_tokenizer(run.output_dir, run.do_lower_case)
+    check_sizes(config, tokenizer, settings.tokenizer_name or run.output_dir, lengths)
+    return model, tokenizer
+
+
+# The training.
+
+# Rows of the published table. Here every token is of one class; the published evaluation counted
+# whatever is not [MASK] as unmasked, and every changed token, [MASK] too, as random.
+ROWS = {
+    "All unmasked tokens": TokenClass.UNMASKED,
+    "[MASK/MASK]": TokenClass.MASK_MASK,
+    "[MASK/random]": TokenClass.MASK_RANDOM,
+    "[MASK/original]": TokenClass.MASK_ORIGINAL,
+    "[CLS]": TokenClass.CLS,
+    "[SEP]": TokenClass.SEP,
+}
+
+
+def mean_updates(sums: Sums) -> dict[str, float]:
+    """Mean updates of a token by the published table's rows; {} for a dense model."""
+    if "updates" not in sums:
+        return {}
+    updates, tokens = sums["updates"].tolist(), sums["tokens"].tolist()
+    rows = {name: (updates[row], tokens[row]) for name, row in ROWS.items()}
+    everything = tuple(map(sum, zip(*rows.values(), strict=True)))
+    rows = {"All tokens": everything, **rows}
+    return {name: total / number for name, (total, number) in rows.items() if number}
+
+
+class TrainingLog(ProgressLog):
+    """What pre-training minimises, and the updates of each class of tokens."""
+
+    def __init__(self, training: Training, every: int, total: int) -> None:
+        super().__init__(training, every, total)
+        self.accelerator, self.tau = training.accelerator, training.learner.objective.tau
+        self.sums: Sums = {}
+
+    def step(self, step: Step) -> None:
+        """After an optimiser step; writes the means since the last time when that is due."""
+        for out in step.outs:
+            self.sums = add_sums(self.sums, out.sums)
+        if not self.advance(step):
+            return
+        sums, self.sums = self.accelerator.reduce(self.sums, "sum"), {}
+        rows = mean_updates(sums)
+        # TensorBoard's tags have no brackets.
+        updates = {f"updates/{name.strip('[]')}": value for name, value in rows.items()}
+        values = {**means(sums, self.tau), **updates, "learning_rate": step.learning_rate}
+        self.scalars(values, step.number)
+        self.line({**values, "step": step.number})
+
+
+def train(
+    settings: PretrainingSettings,
+    accelerator: Accelerator,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    checkpoint: Path | None,
+) -> None:
+    """Minimise MLM + SOP + τ · ponder cost; the trained model ends in --output_dir.
+
+    With `checkpoint`, goes on from there: the same steps, to the last bit.
+    """
+    _, text, run, schedule, _ = settings
+    phases = phases_of(schedule, text.max_seq_length, accelerator.num_processes)
+    recipes = [text.recipe(phase.max_seq_length, run.seed) for phase in phases]
+    data = [
+        PretrainingData(text.train_files, text.split_sentences, tokenizer, recipe, phase.batch_size)
+        for phase, recipe in zip(phases, recipes, strict=True)
+    ]
+    total = sum(phase.steps for phase in phases)
+    logger.info("***** Running training *****")
+    for phase in phases:
+        logger.info("  %s", phase)
+    batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
+    identity = Identity.of(settings, batch_size, data[0].text_hash())
+    learner = make_learner(schedule, phases, model, tokenizer)
+    training = Training(accelerator, learner, run, schedule.save_steps, identity)
+    training.begin(checkpoint)
+    with TrainingLog(training, schedule.logging_steps, total) as log:
+        for step in training.kept(all_steps(training, phases, data)):
+            log.step(step)
+
+
+def make_learner(
+    schedule: ScheduleSettings,
+    phases: Sequence[Phase],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+) -> Learner:
+    optimizer = make_optimizer(
+        model, schedule.learning_rate, schedule.weight_decay, schedule.adam_epsilon
+    )
+    if schedule.optimizer == "lamb":
+        optimizer = as_lamb(optimizer)
+    rates = LambdaLR(optimizer, lambda step: rate_at(phases, schedule.power, step))
+    objective = PreTrainingObjective(model, len(TokenClass))
+    return Learner(model, tokenizer, optimizer, rates, objective)
+
+
+def all_steps(
+    training: Training, phases: Sequence[Phase], data: Sequence[PretrainingData]
+) -> Iterator[Step]:
+    """The optimiser steps of all phases, from the training's position on."""
+    end = 0
+    for phase, text in zip(phases, data, strict=True):
+        if training.position.step == end:  # the phase begins: with its own first batch
+            training.position.epoch = training.position.batch = 0
+        end += phase.steps
+        training.accelerator.gradient_accumulation_steps = phase.accumulation
+        training.accelerator.step = 0  # the batches counted towards a step
+        yield from training.steps(partial(my_batches, training.accelerator, text), end)
+
+
+def my_batches(
+    accelerator: Accelerator, data: PretrainingData, epoch: int, first: int
+) -> Iterator[Batch]:
+    """This process's part of the batches of an epoch, from number `first` on.
+
+    Each carries what its whole global batch has to predict, which the losses are averaged over.
+    """
+    shard = accelerator.process_index, accelerator.num_processes
+    for inputs in data.training_batches(epoch, first, shard):
+        inputs = send_to_device(inputs, accelerator.device)
+        counts = {
+            "predictions": (inputs["labels"] != -100).sum(),
+            "pairs": (inputs["sentence_order_label"] != -100).sum(),
+            "examples": torch.tensor(len(inputs["labels"]), device=accelerator.device),
+        }
+        yield Batch({**inputs, **accelerator.reduce(counts, "sum")}, share=1.0)

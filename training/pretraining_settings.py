@@ -1,0 +1,145 @@
+"""run_pretraining.py's settings. No torch here, so that --help and a wrong flag answer at once."""
+
+import random
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from training.settings import PLACE, RESUMING, Allowed, RunSettings, setting
+
+AT_LEAST_0, AT_LEAST_1, SHARE = Allowed(low=0), Allowed(low=1), Allowed(low=0, high=1)
+LENGTH = Allowed(low=8)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How examples are made; the defaults are the published ones.
+
+    max_seq_length: pieces of an example, special ones included.
+    short_probability: share of examples made for a random shorter length.
+    masked_share, max_predictions: pieces to predict in an example, as a share and at most.
+    max_ngram: words in a row that are masked together, n of them with p(n) ∝ 1/n.
+    shuffle_buffer: examples that are shuffled among each other.
+    """
+
+    max_seq_length: int = 128
+    seed: int = 42
+    short_probability: float = 0.1
+    masked_share: float = 0.15
+    max_predictions: int = 20
+    max_ngram: int = 3
+    shuffle_buffer: int = 100_000
+
+    def draw(self, *key: int | str) -> random.Random:
+        """The source of all random choices about whatever `key` names."""
+        return random.Random(repr((self.seed, self.max_seq_length, *key)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """What is trained. --model_type albert is the dense ALBERT here, which always runs all of its
+    layers; in run_glue.py it is ELBERT, whose examples stop early."""
+
+    _argument_group_name = "model"
+
+    model_type: str = setting(
+        "albert_act",
+        "albert: the dense ALBERT (not ELBERT, as in run_glue.py); albert_act: the one whose "
+        "tokens decide their depth",
+        choices=("albert", "albert_act"),
+        type=str.lower,
+    )
+    config_name: str | None = setting(
+        None, "config.json or its folder: what --do_train trains", PLACE
+    )
+    tau: float | None = setting(
+        None, "weight of the ponder cost in training, if not the config's", AT_LEAST_0
+    )
+    tokenizer_name: str | None = setting(None, "folder of spiece.model, if not --output_dir", PLACE)
+    train_tokenizer: bool = setting(False, "write spiece.model to --output_dir", RESUMING)
+    vocab_size: int | None = setting(
+        None, "of --train_tokenizer, if not the config's", Allowed(low=6, resuming=True)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings:
+    """The text, and how examples are made of it."""
+
+    _argument_group_name = "text"
+
+    train_files: list[str] = setting([], "one sentence a line, or --split_sentences", PLACE)
+    split_sentences: bool = setting(False, "lines are paragraphs: cut them into sentences")
+    max_seq_length: int = setting(Recipe.max_seq_length, "pieces of an example", LENGTH)
+    masked_lm_prob: float = setting(Recipe.masked_share, "share of pieces to predict", SHARE)
+    max_predictions_per_seq: int = setting(Recipe.max_predictions, "at most so many", AT_LEAST_1)
+    ngram: int = setting(Recipe.max_ngram, "words masked together", AT_LEAST_1)
+    short_seq_prob: float = setting(
+        Recipe.short_probability, "share of examples of a random shorter length", SHARE
+    )
+    shuffle_buffer: int = setting(
+        Recipe.shuffle_buffer,
+        "examples that are shuffled among each other, all in memory",
+        AT_LEAST_1,
+    )
+
+    def recipe(self, max_seq_length: int, seed: int) -> Recipe:
+        return Recipe(
+            max_seq_length,
+            seed,
+            self.short_seq_prob,
+            self.masked_lm_prob,
+            self.max_predictions_per_seq,
+            self.ngram,
+            self.shuffle_buffer,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSettings:
+    """How --do_train trains. The defaults are the published schedule."""
+
+    _argument_group_name = "training"
+
+    optimizer: str = setting("lamb", "LAMB as published, or AdamW", choices=("lamb", "adamw"))
+    max_steps: int = setting(125_000, "optimiser steps of both lengths", AT_LEAST_1)
+    long_seq_length: int = setting(512, "length of the last steps", LENGTH)
+    long_fraction: float = setting(0.1, "share of these steps", SHARE)
+    per_gpu_train_batch_size: int = setting(
+        64, "at --max_seq_length", Allowed(low=1, resuming=True)
+    )
+    gradient_accumulation_steps: int = setting(64, "batches of a step", AT_LEAST_1)
+    learning_rate: float = setting(1.76e-3, "peak", AT_LEAST_0)
+    warmup_steps: int = setting(3125, "steps to the peak", AT_LEAST_0)
+    power: float = setting(1.0, "of the polynomial decay to 0", AT_LEAST_0)
+    weight_decay: float = setting(0.01, "of all but biases and layer norms", AT_LEAST_0)
+    adam_epsilon: float = setting(1e-6, "the optimiser's ε", AT_LEAST_0)
+    logging_steps: int = setting(
+        100, "steps between two lines of the log", Allowed(low=1, resuming=True)
+    )
+    save_steps: int = setting(
+        5000, "checkpoint every so many; 0: none", Allowed(low=0, resuming=True)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """What a trained model is measured on."""
+
+    _argument_group_name = "evaluation"
+
+    do_eval: bool = setting(False, "losses, accuracies and updates on --eval_file", RESUMING)
+    eval_file: str | None = setting(None, "text of the same kind as --train_files", RESUMING)
+    per_gpu_eval_batch_size: int = setting(64, "examples of a batch", Allowed(low=1, resuming=True))
+
+
+class PretrainingSettings(NamedTuple):
+    """All settings of run_pretraining.py, in the order of --help."""
+
+    model: ModelSettings
+    text: TextSettings
+    run: RunSettings
+    schedule: ScheduleSettings
+    evaluation: EvaluationSettings
+
+
+GROUPS = tuple(PretrainingSettings.__annotations__.values())

@@ -1,0 +1,80 @@
+"""What every training script begins with: devices, logging, and a directory to write to."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from transformers.utils import logging as hf_logging
+
+from modeling.errors import UserError
+from modeling.memory import keep_freed_memory
+from training.checkpoints import check_finished
+from training.settings import RunSettings
+
+
+def make_accelerator(no_cuda: bool, precision: str, **how: Any) -> Accelerator:
+    """HF's device and processes. UserError for a `precision` (no, bf16, fp16) they cannot do."""
+    try:
+        return Accelerator(
+            # Without this, several processes on a machine without a GPU would not find each other.
+            cpu=no_cuda or not torch.accelerator.is_available(),
+            mixed_precision=precision,
+            **how,
+        )
+    except ValueError as error:
+        raise UserError(f"mixed precision {precision}: {error}; on a CPU use --bf16") from error
+
+
+def start_script(accelerator: Accelerator, seed: int) -> None:
+    """What every training script begins with.
+
+    The main process's messages go to stdout, freed memory is kept, and there is a seed.
+    """
+    logging.basicConfig(
+        format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",
+        datefmt="%m/%d/%Y %H:%M:%S",
+        level=logging.INFO if accelerator.is_main_process else logging.WARNING,
+        stream=sys.stdout,
+    )
+    logging.getLogger("filelock").setLevel(logging.WARNING)
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
+    keep_freed_memory()
+    set_seed(seed)
+
+
+def check_output_dir(run: RunSettings) -> None:
+    """Raise UserError unless --output_dir can take what --do_train writes, or holds a model."""
+    if run.do_train:
+        check_new_output_dir(run)
+        return
+    check_finished(run.output_dir)
+    check_writable(Path(run.output_dir))
+
+
+def check_new_output_dir(run: RunSettings) -> None:
+    """Make --output_dir, or raise UserError where it holds something that would be written over."""
+    directory = Path(run.output_dir)
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"--output_dir {directory} is a file")
+    welcome = run.overwrite_output_dir or run.resume_from_checkpoint
+    if directory.exists() and any(directory.iterdir()) and not welcome:
+        raise UserError(
+            f"--output_dir {directory} exists and is not empty; add --resume_from_checkpoint to go "
+            "on with its training, --overwrite_output_dir to begin it anew, or choose another"
+        )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output_dir {directory} cannot be made: {error.strerror}") from error
+    check_writable(directory)
+
+
+def check_writable(directory: Path) -> None:
+    if not os.access(directory, os.W_OK):
+        raise UserError(f"--output_dir {directory} cannot be written")

@@ -1,0 +1,44 @@
+"""Signals that ask a training to stop."""
+
+import signal
+from types import FrameType
+
+import torch
+from accelerate import Accelerator
+
+
+class StopRequest:
+    """SIGTERM, Ctrl-C and a closed terminal as a wish, granted after the step at hand.
+
+    A second signal acts at once.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+
+    def __enter__(self) -> "StopRequest":
+        nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # a terminal may well close
+        wanted = [number for number in self.SIGNALS if number != signal.SIGHUP or not nohup]
+        self.old = {number: signal.signal(number, self.note) for number in wanted}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        self.restore()
+
+    def restore(self) -> None:
+        for number, handler in self.old.items():
+            signal.signal(number, handler)
+
+    def agreed(self, accelerator: Accelerator) -> int:
+        """Number of a signal that any of the processes received; 0 for none."""
+        number = self.received or 0
+        if accelerator.num_processes == 1:
+            return number
+        asked = torch.tensor([number], device=accelerator.device)
+        return int(accelerator.gather(asked).max())
