@@ -1,0 +1,89 @@
+"""docs/extending.md, followed to the letter in a copy of the project."""
+
+import csv
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import run_glue
+
+ROOT = Path(run_glue.__file__).parent
+PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+LEFT = ("*.pyc", "__pycache__", ".git", ".venv", "out", "runs", "node_modules", "glue_data")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with the page's rule and mode added, and its commands run."""
+    copy = tmp_path_factory.mktemp("extended") / "project"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT))
+    for code in blocks("python"):
+        head, rest = code.split("\n", 1)
+        path, _, where = head.removeprefix("# ").partition(", in ")
+        text = (copy / path).read_text(encoding="utf-8") if (copy / path).exists() else ""
+        if where:  # a line of a tuple
+            text = re.sub(rf"(^{where} = \(\n)", rf"\1{rest}", text, flags=re.MULTILINE)
+        else:
+            text = f"{text}\n\n{rest}" if text else rest
+        (copy / path).write_text(text, encoding="utf-8")
+    for commands in blocks(""):
+        for command in commands.replace("\\\n", " ").splitlines():
+            words = [sys.executable, *shlex.split(command)[1:]]
+            done = subprocess.run(words, cwd=copy, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return copy
+
+
+def sweep_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "sweep/sweep.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_a_new_rule_trains_evaluates_and_is_swept(extended):
+    report = json.loads((extended / "out/gap/eval_results.json").read_text())
+    assert (report["rule"]["thres_name"], report["rule"]["exit_thres"]) == ("gap", 0.3)
+    rows = sweep_of(extended / "out/gap")
+    assert {row["rule"] for row in rows} == {"gap"}
+    swept = next(row for row in rows if float(row["exit_thres"]) == 0.3)
+    assert float(swept["compute_ratio"]) == pytest.approx(report["computation_cost"])
+    assert len({row["compute_ratio"] for row in rows}) > 3
+    assert (extended / "out/gap/sweep/explorer.html").exists()
+
+
+@pytest.mark.slow
+def test_a_new_mode_trains_evaluates_and_is_swept(extended):
+    out = extended / "out/truncated"
+    assert json.loads((out / "config.json").read_text())["exit_at"] == 3  # as edited
+    report = json.loads((out / "eval_results.json").read_text())
+    assert report["exits_per_layer"] == [0, report["examples"], 0]
+    rows = sweep_of(out)
+    assert [row["exit_at"] for row in rows] == ["1", "2", "3"]
+    assert [float(row["compute_ratio"]) for row in rows] == pytest.approx([1 / 3, 2 / 3, 1])
+    accuracy = report["acc_per_layer"]
+    assert [float(row["acc"]) for row in rows] == pytest.approx(accuracy, abs=0.02)
+
+
+@pytest.mark.slow
+def test_the_page_touches_two_files_and_adds_one(extended):
+    changed = {
+        str(path.relative_to(extended))
+        for path in extended.rglob("*.py")
+        if not (ROOT / path.relative_to(extended)).exists()
+        or path.read_bytes() != (ROOT / path.relative_to(extended)).read_bytes()
+    }
+    assert changed == {
+        "modeling/elbert/rules.py",
+        "evaluation/modes/__init__.py",
+        "evaluation/modes/truncated.py",
+    }
