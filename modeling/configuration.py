@@ -42,11 +42,7 @@ def dropout(default: float, where: str) -> Key:
 ALBERT_KEYS = {
     "hidden_act": Key(kind=str, default="gelu_new", meaning="activation", choices=tuple(ACT2FN)),
     "num_labels": Key(
-        kind=int,
-        default=2,
-        meaning="classes; 1 is regression",
-        minimum=1,
-        maximum=LARGEST_SIZE,
+        kind=int, default=2, meaning="classes; 1 is regression", minimum=1, maximum=LARGEST_SIZE
     ),
     "hidden_dropout_prob": dropout(0.0, "the layers"),
     "attention_probs_dropout_prob": dropout(0.0, "the attention"),

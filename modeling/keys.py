@@ -219,9 +219,7 @@ PONDER_KEYS = {
         minimum=0,
     ),
     "model_name": Key(
-        kind=str,
-        default="ponder_albert",
-        meaning="names the folder of statistics under my_out_dir",
+        kind=str, default="ponder_albert", meaning="names the folder of statistics under my_out_dir"
     ),
     "my_out_dir": OUT_DIR,
     "exit_config_path": EXIT_CONFIG_PATH,

@@ -18,7 +18,7 @@ def load_pretrained(
     cache_dir: str | None = None,
     other_task: bool = False,
 ) -> tuple[ElbertForSequenceClassification, LoadReport]:
-    """An ELBERT with the weights of `source` (see the module's docstring), and what was loaded.
+    """An ELBERT with the weights of `source`, and what was loaded (`modeling/loading/weights.py`).
 
     `config` defaults to the source's own. `other_task`: the source was fine-tuned on another task,
     so its exit classifiers and W are left out. Raises UserError when the weights have another
