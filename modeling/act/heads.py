@@ -66,9 +66,11 @@ class AlbertActTask(AlbertActPreTrainedModel):
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
-    def encode(self, *inputs: torch.Tensor | bool | None) -> AlbertActModelOutput:
+    def encode(
+        self, *inputs: torch.Tensor | None, **others: torch.Tensor | bool | None
+    ) -> AlbertActModelOutput:
         """The encoder's answer to its inputs by names, whatever `config.return_dict` says."""
-        return self.albert(*inputs, return_dict=True)
+        return self.albert(*inputs, return_dict=True, **others)
 
     def logits_of(self, encoded: AlbertActModelOutput) -> torch.Tensor:
         features = encoded.pooler_output if self.reads_pooler else encoded.last_hidden_state
@@ -92,12 +94,10 @@ class AlbertActTask(AlbertActPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        output_hidden_states: bool | None = None,
+        **others: torch.Tensor | bool | None,
     ) -> AlbertActOutput:
-        """Inputs as the encoder's; labels as the class says."""
-        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
-        encoded = self.encode(*inputs, output_hidden_states)
+        """Inputs as the encoder's, `others` too; labels as the class says."""
+        encoded = self.encode(input_ids, attention_mask, token_type_ids, **others)
         logits = self.logits_of(encoded)
         loss = None if labels is None else self.task_loss(logits, labels)
         return AlbertActOutput(self.penalised(loss, encoded), logits, **encoded.carried())
@@ -133,7 +133,7 @@ class AlbertActForMultipleChoice(AlbertActTask):
         token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        output_hidden_states: bool | None = None,
+        **others: bool | None,
     ) -> AlbertActOutput:
         """Inputs (batch, choices, length), or inputs_embeds (batch, choices, length, embedding).
 
@@ -143,7 +143,7 @@ class AlbertActForMultipleChoice(AlbertActTask):
         batch, choices = the_input(input_ids, inputs_embeds).shape[:2]
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
         flat = (None if x is None else x.flatten(0, 1) for x in inputs)
-        encoded = self.encode(*flat, output_hidden_states)
+        encoded = self.encode(*flat, **others)
         encoded.ponder_cost = encoded.ponder_cost.view(batch, choices).sum(1)
         logits = self.logits_of(encoded).view(batch, choices)
         loss = None if labels is None else self.task_loss(logits, labels)
@@ -164,16 +164,14 @@ class AlbertActForQuestionAnswering(AlbertActTask):
         token_type_ids: torch.Tensor | None = None,
         start_positions: torch.Tensor | None = None,
         end_positions: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        output_hidden_states: bool | None = None,
+        **others: torch.Tensor | bool | None,
     ) -> AlbertActQuestionAnsweringOutput:
         """Inputs as the encoder's; start_positions, end_positions: (batch,).
 
         Positions beyond the text do not count. Logits of padding are the smallest number, so that
         no answer lies there.
         """
-        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
-        encoded = self.encode(*inputs, output_hidden_states)
+        encoded = self.encode(input_ids, attention_mask, token_type_ids, **others)
         logits = self.qa_outputs(encoded.last_hidden_state)
         if attention_mask is not None:
             padding = ~attention_mask.bool()[..., None]
@@ -230,8 +228,7 @@ class AlbertActForPreTraining(AlbertActForMaskedLM):
         token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         sentence_order_label: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        output_hidden_states: bool | None = None,
+        **others: torch.Tensor | bool | None,
     ) -> AlbertActForPreTrainingOutput:
         """Predict masked pieces and the order of two segments.
 
@@ -239,12 +236,11 @@ class AlbertActForPreTraining(AlbertActForMaskedLM):
             input_ids, attention_mask, token_type_ids: (batch, length) int64.
             labels: (batch, length), the piece at a masked position, −100 elsewhere.
             sentence_order_label: (batch,), 0 in order, 1 swapped, −100 for no pair.
-            inputs_embeds, output_hidden_states: as the encoder's.
+            others: as the encoder's.
 
         The loss is the sum of the parts whose labels are given, and the ponder cost's.
         """
-        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
-        encoded = self.encode(*inputs, output_hidden_states)
+        encoded = self.encode(input_ids, attention_mask, token_type_ids, **others)
         predictions, order = self.logits_of(encoded), self.sop_classifier(encoded.pooler_output)
         mlm_loss = None if labels is None else mean_cross_entropy(predictions, labels)
         sop_loss = None

@@ -19,7 +19,7 @@ def load_pretrained(
     other_task: bool = False,
     model_class: type[ElbertForSequenceClassification] = ElbertForSequenceClassification,
 ) -> tuple[ElbertForSequenceClassification, LoadReport]:
-    """An ELBERT with the weights of `source`, an ALBERT, BERT or ELBERT, and what was loaded.
+    """An ELBERT with the weights of `source`, an ALBERT, a BERT or an ELBERT, and what was loaded.
 
     `config` defaults to the source's own. `other_task`: the source was fine-tuned on another task,
     so its exit classifiers and W are left out. Raises UserError when the weights have another

@@ -105,18 +105,12 @@ def apply_exit_config(config: AdaptiveConfig, model_dir: str | Path) -> dict[str
     for name, value in read_json(path).items():
         if name in exit_keys:
             try:
-                overrides[name] = checked(name, value, exit_keys)
+                overrides[name] = checked(name, value, exit_keys, config.num_hidden_layers)
             except UserError as error:
                 raise UserError(f"{path}: {error}") from error
         elif name not in known and name not in INERT_KEYS:
             raise UserError(
                 f"{path}: unknown key {name} = {value!r}; " + nearest_names(name, list(exit_keys))
             )
-    before = config.exit_keys()
     config.update(overrides)
-    try:
-        config.exit_rule()
-    except UserError as error:
-        config.update(before)
-        raise UserError(f"{path}: {error}") from error
     return overrides
