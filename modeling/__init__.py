@@ -41,9 +41,9 @@ from modeling.ponder.model import (
     PonderAlbertClassifier,
     PonderOutput,
     load_ponder,
-    with_halting_token,
 )
 from modeling.ponder.parity import ParityPonderGRU, ReconstructionLoss, RegularizationLoss
+from modeling.ponder.texts import with_halting_token
 
 AutoConfig.register("elbert", ElbertConfig, exist_ok=True)
 AutoModelForSequenceClassification.register(
