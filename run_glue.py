@@ -35,7 +35,6 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import PreTrainedTokenizerBase
 
-from change_config import typed_value
 from evaluation.figures import exits_figure, save_figure
 from evaluation.modes import MODES, Config, Mode, Model, mode_of
 from evaluation.running import (
@@ -87,8 +86,9 @@ from modeling.compilation import (
     compile_for_training,
     repays,
 )
-from modeling.configuration import PONDER_KEYS, nearest_names
-from modeling.loading.weights import ORIGIN_KEYS, trained_task, weight_files
+from modeling.keys import PONDER_KEYS, nearest_names, typed
+from modeling.loading.configs import ORIGIN_KEYS, trained_task
+from modeling.loading.files import weight_files
 from training.arguments import at_least, check_output_dir
 from training.checkpoints import (
     checkpoints_of,
@@ -299,7 +299,10 @@ def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
         if not equals or key not in mode.table.keys:
             known = nearest_names(key, list(mode.table.keys))
             raise UserError(f"{flag} {pair}: no key of --model_type {mode.name}; {known}")
-        values[key] = typed_value(Path(flag), key, text, mode.table.keys, {})
+        try:
+            values[key] = typed(key, text, mode.table.keys)
+        except UserError as error:
+            raise UserError(f"{flag}: {error}") from error
     return values
 
 

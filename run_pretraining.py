@@ -41,8 +41,11 @@ from transformers import (
 from evaluation.running import environment, to_device
 from glue.files import run_script, write_json
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
-from modeling.configuration import ACT_KEYS, ELBERT_KEYS, check_architecture
-from modeling.loading.weights import ORIGIN_KEYS, find_file, read_json, read_weights
+from modeling.configuration import check_architecture
+from modeling.keys import ACT_KEYS, ELBERT_KEYS
+from modeling.loading.configs import ORIGIN_KEYS
+from modeling.loading.files import find_file, read_json
+from modeling.loading.weights import read_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.arguments import at_least, check_new_output_dir
 from training.checkpoints import check_finished, left_to_train

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from evaluation.figures import plt, save_figure
 from glue.files import run_script
 from modeling import UserError
-from modeling.loading.weights import read_json
+from modeling.loading.files import read_json
 from run_pretraining import print_table
 
 NEEDED = ("mlm_acc", "tau", "updates", "max_updates")

@@ -1,105 +1,52 @@
-"""Adaptive-depth ALBERT models: every public name of the package."""
+"""Adaptive-depth ALBERT models.
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForMultipleChoice,
-    AutoModelForPreTraining,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+errors, keys: what users get wrong, and what configuration keys may hold; neither loads torch
+configuration: the modes' configurations          flops: operations of a model's parts
+albert: embeddings, layer pass and backbone       depth: early exit's steps, and loops over them
+elbert, ponder, act: the modes                    depth_batching: passes filled up with new texts
+cpu_packing, compilation, memory: faster passes
+loading: checkpoints                              pretraining: the objective
 
-from modeling.act.model import (
-    AlbertActForMaskedLM,
-    AlbertActForMultipleChoice,
-    AlbertActForPreTraining,
-    AlbertActForPreTrainingOutput,
-    AlbertActForQuestionAnswering,
-    AlbertActForSequenceClassification,
-    AlbertActForTokenClassification,
-    AlbertActModel,
-    AlbertActModelOutput,
-    AlbertActOutput,
-    AlbertActQuestionAnsweringOutput,
-    load_act,
-)
-from modeling.configuration import (
-    AlbertActConfig,
-    ElbertConfig,
-    PonderAlbertConfig,
-)
-from modeling.elbert.model import ElbertForSequenceClassification, ElbertOutput
-from modeling.elbert.rules import ExitRule
-from modeling.errors import UserError
-from modeling.loading.weights import apply_exit_config, load_config, load_pretrained, load_tokenizer
-from modeling.ponder.criteria import HaltingRule, scan_halting
-from modeling.ponder.distribution import GeneralizedGeometricDist
-from modeling.ponder.losses import PonderClassificationLoss
-from modeling.ponder.model import (
-    PonderAlbertClassifier,
-    PonderOutput,
-    load_ponder,
-)
-from modeling.ponder.parity import ParityPonderGRU, ReconstructionLoss, RegularizationLoss
-from modeling.ponder.texts import with_halting_token
+The package's public names are those below. Each is imported when it is first asked for, with its
+module: `import modeling` alone loads neither torch nor transformers. Importing a model, or any
+name from here, makes its mode known to transformers' Auto classes.
+"""
 
-AutoConfig.register("elbert", ElbertConfig, exist_ok=True)
-AutoModelForSequenceClassification.register(
-    ElbertConfig, ElbertForSequenceClassification, exist_ok=True
-)
+from importlib import import_module
+from typing import Any
 
-AutoConfig.register("ponder_albert", PonderAlbertConfig, exist_ok=True)
-AutoModelForSequenceClassification.register(
-    PonderAlbertConfig, PonderAlbertClassifier, exist_ok=True
-)
+NAMES = {
+    "modeling.act.heads": """
+        AlbertActConfig AlbertActForMaskedLM AlbertActForMultipleChoice AlbertActForPreTraining
+        AlbertActForPreTrainingOutput AlbertActForQuestionAnswering
+        AlbertActForSequenceClassification AlbertActForTokenClassification AlbertActModel
+        AlbertActModelOutput AlbertActOutput AlbertActQuestionAnsweringOutput
+    """,
+    "modeling.act.loading": "load_act",
+    "modeling.elbert.loading": "load_pretrained",
+    "modeling.elbert.model": "ElbertConfig ElbertForSequenceClassification ElbertOutput",
+    "modeling.elbert.rules": "ExitRule",
+    "modeling.errors": "UserError",
+    "modeling.loading.configs": "apply_exit_config load_config",
+    "modeling.loading.tokenizers": "load_tokenizer",
+    "modeling.ponder.criteria": "HaltingRule scan_halting",
+    "modeling.ponder.distribution": "GeneralizedGeometricDist",
+    "modeling.ponder.losses": "PonderClassificationLoss",
+    "modeling.ponder.model": "PonderAlbertClassifier PonderAlbertConfig PonderOutput load_ponder",
+    "modeling.ponder.parity": "ParityPonderGRU ReconstructionLoss RegularizationLoss",
+    "modeling.ponder.texts": "with_halting_token",
+}
+# A configuration comes from its model's module, which registers both.
+MODULES = {name: module for module, names in NAMES.items() for name in names.split()}
+__all__ = sorted(MODULES)
 
-AutoConfig.register("albert_act", AlbertActConfig, exist_ok=True)
-for auto_class, act_class in (
-    (AutoModel, AlbertActModel),
-    (AutoModelForPreTraining, AlbertActForPreTraining),
-    (AutoModelForMaskedLM, AlbertActForMaskedLM),
-    (AutoModelForSequenceClassification, AlbertActForSequenceClassification),
-    (AutoModelForTokenClassification, AlbertActForTokenClassification),
-    (AutoModelForQuestionAnswering, AlbertActForQuestionAnswering),
-    (AutoModelForMultipleChoice, AlbertActForMultipleChoice),
-):
-    auto_class.register(AlbertActConfig, act_class, exist_ok=True)
 
-__all__ = [
-    "AlbertActConfig",
-    "AlbertActForMaskedLM",
-    "AlbertActForMultipleChoice",
-    "AlbertActForPreTraining",
-    "AlbertActForPreTrainingOutput",
-    "AlbertActForQuestionAnswering",
-    "AlbertActForSequenceClassification",
-    "AlbertActForTokenClassification",
-    "AlbertActModel",
-    "AlbertActModelOutput",
-    "AlbertActOutput",
-    "AlbertActQuestionAnsweringOutput",
-    "ElbertConfig",
-    "ElbertForSequenceClassification",
-    "ElbertOutput",
-    "ExitRule",
-    "GeneralizedGeometricDist",
-    "HaltingRule",
-    "ParityPonderGRU",
-    "PonderAlbertClassifier",
-    "PonderAlbertConfig",
-    "PonderClassificationLoss",
-    "PonderOutput",
-    "ReconstructionLoss",
-    "RegularizationLoss",
-    "UserError",
-    "apply_exit_config",
-    "load_act",
-    "load_config",
-    "load_ponder",
-    "load_pretrained",
-    "load_tokenizer",
-    "scan_halting",
-    "with_halting_token",
-]
+def __getattr__(name: str) -> Any:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers import AutoModelForSequenceClassification
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
@@ -214,3 +215,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
         depth = state["depth"] + 1
         done = fires | (depth == self.config.num_hidden_layers)
         return Check(logits, done, {**remembered, "depth": depth})
+
+
+AutoModelForSequenceClassification.register(
+    ElbertConfig, ElbertForSequenceClassification, exist_ok=True
+)

@@ -7,7 +7,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from modeling.errors import UserError
-from modeling.loading.weights import load_tokenizer, modern_name
+from modeling.loading.names import modern_name
+from modeling.loading.tokenizers import load_tokenizer
 
 HEADS = ("classifier.", "ponder.")  # what a plain ALBERT lacks
 

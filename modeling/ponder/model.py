@@ -15,7 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import AlbertConfig, PreTrainedTokenizerBase
+from transformers import (
+    AlbertConfig,
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerBase,
+)
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
@@ -27,17 +31,13 @@ from modeling.albert import (
     ExitLinear,
     attention_mask_of,
 )
-from modeling.configuration import HEAD_WIDTH, PONDER_KEYS, PonderAlbertConfig, checked
+from modeling.configuration import HEAD_WIDTH, PonderAlbertConfig
 from modeling.depth import Check, EarlyExitModel, State, layer_states, run_depths
 from modeling.elbert.model import task_loss
 from modeling.errors import UserError
-from modeling.loading.weights import (
-    LoadReport,
-    adopt,
-    load_config,
-    own_settings,
-    read_as,
-)
+from modeling.keys import PONDER_KEYS, checked
+from modeling.loading.configs import load_config, own_settings
+from modeling.loading.weights import LoadReport, adopt, read_as
 from modeling.ponder.checkpoints import HEADS, find_tokenizer, ponder_names
 from modeling.ponder.criteria import CRITERIA, HaltingRule, Layer, scan_halting
 from modeling.ponder.distribution import GeneralizedGeometricDist, prior
@@ -388,3 +388,8 @@ def load_ponder(
     model = PonderAlbertClassifier(config)
     tensors = read_as(ponder_names, source, cache_dir)
     return model, adopt(model, tensors, source, HEADS, HEADS if other_task else ())
+
+
+AutoModelForSequenceClassification.register(
+    PonderAlbertConfig, PonderAlbertClassifier, exist_ok=True
+)

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling.configuration import EXIT_KEYS, RULES
 from modeling.elbert import rules
 from modeling.elbert.exits import pool
 from modeling.elbert.rules import ExitRule, exit_scores, normalised_entropy, scan
+from modeling.keys import EXIT_KEYS, RULES
 from tests.conftest import random_ids, tiny_model
 
 NUMBERS = ("exit_thres", "cnt_thres", "margin", "range_tmp")

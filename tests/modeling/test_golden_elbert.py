@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from modeling import ElbertConfig, ElbertForSequenceClassification
-from modeling.configuration import EXIT_KEYS
 from modeling.depth import layer_states
 from modeling.elbert.rules import ExitRule, scan
+from modeling.keys import EXIT_KEYS
 from tests.golden_vectors import load_golden
 
 NAMES = ["elbert_cls", "elbert_three_way"]
