@@ -15,6 +15,9 @@ from modeling.keys import (
     KEY_TABLES,
     Key,
     KeyTable,
+    Number,
+    Text,
+    Whole,
     checked,
     register_keys,
 )
@@ -35,22 +38,20 @@ HEAD_WIDTH = 128  # published width of a ponder model's heads between their two 
 
 
 def dropout(default: float, where: str) -> Key:
-    return Key(kind=float, default=default, meaning=f"dropout of {where}", minimum=0, maximum=1)
+    return Number(default=default, meaning=f"dropout of {where}", minimum=0, maximum=1)
 
 
 # ALBERT's own keys that only fail when the model is built, or later.
 ALBERT_KEYS = {
-    "hidden_act": Key(kind=str, default="gelu_new", meaning="activation", choices=tuple(ACT2FN)),
-    "num_labels": Key(
-        kind=int, default=2, meaning="classes; 1 is regression", minimum=1, maximum=LARGEST_SIZE
+    "hidden_act": Text(default="gelu_new", meaning="activation", choices=tuple(ACT2FN)),
+    "num_labels": Whole(
+        default=2, meaning="classes; 1 is regression", minimum=1, maximum=LARGEST_SIZE
     ),
     "hidden_dropout_prob": dropout(0.0, "the layers"),
     "attention_probs_dropout_prob": dropout(0.0, "the attention"),
     "classifier_dropout_prob": dropout(0.1, "the classifiers"),
-    "layer_norm_eps": Key(
-        kind=float, default=1e-12, meaning="added to a layer norm's variance", minimum=0
-    ),
-    "initializer_range": Key(kind=float, default=0.02, meaning="spread of new weights", minimum=0),
+    "layer_norm_eps": Number(default=1e-12, meaning="added to a layer norm's variance", minimum=0),
+    "initializer_range": Number(default=0.02, meaning="spread of new weights", minimum=0),
 }
 
 
@@ -71,8 +72,9 @@ class AdaptiveConfig(AlbertConfig):
 
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         super().__init_subclass__(*args, **kwargs)
-        register_keys(cls.model_type, cls.table)
-        AutoConfig.register(cls.model_type, cls, exist_ok=True)
+        if "model_type" in vars(cls):
+            register_keys(cls.model_type, cls.table)
+            AutoConfig.register(cls.model_type, cls, exist_ok=True)
 
     def __post_init__(self, **kwargs: Any) -> None:
         given = {name: kwargs.pop(name) for name in self.table.keys if name in kwargs}

@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from modeling.errors import UserError
@@ -64,6 +65,10 @@ class Key:
         return self.kind is float or value == int(value)
 
 
+Text, Number = partial(Key, kind=str), partial(Key, kind=float)
+Whole, Flag = partial(Key, kind=int), partial(Key, kind=bool)
+
+
 class KeyTable(NamedTuple):
     """The keys of one type of model, and those of them that an edit changes at once."""
 
@@ -73,33 +78,23 @@ class KeyTable(NamedTuple):
 
 # What decides an exit: read at every call, so an edit takes effect at once.
 EXIT_KEYS = {
-    "thres_name": Key(kind=str, default="bias_1", meaning="exit rule", choices=RULES),
-    "exit_thres": Key(
-        kind=float,
-        default=0.1,
-        meaning="threshold of the rule (normalised entropy)",
-        minimum=0,
-        maximum=1,
+    "thres_name": Text(default="bias_1", meaning="exit rule", choices=RULES),
+    "exit_thres": Number(
+        default=0.1, meaning="threshold of the rule (normalised entropy)", minimum=0, maximum=1
     ),
-    "cnt_thres": Key(
-        kind=int,
+    "cnt_thres": Whole(
         default=8,
         meaning="window size, in layers; at most num_hidden_layers",
         minimum=1,
         counts_layers=True,
     ),
-    "margin": Key(
-        kind=float,
-        default=0.0,
-        meaning="a class leads when p_top1 − p_top2 > 2·margin",
-        minimum=0,
-        maximum=0.5,
+    "margin": Number(
+        default=0.0, meaning="a class leads when p_top1 − p_top2 > 2·margin", minimum=0, maximum=0.5
     ),
-    "range_tmp": Key(
-        kind=float, default=0.2, meaning="bias_3: how far p may move within the window", minimum=0
+    "range_tmp": Number(
+        default=0.2, meaning="bias_3: how far p may move within the window", minimum=0
     ),
-    "window_score": Key(
-        kind=str,
+    "window_score": Text(
         default="lead",
         meaning="what the window follows; class0 as published",
         choices=("lead", "class0"),
@@ -107,60 +102,50 @@ EXIT_KEYS = {
 }
 
 # Where every mode writes and reads its files.
-OUT_DIR = Key(kind=str, default="stat_out", meaning="folder of per-layer statistics")
-EXIT_CONFIG_PATH = Key(
-    kind=str, default="", meaning="JSON file whose exit keys override these at evaluation"
+OUT_DIR = Text(default="stat_out", meaning="folder of per-layer statistics")
+EXIT_CONFIG_PATH = Text(
+    default="", meaning="JSON file whose exit keys override these at evaluation"
 )
 
 ELBERT_KEYS = {
     **EXIT_KEYS,
-    "model_name": Key(
-        kind=str, default="albert", meaning="names the folder of statistics under my_out_dir"
-    ),
+    "model_name": Text(default="albert", meaning="names the folder of statistics under my_out_dir"),
     "my_out_dir": OUT_DIR,
     "exit_config_path": EXIT_CONFIG_PATH,
-    "weight_name": Key(
-        kind=str,
+    "weight_name": Text(
         default="dyn",
         meaning="weights of the exits' losses: learned or equal",
         choices=("dyn", "equal"),
     ),
-    "w_init": Key(kind=float, default=4.0, meaning="initial W of the learned weights σ(W)"),
-    "w_lr": Key(kind=float, default=0.01, meaning="learning rate of W", minimum=0),
-    "pooler_input": Key(
-        kind=str, default="cls", meaning="what an exit sees of the layer", choices=POOLER_INPUTS
+    "w_init": Number(default=4.0, meaning="initial W of the learned weights σ(W)"),
+    "w_lr": Number(default=0.01, meaning="learning rate of W", minimum=0),
+    "pooler_input": Text(
+        default="cls", meaning="what an exit sees of the layer", choices=POOLER_INPUTS
     ),
-    "use_out_pooler": Key(
-        kind=bool, default=True, meaning="exits share ALBERT's pooler (false: one pooler an exit)"
+    "use_out_pooler": Flag(
+        default=True, meaning="exits share ALBERT's pooler (false: one pooler an exit)"
     ),
-    "num_exit_layers": Key(
-        kind=int,
+    "num_exit_layers": Whole(
         default=1,
         meaning="number of exit classifiers; 1 is shared by all layers",
         minimum=1,
         counts_layers=True,
     ),
-    "use_fc2": Key(kind=bool, default=False, meaning="two-layer exit classifier"),
-    "fc_size1": Key(
-        kind=int,
+    "use_fc2": Flag(default=False, meaning="two-layer exit classifier"),
+    "fc_size1": Whole(
         default=None,
         meaning="width of the exit's pooled state (hidden_size)",
         minimum=1,
         maximum=65536,
     ),
-    "fc_size2": Key(
-        kind=int,
-        default=None,
-        meaning="width between classifier1 and classifier2",
-        minimum=1,
-        maximum=65536,
+    "fc_size2": Whole(
+        default=None, meaning="width between classifier1 and classifier2", minimum=1, maximum=65536
     ),
 }
 
 # What decides a ponder model's exit: read at every call, so an edit takes effect at once.
 PONDER_EXIT_KEYS = {
-    "exit_criteria": Key(
-        kind=str,
+    "exit_criteria": Text(
         default="sample",
         meaning=(
             "who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody "
@@ -168,58 +153,44 @@ PONDER_EXIT_KEYS = {
         ),
         choices=("sample", "threshold", "expectation"),
     ),
-    "exit_thres": Key(
-        kind=float,
-        default=0.5,
-        meaning="threshold: exit when the halting CDF exceeds it",
-        minimum=0,
-        maximum=1,
+    "exit_thres": Number(
+        default=0.5, meaning="threshold: exit when the halting CDF exceeds it", minimum=0, maximum=1
     ),
 }
 
 PONDER_KEYS = {
     **PONDER_EXIT_KEYS,
-    "target_halt_probability": Key(
-        kind=float,
-        default=0.2,
-        meaning="λ_p of the prior: 1/λ_p layers are expected",
-        minimum=1e-6,
-        maximum=1,
+    "target_halt_probability": Number(
+        default=0.2, meaning="λ_p of the prior: 1/λ_p layers are expected", minimum=1e-6, maximum=1
     ),
-    "kl_penalty_factor": Key(
-        kind=float, default=5e-3, meaning="weight of the KL to the prior in the loss", minimum=0
+    "kl_penalty_factor": Number(
+        default=5e-3, meaning="weight of the KL to the prior in the loss", minimum=0
     ),
-    "prior_type": Key(
-        kind=str,
+    "prior_type": Text(
         default="geometric",
         meaning="shape of the prior over layers",
         choices=("geometric", "normal"),
     ),
-    "halt_normalization": Key(
-        kind=str,
+    "halt_normalization": Text(
         default="renormalise",
         meaning="where the last layer's leftover goes: to all layers, or to the last (its λ is 1)",
         choices=("renormalise", "last_layer"),
     ),
-    "lambda_layer_arch": Key(
-        kind=str,
+    "lambda_layer_arch": Text(
         default="mlp",
         meaning=(
             "halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's state"
         ),
         choices=("mlp", "linear", "linear_cat", "linear_diff"),
     ),
-    "num_lambda_layers": Key(
-        kind=int, default=3, meaning="depth of PALBERT's halting head", minimum=1, maximum=64
+    "num_lambda_layers": Whole(
+        default=3, meaning="depth of PALBERT's halting head", minimum=1, maximum=64
     ),
-    "lambda_lr": Key(
-        kind=float,
-        default=None,
-        meaning="learning rate of the halting head (the model's own)",
-        minimum=0,
+    "lambda_lr": Number(
+        default=None, meaning="learning rate of the halting head (the model's own)", minimum=0
     ),
-    "model_name": Key(
-        kind=str, default="ponder_albert", meaning="names the folder of statistics under my_out_dir"
+    "model_name": Text(
+        default="ponder_albert", meaning="names the folder of statistics under my_out_dir"
     ),
     "my_out_dir": OUT_DIR,
     "exit_config_path": EXIT_CONFIG_PATH,
@@ -227,20 +198,13 @@ PONDER_KEYS = {
 
 # Adaptive Depth. What decides when a token halts: read at every call.
 ACT_EXIT_KEYS = {
-    "act_epsilon": Key(
-        kind=float,
-        default=0.01,
-        meaning="a token halts at 1 − act_epsilon",
-        minimum=0,
-        maximum=1,
-        open=True,
+    "act_epsilon": Number(
+        default=0.01, meaning="a token halts at 1 − act_epsilon", minimum=0, maximum=1, open=True
     )
 }
 ACT_KEYS = {
     **ACT_EXIT_KEYS,
-    "tau": Key(
-        kind=float, default=5e-4, meaning="weight τ of the ponder cost in the loss", minimum=0
-    ),
+    "tau": Number(default=5e-4, meaning="weight τ of the ponder cost in the loss", minimum=0),
 }
 
 # Published keys that no published run turns on; they are carried along so that files stay whole.

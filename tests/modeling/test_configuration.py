@@ -6,9 +6,22 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from transformers import AutoConfig
 
+from change_config import change
 from modeling import ElbertConfig, ElbertForSequenceClassification, ExitRule, UserError, load_config
-from modeling.keys import ACT_KEYS, ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, PONDER_KEYS, checked
+from modeling.configuration import AdaptiveConfig
+from modeling.keys import (
+    ACT_KEYS,
+    ELBERT_KEYS,
+    EXIT_KEYS,
+    INERT_KEYS,
+    PONDER_KEYS,
+    KeyTable,
+    Number,
+    Whole,
+    checked,
+)
 from modeling.loading.configs import apply_exit_config
 from tests.conftest import TINY, tiny_config
 from tests.golden_vectors import load_golden
@@ -83,6 +96,27 @@ def test_whole_floats_count_as_whole_numbers():
     """The published change_config.py writes every value as a float."""
     assert tiny_config(cnt_thres=3.0).cnt_thres == 3
     assert isinstance(tiny_config(cnt_thres=3.0).cnt_thres, int)
+
+
+def test_a_mode_of_ones_own_is_a_class_with_a_table(tmp_path):
+    exit_keys = {"halt_after": Whole(default=2, meaning="", minimum=1, counts_layers=True)}
+    keys = {**exit_keys, "weight": Number(default=None, meaning="")}
+
+    class OwnConfig(AdaptiveConfig):
+        model_type = "a_mode_of_ones_own"
+        table = KeyTable(keys, exit_keys)
+
+        def derived_defaults(self):
+            return {"weight": 1 / self.num_hidden_layers}
+
+    tiny_config(exit_thres=0.3).save_pretrained(tmp_path)  # another mode's keys are not its own
+    config = load_config(tmp_path, config_class=OwnConfig, halt_after=3)
+    assert (config.halt_after, config.weight, config.exit_keys()) == (3, 0.25, {"halt_after": 3})
+    assert not hasattr(config, "exit_thres")
+    config.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).exit_keys() == {"halt_after": 3}
+    with pytest.raises(UserError, match="halt_after = 5: allowed is 1 to num_hidden_layers = 4"):
+        change(tmp_path / "config.json", "halt_after", "5")
 
 
 json_values = st.recursive(

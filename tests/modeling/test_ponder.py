@@ -709,7 +709,9 @@ def test_ids_too_short_for_the_second_cls_are_an_error():
 @pytest.mark.parametrize("key", ["num_hidden_groups", "inner_group_num"])
 def test_a_checkpoint_of_several_different_layers_is_an_error(tmp_path, key):
     checkpoint = save_albert(tmp_path, AlbertModel, **{key: 2})
-    with pytest.raises(UserError, match=rf"config.json: {key} = 2: a ponder model applies one"):
+    with pytest.raises(
+        UserError, match=rf"config.json: {key} = 2: allowed is 1, since a ponder model applies"
+    ):
         PonderAlbertClassifier.from_pretrained(checkpoint)
 
 
