@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.timing import in_turn, machine
 from modeling import AlbertActConfig, AlbertActModel
+from modeling.cpu_packing import packed_weights
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "act_base.json"
 
@@ -104,7 +105,6 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@torch.no_grad()
 def main() -> None:
     arguments = parse_arguments()
     device = torch.device(arguments.device)
@@ -120,9 +120,10 @@ def main() -> None:
     print("| batch | mean updates / maximum | dense, ms | compacted, ms | compacted / dense |")
     print("|---|---|---|---|---|")
     for batch in arguments.batch_sizes:
-        dense, compacted, mean = compare(
-            model, batch, arguments.length, arguments.share, arguments.repeats
-        )
+        with packed_weights(model):
+            dense, compacted, mean = compare(
+                model, batch, arguments.length, arguments.share, arguments.repeats
+            )
         ratios = [b / a for a, b in zip(dense, compacted, strict=True)]
         print(
             f"| {batch} | {mean / config.num_hidden_layers:.3f} "

@@ -2,8 +2,9 @@
 
 errors, keys: what users get wrong, and what configuration keys may hold; neither loads torch
 configuration: the modes' configurations          flops: operations of a model's parts
-albert: embeddings, layer pass and backbone       compilation, memory: faster passes
+albert: embeddings, layer pass and backbone       depth: early exit's steps, and loops over them
 elbert, ponder, act: the modes                    depth_batching: passes filled up with new texts
+cpu_packing, compilation, memory: faster passes
 loading: checkpoints                              pretraining: the objective
 
 The package's public names are those below. Each is imported when it is first asked for, with its
@@ -31,10 +32,9 @@ NAMES = {
     "modeling.ponder.criteria": "HaltingRule scan_halting",
     "modeling.ponder.distribution": "GeneralizedGeometricDist",
     "modeling.ponder.losses": "PonderClassificationLoss",
-    "modeling.ponder.model": """
-        PonderAlbertClassifier PonderAlbertConfig PonderOutput load_ponder with_halting_token
-    """,
+    "modeling.ponder.model": "PonderAlbertClassifier PonderAlbertConfig PonderOutput load_ponder",
     "modeling.ponder.parity": "ParityPonderGRU ReconstructionLoss RegularizationLoss",
+    "modeling.ponder.texts": "with_halting_token",
 }
 # A configuration comes from its model's module, which registers both.
 MODULES = {name: module for module, names in NAMES.items() for name in names.split()}

@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformers import AlbertConfig, AutoConfig
 from transformers.activations import ACT2FN
 
+from modeling.elbert.rules import ExitRule
 from modeling.errors import UserError
-from modeling.keys import KEY_TABLES, Key, KeyTable, Number, Text, Whole, checked, register_keys
+from modeling.keys import (
+    KEY_TABLES,
+    Key,
+    KeyTable,
+    Number,
+    Text,
+    Whole,
+    checked,
+    register_keys,
+)
 
 if TYPE_CHECKING:
-    from modeling.elbert.rules import ExitRule
     from modeling.ponder.criteria import HaltingRule
 
 # ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
@@ -132,10 +141,8 @@ class ElbertConfig(AdaptiveConfig):
         self.num_exit = self.num_hidden_layers - 1
         self.idx_lst = list(range(self.num_exit))
 
-    def exit_rule(self) -> "ExitRule":
+    def exit_rule(self) -> ExitRule:
         """`exit_keys` as a rule; raises UserError for a value out of range."""
-        from modeling.elbert.rules import ExitRule  # which needs this module's keys
-
         return ExitRule.from_config(self)
 
     def classifier_flops(self) -> int:
@@ -173,7 +180,7 @@ class PonderAlbertConfig(AdaptiveConfig):
 
     def exit_rule(self) -> "HaltingRule":
         """`exit_keys` as a rule; raises UserError for a value out of range."""
-        from modeling.ponder.criteria import HaltingRule
+        from modeling.ponder.criteria import HaltingRule  # which knows this module's classes
 
         return HaltingRule.from_config(self)
 

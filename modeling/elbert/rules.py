@@ -21,7 +21,6 @@ from typing import NamedTuple
 import torch
 from transformers import AlbertConfig
 
-from modeling.errors import UserError
 from modeling.keys import EXIT_KEYS, checked
 
 State = dict[str, torch.Tensor]
@@ -53,13 +52,8 @@ class ExitRule:
     @classmethod
     def from_config(cls, config: AlbertConfig) -> "ExitRule":
         """The rule that `config` describes now; raises UserError for a value out of range."""
-        settings = {name: checked(name, getattr(config, name)) for name in EXIT_KEYS}
-        if settings["cnt_thres"] > config.num_hidden_layers:
-            raise UserError(
-                f"cnt_thres = {settings['cnt_thres']}: allowed is 1 to num_hidden_layers"
-                f" = {config.num_hidden_layers}"
-            )
-        return cls(**settings)
+        keys, layers = EXIT_KEYS, config.num_hidden_layers
+        return cls(**{name: checked(name, getattr(config, name), keys, layers) for name in keys})
 
     @property
     def settings_shape(self) -> tuple[int, ...]:

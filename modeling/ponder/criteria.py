@@ -45,7 +45,7 @@ class Layer(NamedTuple):
     halt_probability: torch.Tensor  # λ, (batch,)
 
 
-def started(draws: torch.Tensor) -> State:
+def started(draws: torch.Tensor, classes: int) -> State:
     """What every criterion remembers of as many examples as there are draws.
 
     alive: Π (1 − λ_j) so far, (batch,); halt_probability: λ of the newest layer, (batch,).
@@ -60,10 +60,6 @@ def passed(layer: Layer, state: State) -> State:
     return {**state, "alive": state["alive"] * (1 - halt), "halt_probability": halt}
 
 
-def threshold_start(draws: torch.Tensor, classes: int) -> State:
-    return started(draws)
-
-
 def threshold_step(rule: HaltingRule, layer: Layer, state: State) -> Check:
     """Exit where the halting CDF, 1 − Π (1 − λ_j), exceeds exit_thres."""
     state = passed(layer, state)
@@ -72,7 +68,7 @@ def threshold_step(rule: HaltingRule, layer: Layer, state: State) -> Check:
 
 def sample_start(draws: torch.Tensor, classes: int) -> State:
     """draw: the example's own threshold, uniform in [0, 1)."""
-    return {**started(draws), "draw": draws}
+    return {**started(draws, classes), "draw": draws}
 
 
 def sample_step(rule: HaltingRule, layer: Layer, state: State) -> Check:
@@ -88,7 +84,7 @@ def sample_step(rule: HaltingRule, layer: Layer, state: State) -> Check:
 def expectation_start(draws: torch.Tensor, classes: int) -> State:
     """mixed: Σ p_j · scores_j, (batch, classes); mass: Σ p_j, (batch,)."""
     mixed = draws.new_zeros(len(draws), classes)
-    return {**started(draws), "mixed": mixed, "mass": torch.zeros_like(draws)}
+    return {**started(draws, classes), "mixed": mixed, "mass": torch.zeros_like(draws)}
 
 
 def expectation_step(rule: HaltingRule, layer: Layer, state: State) -> Check:
@@ -116,7 +112,7 @@ class Criterion(NamedTuple):
 
 CRITERIA = {
     "sample": Criterion(sample_start, sample_step, ()),
-    "threshold": Criterion(threshold_start, threshold_step, ("exit_thres",)),
+    "threshold": Criterion(started, threshold_step, ("exit_thres",)),
     "expectation": Criterion(expectation_start, expectation_step, ()),
 }
 

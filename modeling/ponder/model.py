@@ -7,7 +7,6 @@ Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022
 head that sees two layers; the public PonderALBERT for the model and its names.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,25 +37,12 @@ from modeling.elbert.model import task_loss
 from modeling.errors import UserError
 from modeling.keys import PONDER_KEYS, checked
 from modeling.loading.configs import load_config, own_settings
-from modeling.loading.names import modern_name
-from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import LoadReport, adopt, read_as
+from modeling.ponder.checkpoints import HEADS, find_tokenizer, ponder_names
 from modeling.ponder.criteria import CRITERIA, HaltingRule, Layer, scan_halting
 from modeling.ponder.distribution import GeneralizedGeometricDist, prior
 from modeling.ponder.losses import PonderClassificationLoss
-
-HALTING_TOKEN = 1  # position of the second [CLS], which feeds the halting head
-HEADS = ("classifier.", "ponder.")  # what a plain ALBERT lacks
-
-
-def with_halting_token(values: list[Any] | torch.Tensor) -> list[Any] | torch.Tensor:
-    """Insert the second [CLS]: the first entry twice, of one example's list or (…, length).
-
-    For token ids, segment ids and attention masks alike; [CLS] must come first.
-    """
-    if isinstance(values, torch.Tensor):
-        return torch.cat((values[..., :1], values), dim=-1)
-    return [values[0], *values]
+from modeling.ponder.texts import HALTING_TOKEN, Texts, encode_texts
 
 
 @dataclass
@@ -199,7 +185,7 @@ class PonderAlbertClassifier(EarlyExitModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | Sequence[str] | tuple[Sequence[str], Sequence[str]],
+        input_ids: torch.Tensor | Texts,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | Sequence[float] | None = None,
@@ -294,26 +280,10 @@ class PonderAlbertClassifier(EarlyExitModel):
             all_halts.append(halts)
         return torch.stack(all_logits), torch.stack(all_halts, dim=1), answers, exit_layer
 
-    def tokenize(
-        self, texts: Sequence[str] | tuple[Sequence[str], Sequence[str]]
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def tokenize(self, texts: Texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Ids with the second [CLS], attention mask and segments of texts, (batch, length) each."""
-        first, second = check_texts(texts)
-        if self.tokenizer is None:
-            raise UserError("the model has no tokenizer: give it one, or call it with token ids")
-        longest = min(self.tokenizer.model_max_length, self.config.max_position_embeddings)
-        encoded = self.tokenizer(
-            first,
-            second,
-            padding=True,
-            padding_side="right",
-            truncation=True,
-            max_length=longest - 1,  # room for the second [CLS]
-            return_token_type_ids=True,
-            return_tensors="pt",
-        )
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        return tuple(with_halting_token(encoded[name]).to(self.device) for name in names)
+        encoded = encode_texts(self.tokenizer, texts, self.config.max_position_embeddings)
+        return tuple(tensor.to(self.device) for tensor in encoded)
 
     # The steps of depth: see EarlyExitModel.
 
@@ -397,27 +367,6 @@ class PonderAlbertClassifier(EarlyExitModel):
         return Check(answer, done | last, state)
 
 
-def check_texts(
-    texts: Sequence[str] | tuple[Sequence[str], Sequence[str]],
-) -> tuple[list[str], list[str] | None]:
-    """The texts, and their partners when they are pairs; raises UserError for what is neither."""
-    if isinstance(texts, str):
-        raise UserError(f"expected a list of texts, got one text: write [{texts[:20]!r}]")
-    if len(texts) == 0:
-        raise UserError("the list of texts is empty: give at least one")
-    if isinstance(texts[0], str) and not isinstance(texts, tuple):
-        return list(texts), None
-    if len(texts) != 2 or any(isinstance(part, str) for part in texts):
-        raise UserError(f"expected a list of texts or a pair of lists, got {len(texts)} parts")
-    first, second = map(list, texts)
-    if len(first) != len(second):
-        raise UserError(
-            f"the pair has {len(first)} first texts and {len(second)} second ones: "
-            "each first text needs its second"
-        )
-    return check_texts(first)[0], second
-
-
 def as_ponder_config(config: AlbertConfig) -> PonderAlbertConfig:
     if isinstance(config, PonderAlbertConfig):
         return config
@@ -439,24 +388,6 @@ def load_ponder(
     model = PonderAlbertClassifier(config)
     tensors = read_as(ponder_names, source, cache_dir)
     return model, adopt(model, tensors, source, HEADS, HEADS if other_task else ())
-
-
-def find_tokenizer(source: str | Path, cache_dir: str | None) -> PreTrainedTokenizerBase | None:
-    try:
-        return load_tokenizer(source, cache_dir=cache_dir)
-    except UserError:
-        return None  # token ids are input enough; a call with texts will ask for it
-
-
-def ponder_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """An ALBERT checkpoint's tensors under the names of `PonderAlbertClassifier`."""
-    layer = r"^encoder\.albert_layer_groups\.0\.albert_layers\.0\."
-    renamed = {}
-    for name, tensor in tensors.items():
-        name = modern_name(name).removeprefix("albert.")
-        name = re.sub(layer, "albert_layer.", name)
-        renamed[name.removeprefix("encoder.")] = tensor
-    return renamed
 
 
 AutoModelForSequenceClassification.register(
