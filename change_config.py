@@ -10,21 +10,13 @@ new one is whole.
 
 import argparse
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from glue.files import run_script, write_json
-from modeling.configuration import (
-    ELBERT_KEYS,
-    INERT_KEYS,
-    Key,
-    checked,
-    key_table,
-    nearest_names,
-)
 from modeling.errors import UserError
-from modeling.loading.weights import read_json
+from modeling.keys import ELBERT_KEYS, INERT_KEYS, key_table, nearest_names, plain_value, typed
+from modeling.loading.files import read_json
 
 
 def parse_args() -> argparse.Namespace:
@@ -45,31 +37,16 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def typed_value(
-    path: Path, key: str, text: str, keys: Mapping[str, Key], known: dict[str, Any]
-) -> Any:
-    """`text` as the type that `key` has: by the table `keys`, else by the value it has now."""
-    try:
-        value = json.loads(text)
-        json.dumps(value, allow_nan=False)  # NaN and Infinity are no JSON
-    except (ValueError, RecursionError):
-        # True/False as Python and shells write them; anything else is a name.
-        value = {"true": True, "false": False}.get(text.lower(), text)
-    if key in keys:
-        if keys[key].kind is str:
-            value = text
-        try:
-            return checked(key, value, keys)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from error
-    old = known[key]
+def typed_as(old: Any, key: str, text: str) -> Any:
+    """`text` as the type of the value that `key` has now."""
+    value = plain_value(text)
     if old is None or type(value) is type(old):
         return value
     if type(old) is float and type(value) is int:
         return float(value)
     if type(old) is int and type(value) is float and value.is_integer():
         return int(value)
-    raise UserError(f"{path}: {key} = {text}: expected {type(old).__name__}, as {old!r} is")
+    raise UserError(f"{key} = {text}: expected {type(old).__name__}, as {old!r} is")
 
 
 def change(path: Path, key: str, text: str) -> tuple[Any, Any]:
@@ -83,15 +60,17 @@ def change(path: Path, key: str, text: str) -> tuple[Any, Any]:
     else:
         values = read_json(path)
     model = model_of(path, values)
-    keys, exit_keys = key_table(model.get("model_type"))
-    inert = INERT_KEYS if keys is ELBERT_KEYS else ()
-    names = list(exit_keys) if overrides else sorted({*keys, *inert, *values})
-    if key not in names or (key not in keys and key not in values):
+    table, layers = key_table(model.get("model_type")), model.get("num_hidden_layers")
+    layers = layers if isinstance(layers, int) else None  # loading the model says what is wrong
+    inert = INERT_KEYS if table.keys is ELBERT_KEYS else ()
+    names = list(table.exit_keys) if overrides else sorted({*table.keys, *inert, *values})
+    ours = key in table.keys
+    if key not in names or not (ours or key in values):
         raise UserError(f"{path}: unknown key {key}; {nearest_names(key, names)}")
-    new = typed_value(path, key, text, keys, values)
-    layers = model.get("num_hidden_layers")
-    if key in ("cnt_thres", "num_exit_layers") and layers and new > layers:
-        raise UserError(f"{path}: {key} = {new}: allowed is 1 to num_hidden_layers = {layers}")
+    try:
+        new = typed(key, text, table.keys, layers) if ours else typed_as(values[key], key, text)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     old = values.get(key)
     write_json(path, {**values, key: new})
     return old, new

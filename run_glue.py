@@ -28,12 +28,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from change_config import typed_value
 from evaluation.modes import MODES
 from evaluation.settings import GROUPS, GlueSettings, ModeSettings
 from glue.files import run_script
-from modeling.configuration import nearest_names
 from modeling.errors import UserError
+from modeling.keys import nearest_names, typed
 from training.settings import parse
 
 if TYPE_CHECKING:
@@ -71,7 +70,10 @@ def configuration_keys(settings: ModeSettings) -> dict[str, Any]:
         if not equals or key not in keys:
             known = nearest_names(key, list(keys))
             raise UserError(f"{flag} {pair}: no key of --model_type {settings.model_type}; {known}")
-        values[key] = typed_value(Path(flag), key, text, keys, {})
+        try:
+            values[key] = typed(key, text, keys)
+        except UserError as error:
+            raise UserError(f"{flag}: {error}") from error
     return values
 
 

@@ -77,9 +77,9 @@ from glue.tasks import (
 )
 from modeling import UserError, load_config
 from modeling.compilation import EarlyExitModel
-from modeling.configuration import nearest_names
 from modeling.elbert.exits import exit_scores
-from modeling.loading.weights import read_json
+from modeling.keys import nearest_names
+from modeling.loading.files import read_json
 from modeling.memory import keep_freed_memory
 from training.checkpoints import check_finished
 

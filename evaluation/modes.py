@@ -26,8 +26,9 @@ from modeling import (
     with_halting_token,
 )
 from modeling.compilation import EarlyExitModel
-from modeling.configuration import KeyTable, key_table
-from modeling.loading.weights import LoadReport, find_file, read_json
+from modeling.keys import KeyTable, key_table
+from modeling.loading.files import find_file, read_json
+from modeling.loading.weights import LoadReport
 
 Config = ElbertConfig | PonderAlbertConfig | AlbertActConfig
 Model = EarlyExitModel | AlbertActForSequenceClassification

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from evaluation.modes import MODES
-from modeling.configuration import PONDER_KEYS
+from modeling.keys import PONDER_KEYS
 from training.fine_tuning_settings import (
     DataSettings,
     ModelSettings,

@@ -18,7 +18,7 @@ from evaluation.figures import plt, save_figure
 from evaluation.pretraining_report import print_table
 from glue.files import run_script
 from modeling import UserError
-from modeling.loading.weights import read_json
+from modeling.loading.files import read_json
 
 NEEDED = ("mlm_acc", "tau", "updates", "max_updates")
 TOKENS = "All tokens"  # the first row of the table of updates

@@ -19,8 +19,8 @@ from exit_lab.metrics import chunks, metrics_at
 from exit_lab.recording import Recording
 from glue.tasks import Task, primary_metric
 from modeling import ExitRule, HaltingRule, UserError, scan_halting
-from modeling.configuration import EXIT_KEYS, PONDER_EXIT_KEYS, Key, checked, nearest_names
 from modeling.elbert.exits import scan
+from modeling.keys import EXIT_KEYS, PONDER_EXIT_KEYS, Key, checked, nearest_names
 
 Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
 Tensors = Mapping[str, torch.Tensor]  # of a recording

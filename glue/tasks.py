@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from glue.files import write_text
 from glue.tables import SUFFIXES, Rows, read_table, require_columns
@@ -267,15 +265,32 @@ def _discover_labels(task: Task, split: str) -> list[str]:
 
 
 # Metrics, under the published key names. (examples,), (examples,) → values.
+# What they are made of takes seconds to import, so it is imported where it is used.
+
+
+def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    from sklearn.metrics import accuracy_score
+
+    return {"acc": accuracy_score(labels, predictions)}
+
+
+def _matthews(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    from sklearn.metrics import matthews_corrcoef
+
+    return {"mcc": matthews_corrcoef(labels, predictions)}
 
 
 def _accuracy_and_f1(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    from sklearn.metrics import accuracy_score, f1_score
+
     acc = accuracy_score(labels, predictions)
     f1 = f1_score(labels == 1, predictions == 1, zero_division=0)
     return {"acc": acc, "f1": f1, "acc_and_f1": (acc + f1) / 2}
 
 
 def _correlations(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    from scipy.stats import pearsonr, spearmanr
+
     # A correlation is not defined for one example, nor when a side is constant.
     defined = np.ptp(predictions) > 0 and np.ptp(labels) > 0
     functions = (pearsonr, spearmanr) if defined else ()
@@ -284,8 +299,8 @@ def _correlations(predictions: np.ndarray, labels: np.ndarray) -> dict[str, floa
 
 
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
-    "acc": lambda predictions, labels: {"acc": accuracy_score(labels, predictions)},
-    "mcc": lambda predictions, labels: {"mcc": matthews_corrcoef(labels, predictions)},
+    "acc": _accuracy,
+    "mcc": _matthews,
     ACC_F1: _accuracy_and_f1,
     "corr": _correlations,
 }

@@ -1,104 +1,50 @@
-"""Adaptive-depth ALBERT models: every public name of the package."""
+"""Adaptive-depth ALBERT models.
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForMultipleChoice,
-    AutoModelForPreTraining,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+errors, keys: what users get wrong, and what configuration keys may hold; neither loads torch
+configuration: the modes' configurations          flops: operations of a model's parts
+albert: embeddings, layer pass and backbone       compilation, memory: faster passes
+elbert, ponder, act: the modes                    depth_batching: passes filled up with new texts
+loading: checkpoints                              pretraining: the objective
 
-from modeling.act.model import (
-    AlbertActForMaskedLM,
-    AlbertActForMultipleChoice,
-    AlbertActForPreTraining,
-    AlbertActForPreTrainingOutput,
-    AlbertActForQuestionAnswering,
-    AlbertActForSequenceClassification,
-    AlbertActForTokenClassification,
-    AlbertActModel,
-    AlbertActModelOutput,
-    AlbertActOutput,
-    AlbertActQuestionAnsweringOutput,
-    load_act,
-)
-from modeling.configuration import (
-    AlbertActConfig,
-    ElbertConfig,
-    ExitRule,
-    HaltingRule,
-    PonderAlbertConfig,
-)
-from modeling.elbert.model import ElbertForSequenceClassification, ElbertOutput
-from modeling.errors import UserError
-from modeling.loading.weights import apply_exit_config, load_config, load_pretrained, load_tokenizer
-from modeling.ponder.halting import GeneralizedGeometricDist, PonderClassificationLoss, scan_halting
-from modeling.ponder.model import (
-    PonderAlbertClassifier,
-    PonderOutput,
-    load_ponder,
-    with_halting_token,
-)
-from modeling.ponder.parity import ParityPonderGRU, ReconstructionLoss, RegularizationLoss
+The package's public names are those below. Each is imported when it is first asked for, with its
+module: `import modeling` alone loads neither torch nor transformers. Importing a model, or any
+name from here, makes its mode known to transformers' Auto classes.
+"""
 
-AutoConfig.register("elbert", ElbertConfig, exist_ok=True)
-AutoModelForSequenceClassification.register(
-    ElbertConfig, ElbertForSequenceClassification, exist_ok=True
-)
+from importlib import import_module
+from typing import Any
 
-AutoConfig.register("ponder_albert", PonderAlbertConfig, exist_ok=True)
-AutoModelForSequenceClassification.register(
-    PonderAlbertConfig, PonderAlbertClassifier, exist_ok=True
-)
+NAMES = {
+    "modeling.act.heads": """
+        AlbertActConfig AlbertActForMaskedLM AlbertActForMultipleChoice AlbertActForPreTraining
+        AlbertActForPreTrainingOutput AlbertActForQuestionAnswering
+        AlbertActForSequenceClassification AlbertActForTokenClassification AlbertActModel
+        AlbertActModelOutput AlbertActOutput AlbertActQuestionAnsweringOutput
+    """,
+    "modeling.act.loading": "load_act",
+    "modeling.configuration": "ExitRule HaltingRule",
+    "modeling.elbert.loading": "load_pretrained",
+    "modeling.elbert.model": "ElbertConfig ElbertForSequenceClassification ElbertOutput",
+    "modeling.errors": "UserError",
+    "modeling.loading.configs": "apply_exit_config load_config",
+    "modeling.loading.tokenizers": "load_tokenizer",
+    "modeling.ponder.halting": "GeneralizedGeometricDist PonderClassificationLoss scan_halting",
+    "modeling.ponder.model": """
+        PonderAlbertClassifier PonderAlbertConfig PonderOutput load_ponder with_halting_token
+    """,
+    "modeling.ponder.parity": "ParityPonderGRU ReconstructionLoss RegularizationLoss",
+}
+# A configuration comes from its model's module, which registers both.
+MODULES = {name: module for module, names in NAMES.items() for name in names.split()}
+__all__ = sorted(MODULES)
 
-AutoConfig.register("albert_act", AlbertActConfig, exist_ok=True)
-for auto_class, act_class in (
-    (AutoModel, AlbertActModel),
-    (AutoModelForPreTraining, AlbertActForPreTraining),
-    (AutoModelForMaskedLM, AlbertActForMaskedLM),
-    (AutoModelForSequenceClassification, AlbertActForSequenceClassification),
-    (AutoModelForTokenClassification, AlbertActForTokenClassification),
-    (AutoModelForQuestionAnswering, AlbertActForQuestionAnswering),
-    (AutoModelForMultipleChoice, AlbertActForMultipleChoice),
-):
-    auto_class.register(AlbertActConfig, act_class, exist_ok=True)
 
-__all__ = [
-    "AlbertActConfig",
-    "AlbertActForMaskedLM",
-    "AlbertActForMultipleChoice",
-    "AlbertActForPreTraining",
-    "AlbertActForPreTrainingOutput",
-    "AlbertActForQuestionAnswering",
-    "AlbertActForSequenceClassification",
-    "AlbertActForTokenClassification",
-    "AlbertActModel",
-    "AlbertActModelOutput",
-    "AlbertActOutput",
-    "AlbertActQuestionAnsweringOutput",
-    "ElbertConfig",
-    "ElbertForSequenceClassification",
-    "ElbertOutput",
-    "ExitRule",
-    "GeneralizedGeometricDist",
-    "HaltingRule",
-    "ParityPonderGRU",
-    "PonderAlbertClassifier",
-    "PonderAlbertConfig",
-    "PonderClassificationLoss",
-    "PonderOutput",
-    "ReconstructionLoss",
-    "RegularizationLoss",
-    "UserError",
-    "apply_exit_config",
-    "load_act",
-    "load_config",
-    "load_ponder",
-    "load_pretrained",
-    "load_tokenizer",
-    "scan_halting",
-    "with_halting_token",
-]
+def __getattr__(name: str) -> Any:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

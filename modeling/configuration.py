@@ -1,310 +1,198 @@
 """Configurations of the suite's models, and the settings of an exit rule.
 
-The keys are the published ones, at top level in `config.json`; `ELBERT_KEYS` is the one table that
-says what each may hold. `change_config.py`, the exit-config reader and the README follow it.
+The published keys stand at top level in `config.json`; `keys.py` says what each may hold.
 """
 
-import difflib
-import math
-import sys
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import torch
-from transformers import AlbertConfig
+from transformers import AlbertConfig, AutoConfig
 from transformers.activations import ACT2FN
 
 from modeling.errors import UserError
+from modeling.keys import (
+    EXIT_KEYS,
+    KEY_TABLES,
+    PONDER_EXIT_KEYS,
+    Key,
+    KeyTable,
+    checked,
+    register_keys,
+)
 
-RULES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
-LARGEST = sys.float_info.max
 # ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
 MOST_PARAMETERS = 4_000_000_000
-POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
+# Far above any published model and far below what exhausts a machine by a typo.
+LARGEST_SIZE = 2**24
+SIZES = (
+    "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups "
+    "num_attention_heads intermediate_size inner_group_num max_position_embeddings "
+    "type_vocab_size"
+).split()
+HEAD_WIDTH = 128  # published width of a ponder model's heads between their two layers
 
 
-class Key(NamedTuple):
-    """What a configuration key may hold."""
+def dropout(default: float, where: str) -> Key:
+    return Key(kind=float, default=default, meaning=f"dropout of {where}", minimum=0, maximum=1)
 
-    kind: type
-    default: Any
-    meaning: str
-    choices: tuple[str, ...] = ()
-    minimum: float = -math.inf
-    maximum: float = math.inf
-    open: bool = False  # are minimum and maximum themselves excluded?
-
-    def allowed(self) -> str:
-        if self.choices:
-            return "one of " + ", ".join(self.choices)
-        noun = {int: "a whole number", float: "a number", bool: "true or false"}.get(self.kind)
-        if noun is None:
-            return {str: "a text", list: "a list"}[self.kind]
-        if self.minimum == -math.inf:
-            return noun
-        if self.maximum == math.inf:
-            return f"{noun} of at least {self.minimum:g}"
-        bounds = f"from {self.minimum:g} to {self.maximum:g}"
-        return f"{noun} {bounds}, both excluded" if self.open else f"{noun} {bounds}"
-
-    def admits(self, number: float) -> bool:
-        """Is `number` within the bounds? NaN is not."""
-        if self.open:
-            return self.minimum < number < self.maximum
-        return self.minimum <= number <= self.maximum
-
-
-# What decides an exit: read at every call, so an edit takes effect at once.
-EXIT_KEYS = {
-    "thres_name": Key(str, "bias_1", "exit rule", choices=RULES),
-    "exit_thres": Key(float, 0.1, "threshold of the rule (normalised entropy)", (), 0.0, 1.0),
-    "cnt_thres": Key(int, 8, "window size, in layers; at most num_hidden_layers", (), 1),
-    "margin": Key(float, 0.0, "a class leads when p_top1 − p_top2 > 2·margin", (), 0.0, 0.5),
-    "range_tmp": Key(float, 0.2, "bias_3: how far p may move within the window", (), 0.0),
-    "window_score": Key(
-        str, "lead", "what the window follows; class0 as published", choices=("lead", "class0")
-    ),
-}
-
-ELBERT_KEYS = {
-    **EXIT_KEYS,
-    "model_name": Key(str, "albert", "names the folder of statistics under my_out_dir"),
-    "my_out_dir": Key(str, "stat_out", "folder of per-layer statistics"),
-    "exit_config_path": Key(str, "", "JSON file whose exit keys override these at evaluation"),
-    "weight_name": Key(
-        str, "dyn", "weights of the exits' losses: learned or equal", choices=("dyn", "equal")
-    ),
-    "w_init": Key(float, 4.0, "initial W of the learned weights σ(W)"),
-    "w_lr": Key(float, 0.01, "learning rate of W", (), 0.0),
-    "pooler_input": Key(str, "cls", "what an exit sees of the layer", choices=POOLER_INPUTS),
-    "use_out_pooler": Key(bool, True, "exits share ALBERT's pooler (false: one pooler an exit)"),
-    "num_exit_layers": Key(int, 1, "number of exit classifiers; 1 is shared by all layers", (), 1),
-    "use_fc2": Key(bool, False, "two-layer exit classifier"),
-    "fc_size1": Key(int, None, "width of the exit's pooled state (hidden_size)", (), 1, 65536),
-    "fc_size2": Key(int, None, "width between classifier1 and classifier2", (), 1, 65536),
-}
 
 # ALBERT's own keys that only fail when the model is built, or later.
 ALBERT_KEYS = {
-    "hidden_act": Key(str, "gelu_new", "activation", choices=tuple(ACT2FN)),
-    "num_labels": Key(int, 2, "classes; 1 is regression", (), 1, 2**24),
-    "hidden_dropout_prob": Key(float, 0.0, "dropout of the layers", (), 0.0, 1.0),
-    "attention_probs_dropout_prob": Key(float, 0.0, "dropout of the attention", (), 0.0, 1.0),
-    "classifier_dropout_prob": Key(float, 0.1, "dropout of the classifiers", (), 0.0, 1.0),
-    "layer_norm_eps": Key(float, 1e-12, "added to a layer norm's variance", (), 0.0),
-    "initializer_range": Key(float, 0.02, "spread of new weights", (), 0.0),
-}
-
-# Adaptive Depth: when a token's halting weights add up, and what an update costs in the loss.
-ACT_KEYS = {
-    "act_epsilon": Key(
-        float, 0.01, "a token halts at 1 − act_epsilon", minimum=0, maximum=1, open=True
+    "hidden_act": Key(kind=str, default="gelu_new", meaning="activation", choices=tuple(ACT2FN)),
+    "num_labels": Key(
+        kind=int,
+        default=2,
+        meaning="classes; 1 is regression",
+        minimum=1,
+        maximum=LARGEST_SIZE,
     ),
-    "tau": Key(float, 5e-4, "weight τ of the ponder cost in the loss", minimum=0),
-}
-
-# What decides a ponder model's exit: read at every call, so an edit takes effect at once.
-PONDER_EXIT_KEYS = {
-    "exit_criteria": Key(
-        str,
-        "sample",
-        "who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody (mix of all layers)",
-        choices=("sample", "threshold", "expectation"),
+    "hidden_dropout_prob": dropout(0.0, "the layers"),
+    "attention_probs_dropout_prob": dropout(0.0, "the attention"),
+    "classifier_dropout_prob": dropout(0.1, "the classifiers"),
+    "layer_norm_eps": Key(
+        kind=float, default=1e-12, meaning="added to a layer norm's variance", minimum=0
     ),
-    "exit_thres": Key(float, 0.5, "threshold: exit when the halting CDF exceeds it", (), 0.0, 1.0),
-}
-
-HEAD_WIDTH = 128  # published width of a ponder model's heads between their two layers
-
-PONDER_KEYS = {
-    **PONDER_EXIT_KEYS,
-    "target_halt_probability": Key(
-        float, 0.2, "λ_p of the prior: 1/λ_p layers are expected", (), 1e-6, 1.0
-    ),
-    "kl_penalty_factor": Key(float, 5e-3, "weight of the KL to the prior in the loss", (), 0.0),
-    "prior_type": Key(
-        str, "geometric", "shape of the prior over layers", choices=("geometric", "normal")
-    ),
-    "halt_normalization": Key(
-        str,
-        "renormalise",
-        "where the last layer's leftover goes: to all layers, or to the last (its λ is 1)",
-        choices=("renormalise", "last_layer"),
-    ),
-    "lambda_layer_arch": Key(
-        str,
-        "mlp",
-        "halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's state",
-        choices=("mlp", "linear", "linear_cat", "linear_diff"),
-    ),
-    "num_lambda_layers": Key(int, 3, "depth of PALBERT's halting head", (), 1, 64),
-    "lambda_lr": Key(float, None, "learning rate of the halting head (the model's own)", (), 0.0),
-    "model_name": Key(str, "ponder_albert", "names the folder of statistics under my_out_dir"),
-    "my_out_dir": ELBERT_KEYS["my_out_dir"],
-    "exit_config_path": ELBERT_KEYS["exit_config_path"],
-}
-
-# What decides when a token halts: read at every call.
-ACT_EXIT_KEYS = {"act_epsilon": ACT_KEYS["act_epsilon"]}
-
-
-class KeyTable(NamedTuple):
-    """The keys of one type of model, and those of them that an edit changes at once."""
-
-    keys: dict[str, Key]
-    exit_keys: dict[str, Key]
-
-
-KEY_TABLES = {
-    "elbert": KeyTable(ELBERT_KEYS, EXIT_KEYS),
-    "ponder_albert": KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS),
-    "albert_act": KeyTable(ACT_KEYS, ACT_EXIT_KEYS),
+    "initializer_range": Key(kind=float, default=0.02, meaning="spread of new weights", minimum=0),
 }
 
 
-def key_table(model_type: Any) -> KeyTable:
-    """The keys of a config.json by its model_type; any other is read as an ELBERT's."""
-    return KEY_TABLES.get(str(model_type), KEY_TABLES["elbert"])
+class AdaptiveConfig(AlbertConfig):
+    """ALBERT's configuration with the keys of one mode at top level.
 
+    A mode's class gives `model_type` and `table`. A key that a file lacks, or that is null there,
+    gets its default, so that a plain ALBERT `config.json` fits.
 
-# Published keys that no published run turns on; they are carried along so that files stay whole.
-INERT_KEYS = (
-    "exit_layer_name shared use_dml num_teachers cls_hidden_size cls_num_attention_heads "
-    "kd_enable kd_T kd_range kd_T_s kd_T_l kd_T_idx_s num_exit idx_lst use_label_smooth "
-    "e_label_smoothing thres_lst exit_weight_lst exit_w output_attentions"
-).split()
-
-
-def checked(name: str, value: Any, keys: dict[str, Key] = ELBERT_KEYS) -> Any:
-    """`value` in the type of key `name`; raises UserError saying what is allowed."""
-    key = keys[name]
-    problem = UserError(f"{name} = {value!r}: allowed is {key.allowed()}")
-    if key.kind is bool:
-        if not isinstance(value, bool):
-            raise problem
-        return value
-    if key.kind in (int, float):
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        # Comparing also refuses whole numbers that no float can hold.
-        if not number or not key.admits(value) or not -LARGEST <= value <= LARGEST:
-            raise problem
-        # The published change_config.py writes every value as a float: 8.0 is a window of 8.
-        if key.kind is int and value != int(value):
-            raise problem
-        return key.kind(value)
-    if not isinstance(value, key.kind) or (key.choices and value not in key.choices):
-        raise problem
-    return value
-
-
-def nearest_names(name: str, names: list[str]) -> str:
-    """The valid names closest to a misspelt one, for an error message."""
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"known keys: {', '.join(names)}"
-
-
-class ElbertConfig(AlbertConfig):
-    """ALBERT's configuration with the published ELBERT keys at top level (`ELBERT_KEYS`).
-
-    A plain ALBERT `config.json` gets the published defaults; the default window, 8 layers, shrinks
-    to the depth of a model with fewer. `num_exit`, `idx_lst` and, where the architecture fixes
-    them, `fc_size1/2` follow from the architecture whatever the file says.
+    one_layer: why all layers must be one; "" where they need not be.
 
     Raises:
         UserError: a key out of range, or an architecture that cannot be built.
     """
 
-    model_type = "elbert"
+    table: ClassVar[KeyTable]
+    one_layer: ClassVar[str] = ""
+
+    def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
+        super().__init_subclass__(*args, **kwargs)
+        register_keys(cls.model_type, cls.table)
+        AutoConfig.register(cls.model_type, cls, exist_ok=True)
 
     def __post_init__(self, **kwargs: Any) -> None:
-        given = {name: kwargs.pop(name) for name in ELBERT_KEYS if name in kwargs}
+        given = {name: kwargs.pop(name) for name in self.table.keys if name in kwargs}
         super().__post_init__(**kwargs)
         check_architecture(self)
-        defaults = {name: key.default for name, key in ELBERT_KEYS.items()}
-        defaults["cnt_thres"] = min(8, self.num_hidden_layers)
-        defaults["fc_size1"] = defaults["fc_size2"] = self.hidden_size
-        for name, default in defaults.items():
+        self.check_one_layer()
+        defaults = {name: key.default for name, key in self.table.keys.items()}
+        for name, default in {**defaults, **self.derived_defaults()}.items():
             value = given.get(name)
-            setattr(self, name, default if value is None else checked(name, value))
+            if value is None:
+                value = default
+            else:
+                value = checked(name, value, self.table.keys, self.num_hidden_layers)
+            setattr(self, name, value)
+        self.settle()
+
+    def check_one_layer(self) -> None:
+        for name in ("num_hidden_groups", "inner_group_num"):
+            if self.one_layer and getattr(self, name) != 1:
+                raise UserError(
+                    f"{name} = {getattr(self, name)}: allowed is 1, since {self.one_layer}"
+                )
+
+    def derived_defaults(self) -> dict[str, Any]:
+        """Defaults that follow from the architecture."""
+        return {}
+
+    def settle(self) -> None:
+        """Set what follows from the keys, whatever the file says."""
+
+    def exit_keys(self) -> dict[str, Any]:
+        """The settings that decide an exit, as they stand now."""
+        return {name: getattr(self, name) for name in self.table.exit_keys}
+
+    def classifier_flops(self) -> int:
+        """Operations of one answer for one text: pooler and classifier."""
+        raise NotImplementedError
+
+    def halting_flops(self) -> int:
+        """Operations of one halting probability; 0 in a mode without any."""
+        return 0
+
+
+class ElbertConfig(AdaptiveConfig):
+    """ALBERT's configuration with the published ELBERT keys (`ELBERT_KEYS`).
+
+    The default window, 8 layers, shrinks to the depth of a model with fewer. `num_exit`, `idx_lst`
+    and, where the architecture fixes them, `fc_size1/2` follow from the architecture.
+    """
+
+    model_type = "elbert"
+    table = KEY_TABLES["elbert"]
+
+    def derived_defaults(self) -> dict[str, Any]:
+        return {
+            "cnt_thres": min(8, self.num_hidden_layers),
+            "fc_size1": self.hidden_size,
+            "fc_size2": self.hidden_size,
+        }
+
+    def settle(self) -> None:
         if self.use_out_pooler:
             self.fc_size1 = self.hidden_size
         self.num_exit = self.num_hidden_layers - 1
         self.idx_lst = list(range(self.num_exit))
-        if self.num_exit_layers > self.num_hidden_layers:
-            raise UserError(
-                f"num_exit_layers = {self.num_exit_layers}: allowed is 1 to num_hidden_layers"
-                f" = {self.num_hidden_layers}"
-            )
-        ExitRule.from_config(self)
-
-    def exit_keys(self) -> dict[str, Any]:
-        """The settings that decide an exit, as they stand now."""
-        return {name: getattr(self, name) for name in EXIT_KEYS}
 
     def exit_rule(self) -> "ExitRule":
-        """The same as a rule; raises UserError for a value out of range."""
+        """`exit_keys` as a rule; raises UserError for a value out of range."""
         return ExitRule.from_config(self)
 
+    def classifier_flops(self) -> int:
+        widths = [self.hidden_size, self.fc_size1, self.num_labels]
+        if self.use_fc2:
+            widths.insert(2, self.fc_size2)
+        return 2 * sum(inner * outer for inner, outer in pairwise(widths))
 
-class AlbertActConfig(AlbertConfig):
+
+class AlbertActConfig(AdaptiveConfig):
     """ALBERT's configuration with the keys of Adaptive Depth (`ACT_KEYS`).
 
-    `num_hidden_layers` is the most updates that a token can have. All of them apply one layer.
-
-    Raises:
-        UserError: a key out of range, or an architecture that cannot be built.
+    `num_hidden_layers` is the most updates that a token can have. All of them apply one layer,
+    since a token that halts early has met every layer only if there is one.
     """
 
     model_type = "albert_act"
+    table = KEY_TABLES["albert_act"]
+    one_layer = "an ACT model updates every token by one layer"
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        given = {name: kwargs.pop(name) for name in ACT_KEYS if name in kwargs}
-        super().__post_init__(**kwargs)
-        check_architecture(self)
-        for name, key in ACT_KEYS.items():
-            setattr(self, name, checked(name, given.get(name, key.default), ACT_KEYS))
-        for name in ("num_hidden_groups", "inner_group_num"):
-            if getattr(self, name) != 1:
-                raise UserError(
-                    f"{name} = {getattr(self, name)}: allowed is 1, since a token that halts "
-                    "early has met every layer only if there is one layer"
-                )
+    def classifier_flops(self) -> int:
+        return 2 * self.hidden_size * (self.hidden_size + self.num_labels)
 
-    def exit_keys(self) -> dict[str, Any]:
-        """The settings that decide when a token halts, as they stand now."""
-        return {name: getattr(self, name) for name in ACT_EXIT_KEYS}
+    def halting_flops(self) -> int:
+        """Of one token."""
+        return 2 * self.hidden_size
 
 
-class PonderAlbertConfig(AlbertConfig):
-    """ALBERT's configuration with the halting keys at top level (`PONDER_KEYS`).
-
-    Raises:
-        UserError: a key out of range, or an architecture whose layers are not all the same one.
-    """
+class PonderAlbertConfig(AdaptiveConfig):
+    """ALBERT's configuration with the halting keys (`PONDER_KEYS`)."""
 
     model_type = "ponder_albert"
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        given = {name: kwargs.pop(name) for name in PONDER_KEYS if name in kwargs}
-        super().__post_init__(**kwargs)
-        check_architecture(self)
-        for name in ("num_hidden_groups", "inner_group_num"):
-            if getattr(self, name) != 1:
-                raise UserError(
-                    f"{name} = {getattr(self, name)}: a ponder model applies one layer at every "
-                    "depth, allowed is 1"
-                )
-        for name, key in PONDER_KEYS.items():
-            value = given.get(name)
-            setattr(self, name, key.default if value is None else checked(name, value, PONDER_KEYS))
-
-    def exit_keys(self) -> dict[str, Any]:
-        """The settings that decide an exit, as they stand now."""
-        return {name: getattr(self, name) for name in PONDER_EXIT_KEYS}
+    table = KEY_TABLES["ponder_albert"]
+    one_layer = "a ponder model applies one layer at every depth"
 
     def exit_rule(self) -> "HaltingRule":
-        """The same as a rule; raises UserError for a value out of range."""
+        """`exit_keys` as a rule; raises UserError for a value out of range."""
         return HaltingRule.from_config(self)
+
+    def classifier_flops(self) -> int:
+        return 2 * HEAD_WIDTH * (self.hidden_size + self.num_labels)
+
+    def halting_flops(self) -> int:
+        if self.lambda_layer_arch == "mlp":
+            return 2 * HEAD_WIDTH * (self.hidden_size + 1)
+        width = self.hidden_size * (2 if self.lambda_layer_arch == "linear_cat" else 1)
+        depth = self.num_lambda_layers if self.num_lambda_layers > 1 else 0
+        return 2 * width * (depth * width + 1)
 
 
 def parameter_count(config: AlbertConfig) -> int:
@@ -318,16 +206,13 @@ def parameter_count(config: AlbertConfig) -> int:
 
 def check_architecture(config: AlbertConfig) -> None:
     """Raise UserError for sizes that no ALBERT can have."""
-    sizes = (
-        "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups "
-        "num_attention_heads intermediate_size inner_group_num max_position_embeddings "
-        "type_vocab_size"
-    ).split()
-    for name in sizes:
+    for name in SIZES:
         value = getattr(config, name)
-        # 2**24 is far above any published model and far below what exhausts a machine by a typo.
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**24:
-            raise UserError(f"{name} = {value!r}: allowed is a whole number from 1 to {2**24}")
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or not 1 <= value <= LARGEST_SIZE:
+            raise UserError(
+                f"{name} = {value!r}: allowed is a whole number from 1 to {LARGEST_SIZE}"
+            )
     if config.hidden_size % config.num_attention_heads:
         raise UserError(
             f"hidden_size = {config.hidden_size} is not a multiple of num_attention_heads"

@@ -26,7 +26,9 @@ from glue.tasks import (
 )
 from modeling import UserError, load_config, load_tokenizer
 from modeling.compilation import compile_for_training
-from modeling.loading.weights import ORIGIN_KEYS, LoadReport, trained_task, weight_files
+from modeling.loading.configs import ORIGIN_KEYS, trained_task
+from modeling.loading.files import weight_files
+from modeling.loading.weights import LoadReport
 from training.checkpoints import Learner, file_stamp
 from training.fine_tuning_settings import DataSettings, ModelSettings, TrainingSettings
 from training.logs import ProgressLog

@@ -20,8 +20,11 @@ from transformers import (
 )
 
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
-from modeling.configuration import ACT_KEYS, ELBERT_KEYS, check_architecture
-from modeling.loading.weights import ORIGIN_KEYS, find_file, read_json, read_weights
+from modeling.configuration import check_architecture
+from modeling.keys import ACT_KEYS, ELBERT_KEYS
+from modeling.loading.configs import ORIGIN_KEYS
+from modeling.loading.files import find_file, read_json
+from modeling.loading.weights import read_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.checkpoints import Learner, check_finished
 from training.logs import ProgressLog

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers import AutoModelForSequenceClassification
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
@@ -261,3 +262,8 @@ class ElbertForSequenceClassification(AlbertPreTrainedModel):
             mask = None if mask is None else mask[keep]
             state = {name: tensor[keep] for name, tensor in state.items()}
         return answers, exit_layer
+
+
+AutoModelForSequenceClassification.register(
+    ElbertConfig, ElbertForSequenceClassification, exist_ok=True
+)

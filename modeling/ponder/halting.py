@@ -15,9 +15,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from modeling.configuration import PONDER_KEYS, HaltingRule, PonderAlbertConfig, checked
+from modeling.configuration import HaltingRule, PonderAlbertConfig
 from modeling.elbert.exits import exit_scores
 from modeling.errors import UserError
+from modeling.keys import PONDER_KEYS, checked
 
 State = dict[str, torch.Tensor]
 

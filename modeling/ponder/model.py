@@ -16,7 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import AlbertConfig, PreTrainedTokenizerBase
+from transformers import (
+    AlbertConfig,
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerBase,
+)
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
@@ -30,18 +34,14 @@ from modeling.albert import (
     attention_mask_of,
     steady_weights,
 )
-from modeling.configuration import HEAD_WIDTH, PONDER_KEYS, HaltingRule, PonderAlbertConfig, checked
+from modeling.configuration import HEAD_WIDTH, HaltingRule, PonderAlbertConfig
 from modeling.elbert.model import task_loss
 from modeling.errors import UserError
-from modeling.loading.weights import (
-    LoadReport,
-    adopt,
-    load_config,
-    load_tokenizer,
-    modern_name,
-    own_settings,
-    read_as,
-)
+from modeling.keys import PONDER_KEYS, checked
+from modeling.loading.configs import load_config, own_settings
+from modeling.loading.names import modern_name
+from modeling.loading.tokenizers import load_tokenizer
+from modeling.loading.weights import LoadReport, adopt, read_as
 from modeling.ponder.halting import (
     GeneralizedGeometricDist,
     PonderClassificationLoss,
@@ -470,3 +470,8 @@ def ponder_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         name = re.sub(layer, "albert_layer.", name)
         renamed[name.removeprefix("encoder.")] = tensor
     return renamed
+
+
+AutoModelForSequenceClassification.register(
+    PonderAlbertConfig, PonderAlbertClassifier, exist_ok=True
+)

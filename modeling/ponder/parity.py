@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from modeling.configuration import PONDER_KEYS, checked
+from modeling.keys import PONDER_KEYS, checked
 from modeling.ponder.halting import GeneralizedGeometricDist, floored_log
 
 

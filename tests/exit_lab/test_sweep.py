@@ -45,8 +45,8 @@ from exit_lab.sweep import (
 )
 from glue.tasks import TASKS, compute_metrics
 from modeling import ExitRule, UserError
-from modeling.configuration import EXIT_KEYS
 from modeling.elbert.exits import scan
+from modeling.keys import EXIT_KEYS
 from tests.golden_vectors import load_golden
 
 ELBERT = RULE_SETS["elbert"]

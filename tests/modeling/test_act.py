@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-import modeling
 from modeling import (
     AlbertActConfig,
     AlbertActForMaskedLM,
@@ -23,7 +22,10 @@ from modeling import (
     AlbertActModel,
     UserError,
 )
-from modeling.act.model import Halting, grid_slots, halting_weight
+from modeling.act.compaction import grid_slots
+from modeling.act.encoder import COMPACTION_FLOPS
+from modeling.act.halting import Halting, halting_weight
+from modeling.flops import layer_pass_flops
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SIZES = {
@@ -287,7 +289,7 @@ def test_compaction_is_chosen_where_the_saved_work_repays_it(monkeypatch):
     pays = model.encoder.compaction_pays
     # A token's pass: 4 · 16² projections, 2 · 16 · 10 attention, 2 · 16 · 24 feed-forward, each 2.
     per_token = 2 * (4 * 16 * 16 + 2 * 16 * 10 + 2 * 16 * 24)
-    monkeypatch.setitem(modeling.act.model.COMPACTION_FLOPS, "cpu", 5 * per_token)
+    monkeypatch.setitem(COMPACTION_FLOPS, "cpu", 5 * per_token)
     with torch.no_grad():
         assert [pays(hidden, running) for running in (40, 36, 35, 34, 1)] == [False] * 3 + [
             True
@@ -307,8 +309,8 @@ def test_the_switch_within_a_text_changes_nothing(monkeypatch):
         dense = model(**inputs)
         model.encoder.compact = None
         for halted in (1, 5, 15, 25, 30):
-            flops = modeling.flops.layer_pass_flops(model.config, 12) / 12
-            monkeypatch.setitem(modeling.act.model.COMPACTION_FLOPS, "cpu", halted * flops)
+            flops = layer_pass_flops(model.config, 12) / 12
+            monkeypatch.setitem(COMPACTION_FLOPS, "cpu", halted * flops)
             switched = model(**inputs)
             torch.testing.assert_close(dict(switched), dict(dense), atol=1e-10, rtol=0)
 

@@ -12,7 +12,7 @@ from glue.features import encode
 from glue.tasks import get_task, read_examples
 from modeling import PonderAlbertClassifier, PonderAlbertConfig, compilation
 from modeling.albert import cast_layers
-from modeling.configuration import RULES
+from modeling.keys import RULES
 from tests.conftest import TINY, random_ids, tiny_model
 
 ROOT = Path(__file__).parents[2]

@@ -8,15 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modeling import ElbertConfig, ElbertForSequenceClassification, ExitRule, UserError, load_config
-from modeling.configuration import (
-    ACT_KEYS,
-    ELBERT_KEYS,
-    EXIT_KEYS,
-    INERT_KEYS,
-    PONDER_KEYS,
-    checked,
-)
-from modeling.loading.weights import apply_exit_config
+from modeling.keys import ACT_KEYS, ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, PONDER_KEYS, checked
+from modeling.loading.configs import apply_exit_config
 from tests.conftest import TINY, tiny_config
 from tests.golden_vectors import load_golden
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from modeling import ElbertConfig, ElbertForSequenceClassification, UserError
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
-from modeling.configuration import RULES
 from modeling.depth_batching import DepthBatcher
+from modeling.keys import RULES
 
 SIZES = {
     "vocab_size": 50,

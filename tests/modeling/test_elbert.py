@@ -12,8 +12,8 @@ from transformers import AutoModelForSequenceClassification
 
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.compilation import compile_for_training
-from modeling.configuration import POOLER_INPUTS, RULES
 from modeling.elbert.model import joint_loss
+from modeling.keys import POOLER_INPUTS, RULES
 from tests.conftest import TINY, random_ids, tiny_model
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling.configuration import RULES, ExitRule
+from modeling.configuration import ExitRule
 from modeling.elbert.exits import (
     decide,
     empty_history,
@@ -18,6 +18,7 @@ from modeling.elbert.exits import (
     remember,
     scan,
 )
+from modeling.keys import RULES
 from tests.conftest import random_ids, tiny_model
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from modeling import ElbertConfig, ElbertForSequenceClassification
-from modeling.configuration import EXIT_KEYS, ExitRule
+from modeling.configuration import ExitRule
 from modeling.elbert.exits import scan
+from modeling.keys import EXIT_KEYS
 from tests.golden_vectors import load_golden
 
 NAMES = ["elbert_cls", "elbert_three_way"]

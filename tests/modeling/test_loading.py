@@ -10,7 +10,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from modeling import UserError, load_config, load_pretrained, load_tokenizer
-from modeling.loading.weights import apply_exit_config, read_weights
+from modeling.loading.configs import apply_exit_config
+from modeling.loading.weights import read_weights
 from tests.conftest import TINY, edit_json, random_ids, tiny_config, tiny_model
 from tests.golden_vectors import load_golden
 from tests.modeling.test_albert import hidden_states

@@ -37,9 +37,9 @@ from modeling import (
     scan_halting,
     with_halting_token,
 )
-from modeling.configuration import PONDER_KEYS
 from modeling.depth_batching import DepthBatcher
-from modeling.loading.weights import load_config
+from modeling.keys import PONDER_KEYS
+from modeling.loading.configs import load_config
 from modeling.ponder.halting import prior
 
 SIZES = {

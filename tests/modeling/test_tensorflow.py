@@ -13,15 +13,8 @@ import transformers
 
 import convert_albert_original_tf_checkpoint_to_pytorch as converter
 from modeling import AlbertActModel, UserError, load_pretrained, load_tokenizer
-from modeling.loading.tensorflow import (
-    IGNORED,
-    checkpoint_prefix,
-    find_ignored,
-    find_rule,
-    load_tf_checkpoint,
-    object_path,
-    place,
-)
+from modeling.loading.tensorflow import checkpoint_prefix, load_tf_checkpoint, object_path
+from modeling.loading.tensorflow_names import IGNORED, find_ignored, find_rule, place
 from tests.conftest import contents
 from tests.modeling.test_albert import hidden_states
 from tests.tf_albert import (

@@ -20,7 +20,8 @@ from modeling import (
     load_config,
     load_pretrained,
 )
-from modeling.configuration import EXIT_KEYS, parameter_count
+from modeling.configuration import parameter_count
+from modeling.keys import EXIT_KEYS
 from modeling.loading.weights import read_weights
 from tests.conftest import TINY, tiny_config, tiny_model
 from training.checkpoints import damage, find_checkpoint, read_state

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from change_config import change, main
 from modeling import UserError, load_config
-from modeling.configuration import ELBERT_KEYS
+from modeling.keys import ELBERT_KEYS
 from tests.conftest import tiny_config
 
 

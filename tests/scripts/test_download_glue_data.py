@@ -14,7 +14,10 @@ from threading import Thread
 import pytest
 
 import download_glue_data
-from download_glue_data import FOLDERS, chosen_folders, download, is_complete, main, task_files
+from download_glue_data import FOLDERS, chosen_folders, is_complete, main, task_files
+from glue import download as library
+from glue.download import download
+from glue.mrpc import assemble_mrpc
 from glue.tasks import get_task, read_examples
 from modeling.errors import UserError
 
@@ -164,7 +167,7 @@ def test_a_file_of_untold_length_is_fetched(server: Server, tmp_path: Path) -> N
 def test_a_file_larger_than_any_of_glue_is_refused(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_length: bool
 ) -> None:
-    monkeypatch.setattr(download_glue_data, "MAX_DOWNLOAD_BYTES", 100_000)
+    monkeypatch.setattr(library, "MAX_DOWNLOAD_BYTES", 100_000)
     server.files["/f"] = BODY
     server.tells_length = tells_length
     with pytest.raises(UserError, match="larger than 100000 bytes"):
@@ -225,7 +228,7 @@ def test_an_archive_with_a_symbolic_link_is_refused(
 def test_a_zip_bomb_is_refused_by_its_announced_size(
     server: Server, run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download_glue_data, "MAX_UNPACKED_BYTES", 1_000_000)
+    monkeypatch.setattr(library, "MAX_UNPACKED_BYTES", 1_000_000)
     bomb = make_zip(RTE_FILES | {"RTE/zeros": "0" * 1_000_000})
     assert len(bomb) < 3_000
     refused(server, run, bomb, r"refused, it unpacks to 1000\d\d\d bytes")
@@ -383,7 +386,7 @@ def test_the_real_mrpc_is_assembled_to_the_published_files(tmp_path: Path) -> No
     ids = [b"\t".join(row.split(b"\t")[1:3]) + b"\n" for row in dev[1:]]
     (tmp_path / "ids").write_bytes(b"".join(ids))
     sources = (tmp_path / name for name in ("train.txt", "test.txt", "ids"))
-    download_glue_data.assemble_mrpc(*sources, tmp_path / "out")
+    assemble_mrpc(*sources, tmp_path / "out")
     for name, content in files.items():
         written = (tmp_path / "out" / name).read_bytes()
         assert written == content.removeprefix(b"\xef\xbb\xbf").rstrip(b"\n") + b"\n"

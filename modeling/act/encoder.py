@@ -1,0 +1,104 @@
+"""The encoder of Adaptive Depth: one layer, applied to each token until the token halts."""
+
+import torch
+from torch import nn
+
+from modeling.act.compaction import RunningTokens
+from modeling.act.halting import Halting, interpolate
+from modeling.act.layer import AlbertActLayer
+from modeling.albert import steady_weights
+from modeling.configuration import AlbertActConfig
+from modeling.flops import layer_pass_flops
+from modeling.keys import ACT_KEYS, checked
+
+# The work of a layer pass that takes as long as gathering and scattering the running tokens: a
+# fixed time, so more work where work is faster. Measured on a CPU, estimated for accelerators.
+COMPACTION_FLOPS = {"cpu": 1e7, "cuda": 5e9}
+
+
+def keep(trail: list[torch.Tensor] | None, states: torch.Tensor) -> None:
+    """Add a copy of the states, which a later pass may overwrite, to a trail that is wanted."""
+    if trail is not None:
+        trail.append(states.clone())
+
+
+class AlbertActEncoder(nn.Module):
+    """Applies the shared layer to each token until the token halts.
+
+    `compact` says whether a pass without gradients leaves out halted tokens: None, where it pays;
+    True or False, always or never.
+    """
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
+        self.albert_layer = AlbertActLayer(config)
+        self.compact: bool | None = None
+
+    @steady_weights()
+    def forward(
+        self,
+        embedded: torch.Tensor,
+        mask: torch.Tensor | None,
+        trail: list[torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, Halting]:
+        """Embeddings (batch, length, embedding) -> final states (batch, length, hidden).
+
+        `mask` is (batch, 1, 1, length) bool, or None without padding. As published, every pass
+        computes all tokens and gives halted ones the weight 0; from where it pays, `compacted`
+        takes over. The states before the first pass and after each are added to `trail`.
+        """
+        # Under autocast the mapping answers in half precision; states are kept as the weights are.
+        hidden = self.embedding_hidden_mapping_in(embedded)
+        hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
+        halting = self.start(hidden, mask)
+        keep(trail, hidden)
+        maximum = self.config.num_hidden_layers
+        for step in range(maximum):
+            running = int(halting.running.sum())
+            if running == 0:
+                break
+            if self.compaction_pays(hidden, running):
+                return self.compacted(hidden, mask, halting, maximum - step, trail), halting
+            new = self.albert_layer(hidden, mask)
+            hidden = interpolate(new, hidden, halting.advance(self.albert_layer.act(new)))
+            keep(trail, hidden)
+        return hidden, halting
+
+    def start(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> Halting:
+        """Every real token runs; padding has halted before the first update."""
+        running = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
+        if mask is not None:
+            running = running & mask[:, 0, 0]
+        dtype = torch.promote_types(hidden.dtype, torch.float)
+        return Halting(running, dtype, checked("act_epsilon", self.config.act_epsilon, ACT_KEYS))
+
+    def compaction_pays(self, hidden: torch.Tensor, running: int) -> bool:
+        """Is leaving out the halted tokens of (batch, length, hidden) worth its overhead?"""
+        if self.training or torch.is_grad_enabled():
+            return False  # autograd needs the keys and values that compaction overwrites
+        if self.compact is not None:
+            return self.compact
+        batch, length, _ = hidden.shape
+        flops_per_token = layer_pass_flops(self.config, length) / length
+        saved = (batch * length - running) * flops_per_token
+        return saved > COMPACTION_FLOPS.get(hidden.device.type, COMPACTION_FLOPS["cuda"])
+
+    def compacted(
+        self,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        halting: Halting,
+        passes: int,
+        trail: list[torch.Tensor] | None,
+    ) -> torch.Tensor:
+        """At most `passes` more passes over the running tokens alone; returns all states."""
+        tokens = RunningTokens(self.albert_layer, hidden, mask, halting)
+        for _ in range(passes):
+            rows, state = tokens.gather()
+            if len(rows) == 0:
+                break
+            tokens.scatter(rows, tokens.update(rows, state))
+            keep(trail, tokens.states.view_as(hidden))
+        return tokens.states.view_as(hidden)

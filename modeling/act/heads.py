@@ -1,0 +1,272 @@
+"""Adaptive Depth's models for the tasks: an encoder, `albert`, below a head."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+from transformers.models.albert import modeling_albert as hf_albert
+from transformers.utils.generic import can_return_tuple
+
+from modeling.act.model import AlbertActModel, AlbertActPreTrainedModel
+from modeling.act.outputs import (
+    AlbertActForPreTrainingOutput,
+    AlbertActModelOutput,
+    AlbertActOutput,
+    AlbertActQuestionAnsweringOutput,
+)
+from modeling.albert import the_input
+from modeling.configuration import AlbertActConfig
+from modeling.elbert.model import task_loss
+from modeling.keys import ACT_KEYS, checked
+
+
+def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy over the last dimension, mean over labels other than −100; 0 without any."""
+    total = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="sum")
+    return total / (labels != -100).sum().clamp(min=1)
+
+
+def position_loss(
+    logits: torch.Tensor, positions: torch.Tensor, attention_mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Mean cross-entropy of positions (batch,) in (batch, length), without those off the text."""
+    nearest = positions.clamp(0, logits.shape[1] - 1)
+    inside = positions == nearest
+    if attention_mask is not None:
+        inside = inside & attention_mask.gather(1, nearest[:, None])[:, 0].bool()
+    return mean_cross_entropy(logits, positions.masked_fill(~inside, -100))
+
+
+class AlbertActTask(AlbertActPreTrainedModel):
+    """An encoder, `albert`, below a head that reads every token's state, or the pooler's output."""
+
+    reads_pooler = False
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.albert = AlbertActModel(config, add_pooling_layer=self.reads_pooler)
+        self.add_head(config)
+        self.post_init()
+
+    def layer_groups(self) -> Sequence[nn.Module]:
+        """The modules that make a layer pass."""
+        return [self.albert.encoder.albert_layer]
+
+    def add_head(self, config: AlbertActConfig) -> None:
+        """Dropout and one linear layer, as most tasks have; `num_labels` outputs."""
+        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    def encode(self, *inputs: torch.Tensor | bool | None) -> AlbertActModelOutput:
+        """The encoder's answer to its inputs by names, whatever `config.return_dict` says."""
+        return self.albert(*inputs, return_dict=True)
+
+    def logits_of(self, encoded: AlbertActModelOutput) -> torch.Tensor:
+        features = encoded.pooler_output if self.reads_pooler else encoded.last_hidden_state
+        return self.classifier(self.dropout(features))
+
+    def task_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return mean_cross_entropy(logits, labels)
+
+    def penalised(
+        self, loss: torch.Tensor | None, encoded: AlbertActModelOutput
+    ) -> torch.Tensor | None:
+        """task loss + τ · mean over examples of ponder_cost (Simoulin and Crabbé 2021)."""
+        if loss is None:
+            return None
+        return loss + checked("tau", self.config.tau, ACT_KEYS) * encoded.ponder_cost.mean()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> AlbertActOutput:
+        """Inputs as the encoder's; labels as the class says."""
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        encoded = self.encode(*inputs, output_hidden_states)
+        logits = self.logits_of(encoded)
+        loss = None if labels is None else self.task_loss(logits, labels)
+        return AlbertActOutput(self.penalised(loss, encoded), logits, **encoded.carried())
+
+
+class AlbertActForSequenceClassification(AlbertActTask):
+    """Classification of a text or pair, or regression with num_labels = 1; labels (batch,)."""
+
+    reads_pooler = True
+
+    def task_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return task_loss(logits, labels)
+
+
+class AlbertActForTokenClassification(AlbertActTask):
+    """A class for every token; labels (batch, length), −100 for a token without one."""
+
+
+class AlbertActForMultipleChoice(AlbertActTask):
+    """Which of several texts is right; labels (batch,)."""
+
+    reads_pooler = True
+
+    def add_head(self, config: AlbertActConfig) -> None:
+        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> AlbertActOutput:
+        """Inputs (batch, choices, length), or inputs_embeds (batch, choices, length, embedding).
+
+        updates is (batch · choices, 1, 1, length), hidden states likewise; an example's
+        ponder_cost is its choices' sum.
+        """
+        batch, choices = the_input(input_ids, inputs_embeds).shape[:2]
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        flat = (None if x is None else x.flatten(0, 1) for x in inputs)
+        encoded = self.encode(*flat, output_hidden_states)
+        encoded.ponder_cost = encoded.ponder_cost.view(batch, choices).sum(1)
+        logits = self.logits_of(encoded).view(batch, choices)
+        loss = None if labels is None else self.task_loss(logits, labels)
+        return AlbertActOutput(self.penalised(loss, encoded), logits, **encoded.carried())
+
+
+class AlbertActForQuestionAnswering(AlbertActTask):
+    """The span of the text that answers a question."""
+
+    def add_head(self, config: AlbertActConfig) -> None:
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> AlbertActQuestionAnsweringOutput:
+        """Inputs as the encoder's; start_positions, end_positions: (batch,).
+
+        Positions beyond the text do not count. Logits of padding are the smallest number, so that
+        no answer lies there.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        encoded = self.encode(*inputs, output_hidden_states)
+        logits = self.qa_outputs(encoded.last_hidden_state)
+        if attention_mask is not None:
+            padding = ~attention_mask.bool()[..., None]
+            logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
+        start, end = logits.unbind(-1)  # (batch, length) each
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            spans = ((start, start_positions), (end, end_positions))
+            loss = sum(position_loss(*span, attention_mask) for span in spans) / 2
+        return AlbertActQuestionAnsweringOutput(
+            loss=self.penalised(loss, encoded),
+            start_logits=start,
+            end_logits=end,
+            **encoded.carried(),
+        )
+
+
+class AlbertActForMaskedLM(AlbertActTask):
+    """Masked language model; labels (batch, length), the masked piece there, −100 elsewhere."""
+
+    _tied_weights_keys = {  # noqa: RUF012 (HF's own declaration)
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    }
+
+    def add_head(self, config: AlbertActConfig) -> None:
+        self.predictions = hf_albert.AlbertMLMHead(config)
+
+    def logits_of(self, encoded: AlbertActModelOutput) -> torch.Tensor:
+        return self.predictions(encoded.last_hidden_state)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.predictions.decoder
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        self.predictions.decoder = value
+        self.predictions.bias = value.bias
+
+
+class AlbertActForPreTraining(AlbertActForMaskedLM):
+    """Masked language model and sentence-order prediction (SOP), as ALBERT is pre-trained."""
+
+    reads_pooler = True
+
+    def add_head(self, config: AlbertActConfig) -> None:
+        super().add_head(config)
+        self.sop_classifier = hf_albert.AlbertSOPHead(config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        sentence_order_label: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> AlbertActForPreTrainingOutput:
+        """Predict masked pieces and the order of two segments.
+
+        Args:
+            input_ids, attention_mask, token_type_ids: (batch, length) int64.
+            labels: (batch, length), the piece at a masked position, −100 elsewhere.
+            sentence_order_label: (batch,), 0 in order, 1 swapped, −100 for no pair.
+            inputs_embeds, output_hidden_states: as the encoder's.
+
+        The loss is the sum of the parts whose labels are given, and the ponder cost's.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        encoded = self.encode(*inputs, output_hidden_states)
+        predictions, order = self.logits_of(encoded), self.sop_classifier(encoded.pooler_output)
+        mlm_loss = None if labels is None else mean_cross_entropy(predictions, labels)
+        sop_loss = None
+        if sentence_order_label is not None:
+            sop_loss = mean_cross_entropy(order, sentence_order_label)
+        parts = [part for part in (mlm_loss, sop_loss) if part is not None]
+        return AlbertActForPreTrainingOutput(
+            loss=self.penalised(sum(parts) if parts else None, encoded),
+            prediction_logits=predictions,
+            sop_logits=order,
+            **encoded.carried(),
+            mlm_loss=mlm_loss,
+            sop_loss=sop_loss,
+        )
+
+
+for auto_class, act_class in (
+    (AutoModelForPreTraining, AlbertActForPreTraining),
+    (AutoModelForMaskedLM, AlbertActForMaskedLM),
+    (AutoModelForSequenceClassification, AlbertActForSequenceClassification),
+    (AutoModelForTokenClassification, AlbertActForTokenClassification),
+    (AutoModelForQuestionAnswering, AlbertActForQuestionAnswering),
+    (AutoModelForMultipleChoice, AlbertActForMultipleChoice),
+):
+    auto_class.register(AlbertActConfig, act_class, exist_ok=True)

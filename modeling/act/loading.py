@@ -1,0 +1,42 @@
+"""A classifier of Adaptive Depth from the weights of an ALBERT or of an ACT model."""
+
+from pathlib import Path
+
+from modeling.act.heads import AlbertActForSequenceClassification
+from modeling.configuration import AlbertActConfig
+from modeling.loading.configs import load_config
+from modeling.loading.names import Tensors, suite_names
+from modeling.loading.weights import LoadReport, adopt, read_as
+
+
+def load_act(
+    source: str | Path,
+    config: AlbertActConfig | None = None,
+    cache_dir: str | None = None,
+    other_task: bool = False,
+) -> tuple[AlbertActForSequenceClassification, LoadReport]:
+    """A classifier with the weights of `source`, an ALBERT or ACT model, and what was loaded.
+
+    A plain ALBERT has no halting head. `other_task`: the source was fine-tuned on another task, so
+    its classifier is left out, as is one of another number of labels. Raises UserError when other
+    weights have another shape than the configuration asks for.
+    """
+    config = config or load_config(source, cache_dir, AlbertActConfig)
+    model = AlbertActForSequenceClassification(config)
+    tensors = read_as(act_names, source, cache_dir)
+    ours, theirs = model.classifier.weight, tensors.get("classifier.weight")
+    foreign = other_task or (theirs is not None and theirs.shape != ours.shape)
+    heads = ("albert.pooler.", "albert.encoder.albert_layer.act.", "classifier.")
+    return model, adopt(model, tensors, source, heads, ("classifier.",) if foreign else ())
+
+
+def act_names(tensors: Tensors) -> Tensors:
+    """An ALBERT or ACT checkpoint's tensors under the names of `AlbertActTask`."""
+    layer = "albert.encoder.albert_layer_groups.0.albert_layers.0."
+    renamed = {}
+    for name, tensor in suite_names(tensors).items():
+        if name.startswith(layer):
+            inner = name.removeprefix(layer).replace("attention.LayerNorm.", "LayerNorm.")
+            name = f"albert.encoder.albert_layer.{inner}"
+        renamed[name] = tensor
+    return renamed

@@ -1,0 +1,122 @@
+"""Reading configurations of ALBERTs, of BERTs and of every mode, and the overrides of exit keys."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AlbertConfig
+
+from modeling.configuration import AdaptiveConfig, ElbertConfig, check_architecture
+from modeling.errors import UserError
+from modeling.keys import INERT_KEYS, KEY_TABLES, checked, nearest_names
+from modeling.loading.files import find_file, read_json
+
+logger = logging.getLogger(__name__)
+
+Config = TypeVar("Config", bound=AlbertConfig)
+OwnConfig = TypeVar("OwnConfig", bound=AdaptiveConfig)
+
+# What a file says of its origin, not of the model, and whether a call answers by names or a tuple:
+# the scripts read names.
+ORIGIN_KEYS = (
+    *("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map"),
+    "return_dict",
+)
+
+
+def load_config(
+    source: str | Path,
+    cache_dir: str | None = None,
+    config_class: type[OwnConfig] = ElbertConfig,
+    **overrides: Any,
+) -> OwnConfig:
+    """Configuration from a `config.json`, given its path, its directory or a hub name.
+
+    A plain ALBERT configuration gets the defaults of `config_class`, as does one of another mode.
+    A BERT configuration becomes the ALBERT with untied layers, which only an ELBERT can be.
+    `overrides` replace keys of the file. Raises UserError naming the file.
+    """
+    path = Path(source) if Path(source).is_file() else find_file(source, "config.json", cache_dir)
+    if path is None:
+        raise UserError(f"{source} holds no config.json; give its path with --config_name")
+    values = read_json(path)
+    kind = values.get("model_type")
+    if kind == "bert":
+        values["num_hidden_groups"] = values.get("num_hidden_layers")
+        values["embedding_size"] = values.get("hidden_size")
+    if config_class.one_layer and kind not in (None, "albert", *KEY_TABLES):
+        raise UserError(
+            f"{path}: model_type = {kind!r}: {config_class.one_layer}, so only an ALBERT "
+            "checkpoint fits; without one, give an ALBERT's config.json and --from_scratch"
+        )
+    return make_config(path, {**own_settings(values, config_class), **overrides}, config_class)
+
+
+def make_config(path: Path, values: dict[str, Any], config_class: type[Config]) -> Config:
+    """The configuration that `values` of file `path` describe; raises UserError naming the file."""
+    values = {name: value for name, value in values.items() if name not in ORIGIN_KEYS}
+    try:
+        config = config_class(**values)
+        check_architecture(config)
+    # HF's own post-processing of a key of a wrong type fails in many ways.
+    except (StrictDataclassError, AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: {reason}") from error
+    return config
+
+
+def own_settings(values: dict[str, Any], config_class: type[AdaptiveConfig]) -> dict[str, Any]:
+    """A configuration without its origin, and without the keys of another mode.
+
+    Modes share names: ELBERT's exit_thres is an entropy, a ponder model's a halting CDF.
+    """
+    kind, foreign = str(values.get("model_type")), set(ORIGIN_KEYS)
+    if "thres_name" in values and kind not in KEY_TABLES:
+        kind = ElbertConfig.model_type  # published ELBERT configurations call themselves ALBERT's
+    if kind in KEY_TABLES and kind != config_class.model_type:
+        foreign |= set(KEY_TABLES[kind].keys)
+    return {name: value for name, value in values.items() if name not in foreign}
+
+
+def trained_task(source: str | Path, cache_dir: str | None = None) -> str | None:
+    """The task that a checkpoint says it was fine-tuned on."""
+    path = find_file(source, "config.json", cache_dir)
+    return read_json(path).get("finetuning_task") if path else None
+
+
+def apply_exit_config(config: AdaptiveConfig, model_dir: str | Path) -> dict[str, Any]:
+    """Override `config`'s exit keys by those of the file that `exit_config_path` names.
+
+    A relative path is relative to `model_dir`. No path, an empty file and `{}` override nothing; a
+    path to nothing is one warning, since published configs carry their author's paths. Returns
+    the overrides. Raises UserError for an unknown key or a value out of range.
+    """
+    if not config.exit_config_path:
+        return {}
+    path = Path(model_dir) / config.exit_config_path
+    if not os.path.exists(path):  # unlike Path.exists, no error for a name too long
+        logger.warning("exit_config_path %s does not exist: no overrides", path)
+        return {}
+    if path.is_file() and not path.read_bytes().strip():
+        return {}
+    overrides, (known, exit_keys) = {}, config.table
+    for name, value in read_json(path).items():
+        if name in exit_keys:
+            try:
+                overrides[name] = checked(name, value, exit_keys)
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from error
+        elif name not in known and name not in INERT_KEYS:
+            raise UserError(
+                f"{path}: unknown key {name} = {value!r}; " + nearest_names(name, list(exit_keys))
+            )
+    before = config.exit_keys()
+    config.update(overrides)
+    try:
+        config.exit_rule()
+    except UserError as error:
+        config.update(before)
+        raise UserError(f"{path}: {error}") from error
+    return overrides

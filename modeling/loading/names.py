@@ -1,0 +1,80 @@
+"""A checkpoint's tensors under this suite's names, the published ones: `albert.*`.
+
+BERT is ALBERT with untied layers: as many groups as layers, an embedding as wide as the hidden
+state, and the identity as mapping.
+"""
+
+import re
+
+import torch
+
+from modeling.errors import UserError
+
+Tensors = dict[str, torch.Tensor]  # by name
+
+BERT_NAMES = (
+    ("attention.self.query", "attention.query"),
+    ("attention.self.key", "attention.key"),
+    ("attention.self.value", "attention.value"),
+    ("attention.output.dense", "attention.dense"),
+    ("attention.output.LayerNorm", "attention.LayerNorm"),
+    ("intermediate.dense", "ffn"),
+    ("output.dense", "ffn_output"),
+    ("output.LayerNorm", "full_layer_layer_norm"),
+)
+
+
+def suite_names(tensors: Tensors) -> Tensors:
+    """The tensors under this suite's names (DESIGN: the published ones, `albert.*`).
+
+    Raises UserError for weights that are neither ALBERT's nor BERT's.
+    """
+    tensors = {modern_name(name): tensor for name, tensor in tensors.items()}
+    if any(".attention.self.query." in name for name in tensors):
+        return bert_as_albert(tensors)
+    if not any(name.endswith("embedding_hidden_mapping_in.weight") for name in tensors):
+        raise UserError(
+            "the weights are neither ALBERT's nor BERT's; their first tensors are "
+            + ", ".join(sorted(tensors)[:4])
+        )
+    return {
+        f"albert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name: t
+        for name, t in tensors.items()
+    }
+
+
+def modern_name(name: str) -> str:
+    """Undo `module.` of DataParallel and TensorFlow's gamma/beta."""
+    name = name.removeprefix("module.")
+    return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+
+
+def bert_as_albert(tensors: Tensors) -> Tensors:
+    """BERT's tensors as one ALBERT layer group a layer."""
+    renamed = {}
+    for full_name, tensor in tensors.items():
+        name = full_name.removeprefix("bert.")
+        layer = re.match(r"encoder\.layer\.(\d+)\.", name)
+        if layer:
+            inner = name[layer.end() :]
+            for old, new in BERT_NAMES:
+                if inner.startswith(old + "."):
+                    inner = new + inner[len(old) :]
+                    break
+            name = f"albert.encoder.albert_layer_groups.{layer[1]}.albert_layers.0.{inner}"
+        elif name.startswith("embeddings."):
+            name = f"albert.{name}"
+        elif name.startswith("pooler.dense."):
+            name = f"albert.pooler.{name.removeprefix('pooler.dense.')}"
+        renamed[name] = tensor
+    size = tensors_of_words(renamed).shape[1]
+    renamed["albert.encoder.embedding_hidden_mapping_in.weight"] = torch.eye(size)
+    renamed["albert.encoder.embedding_hidden_mapping_in.bias"] = torch.zeros(size)
+    return renamed
+
+
+def tensors_of_words(tensors: Tensors) -> torch.Tensor:
+    words = tensors.get("albert.embeddings.word_embeddings.weight")
+    if words is None:
+        raise UserError("the weights hold no word embeddings")
+    return words

@@ -1,0 +1,37 @@
+"""The tokenizer beside a checkpoint."""
+
+from pathlib import Path
+
+from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
+
+from modeling.errors import UserError
+from modeling.loading.files import find_file
+
+
+def load_tokenizer(
+    source: str | Path, do_lower_case: bool = True, cache_dir: str | None = None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer beside a checkpoint: one saved whole, ALBERT's spiece.model, or a vocab.txt.
+
+    A tokenizer saved whole (`tokenizer.json`) keeps its own casing. Raises UserError when there
+    is none.
+    """
+    whole = ("tokenizer.json", "tokenizer_config.json")
+    if all(find_file(source, name, cache_dir) for name in whole):
+        return AutoTokenizer.from_pretrained(str(source), cache_dir=cache_dir)
+    for name, kind in (("spiece.model", AlbertTokenizer), ("vocab.txt", BertTokenizer)):
+        if find_file(source, name, cache_dir):
+            try:
+                return kind.from_pretrained(
+                    str(source), do_lower_case=do_lower_case, cache_dir=cache_dir
+                )
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise UserError(
+                    f"{source}: {name} is damaged, or lacks the special pieces <pad>, <unk>, "
+                    f"[CLS], [SEP] and [MASK] ({str(error).splitlines()[0]}); run_pretraining.py "
+                    "--train_tokenizer makes one from text"
+                ) from error
+    raise UserError(
+        f"no tokenizer in {source}: looked for tokenizer.json, spiece.model and vocab.txt; "
+        "give its directory with --tokenizer_name"
+    )
