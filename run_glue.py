@@ -38,9 +38,12 @@ from training.settings import parse
 if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from evaluation.job import Job
+    from glue.features import Features
     from glue.tasks import Task
-    from training.fine_tuning import Plan
+    from training.fine_tuning import Plan, Reader
 
 
 def read_settings() -> GlueSettings:
@@ -104,15 +107,18 @@ def main() -> None:
     if settings.evaluation.do_eval:
         evaluate_all(settings, keys, task, accelerator.device)
     if settings.evaluation.do_predict:
-        from evaluation.glue_run import load_for_evaluation, predict
+        predict_all(settings, keys, task, accelerator.device)
 
-        model, tokenizer = load_for_evaluation(settings, keys, directory, task, accelerator.device)
-        predict(settings, model, tokenizer, task)
+
+def reader_of(settings: GlueSettings) -> Reader:
+    from training.fine_tuning import Reader
+
+    mode, source = MODES[settings.mode.model_type], settings.model.model_name_or_path
+    return Reader(mode, settings.data, source, settings.run.seed)
 
 
 def best_of_search(settings: GlueSettings, keys: dict[str, Any]) -> Path:
     """Run a search; the directory of its best model."""
-    from evaluation.glue_run import reader_of
     from training.fine_tuning import StartingPoint, check_files, content_hashes, find_task
     from training.search import Search, flags_of_every_run, search, shared_values
 
@@ -137,7 +143,7 @@ def fine_tune(
     settings: GlueSettings, keys: dict[str, Any], task: Task, plan: Plan, accelerator: Accelerator
 ) -> None:
     """Train, or go on with a training; nothing where it is finished."""
-    from evaluation.glue_run import log_dev, reader_of
+    from evaluation.job import Job
     from training.checkpoints import left_to_train
     from training.fine_tuning import Material, StartingPoint, check_files, train
 
@@ -151,20 +157,57 @@ def fine_tune(
     start = StartingPoint(mode, settings.model, task, keys)
     model, tokenizer = start.load(settings.data.max_seq_length, run.do_lower_case)
     features = reader.training_set(task, tokenizer)
+    material = Material(model, tokenizer, features, task.is_regression)
     dev = None
     if settings.training.evaluate_during_training:
-        _, dev = reader.dev_set(task, tokenizer)
-    material = Material(model, tokenizer, features, task.is_regression)
+        dev = Job(mode, model, tokenizer, task, reader.dev_set(task, tokenizer), batch_size=32)
     for step, log in train(plan, accelerator, mode, material, checkpoint):
         if dev:
-            log_dev(log, mode, task, model, dev, tokenizer, step.number)
+            scalars, line = mode.dev_scalars(dev)
+            log.scalars(scalars, step.number)
+            log.line({**line, "step": step.number})
+
+
+def load_for_evaluation(
+    settings: GlueSettings, keys: dict[str, Any], directory: Path, task: Task, device: torch.device
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The trained model of `directory`, with the exit keys that the flags give."""
+    from evaluation.job import load_trained
+    from evaluation.modes import check_mode
+
+    mode, run = MODES[settings.mode.model_type], settings.run
+    fixed = [key for key in keys if key not in mode.table.exit_keys]
+    if fixed and not run.do_train:
+        raise UserError(
+            f"{', '.join(fixed)}: decided in training; without --do_train only "
+            f"{', '.join(mode.table.exit_keys)} can be set"
+        )
+    check_mode(directory, mode)
+    model, tokenizer = load_trained(directory, mode, task, device, run.do_lower_case)
+    mode.check_length(settings.data.max_seq_length, model.config)
+    mode.set_exit_keys(model.config, {k: v for k, v in keys.items() if k not in fixed})
+    return model, tokenizer
+
+
+def job_of(
+    settings: GlueSettings,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    features: Features,
+) -> Job:
+    from evaluation.job import Job
+
+    mode, how = MODES[settings.mode.model_type], settings.evaluation
+    speed = {"batch_size": how.per_gpu_eval_batch_size, "dtype": how.dtype, "compile": how.compile}
+    return Job(mode, model, tokenizer, task, features, **speed, out_mode=how.out_mode)
 
 
 def evaluate_all(
     settings: GlueSettings, keys: dict[str, Any], task: Task, device: torch.device
 ) -> None:
     """Evaluate the trained model and, if asked for, each of its checkpoints."""
-    from evaluation.glue_run import evaluate, load_for_evaluation
+    from evaluation.job import Place
     from glue.tasks import evaluation_tasks
     from training.checkpoints import checkpoints_of
 
@@ -172,10 +215,32 @@ def evaluate_all(
     checkpoints = checkpoints_of(directory) if settings.evaluation.eval_all_checkpoints else []
     for checkpoint in [*checkpoints, directory]:
         model, tokenizer = load_for_evaluation(settings, keys, checkpoint, task, device)
-        prefix = "" if checkpoint == directory else checkpoint.name
         for part, suffix in evaluation_tasks(task):
-            results = directory.with_name(directory.name + suffix)
-            evaluate(settings, model, tokenizer, part, results, prefix)
+            features = reader_of(settings).dev_set(part, tokenizer)
+            job = job_of(settings, model, tokenizer, part, features)
+            place = Place(directory, suffix, "" if checkpoint == directory else checkpoint.name)
+            job.announce(place)
+            job.mode.evaluate(job, place)
+
+
+def predict_all(
+    settings: GlueSettings, keys: dict[str, Any], task: Task, device: torch.device
+) -> None:
+    """Answer the test sets of `task`: the official GLUE files, and predictions.tsv with details."""
+    from evaluation.predictions import predict
+    from glue.submission import check_test_set
+    from glue.tasks import prediction_tasks, read_examples
+
+    directory, submission_dir = Path(settings.run.output_dir), settings.evaluation.submission_dir
+    model, tokenizer = load_for_evaluation(settings, keys, directory, task, device)
+    for part in prediction_tasks(task, settings.data.folder):
+        examples = read_examples(part, settings.data.folder, "test")
+        if submission_dir:
+            check_test_set(part, len(examples))
+        features = reader_of(settings).test_set(part, tokenizer)
+        details = "predictions.tsv" if part.name == task.name else f"predictions-{part.name}.tsv"
+        job = job_of(settings, model, tokenizer, part, features)
+        predict(job, examples, directory, details, submission_dir)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Running an adaptive-depth model over a data set: answers, updates of every token, and time."""
 
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,23 +9,16 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from evaluation.early_exit import batches_of, inputs_of
 from evaluation.figures import save_figure
-from evaluation.running import (
-    append_results,
-    gathered,
-    labels_of,
-    latency_of,
-    my_part,
-    predictions_of,
-    print_summary,
-    processes,
-    to_device,
-)
+from evaluation.job import Job
+from evaluation.processes import gathered, is_main, my_part
+from evaluation.results import labels_of, latency_of, predictions_of, print_summary
 from evaluation.token_pictures import TokenExample, tokens_figure, tokens_html
-from glue.features import Features, collate, sorted_batches
-from glue.files import write_json, write_text
-from glue.tasks import Task, compute_metrics, label_text
-from modeling import AlbertActForSequenceClassification
+from glue.features import Features
+from glue.files import write_text
+from glue.tasks import compute_metrics, label_text
+from modeling.cpu_packing import packed_weights
 from modeling.flops import adaptive_flops
 
 PICTURED = 20  # examples in tokens.html and tokens.png
@@ -45,80 +37,59 @@ class UpdateRecord(NamedTuple):
         return {"mean_updates": [f"{mean:.4f}" for mean in means.tolist()]}
 
 
-@torch.inference_mode()
-def run_adaptive(
-    model: AlbertActForSequenceClassification,
-    features: Features,
-    batch_size: int,
-    pad_token_id: int,
-) -> UpdateRecord:
+def run_adaptive(job: Job) -> UpdateRecord:
     """Answer every example; processes take examples in turn, all get all answers.
 
     Batch size 1, the reporting default, goes in input order and never pads; larger batches hold
     neighbours in length. The answers are the same.
     """
-    count, longest = len(features.input_ids), max(features.lengths)
-    features = my_part(features)
-    mine = len(features.input_ids)
-    logits = torch.empty(mine, model.config.num_labels)
-    updates = torch.zeros(mine, longest, dtype=torch.int16)
-    seconds = torch.empty(mine, dtype=torch.double)
-    model.eval()
-    batches = list(batches_of(features, batch_size))
-    for rows in tqdm(batches, desc="Evaluating", unit="batch", disable=processes()[0] > 0):
-        batch = to_device(collate(features, rows, pad_token_id), model.device)
-        batch.pop("labels", None)
-        start = time.perf_counter()
-        out = model(**batch)
-        logits[rows] = out.logits.float().cpu()  # waits for the device
-        seconds[rows] = time.perf_counter() - start
-        updates[rows, : out.updates.shape[-1]] = out.updates[:, 0, 0].short().cpu()
-    return UpdateRecord(*(gathered(tensor, count) for tensor in (logits, updates, seconds)))
-
-
-def batches_of(features: Features, batch_size: int) -> Iterator[list[int]]:
-    if batch_size == 1:
-        return ([row] for row in range(len(features.input_ids)))
-    return sorted_batches(features.lengths, batch_size)
+    features, model = my_part(job.features), job.model.eval()
+    count, longest = len(features), int(job.features.lengths.max())
+    logits = torch.empty(count, model.config.num_labels)
+    updates = torch.zeros(count, longest, dtype=torch.int16)
+    seconds = torch.empty(count, dtype=torch.double)
+    with packed_weights(model):
+        batches = list(batches_of(features, job.batch_size))
+        for rows in tqdm(batches, desc="Evaluating", unit="batch", disable=not is_main()):
+            batch = inputs_of(job, features, rows)
+            start = time.perf_counter()
+            out = model(**batch)
+            logits[rows] = out.logits.float().cpu()  # waits for the device
+            seconds[rows] = time.perf_counter() - start
+            updates[rows, : out.updates.shape[-1]] = out.updates[:, 0, 0].short().cpu()
+    return UpdateRecord(*(gathered(t, len(job.features)) for t in (logits, updates, seconds)))
 
 
 def updates_by_class(
     features: Features, updates: torch.Tensor, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, float]:
     """Mean updates of [CLS], of [SEP], and of all other tokens."""
-    names = {tokenizer.cls_token_id: "[CLS]", tokenizer.sep_token_id: "[SEP]"}
-    found: dict[str, list[int]] = {"[CLS]": [], "[SEP]": [], "others": []}
-    for ids, counts in zip(features.input_ids, updates.tolist(), strict=True):
-        for token, number in zip(ids, counts, strict=False):  # padding comes last
-            found[names.get(token, "others")].append(number)
-    return {name: float(np.mean(numbers)) for name, numbers in found.items() if numbers}
+    real = torch.arange(updates.shape[1]) < torch.as_tensor(features.lengths)[:, None]
+    counts, ids = updates[real].numpy(), features.tokens  # (tokens,), text after text
+    cls, sep = ids == tokenizer.cls_token_id, ids == tokenizer.sep_token_id
+    found = {"[CLS]": cls, "[SEP]": sep, "others": ~(cls | sep)}
+    return {name: float(counts[chosen].mean()) for name, chosen in found.items() if chosen.any()}
 
 
-def summarise_updates(
-    model: AlbertActForSequenceClassification,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    features: Features,
-    record: UpdateRecord,
-) -> dict[str, Any]:
+def summarise_updates(job: Job, record: UpdateRecord) -> dict[str, Any]:
     """Metrics, updates over their maximum, updates per token class, FLOPs ratio and latency.
 
     The computation cost is the mean number of updates of a token over the maximum.
     """
-    config = model.config
-    maximum, lengths = config.num_hidden_layers, features.lengths
+    config, labels = job.model.config, labels_of(job.features)
+    maximum, lengths = config.num_hidden_layers, job.features.lengths.tolist()
     per_text = record.updates.sum(1).tolist()
     spent = [adaptive_flops(config, n, u) for n, u in zip(lengths, per_text, strict=True)]
     full = [adaptive_flops(config, n, n * maximum) for n in lengths]
     mean = sum(per_text) / sum(lengths)
     return {
-        "task": task.name,
-        "examples": len(features.labels),
-        "metrics": compute_metrics(task, predictions_of(record.logits), labels_of(features)),
+        "task": job.task.name,
+        "examples": len(labels),
+        "metrics": compute_metrics(job.task, predictions_of(record.logits), labels),
         "computation_cost": mean / maximum,
         "mean_updates": mean,
         "maximum_updates": maximum,
-        "updates_per_token_class": updates_by_class(features, record.updates, tokenizer),
+        "updates_per_token_class": updates_by_class(job.features, record.updates, job.tokenizer),
         "tokens_per_updates": np.bincount(
             record.updates[record.updates > 0].numpy(), minlength=maximum + 1
         )[1:].tolist(),
@@ -141,32 +112,24 @@ def print_updates(summary: dict[str, Any], prefix: str = "") -> None:
     )
 
 
-def token_examples(
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    features: Features,
-    record: UpdateRecord,
-    maximum: int,
-) -> list[TokenExample]:
+def token_examples(job: Job, record: UpdateRecord) -> list[TokenExample]:
     """The first examples, as tokens.html shows them."""
-    answers = predictions_of(record.logits)
+    answers, labels = predictions_of(record.logits), labels_of(job.features)
+    shown = min(PICTURED, len(labels))
     return [
         TokenExample(
-            tokenizer.convert_ids_to_tokens(ids),
+            job.tokenizer.convert_ids_to_tokens(ids),
             record.updates[row, : len(ids)].tolist(),
-            maximum,
-            label_text(task, answers[row]),
-            label_text(task, features.labels[row]),
+            job.model.config.num_hidden_layers,
+            label_text(job.task, answers[row]),
+            label_text(job.task, labels[row]),
         )
-        for row, ids in enumerate(features.input_ids[:PICTURED])
+        for row, ids in enumerate(map(job.features.input_ids, range(shown)))
     ]
 
 
-def write_update_reports(
-    directory: Path, summary: dict[str, Any], pictured: Sequence[TokenExample], out_mode: str
-) -> None:
-    """eval_results.txt and .json, tokens.html and tokens.png."""
-    append_results(directory / "eval_results.txt", summary, out_mode)
-    write_json(directory / "eval_results.json", summary)
+def draw_tokens(directory: Path, job: Job, record: UpdateRecord) -> None:
+    """tokens.html and tokens.png."""
+    pictured = token_examples(job, record)
     write_text(directory / "tokens.html", tokens_html(pictured))
     save_figure(tokens_figure(pictured), directory / "tokens.png")

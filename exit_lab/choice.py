@@ -1,4 +1,4 @@
-"""Choosing a setting: under a cost, within a drop, with a guarantee; and comparing rules.
+"""Choosing a setting: under a cost, within a drop, or with a guarantee.
 
 Everything is chosen on one part of the labelled examples and reported on the other.
 
@@ -15,12 +15,16 @@ eager one. Several rules mean several walks, which share δ evenly (Bonferroni).
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import binom
 
-from exit_lab.sweep import RuleGrid, RuleSet, Sweep, describe
+from evaluation.modes.base import RuleSet
+from exit_lab.grids import RuleGrid
+from exit_lab.settings import Goal
+from exit_lab.sweep import Sweep
 from glue.tasks import Task
 from modeling.errors import UserError
 
@@ -167,20 +171,26 @@ class Choice(NamedTuple):
     note: str  # what was asked, and how it was answered
 
 
+@dataclass(frozen=True)
+class Guarantee:
+    """A risk of at most `alpha` with probability ≥ 1 − `delta`.
+
+    width: the range of a regression task's scores.
+    """
+
+    alpha: float
+    delta: float
+    width: float | None = None
+
+
 def control_risk(
-    swept: Sweep,
-    rule_set: RuleSet,
-    rules: Sequence[str],
-    rows: np.ndarray,
-    alpha: float,
-    delta: float,
-    width: float | None = None,
+    swept: Sweep, rule_set: RuleSet, rules: Sequence[str], rows: np.ndarray, wanted: Guarantee
 ) -> Choice:
     """The cheapest setting of `rules` whose risk is at most α with probability ≥ 1 − δ.
 
     `rows` are the calibration examples, an independent draw of the data that the model will meet.
-    See the module's docstring for the test and `losses` for the risk; `width` is the range of a
-    regression task's scores. Raises UserError for fewer than 30 examples.
+    See the module's docstring for the test and `losses` for the risk. Raises UserError for fewer
+    than 30 examples.
     """
     if len(rows) < FEWEST_FOR_GUARANTEE:
         raise UserError(
@@ -189,31 +199,37 @@ def control_risk(
             "--calibration_fraction, use a larger dev set, or pick with max_drop, which promises "
             "nothing"
         )
-    if swept.task.is_regression and not width:
+    if swept.task.is_regression and not wanted.width:
         raise UserError("the range of the scores is unknown; add it: --pick risk=… range=HIGH-LOW")
-    share = delta / len(rules)
-    passed: list[int] = []
-    tested = 0
-    for rule in rules:
-        start = swept.of_rule(rule).start
-        grid = next(grid for grid in swept.grids if grid.rule == rule)
-        path = np.array([start + i for i in deepest_first(grid, rule_set)])
-        tested += len(path)
-        exits = swept.exit_layer[path][:, rows]
-        path_losses = losses(
-            swept.task, swept.predictions[:, rows], swept.labels[rows], exits, width
-        )
-        good = certified(path_losses, alpha, share, not swept.task.is_regression)
-        passed += path[:good].tolist()
+    share = wanted.delta / len(rules)
+    paths = [deepest_first_settings(swept, rule, rule_set) for rule in rules]
+    passed = [i for path in paths for i in safe_start(swept, path, rows, wanted, share)]
     note = (
-        f"{len(passed)} of {tested} settings along {len(rules)} fixed "
-        f"path{'s' if len(rules) > 1 else ''} ({', '.join(rules)}) have a risk ≤ {alpha:g}, "
-        f"together with probability ≥ {1 - delta:g}, by {len(rows)} calibration examples"
+        f"{len(passed)} of {sum(map(len, paths))} settings along {len(rules)} fixed "
+        f"path{'s' if len(rules) > 1 else ''} ({', '.join(rules)}) have a risk ≤ {wanted.alpha:g}, "
+        f"together with probability ≥ {1 - wanted.delta:g}, by {len(rows)} calibration examples"
     )
     if not passed:
-        return Choice(None, note + why_nothing_passed(len(rows), alpha, share))
+        return Choice(None, note + why_nothing_passed(len(rows), wanted.alpha, share))
     costs = swept.cost(swept.exit_layer[passed], rows)
     return Choice(passed[int(costs.argmin())], note)
+
+
+def deepest_first_settings(swept: Sweep, rule: str, rule_set: RuleSet) -> np.ndarray:
+    """Numbers of a rule's settings in the order of `deepest_first`."""
+    grid = next(grid for grid in swept.grids if grid.rule == rule)
+    return swept.of_rule(rule).start + np.array(deepest_first(grid, rule_set))
+
+
+def safe_start(
+    swept: Sweep, path: np.ndarray, rows: np.ndarray, wanted: Guarantee, share: float
+) -> list[int]:
+    """The settings of a path, from its start, that pass the test at a `share` of δ."""
+    exits = swept.exit_layer[path][:, rows]
+    predictions, labels = swept.predictions[:, rows], swept.labels[rows]
+    path_losses = losses(swept.task, predictions, labels, exits, wanted.width)
+    good = certified(path_losses, wanted.alpha, share, not swept.task.is_regression)
+    return path[:good].tolist()
 
 
 def why_nothing_passed(examples: int, alpha: float, share: float) -> str:
@@ -225,6 +241,24 @@ def why_nothing_passed(examples: int, alpha: float, share: float) -> str:
             "--calibration_fraction, allow a higher risk or delta, or test fewer --rules"
         )
     return "; the deepest setting of the grid already fails: start --grid from deeper settings"
+
+
+def choose(
+    swept: Sweep, rule_set: RuleSet, goal: Goal, rules: Sequence[str], rows: np.ndarray
+) -> Choice:
+    """What --pick asks for, chosen on the examples `rows`; a guarantee tests only `rules`."""
+    if goal.risk is not None:
+        low, high = swept.task.score_range or (0, goal.range)
+        wanted = Guarantee(goal.risk, goal.delta, (high or 0) - low)
+        return control_risk(swept, rule_set, rules, rows, wanted)
+    metric = swept.main_metric(swept.exit_layer, rows)
+    cost = swept.cost(swept.exit_layer, rows)
+    if goal.max_cost is not None:
+        chosen = best_under_cost(cost, metric, goal.max_cost)
+        return Choice(chosen, f"best setting at a cost of at most {goal.max_cost:g}")
+    full = swept.main_metric(swept.truncations[-1:], rows)[0]
+    chosen = cheapest_within(cost, metric, full - goal.max_drop)
+    return Choice(chosen, f"cheapest setting within {goal.max_drop:g} of full depth")
 
 
 # Reporting a choice.
@@ -254,118 +288,4 @@ def choice_table(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
         )
     costs = [swept.cost(chosen, rows)[0] for rows in parts]
     lines.append(f"| computation cost | {costs[0]:.4f} | {costs[1]:.4f} | |")
-    return "\n".join(lines)
-
-
-# Comparing rules at equal costs.
-
-
-class Cell(NamedTuple):
-    """A rule at a cost limit: numbers of the report part, means over the models."""
-
-    metric: float
-    low: float  # 95% bootstrap interval of the metric
-    high: float
-    cost: float
-    settings: tuple[str, ...]  # of each model
-
-
-class Taken(NamedTuple):
-    """One model's chosen setting, seen on the report part."""
-
-    metric: float
-    draws: np.ndarray  # the metric in each bootstrap draw
-    cost: float
-    setting: str
-
-
-def seen_on_report(
-    swept: Sweep, exit_layer: np.ndarray, rows: np.ndarray, weights: np.ndarray, setting: str
-) -> Taken:
-    """exit_layer (1, examples) on the report part `rows`; weights (draws, rows)."""
-    return Taken(
-        float(swept.main_metric(exit_layer, rows)[0]),
-        swept.main_metric(exit_layer, rows, weights)[0],
-        float(swept.cost(exit_layer, rows)[0]),
-        setting,
-    )
-
-
-def mean_cell(taken: Sequence[Taken]) -> Cell:
-    """Mean over models that were asked the same examples, resampled together."""
-    low, high = interval(np.mean([one.draws for one in taken], 0))
-    metric, cost = (
-        float(np.mean([getattr(t, name) for t in taken])) for name in ("metric", "cost")
-    )
-    return Cell(metric, low, high, cost, tuple(one.setting for one in taken))
-
-
-def compare(
-    sweeps: Sequence[Sweep],
-    parts: Parts,
-    limits: Sequence[float],
-    draws: int = 1000,
-    seed: int = 42,
-) -> dict[str, list[Cell | None]]:
-    """Each rule's best setting at or under each cost limit; None where it has none.
-
-    Chosen on the calibration part, reported on the other, for each model; then the mean over
-    models. Two rows are no rules: "fixed truncation" stops everybody at one layer, and "full
-    depth" is the same at every limit.
-    """
-    if any(not np.array_equal(swept.labels, sweeps[0].labels) for swept in sweeps):
-        raise UserError("the models were recorded on different examples; give all the same data")
-    weights = bootstrap_weights(len(parts.report), draws, seed)
-    result: dict[str, list[Cell | None]] = {}
-    for rule in [*(grid.rule for grid in sweeps[0].grids), "fixed truncation"]:
-        found = [best_of(swept, rule, parts, limits, weights) for swept in sweeps]
-        at_limit = zip(*found, strict=True)
-        result[rule] = [
-            None if any(one is None for one in taken) else mean_cell(taken) for taken in at_limit
-        ]
-    full = [
-        seen_on_report(swept, swept.truncations[-1:], parts.report, weights, "all layers")
-        for swept in sweeps
-    ]
-    result["full depth"] = [mean_cell(full)] * len(limits)
-    return result
-
-
-def best_of(
-    swept: Sweep, rule: str, parts: Parts, limits: Sequence[float], weights: np.ndarray
-) -> list[Taken | None]:
-    """One model's best setting of `rule` (or truncation) at each limit, on the report part."""
-    if rule == "fixed truncation":
-        exits = swept.truncations
-        names = [f"layer {n}" for n in range(1, len(exits) + 1)]
-    else:
-        own = swept.of_rule(rule)
-        exits = swept.exit_layer[own]
-        names = [describe(setting, swept.name_key) for setting in swept.settings[own]]
-    cost = swept.cost(exits, parts.calibration)
-    metric = swept.main_metric(exits, parts.calibration)
-    chosen = [best_under_cost(cost, metric, limit) for limit in limits]
-    return [
-        None
-        if i is None
-        else seen_on_report(swept, exits[i : i + 1], parts.report, weights, names[i])
-        for i in chosen
-    ]
-
-
-def comparison_table(cells: dict[str, list[Cell | None]], limits: Sequence[float]) -> str:
-    """Markdown: a row a rule, a column a cost limit; metric × 100 [95% interval] at its cost."""
-
-    def text(cell: Cell | None) -> str:
-        if cell is None:
-            return "–"
-        low, high = 100 * cell.low, 100 * cell.high
-        return f"{100 * cell.metric:.1f} [{low:.1f}, {high:.1f}] at {cell.cost:.2f}"
-
-    lines = [
-        "| rule | " + " | ".join(f"cost ≤ {limit:g}" for limit in limits) + " |",
-        "|---" * (len(limits) + 1) + "|",
-    ]
-    for rule, row in cells.items():
-        lines.append(f"| {rule} | " + " | ".join(map(text, row)) + " |")
     return "\n".join(lines)

@@ -9,46 +9,53 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from exit_lab.sweep import Sweep, frontier, table
+from exit_lab.sweep import Sweep
+from exit_lab.tables import frontier, table
 from glue.tasks import Example, primary_metric
 
 TEMPLATE = Path(__file__).with_name("explorer_template.html")
 LARGEST = 40_000_000  # settings × listed examples, bytes before compression
 
 
+@dataclass(frozen=True)
+class View:
+    """How the page opens.
+
+    start: number of the setting that is shown first.
+    seed: for the sample of examples that is listed when all are too many for one page.
+    """
+
+    title: str
+    start: int = 0
+    seed: int = 42
+
+
 def explorer_page(
-    swept: Sweep,
-    examples: Sequence[Example],
-    confidence: np.ndarray,
-    title: str,
-    start: int = 0,
-    seed: int = 42,
+    swept: Sweep, examples: Sequence[Example], confidence: np.ndarray, view: View
 ) -> str:
     """The page's HTML.
 
-    Args:
-        confidence: (layers, examples) probability of the class answered; unused for regression.
-        start: number of the setting that is shown first.
-        seed: for the sample of examples that is listed when all are too many for one page.
+    confidence: (layers, examples) probability of the class answered; unused for regression.
     """
     most = max(1, LARGEST // len(swept.settings))
     listed = np.arange(len(examples))
     if len(listed) > most:
-        listed = np.sort(np.random.default_rng(seed).permutation(listed)[:most])
+        listed = np.sort(np.random.default_rng(view.seed).permutation(listed)[:most])
     data = {
-        "title": title,
+        "title": view.title,
         "metric": primary_metric(swept.task),
         "regression": swept.task.is_regression,
         "classes": list(swept.task.labels),
         "layers": swept.num_layers,
         "examples": len(examples),
         "listed": len(listed),
-        "start": start,
+        "start": view.start,
         "rules": rules(swept),
         "settings": settings_columns(swept),
         "full": {name: float(v[0]) for name, v in full_depth(swept).items()},
@@ -56,7 +63,7 @@ def explorer_page(
     }
     # "<" would let a text end the script element that carries the data.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    parts = {"title": html.escape(title), "data": text}
+    parts = {"title": html.escape(view.title), "data": text}
     page = TEMPLATE.read_text(encoding="utf-8")
     return re.sub(r"\{\{(title|data)\}\}", lambda match: parts[match[1]], page)
 

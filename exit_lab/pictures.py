@@ -2,6 +2,7 @@
 
 import numpy as np
 from matplotlib.figure import Figure
+from torch.utils.tensorboard import SummaryWriter
 
 from evaluation.figures import (
     Decision,
@@ -11,15 +12,38 @@ from evaluation.figures import (
     exits_by_rule_figure,
     frontier_figure,
     heatmap_figure,
+    save_figure,
 )
+from evaluation.modes.base import RuleSet, Setting
 from exit_lab.choice import best_under_cost, bootstrap_weights
+from exit_lab.explorer import View, explorer_page
+from exit_lab.lab import Lab
 from exit_lab.recording import Recording
-from exit_lab.sweep import RuleSet, Setting, Sweep, describe, frontier, scan_setting
+from exit_lab.sweep import Sweep, scan_setting
+from exit_lab.tables import describe, frontier, nearest_setting
+from glue.files import write_text
 from glue.tasks import label_text, primary_metric
-from modeling.elbert.exits import exit_scores
+from modeling.elbert.rules import exit_scores
 
 BAND_DRAWS = 200
 MIDDLE_COST = 0.6  # at which the rules' exits are drawn side by side
+
+
+def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, seed: int) -> None:
+    """The figures, as PNG and to TensorBoard, and the explorer; `setting` is looked at closely."""
+    whole = {**lab.fixed, **setting}
+    figures = figures_of(swept, lab.rule_set, recording, whole, seed)
+    with SummaryWriter(str(lab.output / "runs")) as writer:
+        for name, figure in figures.items():
+            writer.add_figure(f"{lab.task.name}/{name}", figure, close=False)
+            save_figure(figure, lab.output / f"{name}.png")
+    exits = scan_setting(lab.rule_set, whole, recording)
+    title = f"Exit explorer: {lab.task.name}, {lab.directory.name}"
+    view = View(title, nearest_setting(swept, setting, exits), seed)
+    confidence = exit_scores(recording.tensors["all_logits"]).amax(-1).numpy()
+    page = explorer_page(swept, lab.examples, confidence, view)
+    write_text(lab.output / "explorer.html", page)
+    print(f"figures ({', '.join(figures)}) and explorer.html: {lab.output}")
 
 
 def figures_of(

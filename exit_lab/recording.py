@@ -1,27 +1,24 @@
 """The one full-depth pass that a sweep reads: every layer's answer to every example, kept on disk.
 
-A kept recording is used while its fingerprint, of weights, architecture and data, matches.
+A kept recording is used while its hash, of weights, architecture and data, matches.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from tqdm import tqdm
 
-from evaluation.running import labels_of, predictions_of, to_device
-from glue.features import Features, collate, sorted_batches
+from evaluation.early_exit import record_layers
+from evaluation.job import Job
+from evaluation.results import labels_of, predictions_of
 from glue.files import make_public
-from modeling import UserError
-from modeling.albert import attention_mask_of
-from modeling.compilation import EarlyExitModel
+from modeling.errors import UserError
 
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
 IDLE_KEYS = (
@@ -31,11 +28,15 @@ IDLE_KEYS = (
 ).split()
 
 
-class Recording(NamedTuple):
-    """What a sweep needs to know of a model and a data set."""
+@dataclass(frozen=True)
+class Recording:
+    """What a sweep needs to know of a model and a data set.
 
-    tensors: dict[str, torch.Tensor]  # as `record` gives them
-    labels: np.ndarray  # (examples,)
+    tensors: as `record_layers` gives them; labels: (examples,).
+    """
+
+    tensors: dict[str, torch.Tensor]
+    labels: np.ndarray
 
     @property
     def predictions(self) -> np.ndarray:
@@ -43,80 +44,40 @@ class Recording(NamedTuple):
         return predictions_of(self.tensors["all_logits"])
 
 
-@torch.inference_mode()
-def record(
-    model: EarlyExitModel, features: Features, pad_token_id: int, batch_size: int = 1
-) -> dict[str, torch.Tensor]:
-    """What every layer says of every example, float32.
-
-    all_logits: (layers, examples, num_labels). Of a ponder model also halt_probabilities
-    (examples, layers) and draws (examples,).
-
-    Goes through the depths as inference does, with the exit check after each, so that at batch
-    size 1 the answers are those of an early-exit run to the last bit. Larger batches are faster
-    on a GPU and differ in that bit, which a setting exactly at a tie can show.
-
-    Raises UserError when an answer is not finite.
-    """
-    config, rule, count = model.config, model.exit_rule(), len(features.labels)
-    answers = torch.empty(config.num_hidden_layers, count, config.num_labels)
-    tensors = {"all_logits": answers}
-    if features.draws is not None:
-        tensors["halt_probabilities"] = torch.empty(count, config.num_hidden_layers)
-        tensors["draws"] = torch.tensor(features.draws)
-    model.eval()
-    for rows in tqdm(list(batches_of(features, batch_size)), desc="Recording", unit="batch"):
-        batch = to_device(collate(features, rows, pad_token_id), model.device)
-        hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
-        mask = attention_mask_of(batch.get("attention_mask"))
-        state = model.start(len(rows))
-        for layer in range(config.num_hidden_layers):
-            hidden = model.layer_pass(hidden, mask, layer)
-            logits, _, state = model.check_exit(rule, hidden, mask, layer, state)
-            answers[layer, rows] = logits.cpu()
-            if "halt_probability" in state:
-                tensors["halt_probabilities"][rows, layer] = state["halt_probability"].cpu()
-    if not answers.isfinite().all():
-        layer = int((~answers.isfinite()).flatten(1).any(1).nonzero()[0]) + 1
+def record(job: Job) -> dict[str, torch.Tensor]:
+    """`record_layers`; raises UserError when an answer is not finite."""
+    tensors = record_layers(job, job.batch_size)
+    finite = tensors["all_logits"].isfinite()
+    if not finite.all():
+        layer = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
         raise UserError(f"the answers of layer {layer} are not finite; train the model again")
     return tensors
 
 
-def batches_of(features: Features, batch_size: int) -> Sequence[list[int]]:
-    if batch_size == 1:
-        return [[row] for row in range(len(features.labels))]
-    return list(sorted_batches(features.lengths, batch_size))
-
-
-def fingerprint(model: EarlyExitModel, features: Features, batch_size: int) -> str:
+def recording_hash(job: Job) -> str:
     """Hash of everything that the recorded answers and labels follow from."""
+    model = job.model
     config, idle = model.config.to_dict(), {*IDLE_KEYS, *model.config.exit_keys()}
     kept = {name: value for name, value in config.items() if name not in idle}
-    digest = hashlib.sha256(json.dumps([kept, batch_size], sort_keys=True, default=str).encode())
+    described = json.dumps([kept, job.batch_size], sort_keys=True, default=str)
+    digest = hashlib.sha256(described.encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    digest.update(json.dumps(features).encode())
+    digest.update(job.features.digest().encode())
     return digest.hexdigest()
 
 
-def recorded(
-    path: Path,
-    model: EarlyExitModel,
-    features: Features,
-    pad_token_id: int,
-    batch_size: int = 1,
-) -> Recording:
+def recorded(path: Path, job: Job) -> Recording:
     """The recording kept at `path` if it is of this model and data, else a new one, kept there.
 
     Says in one line which. Raises UserError when the examples have no labels.
     """
-    labels = labels_of(features)
-    stamp = fingerprint(model, features, batch_size)
+    labels, stamp = labels_of(job.features), recording_hash(job)
     tensors, problem = read_recording(path, stamp)
     if tensors is None:
         print(f"{path} {problem}: recording {len(labels)} examples at full depth")
-        tensors = record(model, features, pad_token_id, batch_size)
+        tensors = record(job)
         keep_recording(path, {**tensors, "labels": torch.from_numpy(labels)}, stamp)
     else:
         print(f"{path} reused: its weights and data are these")

@@ -1,55 +1,113 @@
-"""From examples to padded batches: tokenising once, caching, grouping by length."""
+"""From examples to padded batches: token ids kept flat, and texts grouped by length."""
 
 import hashlib
-import json
-import os
-import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
-from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from glue.files import make_public
 from glue.tasks import Example
 
+CHUNK = 1000  # texts that the tokenizer gets at a time: it answers with Python lists
 
-class Features(NamedTuple):
-    """Tokenised examples, in input order."""
 
-    input_ids: list[list[int]]
-    token_type_ids: list[list[int]]
-    labels: list[int | float | None]
-    draws: list[float] | None = None  # each example's uniform number, where a model samples exits
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Tokenised examples, in input order: the tokens of all texts lie one after the other."""
+
+    tokens: np.ndarray  # int32 (all tokens,), special ones included
+    segments: np.ndarray  # int8 (all tokens,)
+    offsets: np.ndarray  # int64 (examples + 1,): text i has tokens[offsets[i] : offsets[i + 1]]
+    labels: np.ndarray | None = None  # (examples,), int64 ids or float64 scores; None: no labels
+    draws: np.ndarray | None = None  # float32 (examples,), uniform, where a model samples exits
+
+    @classmethod
+    def from_lists(
+        cls,
+        input_ids: Sequence[Sequence[int]],
+        token_type_ids: Sequence[Sequence[int]],
+        labels: Sequence[int | float | None] = (None,),
+    ) -> "Features":
+        """The features of texts that are lists; one label of None is as good as no labels."""
+        lengths = np.array([len(ids) for ids in input_ids], dtype=np.int64)
+        return cls(
+            np.array([token for ids in input_ids for token in ids], dtype=np.int32),
+            np.array([segment for ids in token_type_ids for segment in ids], dtype=np.int8),
+            offsets_of(lengths),
+            None if None in labels else np.array(labels),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
 
     @property
-    def lengths(self) -> list[int]:
-        """Tokens of each example, special ones included."""
-        return [len(ids) for ids in self.input_ids]
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example, special ones included: int64 (examples,)."""
+        return np.diff(self.offsets)
+
+    def input_ids(self, row: int) -> np.ndarray:
+        """Token ids of one text, int32: a view."""
+        return self.tokens[self.offsets[row] : self.offsets[row + 1]]
+
+    def token_type_ids(self, row: int) -> np.ndarray:
+        """Segment ids of one text, int8: a view."""
+        return self.segments[self.offsets[row] : self.offsets[row + 1]]
+
+    def take(self, rows: slice | Sequence[int] | np.ndarray) -> "Features":
+        """The examples of these rows, in their order."""
+        starts = self.offsets[:-1][rows]
+        lengths = self.offsets[1:][rows] - starts
+        offsets = offsets_of(lengths)
+        # Each token's place there, moved by as much as its text is moved.
+        where = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        labels, draws = (x if x is None else x[rows] for x in (self.labels, self.draws))
+        return Features(self.tokens[where], self.segments[where], offsets, labels, draws)
+
+    def with_second_cls(self, draws: np.ndarray) -> "Features":
+        """Each text with its first token twice, as its segment id, and with a draw of its own."""
+        starts = self.offsets[:-1]
+        tokens, segments = (np.insert(x, starts, x[starts]) for x in (self.tokens, self.segments))
+        offsets = self.offsets + np.arange(len(self.offsets))
+        return Features(tokens, segments, offsets, self.labels, draws)
+
+    def digest(self) -> str:
+        """SHA-256 of all arrays, their types and their sizes."""
+        digest = hashlib.sha256()
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if array is not None:
+                digest.update(f"{field.name} {array.dtype.str} {array.shape}".encode())
+                digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()
+
+
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """Where texts of these lengths begin, and where the last one ends: int64 (examples + 1,)."""
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
 
 def encode(
-    examples: Sequence[Example],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    cache_file: Path | None = None,
-    overwrite_cache: bool = False,
+    examples: Iterable[Example], tokenizer: PreTrainedTokenizerBase, max_seq_length: int
 ) -> Features:
-    """Tokenise `examples`, truncating each to `max_seq_length` tokens; no padding.
+    """Tokenise `examples`, truncating each to `max_seq_length` tokens; no padding."""
+    examples, parts = iter(examples), []
+    while chunk := list(islice(examples, CHUNK)):
+        parts.append(encode_chunk(chunk, tokenizer, max_seq_length))
+    labels = [part.labels for part in parts]
+    return Features(
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.segments for part in parts]),
+        offsets_of(np.concatenate([part.lengths for part in parts])),
+        None if any(part is None for part in labels) else np.concatenate(labels),
+    )
 
-    With `cache_file`, token ids are kept there and read back while texts, tokenizer and length
-    are the same; a directory that cannot be written just goes without.
-    """
-    stamp = fingerprint(examples, tokenizer, max_seq_length)
-    labels = [example.label for example in examples]
-    if cache_file and not overwrite_cache:
-        cached = read_cache(cache_file, stamp)
-        if cached:
-            return Features(*cached, labels)
+
+def encode_chunk(
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, max_seq_length: int
+) -> Features:
     pairs = examples[0].text_b is not None
     encoded = tokenizer(
         [example.text_a for example in examples],
@@ -59,104 +117,63 @@ def encode(
         return_token_type_ids=True,
         return_attention_mask=False,
     )
-    features = Features(encoded["input_ids"], encoded["token_type_ids"], labels)
-    if cache_file:
-        write_cache(cache_file, features, stamp)
-    return features
+    labels = [example.label for example in examples]
+    return Features.from_lists(encoded["input_ids"], encoded["token_type_ids"], labels)
 
 
-def cache_path(data_dir: str, split: str, model: str, max_seq_length: int, task: str) -> Path:
-    """Published name of the cached features, with the suffix of today's format."""
-    name = re.sub(r"[^\w.-]", "_", Path(model).name)
-    return Path(data_dir) / f"cached_{split}_{name}_{max_seq_length}_{task}.safetensors"
-
-
-def fingerprint(
-    examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, max_seq_length: int
-) -> str:
-    """Hash of everything that token ids follow from."""
-    digest = hashlib.sha256(f"{max_seq_length}\n".encode())
-    # Truncation and padding are what the last call left in the tokenizer.
-    rules = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
-    digest.update(json.dumps(rules).encode())
-    for example in examples:
-        digest.update(f"{(example.text_a, example.text_b)!r}".encode())
-    return digest.hexdigest()
-
-
-def write_cache(path: Path, features: Features, stamp: str) -> None:
-    def flat(rows: list[list[int]]) -> torch.Tensor:
-        return torch.tensor([value for row in rows for value in row], dtype=torch.int32)
-
-    tensors = {
-        "input_ids": flat(features.input_ids),
-        "token_type_ids": flat(features.token_type_ids),
-        "lengths": torch.tensor(features.lengths, dtype=torch.int32),
-    }
-    try:
-        temporary = path.with_suffix(f".{os.getpid()}.part")  # others may write the same
-        save_file(tensors, temporary, metadata={"fingerprint": stamp})
-        make_public(temporary)
-        temporary.replace(path)
-    except (OSError, SafetensorError):
-        return
-
-
-def read_cache(path: Path, stamp: str) -> tuple[list[list[int]], list[list[int]]] | None:
-    """Token ids and segment ids kept under `stamp`, or None."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("fingerprint") != stamp:
-                return None
-            lengths = file.get_tensor("lengths").tolist()
-            flat = [file.get_tensor(name) for name in ("input_ids", "token_type_ids")]
-    except (OSError, SafetensorError):
-        return None
-    ids, types = ([row.tolist() for row in tensor.split(lengths)] for tensor in flat)
-    return ids, types
-
-
-def collate(features: Features, rows: Sequence[int], pad_token_id: int) -> dict[str, torch.Tensor]:
+def collate(
+    features: Features, rows: Sequence[int] | np.ndarray, pad_token_id: int
+) -> dict[str, torch.Tensor]:
     """Tensors of the given rows, padded to the longest: (rows, length), labels and draws (rows,).
 
     A batch that needs no padding has no attention mask: the model then skips masking altogether.
     """
-    lengths = [len(features.input_ids[row]) for row in rows]
-    shape = (len(rows), max(lengths))
-    batch = {
-        "input_ids": torch.full(shape, pad_token_id),
-        "token_type_ids": torch.zeros(shape, dtype=torch.long),
-    }
-    for i, row in enumerate(rows):
-        for name in batch:
-            batch[name][i, : lengths[i]] = torch.tensor(getattr(features, name)[row])
-    if min(lengths) < max(lengths):
-        batch["attention_mask"] = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
-    labels = [features.labels[row] for row in rows]
-    if None not in labels:
-        batch["labels"] = torch.tensor(labels)
-    if features.draws is not None:
-        batch["draws"] = torch.tensor([features.draws[row] for row in rows])
-    return batch
+    part = features.take(rows)
+    inside = np.arange(part.lengths.max()) < part.lengths[:, None]  # (rows, length)
+    ids, types = (np.full(inside.shape, fill, dtype=np.int64) for fill in (pad_token_id, 0))
+    ids[inside], types[inside] = part.tokens, part.segments
+    batch = {"input_ids": ids, "token_type_ids": types}
+    if not inside.all():
+        batch["attention_mask"] = inside.astype(np.int64)
+    if part.labels is not None:
+        scores = part.labels.dtype.kind == "f"
+        batch["labels"] = part.labels.astype(np.float32) if scores else part.labels
+    if part.draws is not None:
+        batch["draws"] = part.draws
+    return {name: torch.from_numpy(array) for name, array in batch.items()}
 
 
-def epoch_batches(
-    lengths: Sequence[int], batch_size: int, seed: int, epoch: int
-) -> list[list[int]]:
+def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
     """The rows of every training batch of an epoch, a function of `seed` and `epoch` alone.
 
-    Neighbours in length share a batch (HF's length grouping); the order of batches is shuffled, so
-    that the last steps of an epoch are not its shortest texts.
+    Neighbours in length share a batch; the order of batches is shuffled, so that the last steps of
+    an epoch are not its shortest texts.
     """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    rows = get_length_grouped_indices(list(lengths), batch_size, generator=generator)
-    batches = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
-    order = torch.randperm(len(batches), generator=generator).tolist()
-    return [batches[i] for i in order]
+    rows = length_grouped(lengths, batch_size, generator)
+    starts = range(0, len(rows), batch_size)
+    order = torch.randperm(len(starts), generator=generator).tolist()
+    return [rows[starts[i] : starts[i] + batch_size] for i in order]
 
 
-def sorted_batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+def length_grouped(lengths: np.ndarray, batch_size: int, generator: torch.Generator) -> np.ndarray:
+    """HF's `get_length_grouped_indices`, row for row, on arrays: (examples,).
+
+    Rows are shuffled, cut into groups of up to 50 batches (at least 4 groups where there are as
+    many batches), and sorted by falling length in each group. The longest text comes first.
+    """
+    rows = torch.randperm(len(lengths), generator=generator).numpy()
+    size = batch_size * max(1, min(len(lengths) // (batch_size * 4), 50))
+    for start in range(0, len(rows), size):
+        group = rows[start : start + size]
+        group[:] = group[np.argsort(-lengths[group], kind="stable")]
+    longest = size * np.argmax(lengths[rows[::size]])
+    rows[[0, longest]] = rows[[longest, 0]]
+    return rows
+
+
+def sorted_batches(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
     """Rows in order of length, `batch_size` at a time: least padding for a pass over all."""
-    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    order = np.argsort(-lengths, kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]

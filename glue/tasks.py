@@ -8,7 +8,7 @@ import difflib
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -22,18 +22,33 @@ from modeling.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+ACC_F1 = "acc_and_f1"
+BINARY = ("0", "1")
+RTE = ("entailment", "not_entailment")
+NLI = ("contradiction", "entailment", "neutral")
+ONE = ("sentence",)
+TWO = ("sentence1", "sentence2")
+QNLI = ("question", "sentence")
+QQP = ("question1", "question2")
+MRPC = ("#1 String", "#2 String")
+COLA = ("source", "label", "star", "sentence")
+FILES = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
+MATCHED = {"train": "train.tsv", "dev": "dev_matched.tsv", "test": "test_matched.tsv"}
+MISMATCHED = {"train": "train.tsv", "dev": "dev_mismatched.tsv", "test": "test_mismatched.tsv"}
+AX = {"test": "diagnostic.tsv"}
+
 
 @dataclass(frozen=True)
 class Task:
     name: str
     folder: str  # that download_glue_data.py makes; "" for the user's own task
-    files: Mapping[str, str] = field(hash=False)  # by split: train, dev, test
-    text_columns: tuple[str, ...]  # one or two
-    label_column: str
-    labels: tuple[str, ...]  # the text of each class id, in published order; () for regression
-    metric: str  # a key of METRICS
     submission: str  # the file name that gluebenchmark.com expects
     test_lines: int | None = None  # of that file, header included
+    files: Mapping[str, str] = field(default_factory=FILES.copy, hash=False)  # by split
+    text_columns: tuple[str, ...] = TWO  # one or two
+    label_column: str = "label"
+    labels: tuple[str, ...] = BINARY  # the text of each class id, in published order; () for scores
+    metric: str = "acc"  # a key of METRICS
     headerless: tuple[str, ...] = ()  # the columns of train and dev where these have no header
     lenient: bool = False  # short rows of train are skipped
     score_range: tuple[float, float] | None = None  # submitted scores are clipped to it
@@ -54,37 +69,44 @@ class Example(NamedTuple):
     label: int | float | None  # class id, score, or None: the labels of a test file are not read
 
 
-ACC_F1 = "acc_and_f1"
-BINARY = ("0", "1")
-RTE = ("entailment", "not_entailment")
-NLI = ("contradiction", "entailment", "neutral")
-ONE = ("sentence",)
-TWO = ("sentence1", "sentence2")
-QNLI = ("question", "sentence")
-QQP = ("question1", "question2")
-MRPC = ("#1 String", "#2 String")
-COLA = ("source", "label", "star", "sentence")
-FILES = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
-MATCHED = {"train": "train.tsv", "dev": "dev_matched.tsv", "test": "test_matched.tsv"}
-MISMATCHED = {"train": "train.tsv", "dev": "dev_mismatched.tsv", "test": "test_mismatched.tsv"}
-AX = {"test": "diagnostic.tsv"}
-
+_MNLI = Task(
+    "mnli", "MNLI", "MNLI-m.tsv", 9797, files=MATCHED, label_column="gold_label", labels=NLI
+)
 # Known copies of QQP's train.tsv have rows cut in two by a line break inside a question. The
 # published loader drops them without a word; here one warning counts them when the file has been
 # read to its end. A short row of any other file is an error.
-# Columns: name, folder, files, text columns, label column, labels, metric, submission, its lines.
 _GLUE = (
-    Task("cola", "CoLA", FILES, ONE, "label", BINARY, "mcc", "CoLA.tsv", 1064, COLA),
-    Task("sst-2", "SST-2", FILES, ONE, "label", BINARY, "acc", "SST-2.tsv", 1822),
-    Task("mrpc", "MRPC", FILES, MRPC, "Quality", BINARY, ACC_F1, "MRPC.tsv", 1726),
-    Task("sts-b", "STS-B", FILES, TWO, "score", (), "corr", "STS-B.tsv", 1380, score_range=(0, 5)),
-    Task("qqp", "QQP", FILES, QQP, "is_duplicate", BINARY, ACC_F1, "QQP.tsv", 390966, lenient=True),
-    Task("mnli", "MNLI", MATCHED, TWO, "gold_label", NLI, "acc", "MNLI-m.tsv", 9797),
-    Task("mnli-mm", "MNLI", MISMATCHED, TWO, "gold_label", NLI, "acc", "MNLI-mm.tsv", 9848),
-    Task("qnli", "QNLI", FILES, QNLI, "label", RTE, "acc", "QNLI.tsv", 5464),
-    Task("rte", "RTE", FILES, TWO, "label", RTE, "acc", "RTE.tsv", 3001),
-    Task("wnli", "WNLI", FILES, TWO, "label", BINARY, "acc", "WNLI.tsv", 147),
-    Task("ax", "diagnostic", AX, TWO, "", NLI, "acc", "AX.tsv", 1105),
+    Task("cola", "CoLA", "CoLA.tsv", 1064, text_columns=ONE, metric="mcc", headerless=COLA),
+    Task("sst-2", "SST-2", "SST-2.tsv", 1822, text_columns=ONE),
+    Task(
+        "mrpc", "MRPC", "MRPC.tsv", 1726, text_columns=MRPC, label_column="Quality", metric=ACC_F1
+    ),
+    Task(
+        "sts-b",
+        "STS-B",
+        "STS-B.tsv",
+        1380,
+        label_column="score",
+        labels=(),
+        metric="corr",
+        score_range=(0, 5),
+    ),
+    Task(
+        "qqp",
+        "QQP",
+        "QQP.tsv",
+        390966,
+        text_columns=QQP,
+        label_column="is_duplicate",
+        metric=ACC_F1,
+        lenient=True,
+    ),
+    _MNLI,
+    replace(_MNLI, name="mnli-mm", submission="MNLI-mm.tsv", test_lines=9848, files=MISMATCHED),
+    Task("qnli", "QNLI", "QNLI.tsv", 5464, text_columns=QNLI, labels=RTE),
+    Task("rte", "RTE", "RTE.tsv", 3001, labels=RTE),
+    Task("wnli", "WNLI", "WNLI.tsv", 147),
+    Task("ax", "diagnostic", "AX.tsv", 1105, files=AX, label_column="", labels=NLI),
 )
 TASKS = {task.name: task for task in _GLUE}
 
@@ -129,53 +151,65 @@ def prediction_tasks(task: Task, data_dir: str | Path) -> list[Task]:
     return [task, TASKS["mnli-mm"], *found[:1]]
 
 
-def _data_file(task: Task, data_dir: str | Path, split: str) -> Path:
-    if split not in task.files:
-        raise UserError(f"{task.name} has no {split} file, only: {', '.join(task.files)}")
-    path = Path(data_dir) / task.files[split]
-    if path.exists():
-        return path
-    if not task.folder:
-        raise UserError(f"{path} does not exist")
-    inside = Path(data_dir) / task.folder
-    if (inside / task.files[split]).exists():
-        raise UserError(f"no {path.name} in {data_dir}, but in {inside}: pass --data_dir {inside}")
-    parent = Path(data_dir).parent
-    raise UserError(
-        f"no {path.name} in {data_dir}; fetch it with: python download_glue_data.py "
-        f"--data_dir {parent} --tasks {task.folder}  (it writes {parent / task.folder})"
-    )
+class Split(NamedTuple):
+    """One file of a task."""
+
+    task: Task
+    data_dir: str | Path  # the user's own task carries its paths, and this is ignored
+    name: str  # train, dev or test
+
+    @property
+    def path(self) -> Path:
+        """Raises UserError when there is no such file, with what to do about that."""
+        task, data_dir = self.task, Path(self.data_dir)
+        if self.name not in task.files:
+            raise UserError(f"{task.name} has no {self.name} file, only: {', '.join(task.files)}")
+        path = data_dir / task.files[self.name]
+        if path.exists():
+            return path
+        if not task.folder:
+            raise UserError(f"{path} does not exist")
+        inside, parent = data_dir / task.folder, data_dir.parent
+        if (inside / task.files[self.name]).exists():
+            raise UserError(
+                f"no {path.name} in {self.data_dir}, but in {inside}: pass --data_dir {inside}"
+            )
+        raise UserError(
+            f"no {path.name} in {self.data_dir}; fetch it with: python download_glue_data.py "
+            f"--data_dir {parent} --tasks {task.folder}  (it writes {parent / task.folder})"
+        )
+
+    def examples(self, limit: int | None = None) -> Iterator[Example]:
+        """The examples in the file's order, one at a time; only the first `limit` where given.
+
+        Raises UserError for whatever is wrong with the file, and when it has no examples.
+        """
+        task, path, test = self.task, self.path, self.name == "test"
+        columns, rows = read_table(path, () if test else task.headerless)
+        needed = task.text_columns + (() if test else (task.label_column,))
+        require_columns(path, columns, needed)
+        index_column = next((c for c in ("index", "id") if test and c in columns), "")
+        if task.lenient and self.name == "train":
+            rows = _without_short_rows(path, rows, needed)
+        number = -1
+        for number, (line, row) in enumerate(islice(rows, limit)):
+            where = f"{path}, line {line}"
+            if missing := [name for name in needed if name not in row]:
+                raise UserError(
+                    f"{where}: no {missing[0]!r}; the row has {len(row)} of {len(columns)} columns"
+                )
+            text_a, text_b = [*(row[name] for name in task.text_columns), None][:2]
+            label = None if test else _label(task, row[task.label_column], where)
+            yield Example(row.get(index_column, str(number)), text_a, text_b, label)
+        if number < 0:
+            raise UserError(f"{path} has no examples")
 
 
 def read_examples(
     task: Task, data_dir: str | Path, split: str, limit: int | None = None
 ) -> list[Example]:
-    """The examples of the split "train", "dev" or "test"; only the first `limit` where given.
-
-    The user's own task carries its paths, and data_dir is ignored. Raises UserError for whatever
-    is wrong with the file, and when it has no examples.
-    """
-    path = _data_file(task, data_dir, split)
-    columns, rows = read_table(path, () if split == "test" else task.headerless)
-    needed = task.text_columns + (() if split == "test" else (task.label_column,))
-    require_columns(path, columns, needed)
-    index_column = next((c for c in ("index", "id") if split == "test" and c in columns), "")
-    if task.lenient and split == "train":
-        rows = _without_short_rows(path, rows, needed)
-    examples = []
-    for line, row in islice(rows, limit):
-        where = f"{path}, line {line}"
-        if missing := [name for name in needed if name not in row]:
-            raise UserError(
-                f"{where}: no {missing[0]!r}; the row has {len(row)} of {len(columns)} columns"
-            )
-        texts = [row[name] for name in task.text_columns]
-        label = None if split == "test" else _label(task, row[task.label_column], where)
-        index = row.get(index_column, str(len(examples)))
-        examples.append(Example(index, texts[0], texts[1] if texts[1:] else None, label))
-    if not examples:
-        raise UserError(f"{path} has no examples")
-    return examples
+    """The examples of the split "train", "dev" or "test"; see `Split.examples`."""
+    return list(Split(task, data_dir, split).examples(limit))
 
 
 def _without_short_rows(path: Path, rows: Rows, needed: Sequence[str]) -> Rows:
@@ -232,9 +266,9 @@ def custom_task(
     for file in files.values():
         if Path(file).suffix.lower() not in SUFFIXES:
             raise UserError(f"{file}: the name must end in one of: {' '.join(SUFFIXES)}")
-    task = Task("custom", "", files, TWO, "label", (), "corr", "custom.tsv")
+    task = Task("custom", "", "custom.tsv", files=files, labels=(), metric="corr")
     split = next(iter(files))
-    columns, _ = read_table(_data_file(task, "", split))
+    columns, _ = read_table(Split(task, "", split).path)
     if "sentence2" not in columns:
         task = replace(task, text_columns=("sentence1",))
     if labels is None:
@@ -245,7 +279,7 @@ def custom_task(
 
 
 def _discover_labels(task: Task, split: str) -> list[str]:
-    path = _data_file(task, "", split)
+    path = Split(task, "", split).path
     if split == "test":
         raise UserError(f"{path} alone does not tell the labels; give a --train_file as well")
     columns, rows = read_table(path)

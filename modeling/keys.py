@@ -37,6 +37,7 @@ class Key:
     maximum: float = math.inf
     open: bool = False  # are minimum and maximum themselves excluded?
     counts_layers: bool = False  # is it at most num_hidden_layers?
+    grid: str = ""  # what a sweep tries, e.g. "0:1:0.02"; "1:N" is 1 to num_hidden_layers
 
     def allowed(self) -> str:
         if self.choices:
@@ -78,6 +79,7 @@ EXIT_KEYS = {
         kind=float,
         default=0.1,
         meaning="threshold of the rule (normalised entropy)",
+        grid="0:1:0.02",
         minimum=0,
         maximum=1,
     ),
@@ -87,16 +89,22 @@ EXIT_KEYS = {
         meaning="window size, in layers; at most num_hidden_layers",
         minimum=1,
         counts_layers=True,
+        grid="1:N",
     ),
     "margin": Key(
         kind=float,
+        grid="0,0.05,0.1",
         default=0.0,
         meaning="a class leads when p_top1 − p_top2 > 2·margin",
         minimum=0,
         maximum=0.5,
     ),
     "range_tmp": Key(
-        kind=float, default=0.2, meaning="bias_3: how far p may move within the window", minimum=0
+        kind=float,
+        default=0.2,
+        meaning="bias_3: how far p may move within the window",
+        minimum=0,
+        grid="0.05,0.1,0.2",
     ),
     "window_score": Key(
         kind=str,
@@ -172,6 +180,7 @@ PONDER_EXIT_KEYS = {
         kind=float,
         default=0.5,
         meaning="threshold: exit when the halting CDF exceeds it",
+        grid="0:1:0.02",
         minimum=0,
         maximum=1,
     ),

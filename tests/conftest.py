@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the hub
@@ -18,7 +19,11 @@ import transformers
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from hypothesis import HealthCheck, settings
 
+from evaluation.job import Job
+from evaluation.modes import mode_of_type
+from glue.features import Features
 from glue.files import run_script
+from glue.tasks import get_task
 from modeling import ElbertConfig, ElbertForSequenceClassification
 
 settings.register_profile(
@@ -59,6 +64,20 @@ def tiny_model(seed: int = 0, **overrides) -> ElbertForSequenceClassification:
 def random_ids(batch: int, length: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(5, TINY["vocab_size"], (batch, length), generator=generator)
+
+
+def features_of(texts: Sequence[Sequence[int]], labels: Sequence | None = (0, 1)) -> Features:
+    """Features of texts of token ids; labels go round."""
+    given = None if labels is None else [labels[i % len(labels)] for i in range(len(texts))]
+    segments = [[0] * len(ids) for ids in texts]
+    return Features.from_lists(texts, segments, given or [None])
+
+
+def job_of(model, texts: Sequence[Sequence[int]], **settings) -> Job:
+    """A job on RTE; `pad_token_id` is all that it asks its tokenizer for."""
+    mode = mode_of_type(model.config.model_type)
+    tokenizer = SimpleNamespace(pad_token_id=0)
+    return Job(mode, model, tokenizer, get_task("rte"), features_of(texts), **settings)
 
 
 WORDS = "a man dog cat runs sleeps eats sings in the park house is not red big small old".split()

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -13,10 +13,11 @@ from accelerate.utils import DistributedDataParallelKwargs, send_to_device
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from glue.features import Features, cache_path, collate, encode, epoch_batches
+from glue.cache import cache_path, cached_features
+from glue.features import Features, collate, encode, epoch_batches
 from glue.submission import check_test_set
 from glue.tasks import (
-    Example,
+    Split,
     Task,
     custom_task,
     evaluation_tasks,
@@ -24,10 +25,11 @@ from glue.tasks import (
     prediction_tasks,
     read_examples,
 )
-from modeling import UserError, load_config, load_tokenizer
 from modeling.compilation import compile_for_training
-from modeling.loading.configs import ORIGIN_KEYS, trained_task
+from modeling.errors import UserError
+from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
 from modeling.loading.files import weight_files
+from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import LoadReport
 from training.checkpoints import Learner, file_stamp
 from training.fine_tuning_settings import DataSettings, ModelSettings, TrainingSettings
@@ -87,14 +89,14 @@ def check_files(task: Task, folder: str, dev: bool, test: bool, whole: bool) -> 
     for part, _ in evaluation_tasks(task) if dev else []:
         read_examples(part, folder, "dev", 1)
     for part in prediction_tasks(task, folder) if test else []:
-        examples = read_examples(part, folder, "test", None if whole else 1)
+        count = sum(1 for _ in Split(part, folder, "test").examples(None if whole else 1))
         if whole:
-            check_test_set(part, len(examples))
+            check_test_set(part, count)
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Examples of a task's files, and their tokens as a mode's models read them.
+    """Tokens of a task's files as a mode's models read them.
 
     source: the model that training starts from; names the cache of tokens.
     seed: of what a mode draws for each example.
@@ -107,23 +109,25 @@ class Reader:
 
     def read(
         self, task: Task, tokenizer: PreTrainedTokenizerBase, split: str, limit: int | None
-    ) -> tuple[list[Example], Features]:
+    ) -> Features:
         """A split, or its first `limit` examples; only whole GLUE splits are cached."""
-        data, cache = self.data, None
-        examples = read_examples(task, data.folder, split, limit)
+        data, file = self.data, Split(task, self.data.folder, split)
         length = data.max_seq_length - self.mode.extra_tokens
         if data.data_dir and limit is None:
             cache = cache_path(data.data_dir, split, self.source, length, task.name)
-        features = encode(examples, tokenizer, length, cache, data.overwrite_cache)
-        return examples, self.mode.prepare(features, self.seed)
+            features = cached_features(cache, file, tokenizer, length, data.overwrite_cache)
+        else:
+            features = encode(file.examples(limit), tokenizer, length)
+        return self.mode.prepare(features, self.seed)
 
     def training_set(self, task: Task, tokenizer: PreTrainedTokenizerBase) -> Features:
-        return self.read(task, tokenizer, "train", self.data.max_train_samples)[1]
+        return self.read(task, tokenizer, "train", self.data.max_train_samples)
 
-    def dev_set(
-        self, task: Task, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[list[Example], Features]:
+    def dev_set(self, task: Task, tokenizer: PreTrainedTokenizerBase) -> Features:
         return self.read(task, tokenizer, "dev", self.data.max_eval_samples)
+
+    def test_set(self, task: Task, tokenizer: PreTrainedTokenizerBase) -> Features:
+        return self.read(task, tokenizer, "test", None)
 
 
 # The model.
@@ -199,10 +203,12 @@ def content_hashes(start: StartingPoint, reader: Reader, do_lower_case: bool) ->
     """SHA-256 of what the runs of a search start from; see `training.search.CONTENTS`."""
     config, task = start.config(), start.task
     tokenizer = start.tokenizer(config, reader.data.max_seq_length, do_lower_case)
-    sets = reader.training_set(task, tokenizer), reader.dev_set(task, tokenizer)[1]
+    sets = reader.training_set(task, tokenizer), reader.dev_set(task, tokenizer)
+    # Draws follow from --seed, which the runs of a search may change.
+    digests = [replace(features, draws=None).digest() for features in sets]
     return {
         "starting model": start.content_hash(config),
-        "examples or tokens": data_hash(*(column for features in sets for column in features[:3])),
+        "examples or tokens": data_hash(*digests),
     }
 
 
@@ -290,16 +296,14 @@ def train(
     last bit.
     """
     how, features = plan.training, material.features
-    examples = len(features.lengths)
+    examples = len(features)
     batch_size = how.per_gpu_train_batch_size * accelerator.num_processes
     total = plan.total_steps(examples, batch_size)
     logger.info("***** Running training *****")
     logger.info("  Num examples = %d", examples)
     logger.info("  Total train batch size = %d", batch_size * how.gradient_accumulation_steps)
     logger.info("  Total optimization steps = %d", total)
-    identity = Identity.of(
-        plan.everything, batch_size, data_hash(features.input_ids, features.labels)
-    )
+    identity = Identity.of(plan.everything, batch_size, features.digest())
     learner = make_learner(plan, material, total)
     training = Training(accelerator, learner, plan.run, how.save_steps, identity)
     training.begin(checkpoint)
@@ -313,7 +317,7 @@ def train(
 def make_learner(plan: Plan, material: Material, total_steps: int) -> Learner:
     how, model = plan.training, material.model
     if material.regression:
-        start_at_mean(model, material.features.labels)
+        start_at_mean(model, material.features.labels.tolist())
     optimizer = make_optimizer(model, how.learning_rate, how.weight_decay, how.adam_epsilon)
     schedule = make_schedule(optimizer, how.warmup_steps, total_steps)
     if how.gradient_checkpointing:
@@ -343,5 +347,5 @@ def my_batches(training: Training, features: Features, epoch: int, first: int) -
     for rows in epoch_batches(features.lengths, batch_size, seed, epoch)[first:]:
         mine = rows[accelerator.process_index :: accelerator.num_processes]
         # Every process takes part in a step: one without rows of its own repeats one, for nothing.
-        inputs = collate(features, mine or rows[:1], pad)
+        inputs = collate(features, mine if len(mine) else rows[:1], pad)
         yield Batch(send_to_device(inputs, accelerator.device), len(mine) / len(rows))

@@ -37,14 +37,14 @@ class Allowed:
         """An argparse type: a text as `kind`; of a number with a range, only what lies within."""
         if (self.low, self.high) == (-LARGEST, LARGEST):
             return kind
-        end = "up" if self.high == LARGEST else f"to {self.high:g}"
+        allowed = f"a number from {self.low:g} to {self.high:g}"
+        if self.high == LARGEST:
+            allowed = f"{self.low:g} or more"
 
         def read(text: str) -> float:
             value = kind(text)
             if not self.low <= value <= self.high:  # nor is NaN
-                raise argparse.ArgumentTypeError(
-                    f"{text}: allowed is a number from {self.low:g} {end}"
-                )
+                raise argparse.ArgumentTypeError(f"{text}: allowed is {allowed}")
             return value
 
         # argparse's word for what it cannot read

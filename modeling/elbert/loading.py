@@ -17,15 +17,16 @@ def load_pretrained(
     config: ElbertConfig | None = None,
     cache_dir: str | None = None,
     other_task: bool = False,
+    model_class: type[ElbertForSequenceClassification] = ElbertForSequenceClassification,
 ) -> tuple[ElbertForSequenceClassification, LoadReport]:
-    """An ELBERT with the weights of `source` (see the module's docstring), and what was loaded.
+    """An ELBERT with the weights of `source`, an ALBERT, BERT or ELBERT, and what was loaded.
 
     `config` defaults to the source's own. `other_task`: the source was fine-tuned on another task,
     so its exit classifiers and W are left out. Raises UserError when the weights have another
     shape than the configuration asks for, or none of a layer's weights are there.
     """
-    config = config or load_config(source, cache_dir)
-    model = ElbertForSequenceClassification(config)
+    config = config or load_config(source, cache_dir, model_class.config_class)
+    model = model_class(config)
     tensors = read_as(suite_names, source, cache_dir)
     adopt_classifier(
         tensors, model.state_dict(), "classifier", "albert.encoder.exit_out_layer.classifier"

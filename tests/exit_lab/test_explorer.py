@@ -12,9 +12,12 @@ import pytest
 import torch
 
 import exit_lab.explorer as explorer
-from exit_lab.explorer import explorer_page
+from evaluation.modes import MODES
+from exit_lab.explorer import View, explorer_page
+from exit_lab.grids import make_grids
 from exit_lab.recording import Recording
-from exit_lab.sweep import RULE_SETS, make_grids, sweep, table
+from exit_lab.sweep import sweep
+from exit_lab.tables import table
 from glue.tasks import TASKS, Example
 
 EXAMPLES, LAYERS = 60, 5
@@ -32,7 +35,7 @@ def made(task: str):
     if glue_task.is_regression:
         labels = logits[-1, :, 0].numpy() + np.linspace(-1, 1, EXAMPLES)
     recording = Recording({"all_logits": logits}, labels)
-    rule_set = RULE_SETS["elbert"]
+    rule_set = MODES["albert"].rules()
     rules = list(rule_set.reads(glue_task.is_regression))
     grids = make_grids(rule_set, rules, GRID, LAYERS, glue_task.is_regression)
     examples = [
@@ -55,7 +58,7 @@ def unpacked(text: str, kind: str) -> np.ndarray:
 @pytest.mark.parametrize("task", ["rte", "mnli", "sts-b"])
 def test_the_page_carries_the_sweep_to_the_last_bit(task):
     swept, examples, confidence = made(task)
-    data = data_of(explorer_page(swept, examples, confidence, "a title"))
+    data = data_of(explorer_page(swept, examples, confidence, View("a title")))
     rows = table(swept)
     for name in (*data["full"], "compute_ratio", "exit_sample_ratio"):
         values = unpacked(data["settings"][name], "<f8")
@@ -68,7 +71,7 @@ def test_the_page_carries_the_sweep_to_the_last_bit(task):
 
 def test_the_page_asks_nothing_of_the_network():
     swept, examples, confidence = made("rte")
-    page = explorer_page(swept, examples, confidence, "a title")
+    page = explorer_page(swept, examples, confidence, View("a title"))
     assert "default-src 'none'" in page
     assert set(re.findall(r"https?://[^\"' ]+", page)) == {"http://www.w3.org/2000/svg"}
     assert not re.findall(
@@ -78,7 +81,7 @@ def test_the_page_asks_nothing_of_the_network():
 
 def test_texts_and_title_are_escaped():
     swept, examples, confidence = made("rte")
-    page = explorer_page(swept, examples, confidence, "<i>" + EVIL)
+    page = explorer_page(swept, examples, confidence, View("<i>" + EVIL))
     assert page.count("</script>") == 2  # the data's and the program's own
     assert "<title>&lt;i&gt;&lt;/script&gt;" in page
     assert data_of(page)["texts"][3][0] == f"{EVIL} first text 3"
@@ -87,7 +90,7 @@ def test_texts_and_title_are_escaped():
 def test_a_large_sweep_lists_a_sample_of_examples(monkeypatch):
     swept, examples, confidence = made("rte")
     monkeypatch.setattr(explorer, "LARGEST", 20 * len(swept.settings))
-    data = data_of(explorer_page(swept, examples, confidence, "a title"))
+    data = data_of(explorer_page(swept, examples, confidence, View("a title")))
     assert (data["listed"], data["examples"], len(data["texts"])) == (20, 60, 20)
     assert data["rows"] == sorted(set(data["rows"]))
     exits = unpacked(data["exit_layer"], "<u1").reshape(-1, 20)
@@ -181,7 +184,7 @@ def open_page(browser, tmp_path):
     def opened(task: str, **keywords):
         swept, examples, confidence = made(task)
         path = tmp_path / "explorer.html"
-        path.write_text(explorer_page(swept, examples, confidence, f"{task} <b>", **keywords))
+        path.write_text(explorer_page(swept, examples, confidence, View(f"{task} <b>", **keywords)))
         return Page(browser, path), swept, table(swept)
 
     return opened

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, rankdata
 
 import exit_lab.choice as exit_choice
+from evaluation.modes import MODES
 from exit_lab.choice import (
+    Guarantee,
     Parts,
     best_under_cost,
     binomial_p_value,
@@ -19,37 +21,25 @@ from exit_lab.choice import (
     certified,
     cheapest_within,
     choice_table,
-    compare,
-    comparison_table,
     control_risk,
     deepest_first,
     hoeffding_bentkus_p_value,
     losses,
     split,
 )
+from exit_lab.compare import compare, comparison_table
+from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.metrics import metrics_at, ranks
 from exit_lab.pictures import telling_examples
 from exit_lab.recording import Recording
-from exit_lab.sweep import (
-    RULE_SETS,
-    RuleGrid,
-    elbert_window,
-    frontier,
-    frontier_table,
-    make_grids,
-    nearest_setting,
-    parse_values,
-    scan_setting,
-    sweep,
-    table,
-)
+from exit_lab.sweep import scan_setting, sweep
+from exit_lab.tables import frontier, frontier_table, nearest_setting, table
 from glue.tasks import TASKS, compute_metrics
 from modeling import ExitRule, UserError
-from modeling.elbert.exits import scan
-from modeling.keys import EXIT_KEYS
+from modeling.elbert.rules import scan
 from tests.golden_vectors import load_golden
 
-ELBERT = RULE_SETS["elbert"]
+ELBERT = MODES["albert"].rules()
 SMALL = {
     "exit_thres": "0:1:0.25",
     "cnt_thres": "1:N",
@@ -149,7 +139,7 @@ def test_weighted_ranks_are_the_ranks_of_the_repeated_values(values, seed):
     ],
 )
 def test_grid_texts(key, text, expected):
-    assert parse_values(key, text, 6, EXIT_KEYS) == pytest.approx(expected)
+    assert parse_values(key, text, 6, ELBERT.keys) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +163,7 @@ def test_grid_texts(key, text, expected):
 )
 def test_bad_grids_say_what_is_allowed(key, text, message):
     with pytest.raises(UserError, match=message):
-        parse_values(key, text, 6, EXIT_KEYS)
+        parse_values(key, text, 6, ELBERT.keys)
 
 
 def test_an_unknown_rule_names_its_neighbours():
@@ -296,7 +286,7 @@ def test_the_window_that_ended_a_pass_is_told():
     tensors = {"all_logits": logits}
 
     def window(rule: str, **keys) -> int:
-        return int(elbert_window({"thres_name": rule, **keys}, tensors)[0])
+        return int(ELBERT.window({"thres_name": rule, **keys}, tensors)[0])
 
     assert window("bias_1", exit_thres=0.1, cnt_thres=3, margin=0.0) == 3
     assert window("bias_1", exit_thres=0.1, cnt_thres=5, margin=0.0) == 0  # layer 5, by entropy
@@ -490,7 +480,7 @@ def test_violations_stay_within_delta_from_logits_to_choice():
     violations = useful = 0
     for _ in range(SIMULATIONS):
         found = sweep(ELBERT, grids, known_risk_recording(rng, 535), TASKS["rte"])
-        choice = control_risk(found, ELBERT, ["entropy"], np.arange(535), alpha, DELTA)
+        choice = control_risk(found, ELBERT, ["entropy"], np.arange(535), Guarantee(alpha, DELTA))
         chosen = found.settings[choice.setting]["exit_thres"]
         violations += chosen > safest
         useful += chosen >= 0.1
@@ -507,14 +497,14 @@ def test_several_rules_share_delta(monkeypatch):
         return certified(path_losses, alpha, delta, binary)
 
     monkeypatch.setattr(exit_choice, "certified", spy)
-    control_risk(found, ELBERT, ["entropy", "max_prob"], np.arange(400), 0.1, 0.05)
+    control_risk(found, ELBERT, ["entropy", "max_prob"], np.arange(400), Guarantee(0.1, 0.05))
     assert shares == [0.025, 0.025]
 
 
 def test_the_cheapest_certified_setting_is_chosen():
     found, _ = swept(2, "rte", examples=400)
     rows = np.arange(400)
-    choice = control_risk(found, ELBERT, ["bias_1"], rows, 0.1, 0.1)
+    choice = control_risk(found, ELBERT, ["bias_1"], rows, Guarantee(0.1, 0.1))
     own = found.of_rule("bias_1")
     path = [own.start + i for i in deepest_first(found.grids[3], ELBERT)]
     assert found.grids[3].rule == "bias_1"
@@ -529,8 +519,8 @@ def test_the_cheapest_certified_setting_is_chosen():
 def test_a_guarantee_from_too_few_examples_is_refused():
     found, _ = swept(2, "rte", examples=60)
     with pytest.raises(UserError, match=r"29 calibration examples is refused: fewer than 30"):
-        control_risk(found, ELBERT, ["entropy"], np.arange(29), 0.02, 0.05)
-    choice = control_risk(found, ELBERT, ["entropy"], np.arange(30), 0.02, 0.05)
+        control_risk(found, ELBERT, ["entropy"], np.arange(29), Guarantee(0.02, 0.05))
+    choice = control_risk(found, ELBERT, ["entropy"], np.arange(30), Guarantee(0.02, 0.05))
     assert choice.setting is None
     assert "even a setting without a single loss needs 149 examples" in choice.note
 
@@ -538,8 +528,9 @@ def test_a_guarantee_from_too_few_examples_is_refused():
 def test_regression_needs_the_range_of_its_scores():
     found, _ = swept(1, "sts-b", examples=300)
     with pytest.raises(UserError, match="range=HIGH-LOW"):
-        control_risk(found, ELBERT, ["bias_1"], np.arange(300), 0.02, 0.05)
-    choice = control_risk(found, ELBERT, ["bias_1"], np.arange(300), 0.05, 0.05, width=5.0)
+        control_risk(found, ELBERT, ["bias_1"], np.arange(300), Guarantee(0.02, 0.05))
+    wanted = Guarantee(0.05, 0.05, width=5.0)
+    choice = control_risk(found, ELBERT, ["bias_1"], np.arange(300), wanted)
     assert choice.setting is not None
 
 

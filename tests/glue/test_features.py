@@ -1,16 +1,15 @@
-"""Tokenising once: the cache, truncation, batches."""
+"""Token ids: tokenising, the flat arrays against lists, and batches."""
 
-import os
-
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
-import glue.features as features
-from glue.features import Features, collate, encode, epoch_batches, sorted_batches
+from glue.features import CHUNK, Features, collate, encode, epoch_batches, sorted_batches
 from glue.tasks import Example
-from modeling import load_tokenizer
+from modeling import load_tokenizer, with_halting_token
 from tests.conftest import sentence
 
 
@@ -27,80 +26,20 @@ def singles(*texts: str) -> list[Example]:
     return [Example(str(i), text, None, 0) for i, text in enumerate(texts)]
 
 
-@pytest.fixture
-def tokenised(monkeypatch):
-    """How many times features were written to a cache: once for each tokenising."""
-    calls, write = [], features.write_cache
-
-    def counted(*arguments):
-        calls.append(arguments)
-        return write(*arguments)
-
-    monkeypatch.setattr(features, "write_cache", counted)
-    return calls
+def as_lists(data: Features) -> tuple[list, list]:
+    columns = (data.input_ids, data.token_type_ids)
+    return tuple([column(row).tolist() for row in range(len(data))] for column in columns)
 
 
 def test_pairs_are_laid_out_as_hf_does(tokenizer):
     example = pairs(1)[0]
     got = encode([example], tokenizer, 40)
-    tokens = tokenizer.convert_ids_to_tokens(got.input_ids[0])
+    tokens = tokenizer.convert_ids_to_tokens(got.input_ids(0).tolist())
     a = tokenizer.tokenize(example.text_a)
     b = tokenizer.tokenize(example.text_b)
     assert tokens == ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
-    assert got.token_type_ids[0] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    assert got.labels == [0]
-
-
-def test_a_second_run_reads_the_cache(tokenizer, albert_dir, tmp_path, tokenised):
-    cache = tmp_path / "cached.safetensors"
-    first = encode(pairs(), tokenizer, 40, cache)
-    assert encode(pairs(), tokenizer, 40, cache) == first  # the same tokenizer object
-    assert encode(pairs(), load_tokenizer(albert_dir), 40, cache) == first  # a later run
-    assert len(tokenised) == 1
-    assert encode(pairs(), tokenizer, 40) == first
-    assert encode(pairs(), tokenizer, 40, cache, overwrite_cache=True) == first
-    assert len(tokenised) == 2
-
-
-def test_the_cache_is_refreshed_when_anything_changes(tokenizer, albert_dir, tmp_path, tokenised):
-    cache = tmp_path / "cached.safetensors"
-    changed = [pairs()[0]._replace(text_b="a cat"), *pairs()[1:]]
-    cased = load_tokenizer(albert_dir, do_lower_case=False)
-    variants = [
-        (pairs(), tokenizer, 40),
-        (changed, tokenizer, 40),
-        (pairs(), tokenizer, 9),
-        (pairs(), cased, 9),
-        (pairs(3), cased, 9),
-        ([p._replace(text_b=None) for p in pairs(3)], cased, 9),
-        ([p._replace(text_b="None") for p in pairs(3)], cased, 9),
-    ]
-    for i, (examples, used, length) in enumerate(variants, start=1):
-        assert encode(examples, used, length, cache) == encode(examples, used, length)
-        assert len(tokenised) == i
-
-
-def test_labels_do_not_come_from_the_cache(tokenizer, tmp_path):
-    cache = tmp_path / "cached.safetensors"
-    encode(pairs(), tokenizer, 40, cache)
-    relabelled = [example._replace(label=1) for example in pairs()]
-    assert encode(relabelled, tokenizer, 40, cache).labels == [1] * 4
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 100])
-def test_a_damaged_cache_is_made_anew(tokenizer, tmp_path, content):
-    cache = tmp_path / "cached.safetensors"
-    cache.write_bytes(content)
-    assert encode(pairs(), tokenizer, 40, cache) == encode(pairs(), tokenizer, 40)
-    assert cache.read_bytes() != content
-
-
-def test_a_directory_that_cannot_be_written_goes_without(tokenizer, tmp_path):
-    (tmp_path / "file").write_text("")
-    expected = encode(pairs(), tokenizer, 40)
-    assert encode(pairs(), tokenizer, 40, tmp_path / "gone/cached.safetensors") == expected
-    assert encode(pairs(), tokenizer, 40, tmp_path / "file/cached.safetensors") == expected
-    assert os.listdir(tmp_path) == ["file"]
+    assert got.token_type_ids(0).tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert got.labels.tolist() == [0]
 
 
 @pytest.mark.parametrize("length", [3, 4, 7, 12])
@@ -108,64 +47,168 @@ def test_long_texts_are_truncated(tokenizer, length):
     long = Example("0", sentence(1, 60), sentence(2, 60), 0)
     for examples in ([long], [long._replace(text_b=None)]):
         got = encode(examples, tokenizer, length)
-        assert got.lengths == [length]
-        assert got.input_ids[0][0] == tokenizer.cls_token_id
-        assert got.input_ids[0][-1] == tokenizer.sep_token_id
+        assert got.lengths.tolist() == [length]
+        assert got.input_ids(0)[0] == tokenizer.cls_token_id
+        assert got.input_ids(0)[-1] == tokenizer.sep_token_id
 
 
 def test_empty_texts_are_only_special_tokens(tokenizer):
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-    assert encode(singles("", "a"), tokenizer, 8).input_ids[0] == [cls, sep]
+    assert encode(singles("", "a"), tokenizer, 8).input_ids(0).tolist() == [cls, sep]
     both = [Example("0", "", "", 0), Example("1", "a", "", 0)]
-    assert encode(both, tokenizer, 8).input_ids[0] == [cls, sep, sep]
+    assert encode(both, tokenizer, 8).input_ids(0).tolist() == [cls, sep, sep]
+
+
+@pytest.mark.parametrize("count", [1, CHUNK, CHUNK + 1])
+def test_texts_in_chunks_are_those_of_one_call(tokenizer, count):
+    examples = [pairs(9)[i % 9]._replace(label=i) for i in range(count)]
+    texts = [[getattr(example, name) for example in examples] for name in ("text_a", "text_b")]
+    whole = tokenizer(*texts, return_token_type_ids=True)
+    got = encode(iter(examples), tokenizer, 512)
+    assert as_lists(got) == (whole["input_ids"], whole["token_type_ids"])
+    assert got.labels.tolist() == list(range(count))
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"), [([1, 0], np.int64), ([0.5, 2.0], np.float64), ([None, None], None)]
+)
+def test_labels_are_ids_scores_or_none_at_all(tokenizer, labels, dtype):
+    examples = [pair._replace(label=label) for pair, label in zip(pairs(2), labels, strict=True)]
+    got = encode(examples, tokenizer, 40).labels
+    assert (got is None) if dtype is None else (got.dtype, got.tolist()) == (dtype, labels)
+
+
+# The flat arrays.
+
+texts = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=9), min_size=1, max_size=30)
+
+
+def drawn(ids: list[list[int]]) -> Features:
+    types = [[i % 2 for i in row] for row in ids]
+    return Features.from_lists(ids, types, list(range(len(ids))))
+
+
+@given(ids=texts, data=st.data())
+def test_taking_rows_is_taking_them_of_the_lists(ids, data):
+    whole = drawn(ids).with_second_cls(np.linspace(0, 1, len(ids), dtype=np.float32))
+    ids, types = as_lists(whole)
+    rows = data.draw(st.lists(st.integers(0, len(ids) - 1)), label="rows")
+    step, start = data.draw(st.integers(1, 4)), data.draw(st.integers(0, len(ids) + 1))
+    for taken, chosen in (
+        (whole.take(rows), rows),
+        (whole.take(np.array(rows, dtype=np.int64)), rows),
+        (whole.take(slice(start, None, step)), range(len(ids))[start::step]),
+    ):
+        assert as_lists(taken) == ([ids[i] for i in chosen], [types[i] for i in chosen])
+        assert taken.lengths.tolist() == [len(ids[i]) for i in chosen]
+        assert taken.labels.tolist() == list(chosen)
+        assert taken.draws.tolist() == [whole.draws[i] for i in chosen]
+
+
+@given(ids=texts)
+def test_the_second_cls_is_that_of_the_model(ids):
+    data = drawn(ids)
+    got = data.with_second_cls(np.zeros(len(ids), dtype=np.float32))
+    assert as_lists(got) == tuple(list(map(with_halting_token, rows)) for rows in as_lists(data))
+    assert got.labels is data.labels
+
+
+def test_the_digest_tells_all_that_the_data_are_apart():
+    def digest(ids, types=((0, 1), (0, 1)), labels=(0, 1)):
+        return Features.from_lists(ids, types, labels).digest()
+
+    ids = [[2, 3], [4, 5]]
+    same = Features.from_lists(ids, [[0, 1]] * 2, [0, 1])
+    second = same.with_second_cls(np.array([0.5, 0.25], dtype=np.float32))
+    others = [
+        digest(ids),
+        digest([[2, 3], [4, 6]]),
+        digest([[2, 3, 4], [5]]),
+        digest([[4, 5], [2, 3]]),
+        digest(ids, ((0, 1), (0, 0))),
+        digest(ids, labels=(1, 1)),
+        digest(ids, labels=(0.0, 1.0)),
+        digest(ids, labels=(None, None)),
+        digest([[2], [3]], ((0,), (1,))),
+        second.digest(),
+        same.with_second_cls(second.draws[::-1]).digest(),
+    ]
+    assert len(set(others)) == len(others)
+    assert others[0] == same.digest() == same.take([0, 1]).digest()
+
+
+# Batches.
 
 
 def test_batches_are_padded_to_their_longest():
-    data = Features([[2, 9, 3], [2, 3], [2, 8, 7, 3]], [[0, 0, 1], [0, 0], [0, 1, 1, 1]], [1, 0, 1])
+    ids, types = [[2, 9, 3], [2, 3], [2, 8, 7, 3]], [[0, 0, 1], [0, 0], [0, 1, 1, 1]]
+    data = Features.from_lists(ids, types, [1, 0, 1])
     batch = collate(data, [1, 0], pad_token_id=5)
     assert batch["input_ids"].tolist() == [[2, 3, 5], [2, 9, 3]]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0], [0, 0, 1]]
     assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
     assert batch["labels"].tolist() == [0, 1]
+    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
     assert "attention_mask" not in collate(data, [2], pad_token_id=5)
-    unlabelled = data._replace(labels=[None] * 3)
+    unlabelled = Features.from_lists(ids, types, [None] * 3)
     assert "labels" not in collate(unlabelled, [0, 1], pad_token_id=5)
-    scores = data._replace(labels=[1, 2.5, 0])
+    scores = Features.from_lists(ids, types, [1, 2.5, 0])
     assert torch.equal(collate(scores, [0, 1], 5)["labels"], torch.tensor([1.0, 2.5]))
+    assert "draws" not in batch
+    draws = torch.tensor([0.1, 0.2, 0.3])
+    drawn = data.with_second_cls(draws.numpy())
+    assert torch.equal(collate(drawn, np.array([2, 0]), 5)["draws"], draws[[2, 0]])
 
 
-sizes = st.lists(st.integers(2, 128), min_size=1, max_size=200)
+sizes = st.lists(st.integers(2, 128), min_size=1, max_size=200).map(np.array)
 
 
 @given(lengths=sizes, size=st.integers(1, 40), seed=st.integers(0, 2**31), epoch=st.integers(0, 99))
 def test_an_epoch_is_a_permutation_fixed_by_seed_and_epoch(lengths, size, seed, epoch):
     torch.manual_seed(epoch)  # the global generator has no part in it
-    batches = epoch_batches(lengths, size, seed, epoch)
+    batches = [batch.tolist() for batch in epoch_batches(lengths, size, seed, epoch)]
     torch.manual_seed(epoch + 1)
-    assert batches == epoch_batches(lengths, size, seed, epoch)
+    assert batches == [batch.tolist() for batch in epoch_batches(lengths, size, seed, epoch)]
     assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
     assert all(1 <= len(batch) <= size for batch in batches)
     assert len(batches) == -(-len(lengths) // size)
 
 
+@given(
+    lengths=st.one_of(sizes, st.lists(st.integers(2, 5), min_size=1, max_size=999).map(np.array)),
+    size=st.integers(1, 40),
+    seed=st.integers(0, 2**31),
+)
+def test_an_epochs_batches_are_hfs_length_groups_in_another_order(lengths, size, seed):
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + 7)
+    rows = get_length_grouped_indices(lengths.tolist(), size, generator=generator)
+    batches = [rows[i : i + size] for i in range(0, len(rows), size)]
+    order = torch.randperm(len(batches), generator=generator)
+    got = epoch_batches(lengths, size, seed, 7)
+    assert [batch.tolist() for batch in got] == [batches[i] for i in order]
+
+
 def test_epochs_and_seeds_differ():
-    lengths = list(range(2, 102))
-    orders = [epoch_batches(lengths, 4, seed, epoch) for seed in (1, 2) for epoch in (0, 1)]
+    lengths = np.arange(2, 102)
+    orders = [
+        np.concatenate(epoch_batches(lengths, 4, seed, epoch)).tolist()
+        for seed in (1, 2)
+        for epoch in (0, 1)
+    ]
     assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
 
 
 def test_batches_hold_neighbours_in_length():
     generator = torch.Generator().manual_seed(0)
-    lengths = torch.randint(5, 128, (2000,), generator=generator).tolist()
-    padded = sum(
-        len(batch) * max(lengths[i] for i in batch) for batch in epoch_batches(lengths, 16, 1, 0)
-    )
-    assert padded < 1.1 * sum(lengths)
+    lengths = torch.randint(5, 128, (2000,), generator=generator).numpy()
+    batches = epoch_batches(lengths, 16, 1, 0)
+    assert sum(len(batch) * lengths[batch].max() for batch in batches) < 1.1 * lengths.sum()
 
 
 @given(lengths=sizes, size=st.integers(1, 40))
 def test_sorted_batches_cover_every_row_once(lengths, size):
-    batches = list(sorted_batches(lengths, size))
-    flat = [row for batch in batches for row in batch]
-    assert sorted(flat) == list(range(len(lengths)))
-    assert [lengths[i] for i in flat] == sorted(lengths, reverse=True)
+    batches = [batch.tolist() for batch in sorted_batches(lengths, size)]
+    assert all(len(batch) == size for batch in batches[:-1])
+    # Python's own sort keeps the order of equals, as its old self did.
+    expected = sorted(range(len(lengths)), key=lengths.tolist().__getitem__, reverse=True)
+    assert [row for batch in batches for row in batch] == expected

@@ -1,140 +1,21 @@
-"""Reports against scikit-learn, FlopCounterMode and hand-worked tables."""
+"""Reports against scikit-learn and hand-worked tables."""
 
 import csv
 import io
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss
-from torch.utils.flop_counter import FlopCounterMode
 
-from evaluation.running import (
-    Record,
-    append_results,
-    labels_of,
-    layer_curve,
-    layer_table,
-    predictions_table,
-    print_results,
-    record_all_exits,
-    run_early_exit,
-    summarise,
-)
-from glue.features import Features
+from evaluation.early_exit import Record
+from evaluation.exit_reports import layer_table, print_results
+from evaluation.results import append_results, labels_of, layer_curve, predictions_table
 from glue.tasks import Example, get_task
-from modeling import PonderAlbertClassifier, PonderAlbertConfig, UserError
-from modeling.flops import (
-    early_exit_flops,
-    embedding_flops,
-    full_depth_flops,
-    layer_pass_flops,
-)
-from tests.conftest import TINY, random_ids, tiny_model
+from modeling import UserError
+from tests.conftest import features_of
 from tests.forks import FORKS
-
-
-def made_features(count: int = 12, classes: int = 2) -> Features:
-    lengths = [3 + (5 * i) % 11 for i in range(count)]
-    ids = [random_ids(1, n, i)[0].tolist() for i, n in enumerate(lengths)]
-    return Features(ids, [[0] * n for n in lengths], [i % classes for i in range(count)])
-
-
-def counted(model, *arguments, **keywords) -> int:
-    # torch knows no formula for matrix-vector products.
-    sums = {torch.ops.aten.addmv: lambda _, matrix, *args, **kwargs: 2 * matrix[0] * matrix[1]}
-    mode = FlopCounterMode(display=False, custom_mapping=sums)
-    with mode as counter, torch.no_grad():
-        model(*arguments, **keywords)
-    return counter.get_total_flops()
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {},
-        {"use_fc2": True, "use_out_pooler": False, "fc_size1": 8, "fc_size2": 12},
-        {"num_exit_layers": 4, "use_out_pooler": False, "fc_size1": 16, "num_labels": 3},
-        {"inner_group_num": 2, "num_hidden_groups": 2, "num_labels": 1},
-    ],
-)
-def test_flops_are_those_that_torch_counts(shape):
-    model = tiny_model(**shape, attn_implementation="eager", thres_name="entropy")
-    config = model.config
-    for length in (1, 7, 20):
-        ids = random_ids(1, length)
-        for exit_thres in (0.0, 1.0):  # full depth with all checks, and the first layer
-            config.exit_thres = exit_thres
-            with torch.no_grad():
-                layer = model(ids).exit_layer.item()
-            assert counted(model, ids) == early_exit_flops(config, length, layer)
-        one_check = early_exit_flops(config, length, 2) - early_exit_flops(config, length, 1)
-        checks = full_depth_flops(config, length) - early_exit_flops(config, length, 4)
-        assert 0 < -checks < 3 * one_check  # full depth answers once, at the end
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        {"lambda_layer_arch": "mlp", "num_labels": 3},
-        {"lambda_layer_arch": "linear", "num_lambda_layers": 1},
-        {"lambda_layer_arch": "linear_cat", "num_lambda_layers": 3, "num_labels": 1},
-        {"lambda_layer_arch": "linear_diff", "num_lambda_layers": 2},
-    ],
-)
-def test_flops_of_a_ponder_model_are_those_that_torch_counts(head):
-    config = PonderAlbertConfig(
-        **TINY, **head, exit_criteria="threshold", attn_implementation="eager"
-    )
-    model = PonderAlbertClassifier(config).eval()
-    for length, exit_thres, layer in ((2, 0.0, 1), (7, 1.0, 4)):
-        config.exit_thres = exit_thres
-        ids = random_ids(1, length)
-        assert counted(model, ids) == early_exit_flops(config, length, layer)
-    passes = 4 * layer_pass_flops(config, 7) + embedding_flops(config, 7)
-    assert full_depth_flops(config, 7) == passes + 2 * 128 * (32 + config.num_labels)
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 5, 32])
-def test_the_record_is_in_input_order_whatever_the_batch_size(batch_size):
-    model = tiny_model(thres_name="entropy", exit_thres=0.9)
-    data = made_features()
-    record = run_early_exit(model, data, batch_size, pad_token_id=0)
-    for i, ids in enumerate(data.input_ids):
-        with torch.no_grad():
-            out = model(torch.tensor([ids]))
-        assert record.exit_layer[i] == out.exit_layer
-        torch.testing.assert_close(record.logits[i], out.logits[0], atol=1e-5, rtol=0)
-    assert len(set(record.exit_layer.tolist())) > 1
-    assert (record.seconds > 0).all()
-
-
-def test_recorded_answers_are_in_input_order():
-    model, data = tiny_model(), made_features()
-    recorded = record_all_exits(model, data, pad_token_id=0, batch_size=5)["all_logits"]
-    for i, ids in enumerate(data.input_ids):
-        with torch.no_grad():
-            alone = model(torch.tensor([ids]), output_all_exits=True).all_logits[:, 0]
-        torch.testing.assert_close(recorded[:, i], alone, atol=1e-5, rtol=0)
-
-
-def test_the_summary_by_hand():
-    model, data = tiny_model(), made_features(4)
-    logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
-    record = Record(logits, torch.tensor([1, 4, 2, 4]), torch.tensor([0.001, 0.003, 0.002, 0.1]))
-    summary = summarise(model, get_task("rte"), data, record)
-    assert summary["metrics"] == {"acc": 0.75}  # labels 0 1 0 1
-    assert summary["computation_cost"] == pytest.approx(11 / 16)
-    assert summary["average_layer"] == pytest.approx(11 / 4)
-    assert summary["exits_per_layer"] == [1, 1, 0, 2]
-    assert summary["exit_sample_ratio"] == pytest.approx(0.5)
-    assert summary["latency_ms"]["median"] == pytest.approx(2.5)
-    assert summary["latency_ms"]["p95"] == pytest.approx(np.percentile([1, 3, 2, 100], 95))
-    assert 0 < summary["flops_ratio"] < 1
-    assert summary["rule"]["thres_name"] == "bias_1"
-    json.dumps(summary, allow_nan=False)
 
 
 def summary_of(cost=0.58812, exit_thres=0.1, **metrics) -> dict:
@@ -281,4 +162,4 @@ def test_the_published_lines_come_first_and_exactly(capsys):
 
 def test_a_file_without_labels_has_no_metrics():
     with pytest.raises(UserError, match="--do_predict"):
-        labels_of(Features([[2]], [[0]], [None]))
+        labels_of(features_of([[2]], labels=None))

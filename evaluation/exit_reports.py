@@ -1,0 +1,101 @@
+"""Reports of early exit: where examples leave, at which cost, and what every layer says."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from evaluation.early_exit import Record
+from evaluation.figures import exits_figure, save_figure
+from evaluation.job import Job
+from evaluation.modes.base import Tensors
+from evaluation.results import labels_of, latency_of, layer_curve, predictions_of, print_summary
+from glue.files import write_text
+from glue.tables import as_csv
+from glue.tasks import compute_metrics, primary_metric
+from modeling.elbert.rules import exit_scores, normalised_entropy
+from modeling.flops import early_exit_flops, full_depth_flops
+
+
+def summarise(job: Job, record: Record) -> dict[str, Any]:
+    """Metrics, computation cost, exits per layer, FLOPs ratio and latency of a run."""
+    config, lengths = job.model.config, job.features.lengths.tolist()
+    layers, labels = config.num_hidden_layers, labels_of(job.features)
+    exits = torch.bincount(record.exit_layer, minlength=layers + 1)[1:]
+    spent = map(partial(early_exit_flops, config), lengths, record.exit_layer.tolist())
+    full = map(partial(full_depth_flops, config), lengths)
+    average = record.exit_layer.double().mean().item()
+    return {
+        "task": job.task.name,
+        "examples": len(labels),
+        "metrics": compute_metrics(job.task, predictions_of(record.logits), labels),
+        "computation_cost": average / layers,
+        "average_layer": average,
+        "num_layers": layers,
+        "exit_sample_ratio": 1 - exits[-1].item() / len(labels),
+        "exits_per_layer": exits.tolist(),
+        "flops_ratio": sum(spent) / sum(full),
+        "latency_ms": latency_of(record.seconds),
+        "rule": config.exit_keys(),
+    }
+
+
+def against_all_layers(job: Job, record: Record, recorded: Tensors) -> dict[str, Any]:
+    """The metric of every layer, and the share of exits that the float32 recording gives, too."""
+    same = job.mode.rules().scan(job.model.config.exit_keys(), recorded) == record.exit_layer
+    curve = layer_curve(job.task, recorded["all_logits"], labels_of(job.features))
+    return {
+        "same_exit_layer_as_fp32": same.float().mean().item(),
+        f"{primary_metric(job.task)}_per_layer": curve,
+    }
+
+
+def layer_table(
+    all_logits: torch.Tensor, labels: torch.Tensor, exit_layer: torch.Tensor, exits_only: bool
+) -> str:
+    """CSV with loss, entropy and accuracy of every layer.
+
+    Over all samples, or over those that exit at the layer (`exits_only`). Regression has neither
+    entropy nor accuracy: these fields stay empty.
+    """
+    regression = all_logits.shape[-1] == 1
+    rows = []
+    for layer, logits in enumerate(all_logits, start=1):
+        here = exit_layer == layer if exits_only else torch.ones_like(exit_layer, dtype=torch.bool)
+        chosen, truth = logits[here], labels[here]
+        row = {"layer": layer, "samples": len(truth), "loss": "", "entropy": "", "accuracy": ""}
+        if len(truth) and regression:
+            row["loss"] = f"{F.mse_loss(chosen[:, 0], truth.float()):.6f}"
+        elif len(truth):
+            row["loss"] = f"{F.cross_entropy(chosen, truth):.6f}"
+            row["entropy"] = f"{normalised_entropy(exit_scores(chosen)).mean():.6f}"
+            row["accuracy"] = f"{(chosen.argmax(-1) == truth).float().mean():.6f}"
+        rows.append(row)
+    return as_csv(rows)
+
+
+def print_results(summary: dict[str, Any], prefix: str = "") -> None:
+    """The published closing lines, then what the published code does not measure."""
+    average = f"{summary['average_layer']:.2f} of {summary['num_layers']}"
+    per_layer = summary["exits_per_layer"]
+    print_summary(summary, prefix, [f"average layer = {average}", f"exits per layer = {per_layer}"])
+    if summary["dtype"] != "fp32":
+        print(f"exit layers as in fp32 = {summary['same_exit_layer_as_fp32']:.4f}")
+
+
+def write_statistics(directory: Path, job: Job, record: Record, all_logits: torch.Tensor) -> None:
+    """layers_all.csv and layers_exit.csv, as the published code has them."""
+    labels = torch.tensor(labels_of(job.features))
+    for name, exits_only in (("layers_all.csv", False), ("layers_exit.csv", True)):
+        table = layer_table(all_logits, labels, record.exit_layer, exits_only)
+        write_text(directory / name, table)
+
+
+def draw_exits(path: Path, job: Job, summary: dict[str, Any]) -> None:
+    """exits.png: where examples exit, and the metric of every layer."""
+    metric = primary_metric(job.task)
+    curve, cost = summary[f"{metric}_per_layer"], summary["computation_cost"]
+    figure = exits_figure(summary["exits_per_layer"], curve, metric, cost, job.task.name)
+    save_figure(figure, path)

@@ -1,0 +1,161 @@
+"""A trained model, a data set, and how the one is to run over the other."""
+
+import copy
+import logging
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import transformers
+from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from evaluation.modes.base import Mode
+from glue.features import Features
+from glue.tasks import Task
+from modeling.albert import cast_layers
+from modeling.compilation import compile_for_inference, repays
+from modeling.errors import UserError
+from modeling.loading.tokenizers import load_tokenizer
+from modeling.loading.weights import in_brief
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Answers(Protocol):
+    """What a mode's run answers, in input order."""
+
+    logits: torch.Tensor  # (examples, num_labels), of the exit taken
+    seconds: torch.Tensor  # (examples,)
+
+    def details(self) -> dict[str, Sequence[Any]]:
+        """Columns of predictions.tsv, by name."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is run, and how.
+
+    batch_size: 1 goes in input order and never pads; larger ones give the same answers.
+    dtype, compile, out_mode: of the flags of these names.
+    """
+
+    mode: Mode
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    task: Task
+    features: Features
+    batch_size: int = 1
+    dtype: str = "fp32"
+    compile: str = "auto"
+    out_mode: str = "one"
+
+    @property
+    def pad_token_id(self) -> int:
+        return self.tokenizer.pad_token_id
+
+    def announce(self, place: "Place") -> None:
+        """What a log says before an evaluation."""
+        logger.info("***** Running evaluation %s *****", place.checkpoint)
+        logger.info("  Num examples = %d", len(self.features))
+        logger.info("  Batch size = %d", self.batch_size)
+
+    def fast(self) -> tuple["Job", dict[str, Any]]:
+        """The job with a model in `dtype`, compiled where that is asked for and pays.
+
+        Returns it and the conditions that a report tells. The model itself stays float32.
+        """
+        model = self.model
+        if self.dtype != "fp32":
+            model = copy.deepcopy(model)
+            cast_layers(model, DTYPES[self.dtype])
+        compiled = self.wants_compiling(model) and compile_for_inference(model)
+        return replace(self, model=model), {
+            "batch_size": self.batch_size,
+            "dtype": self.dtype,
+            "compiled": compiled,
+            "environment": environment(model.device),
+        }
+
+    def wants_compiling(self, model: PreTrainedModel) -> bool:
+        if not self.mode.compiles:
+            if self.compile == "on":
+                logger.warning(
+                    "--compile on: stopped tokens change every pass's shape; not compiled"
+                )
+            return False
+        lengths = sorted(self.features.lengths)
+        return self.compile == "on" or (
+            self.compile == "auto" and repays(model, len(lengths), lengths[len(lengths) // 2])
+        )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an evaluation's results go.
+
+    model: the folder of the trained model.
+    suffix: of the folder's name, for the second half of a task.
+    checkpoint: name of the checkpoint that is evaluated; "" for the finished model.
+    """
+
+    model: Path
+    suffix: str = ""
+    checkpoint: str = ""
+
+    @property
+    def results(self) -> Path:
+        return self.model.with_name(self.model.name + self.suffix) / self.checkpoint
+
+    def statistics(self, config: AlbertConfig, task: Task) -> Path:
+        """`my_out_dir`/model/task, relative to the model; in stat_out if it cannot be made."""
+        folder = self.model / config.my_out_dir / config.model_name / task.name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            fallback = self.model / "stat_out" / config.model_name / task.name
+            logger.warning("my_out_dir %s: %s; using %s", folder, error.strerror, fallback)
+            return fallback
+        return folder
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What numbers were measured with."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": f"{device.type} {name}".strip(),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def load_trained(
+    directory: Path, mode: Mode, task: Task, device: torch.device, do_lower_case: bool = True
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model trained in `mode`, with its exit overrides, in eval mode, and its tokenizer.
+
+    Raises UserError if it is not a trained model, or one of another task.
+    """
+    model, report = mode.load(directory)
+    untrained = [name for name in report.initialised if name not in mode.optional]
+    if untrained:
+        raise UserError(
+            f"{directory} is not a trained model of this project: no weights for "
+            f"{in_brief(untrained)}; train it first with run_glue.py --do_train"
+        )
+    # The published code leaves it null.
+    trained_on = getattr(model.config, "finetuning_task", None) or task.name
+    if trained_on != task.name or model.config.num_labels != task.num_labels:
+        raise UserError(
+            f"{directory} was trained on {trained_on} ({model.config.num_labels} labels), not on "
+            f"{task.name} ({task.num_labels} labels)"
+        )
+    if overrides := mode.apply_exit_config(model.config, directory):
+        logger.info("exit keys overridden by %s: %s", model.config.exit_config_path, overrides)
+    return model.to(device).eval(), load_tokenizer(directory, do_lower_case)

@@ -1,0 +1,160 @@
+"""What a mode is: the one place for all that differs between ways to stop.
+
+A new mode is a subclass of `Mode`, or of `evaluation.modes.examples.ExampleMode` where whole
+examples stop, in a file of its own, and its line in MODES. Nothing outside asks which mode it is.
+Methods import what needs torch, so that the registry is quick to load.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from modeling.errors import UserError
+from modeling.keys import Key, KeyTable
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import AlbertConfig, PreTrainedModel
+    from transformers.utils import ModelOutput
+
+    from evaluation.job import Answers, Job, Place
+    from glue.features import Features
+    from modeling.loading.weights import LoadReport
+
+Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
+Tensors = Mapping[str, "torch.Tensor"]  # of a recording
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleSet:
+    """The exit rules of a mode, as a sweep needs to know them.
+
+    name_key: the key that holds the rule's name.
+    keys: the keys that decide an exit.
+    reads: is it regression? -> the keys that each rule reads, by the rule's name.
+    scan: a setting and a recording -> exit layers (examples,); (settings, examples) for values of
+        shape (settings, 1).
+    window: the same -> how many layers the window spans that ended each example's pass, 0 where
+        none did: (examples,).
+    eager_when_low: keys whose low values exit early; for all others high ones do.
+    recorded_as: exit keys under which every layer shows its own answer.
+    unswept: rules without exits, and why.
+    """
+
+    name_key: str
+    keys: Mapping[str, Key]
+    reads: Callable[[bool], Mapping[str, tuple[str, ...]]]
+    scan: Callable[[Setting, Tensors], torch.Tensor]
+    window: Callable[[Setting, Tensors], torch.Tensor]
+    eager_when_low: tuple[str, ...] = ()
+    recorded_as: Setting = field(default_factory=dict)
+    unswept: Mapping[str, str] = field(default_factory=dict)
+
+
+class Mode(ABC):
+    """A way to decide who stops, and when.
+
+    name: of --model_type; model_type: in a saved config.json.
+    table: the configuration's keys, and those of them that may change after training.
+    extra_tokens: how many `prepare` adds to a text.
+    compiles: can torch.compile serve inference? Not where every pass has another shape.
+    optional: tensors that a trained model may lack.
+    """
+
+    name: ClassVar[str]
+    model_type: ClassVar[str]
+    table: ClassVar[KeyTable]
+    extra_tokens: ClassVar[int] = 0
+    compiles: ClassVar[bool] = True
+    optional: ClassVar[tuple[str, ...]] = ()
+
+    # What it reads.
+
+    @property
+    @abstractmethod
+    def model_class(self) -> type[PreTrainedModel]:
+        """The model; its `config_class` is the mode's."""
+
+    @abstractmethod
+    def load(
+        self,
+        source: str | Path,
+        config: AlbertConfig | None = None,
+        cache_dir: str | None = None,
+        other_task: bool = False,
+    ) -> tuple[PreTrainedModel, LoadReport]:
+        """A model with the weights of a checkpoint; `other_task` leaves out its task's heads."""
+
+    def load_config(
+        self, source: str | Path, cache_dir: str | None = None, **keys: Any
+    ) -> AlbertConfig:
+        """Configuration of a checkpoint for this mode; raises UserError if it cannot be one."""
+        from modeling.loading.configs import load_config
+
+        return load_config(source, cache_dir, self.model_class.config_class, **keys)
+
+    def apply_exit_config(self, config: AlbertConfig, directory: Path) -> Setting:
+        """Put the keys of `exit_config_path` into force, for modes that have one; returns them."""
+        if "exit_config_path" not in self.table.keys:
+            return {}
+        from modeling.loading.configs import apply_exit_config
+
+        return apply_exit_config(config, directory)
+
+    def set_exit_keys(self, config: AlbertConfig, values: Setting) -> None:
+        """Put exit keys into force; raises UserError for values that do not fit the model."""
+        config.update(values)
+
+    # What the model reads.
+
+    def check_length(self, max_seq_length: int, config: AlbertConfig) -> None:
+        """UserError for a --max_seq_length that is too short for a text or too long."""
+        shortest, longest = 3 + self.extra_tokens, config.max_position_embeddings
+        if not shortest <= max_seq_length <= longest:
+            raise UserError(
+                f"--max_seq_length {max_seq_length}: allowed is {shortest} to "
+                f"max_position_embeddings = {longest}"
+            )
+
+    def prepare(self, features: Features, seed: int) -> Features:
+        """What the model reads, from texts tokenised to max_seq_length − extra_tokens."""
+        return features
+
+    # What a training logs.
+
+    @abstractmethod
+    def scalars(self, model: PreTrainedModel, out: ModelOutput) -> dict[str, float]:
+        """What to log of a training step, by name."""
+
+    @abstractmethod
+    def dev_scalars(self, job: Job) -> tuple[dict[str, float], dict[str, Any]]:
+        """Dev metric at a logging step: what TensorBoard gets, and the console's line."""
+
+    # How it runs, reports and records.
+
+    @abstractmethod
+    def run(self, job: Job) -> Answers:
+        """Answer every example, each stopping as the configuration says; see `Answers`."""
+
+    @abstractmethod
+    def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
+        """Run, print and write the reports; returns the content of eval_results.json."""
+
+    def rules(self) -> RuleSet:
+        """What a sweep varies; UserError for a mode with nothing to sweep."""
+        raise UserError(
+            f"--model_type {self.name}: its depth follows from what was learned in training, so "
+            "there is nothing to sweep"
+        )
+
+    def record_layer(self, state: Tensors) -> dict[str, torch.Tensor]:
+        """What a recording keeps of a layer's `state`, (batch, …) each, beside the answers."""
+        return {}
+
+    def recorded(self, tensors: dict[str, torch.Tensor], features: Features) -> Tensors:
+        """A finished recording from `record_layer`'s tensors, (layers, examples, …) each."""
+        return tensors

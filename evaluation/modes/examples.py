@@ -1,0 +1,68 @@
+"""What the modes share whose whole examples stop: they run, report and record alike."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from evaluation.modes.base import Mode, RuleSet, Setting
+
+if TYPE_CHECKING:
+    from transformers import AlbertConfig
+
+    from evaluation.early_exit import Record
+    from evaluation.job import Job, Place
+
+
+class ExampleMode(Mode):
+    """A mode whose model implements `modeling.depth`'s protocol and whose rules can be swept."""
+
+    @abstractmethod
+    def rules(self) -> RuleSet:
+        """What a sweep varies."""
+
+    def set_exit_keys(self, config: AlbertConfig, values: Setting) -> None:
+        config.update(values)
+        config.exit_rule()  # raises now, rather than after the first passes
+
+    def dev_scalars(self, job: Job) -> tuple[dict[str, float], dict[str, Any]]:
+        """The main metric of every layer."""
+        from evaluation.early_exit import record_layers
+        from evaluation.results import labels_of, layer_curve
+        from glue.tasks import primary_metric
+
+        name = f"eval_{primary_metric(job.task)}"
+        all_logits = record_layers(job, job.batch_size)["all_logits"]
+        curve = layer_curve(job.task, all_logits, labels_of(job.features))
+        scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
+        return scalars, {f"{name}_per_layer": curve}
+
+    def run(self, job: Job) -> Record:
+        from evaluation.early_exit import run_early_exit
+
+        return run_early_exit(job)
+
+    def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
+        """Where examples leave, at which cost, and what every layer would answer."""
+        from evaluation.early_exit import record_layers
+        from evaluation.exit_reports import (
+            against_all_layers,
+            draw_exits,
+            print_results,
+            summarise,
+            write_statistics,
+        )
+        from evaluation.processes import is_main
+        from evaluation.results import write_results
+
+        recorded = record_layers(job, batch_size=32)
+        fast, conditions = job.fast()
+        record = self.run(fast)
+        summary = summarise(job, record) | conditions | against_all_layers(job, record, recorded)
+        if is_main():
+            write_results(place.results, summary, job.out_mode)
+            statistics = place.statistics(job.model.config, job.task)
+            write_statistics(statistics, job, record, recorded["all_logits"])
+            draw_exits(place.results / "exits.png", job, summary)
+            print_results(summary, place.checkpoint)
+        return summary

@@ -1,0 +1,115 @@
+"""What every evaluation reports: metrics, latency, eval_results.txt, predictions, closing lines."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+
+from glue.features import Features
+from glue.files import write_json, write_text
+from glue.tasks import Example, Task, compute_metrics, label_text, primary_metric
+from modeling.elbert.rules import exit_scores
+from modeling.errors import UserError
+
+
+def predictions_of(logits: torch.Tensor) -> np.ndarray:
+    """Class ids, or values for a single output: (..., num_labels) -> (...)."""
+    chosen = logits.argmax(-1) if logits.shape[-1] > 1 else logits[..., 0]
+    return chosen.numpy()
+
+
+def labels_of(features: Features) -> np.ndarray:
+    """(examples,) class ids or scores; UserError where the file has none."""
+    if features.labels is None:
+        raise UserError("the file has no labels; evaluate on the dev file, or use --do_predict")
+    return features.labels
+
+
+def metrics_by_layer(task: Task, all_logits: torch.Tensor, labels: np.ndarray) -> list[dict]:
+    """The task's metrics of every layer's answers."""
+    return [compute_metrics(task, predictions_of(logits), labels) for logits in all_logits]
+
+
+def layer_curve(task: Task, all_logits: torch.Tensor, labels: np.ndarray) -> list[float]:
+    """The task's main metric of every layer."""
+    name = primary_metric(task)
+    return [metrics[name] for metrics in metrics_by_layer(task, all_logits, labels)]
+
+
+def latency_of(seconds: torch.Tensor) -> dict[str, float]:
+    """Milliseconds an example took."""
+    median, p95 = np.percentile((seconds * 1000).numpy(), [50, 95]).tolist()
+    return {"median": median, "p95": p95}
+
+
+def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
+    """One row of the published CSV; `one` starts the file anew, `all` appends.
+
+    Columns: the index 0, exit_thres where there is one, the metrics with compute_ratio after the
+    first, and the rest of the rule without window_score, which the published code lacks.
+
+    Raises UserError when the file holds another task's columns.
+    """
+    metrics = {name: f"{value:.4f}" for name, value in summary["metrics"].items()}
+    first, *rest = metrics
+    rule = summary["rule"]
+    row = {"": "0"}
+    if "exit_thres" in rule:
+        row["exit_thres"] = f"{rule['exit_thres']:.2f}"
+    row[first] = metrics[first]
+    row["compute_ratio"] = f"{summary['computation_cost']:.4f}"
+    row |= {name: metrics[name] for name in rest}
+    row |= {k: str(v) for k, v in rule.items() if k not in ("exit_thres", "window_score")}
+    header, line = ",".join(row), ",".join(row.values())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Two evaluations may end at the same time; the lock keeps both rows.
+        with FileLock(f"{path}.lock"):
+            old = path.read_text(encoding="utf-8") if out_mode == "all" and path.exists() else ""
+            if old and old.splitlines()[0] != header:
+                raise UserError(f"{path} has other columns; use --out_mode one to start it anew")
+            rows = [*(old.splitlines() or [header]), line]
+            write_text(path, "\n".join(rows) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> None:
+    """eval_results.txt and eval_results.json."""
+    append_results(directory / "eval_results.txt", summary, out_mode)
+    write_json(directory / "eval_results.json", summary)
+
+
+def predictions_table(
+    task: Task, examples: Sequence[Example], logits: torch.Tensor, details: dict[str, Sequence]
+) -> str:
+    """TSV with index, label, prediction, confidence and `details` of every example.
+
+    details: further columns by name, e.g. exit_layer.
+    """
+    scores = exit_scores(logits)
+    lines = ["\t".join(["index", "label", "prediction", "confidence", *details])]
+    predictions = predictions_of(logits)
+    for i, example in enumerate(examples):
+        label = "" if example.label is None else label_text(task, example.label)
+        confidence = "" if task.is_regression else f"{scores[i].max():.4f}"
+        more = (str(column[i]) for column in details.values())
+        fields = [example.index, label, label_text(task, predictions[i]), confidence, *more]
+        lines.append("\t".join(fields))
+    return "\n".join(lines) + "\n"
+
+
+def print_summary(summary: dict[str, Any], prefix: str, details: Sequence[str]) -> None:
+    """Cost and metrics as published, the mode's own `details`, FLOPs ratio and latency."""
+    print(f"Computation cost: {summary['computation_cost']:.4f}")
+    print(f"***** Eval results {prefix} *****")
+    for name in sorted(summary["metrics"]):
+        print(f"{name} = {summary['metrics'][name]}")
+    for line in details:
+        print(line)
+    latency = summary["latency_ms"]
+    print(f"FLOPs ratio = {summary['flops_ratio']:.4f}")
+    print(f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95")

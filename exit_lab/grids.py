@@ -1,0 +1,107 @@
+"""Grids: the settings of each rule that a sweep tries."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from evaluation.modes.base import RuleSet, Setting
+from modeling.errors import UserError
+from modeling.keys import Key, checked, nearest_names
+
+# Predicted values have the labels' scale, not that of probabilities.
+REGRESSION_GRID = {"range_tmp": "0.05:1:0.05"}
+
+
+@dataclass(frozen=True)
+class RuleGrid:
+    """Settings of one rule: every combination of its keys' values, the last key fastest."""
+
+    rule: str
+    values: dict[str, tuple[float, ...]]
+    fixed: Setting = field(default_factory=dict)  # keys that are the same in all settings
+
+    def __len__(self) -> int:
+        return math.prod(len(values) for values in self.values.values())
+
+    def combinations(self) -> list[dict[str, float]]:
+        pairs = itertools.product(*self.values.values())
+        return [dict(zip(self.values, pair, strict=True)) for pair in pairs]
+
+    def columns(self) -> dict[str, torch.Tensor]:
+        """Each key's value in each setting: (settings, 1), whole numbers as int64."""
+        combinations = self.combinations()
+        return {
+            key: torch.tensor([combination[key] for combination in combinations])[:, None]
+            for key in self.values
+        }
+
+    def position(self, choice: Sequence[int]) -> int:
+        """Number of the setting that takes entry choice[i] of key i."""
+        lengths = [len(values) for values in self.values.values()]
+        return int(np.ravel_multi_index(choice, lengths)) if lengths else 0
+
+
+def parse_values(key: str, text: str, num_layers: int, keys: Mapping[str, Key]) -> tuple:
+    """The values that `text` lists for `key`, in its order.
+
+    "0.1,0.3" is a list, "0:1:0.02" a range with both ends, "1:N" one in steps of 1 up to the
+    number of layers. Raises UserError for an unknown key, a value that the key cannot have, and
+    an empty range.
+    """
+    if key not in keys or keys[key].kind not in (int, float):
+        known = [name for name, entry in keys.items() if entry.kind in (int, float)]
+        raise UserError(f"grid {key}={text}: {nearest_names(key, known)}")
+    values: list[float] = []
+    for piece in text.split(","):
+        values += expand(key, piece, num_layers)
+    try:
+        return tuple(checked(key, value, keys, num_layers) for value in values)
+    except UserError as error:
+        raise UserError(f"grid {key}={text}: {error}") from error
+
+
+def expand(key: str, piece: str, num_layers: int) -> list[float]:
+    """Numbers of "0.3", "1:N" or "0:1:0.02"."""
+    try:
+        numbers = [float(num_layers if part == "N" else part) for part in piece.split(":")]
+        if len(numbers) == 1:
+            return numbers
+        start, stop, step = numbers if len(numbers) == 3 else [*numbers, 1.0]
+        count = math.floor((stop - start) / step + 1e-9) + 1
+    except (ValueError, ZeroDivisionError, OverflowError) as error:
+        raise UserError(
+            f"grid {key}={piece}: expected a number, FROM:TO, or FROM:TO:STEP"
+        ) from error
+    if not 0 < count <= 100_000:
+        raise UserError(f"grid {key}={piece}: {'an empty' if count < 1 else 'too large a'} range")
+    return [round(start + i * step, 10) for i in range(count)]
+
+
+def make_grids(
+    rule_set: RuleSet,
+    rules: Sequence[str],
+    texts: Mapping[str, str],
+    num_layers: int,
+    regression: bool,
+) -> tuple[RuleGrid, ...]:
+    """A grid a rule, from each key's values as text (see `parse_values`); defaults fill in.
+
+    Raises UserError for an unknown rule as well.
+    """
+    reads = rule_set.reads(regression)
+    for rule in rules:
+        if rule in rule_set.unswept:
+            raise UserError(f"rule {rule} has nothing to sweep: {rule_set.unswept[rule]}")
+        if rule not in reads:
+            raise UserError(f"rule {rule}: {nearest_names(rule, list(reads))}")
+    default = {name: key.grid for name, key in rule_set.keys.items() if key.grid}
+    texts = {**default, **(REGRESSION_GRID if regression else {}), **texts}
+    values = {
+        key: tuple(sorted(set(parse_values(key, text, num_layers, rule_set.keys))))
+        for key, text in texts.items()
+    }
+    return tuple(RuleGrid(rule, {key: values[key] for key in reads[rule]}) for rule in rules)

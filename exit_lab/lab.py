@@ -1,0 +1,185 @@
+"""A trained model on a dev set, with the recorded pass of the one over the other."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AlbertConfig
+
+from evaluation.early_exit import run_early_exit
+from evaluation.job import Job, load_trained
+from evaluation.modes import trained_mode
+from evaluation.modes.base import RuleSet, Setting
+from evaluation.results import append_results
+from exit_lab.grids import RuleGrid, make_grids, parse_values
+from exit_lab.recording import Recording, recorded
+from exit_lab.settings import LabSettings, SweepSettings
+from exit_lab.sweep import Sweep, scan_setting
+from exit_lab.tables import describe
+from glue.features import encode
+from glue.files import write_json
+from glue.tasks import Example, Task, compute_metrics, read_examples
+from modeling.errors import UserError
+from modeling.loading.files import read_json
+from training.checkpoints import check_finished
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What a sweep of one model works with.
+
+    directory: of the model; output: where results go; job: the model on the dev set.
+    """
+
+    directory: Path
+    output: Path
+    job: Job
+    rule_set: RuleSet
+    examples: list[Example]
+
+    @property
+    def task(self) -> Task:
+        return self.job.task
+
+    @property
+    def config(self) -> AlbertConfig:
+        return self.job.model.config
+
+    @property
+    def own_setting(self) -> Setting:
+        """The rule as the model has it configured, and the keys that it reads.
+
+        A rule that cannot be swept gives way to the first that can.
+        """
+        keys, rules = self.config.exit_keys(), self.rule_set.reads(self.task.is_regression)
+        rule = keys[self.rule_set.name_key]
+        if rule in self.rule_set.unswept:
+            rule = next(iter(rules))
+        return {self.rule_set.name_key: rule, **{name: keys[name] for name in rules[rule]}}
+
+    @property
+    def fixed(self) -> Setting:
+        """Exit keys that no grid varies: choices, such as window_score."""
+        keys = self.config.exit_keys()
+        choices = [name for name, key in self.rule_set.keys.items() if key.choices]
+        return {name: keys[name] for name in choices if name != self.rule_set.name_key}
+
+    def grids(self, settings: SweepSettings) -> tuple[RuleGrid, ...]:
+        """What is to be swept; raises UserError for an unknown rule, key or value."""
+        regression = self.task.is_regression
+        rules = list(dict.fromkeys(settings.rules or self.rule_set.reads(regression)))
+        layers, texts = self.config.num_hidden_layers, settings.grid_texts()
+        grids = make_grids(self.rule_set, rules, texts, layers, regression)
+        return tuple(replace(grid, fixed=self.fixed) for grid in grids)
+
+    def record(self) -> Recording:
+        """The recorded pass, kept in `output`."""
+        with exit_keys(self.config, self.rule_set.recorded_as):
+            return recorded(self.output / "all_logits.safetensors", self.job)
+
+
+def open_lab(settings: LabSettings, directory: Path, task: Task, part: Task, output: Path) -> Lab:
+    """Load a model trained on `task`, and the dev set of `part`: the task or its second half."""
+    check_finished(directory)
+    cuda = torch.cuda.is_available() and not settings.no_cuda
+    device, mode = torch.device("cuda" if cuda else "cpu"), trained_mode(directory)
+    rule_set = mode.rules()
+    model, tokenizer = load_trained(directory, mode, task, device, settings.do_lower_case)
+    mode.check_length(settings.max_seq_length, model.config)
+    examples = read_examples(part, settings.data_dir, "dev", settings.max_eval_samples)
+    features = encode(examples, tokenizer, settings.max_seq_length - mode.extra_tokens)
+    features = mode.prepare(features, settings.seed)
+    job = Job(mode, model, tokenizer, part, features, settings.batch_size)
+    return Lab(directory, output, job, rule_set, examples)
+
+
+@contextmanager
+def exit_keys(config: AlbertConfig, setting: Setting) -> Iterator[None]:
+    """`setting` in force; on leaving, the exit keys are again what they were."""
+    before = config.exit_keys()
+    config.update({**before, **setting})
+    try:
+        yield
+    finally:
+        config.update(before)
+
+
+def verify(lab: Lab, recording: Recording, swept: Sweep, count: int, seed: int) -> None:
+    """Run random settings with early exit, one example at a time; exit layers must be equal.
+
+    Raises UserError naming the first setting and example that differ.
+    """
+    job = replace(lab.job, batch_size=1)
+    count = min(count, len(swept.settings))
+    for number in np.random.default_rng(seed).choice(len(swept.settings), count, replace=False):
+        setting = swept.settings[number]
+        with exit_keys(lab.config, setting):
+            record = run_early_exit(job)
+        found, expected = record.exit_layer.numpy(), swept.exit_layer[number]
+        if (found != expected).any():
+            row = int((found != expected).argmax())
+            recorded_logits = recording.tensors["all_logits"][found[row] - 1, row]
+            apart = (record.logits[row] - recorded_logits).abs().max()
+            raise UserError(
+                f"{describe(setting, swept.name_key)}: {(found != expected).sum()} examples "
+                f"exit elsewhere in a real run; example {row} at layer {found[row]}, by the "
+                f"recording at {expected[row]}, with logits {apart:.1e} apart. If that is "
+                "rounding, the pass was recorded on another machine or with --batch_size > 1: "
+                f"delete {lab.output / 'all_logits.safetensors'} and run again"
+            )
+    print(f"verified {count} settings at batch size 1: every exit layer is equal")
+
+
+def write_choice(lab: Lab, setting: Setting) -> None:
+    """Make `setting` what the next evaluation uses, by exit_config.json."""
+    path = lab.directory / "exit_config.json"
+    config_path = lab.directory / "config.json"
+    config = read_json(config_path)
+    has_text = path.is_file() and path.read_bytes().strip()
+    old = read_json(path) if has_text else {}
+    kept = {name: value for name, value in old.items() if name not in lab.rule_set.keys}
+    write_json(path, {**kept, **setting, **lab.fixed})
+    print(f"written to {path}; the next evaluation of {lab.directory} uses it")
+    pointed = config.get("exit_config_path")
+    if pointed != path.name:
+        write_json(config_path, {**config, "exit_config_path": path.name})
+        print(f"{config_path}: exit_config_path {pointed!r} -> {path.name!r}")
+
+
+# The published loop over one key.
+
+
+def varied_values(lab: Lab, request: str) -> tuple[str, Sequence[float]]:
+    """Key and values of --vary; without values those of the published loop."""
+    layers, rule_set = lab.config.num_hidden_layers, lab.rule_set
+    rule = lab.config.exit_keys()[rule_set.name_key]
+    if rule in rule_set.unswept:
+        raise UserError(f"--vary {request}: {rule} has no exits: {rule_set.unswept[rule]}")
+    key, _, text = request.partition("=")
+    published = {
+        "exit_thres": "0.9:0.1:-0.1",
+        "cnt_thres": f"{min(2, layers)}:{min(12, layers)}",
+    }
+    return key, parse_values(key, text or published.get(key, ""), layers, rule_set.keys)
+
+
+def vary(lab: Lab, recording: Recording, request: str, results: Path) -> None:
+    """eval_results.txt anew: a row for every value of one key, the other keys as configured."""
+    configured = lab.config.exit_keys()
+    key, values = varied_values(lab, request)
+    for number, value in enumerate(values):
+        rule = {**configured, key: value}
+        exits = scan_setting(lab.rule_set, rule, recording)[0]
+        answers = recording.predictions[exits.astype(np.intp) - 1, np.arange(len(exits))]
+        summary = {
+            "metrics": compute_metrics(lab.task, answers, recording.labels),
+            "computation_cost": exits.mean(dtype=float) / lab.config.num_hidden_layers,
+            "rule": rule,
+        }
+        append_results(results, summary, "all" if number else "one")
+        metrics = ", ".join(f"{name} = {v}" for name, v in sorted(summary["metrics"].items()))
+        print(f"{key} {value:g}: Computation cost: {summary['computation_cost']:.4f}, {metrics}")
+    print(f"{len(values)} rows: {results}")

@@ -1,0 +1,130 @@
+"""A whole run of sweep_exits.py: open, record, sweep, pick, verify, draw, compare."""
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers.utils import logging as hf_logging
+
+from exit_lab.choice import Choice, Parts, choice_table, choose, split
+from exit_lab.compare import write_comparison
+from exit_lab.lab import Lab, open_lab, varied_values, vary, verify, write_choice
+from exit_lab.pictures import draw
+from exit_lab.recording import Recording
+from exit_lab.settings import ChoiceSettings, Goal, LabSettings, SweepSettings
+from exit_lab.sweep import Sweep, sweep
+from exit_lab.tables import describe, write_tables
+from glue.tasks import Task, custom_task, evaluation_tasks, get_task
+from modeling.errors import UserError
+from modeling.loading.configs import load_config
+from modeling.memory import keep_freed_memory
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that the flags ask for."""
+
+    data: LabSettings
+    sweep: SweepSettings
+    choice: ChoiceSettings
+
+    @property
+    def goal(self) -> Goal | None:
+        return self.choice.goal()
+
+    def split(self, examples: int) -> Parts:
+        return split(examples, self.choice.calibration_fraction, self.data.seed)
+
+    def check(self, lab: Lab) -> None:
+        """Raise UserError for a wrong flag before minutes go into a recording."""
+        lab.grids(self.sweep)
+        if self.sweep.vary:
+            varied_values(lab, self.sweep.vary)
+        if self.goal or self.choice.compare:
+            self.split(len(lab.examples))
+
+
+def run(request: Request) -> None:
+    """Everything asked for, on the task's dev set and, of MNLI, on its second half."""
+    logging.basicConfig(format="%(levelname)s - %(message)s", level="INFO", stream=sys.stdout)
+    logging.getLogger("filelock").setLevel(logging.WARNING)
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
+    keep_freed_memory()
+    task = find_task(request.data)
+    for part, suffix in evaluation_tasks(task):
+        run_part(request, task, part, suffix)
+
+
+def find_task(data: LabSettings) -> Task:
+    """The GLUE task, or the user's own with the labels that the trained model has."""
+    if data.task_name:
+        return get_task(data.task_name)
+    config = load_config(data.model_dir[0])
+    labels = [config.id2label[i] for i in range(config.num_labels)]
+    return custom_task(None, data.validation_file, None, [] if config.num_labels == 1 else labels)
+
+
+def run_part(request: Request, task: Task, part: Task, suffix: str) -> None:
+    """Everything asked for, on the dev set of `part`: the task, or its second half."""
+    directories = [Path(name) for name in request.data.model_dir]
+    outputs = output_folders(directories, request.data.output_dir, suffix)
+    labs = [
+        open_lab(request.data, directory, task, part, output)
+        for directory, output in zip(directories, outputs, strict=True)
+    ]
+    for lab in labs:
+        request.check(lab)
+    recordings = [lab.record() for lab in labs]
+    if request.sweep.vary:
+        directory = directories[0]
+        results = directory.with_name(directory.name + suffix) / "eval_results.txt"
+        vary(labs[0], recordings[0], request.sweep.vary, results)
+        return
+    goal = request.goal if part == task else None
+    sweeps = [run_lab(request, *pair, goal) for pair in zip(labs, recordings, strict=True)]
+    if request.choice.compare:
+        place = outputs[0] if len(labs) == 1 else outputs[0].parent
+        parts = request.split(len(sweeps[0].labels))
+        write_comparison(sweeps, parts, request.data.seed, place)
+
+
+def run_lab(request: Request, lab: Lab, recording: Recording, goal: Goal | None) -> Sweep:
+    """Sweep, and for a `goal` choose, one model; write what there is to see."""
+    swept = sweep(lab.rule_set, lab.grids(request.sweep), recording, lab.task)
+    setting, choice, seed = lab.own_setting, None, request.data.seed
+    if goal:
+        # Every rule costs a share of delta, so without --rules only the model's own is tested.
+        rules = request.sweep.rules or [setting[swept.name_key]]
+        parts = request.split(len(swept.labels))
+        choice = choose(swept, lab.rule_set, goal, rules, parts.calibration)
+        setting = setting if choice.setting is None else swept.settings[choice.setting]
+    write_tables(swept, lab.output)
+    if request.sweep.verify:
+        verify(lab, recording, swept, request.sweep.verify, seed)
+    if not request.sweep.tables_only:
+        draw(lab, recording, swept, setting, seed)
+    if choice:
+        report_choice(lab, swept, choice, parts, seed)
+    return swept
+
+
+def report_choice(lab: Lab, swept: Sweep, choice: Choice, parts: Parts, seed: int) -> None:
+    """Print the setting that was chosen, and put it into force; UserError when there is none."""
+    if choice.setting is None:
+        raise UserError(f"no setting qualifies: {choice.note}; exit_config.json not written")
+    setting = swept.settings[choice.setting]
+    print(f"\nPicked: {describe(setting, swept.name_key)}\n({choice.note})\n")
+    print(choice_table(swept, choice.setting, parts, seed) + "\n")
+    write_choice(lab, setting)
+
+
+def output_folders(models: list[Path], output_dir: str | None, suffix: str) -> list[Path]:
+    """Where each model's results go; several models' comparison goes beside the first's."""
+    if not output_dir:
+        return [model.with_name(model.name + suffix) / "sweep" for model in models]
+    output = Path(output_dir + suffix)
+    if len(models) == 1:
+        return [output]
+    return [output / f"{i}-{model.name}" for i, model in enumerate(models, start=1)]

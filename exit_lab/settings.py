@@ -1,0 +1,112 @@
+"""The flags of sweep_exits.py; nothing here imports torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modeling.errors import UserError
+from modeling.keys import nearest_names
+from training.settings import Allowed, setting
+
+POSITIVE = Allowed(low=1)
+
+
+@dataclass(kw_only=True)
+class LabSettings:
+    """Which models on which data."""
+
+    _argument_group_name = "models and data"
+
+    model_dir: list[str] = setting(..., "trained model; with --compare also several")
+    data_dir: str = setting(".", "folder with the task's .tsv files")
+    task_name: str | None = setting(None, "GLUE task, e.g. RTE")
+    validation_file: str | None = setting(None, "instead of --task_name: the user's own dev file")
+    output_dir: str | None = setting(None, "where results go (default: MODEL_DIR/sweep)")
+    batch_size: int = setting(1, "of the recorded pass; 1 is exact to the bit", POSITIVE)
+    max_seq_length: int = setting(128, "longer texts are truncated")
+    max_eval_samples: int | None = setting(None, "use only the first so many", POSITIVE)
+    do_lower_case: bool = setting(False, "for uncased models")
+    no_cuda: bool = setting(False, "stay on the CPU")
+    seed: int = setting(42, "of the split, the bootstrap and --verify", Allowed(low=0))
+
+    def check(self) -> None:
+        if not (self.task_name or self.validation_file):
+            raise UserError(
+                "--task_name is missing; give one of GLUE's, or your own --validation_file"
+            )
+
+
+@dataclass(kw_only=True)
+class SweepSettings:
+    """What is swept, and what is written."""
+
+    _argument_group_name = "sweep"
+
+    rules: list[str] | None = setting(None, "exit rules to sweep (default: all)", nargs="+")
+    grid: list[str] = setting([], "e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES")
+    vary: str | None = setting(
+        None,
+        "only this key, the rest as configured: appends to eval_results.txt as TEST_MODE=all does",
+        metavar="KEY[=VALUES]",
+    )
+    verify: int = setting(0, "rerun so many random settings for real", Allowed(low=0), metavar="K")
+    tables_only: bool = setting(False, "no figures, no explorer.html")
+
+    def grid_texts(self) -> dict[str, str]:
+        """KEY=VALUES texts of --grid by key."""
+        for item in self.grid:
+            if "=" not in item:
+                raise UserError(f"--grid {item}: expected KEY=VALUES, e.g. exit_thres=0:1:0.02")
+        return dict(item.split("=", 1) for item in self.grid)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What --pick asks for; exactly one of max_cost, max_drop and (risk, delta)."""
+
+    max_cost: float | None = None
+    max_drop: float | None = None
+    risk: float | None = None
+    delta: float | None = None
+    range: float | None = None  # of a regression task's scores, where the task does not say
+
+
+@dataclass(kw_only=True)
+class ChoiceSettings:
+    """What is chosen and compared."""
+
+    _argument_group_name = "choice"
+
+    pick: list[str] | None = setting(
+        None, "max_cost, max_drop, or risk and delta", metavar="GOAL=VALUE", nargs="+"
+    )
+    compare: bool = setting(False, "table of the rules at equal costs")
+    calibration_fraction: float = setting(0.5, "of the dev set, to choose by")
+
+    def check(self) -> None:
+        self.goal()
+
+    def goal(self) -> Goal | None:
+        """What --pick asks for; raises UserError saying what goes together."""
+        return parse_goal(self.pick) if self.pick else None
+
+
+def parse_goal(items: Sequence[str]) -> Goal:
+    """Goal from KEY=VALUE texts; raises UserError saying what goes together."""
+    values: dict[str, float] = {}
+    for item in items:
+        key, _, text = item.partition("=")
+        if key not in Goal.__dataclass_fields__:
+            raise UserError(f"--pick {item}: {nearest_names(key, list(Goal.__dataclass_fields__))}")
+        try:
+            values[key] = float(text)
+        except ValueError as error:
+            raise UserError(f"--pick {item}: {text!r} is not a number") from error
+        inside = 0 < values[key] < 1 if key in ("risk", "delta") else values[key] >= 0
+        if not inside or values[key] == float("inf"):
+            allowed = "between 0 and 1" if key in ("risk", "delta") else "0 or more"
+            raise UserError(f"--pick {item}: allowed is a number {allowed}")
+    if set(values) - {"range"} not in ({"max_cost"}, {"max_drop"}, {"risk", "delta"}):
+        raise UserError(
+            f"--pick {' '.join(items)}: give max_cost=…, or max_drop=…, or risk=… with delta=…"
+        )
+    return Goal(**values)

@@ -1,0 +1,55 @@
+"""Runs and their summaries against one text at a time and hand-worked tables."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from evaluation.early_exit import Record, record_layers, run_early_exit
+from evaluation.exit_reports import summarise
+from tests.conftest import job_of, random_ids, tiny_model
+
+
+def made_texts(count: int = 12) -> list[list[int]]:
+    return [random_ids(1, 3 + (5 * i) % 11, i)[0].tolist() for i in range(count)]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 32])
+def test_the_record_is_in_input_order_whatever_the_batch_size(batch_size):
+    model = tiny_model(thres_name="entropy", exit_thres=0.9)
+    texts = made_texts()
+    record = run_early_exit(job_of(model, texts, batch_size=batch_size))
+    for i, ids in enumerate(texts):
+        with torch.no_grad():
+            out = model(torch.tensor([ids]))
+        assert record.exit_layer[i] == out.exit_layer
+        torch.testing.assert_close(record.logits[i], out.logits[0], atol=1e-5, rtol=0)
+    assert len(set(record.exit_layer.tolist())) > 1
+    assert (record.seconds > 0).all()
+
+
+def test_recorded_answers_are_in_input_order():
+    model, texts = tiny_model(), made_texts()
+    recorded = record_layers(job_of(model, texts), batch_size=5)["all_logits"]
+    for i, ids in enumerate(texts):
+        with torch.no_grad():
+            alone = model(torch.tensor([ids]), output_all_exits=True).all_logits[:, 0]
+        torch.testing.assert_close(recorded[:, i], alone, atol=1e-5, rtol=0)
+
+
+def test_the_summary_by_hand():
+    job = job_of(tiny_model(), made_texts(4))
+    logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
+    record = Record(logits, torch.tensor([1, 4, 2, 4]), torch.tensor([0.001, 0.003, 0.002, 0.1]))
+    summary = summarise(job, record)
+    assert summary["metrics"] == {"acc": 0.75}  # labels 0 1 0 1
+    assert summary["computation_cost"] == pytest.approx(11 / 16)
+    assert summary["average_layer"] == pytest.approx(11 / 4)
+    assert summary["exits_per_layer"] == [1, 1, 0, 2]
+    assert summary["exit_sample_ratio"] == pytest.approx(0.5)
+    assert summary["latency_ms"]["median"] == pytest.approx(2.5)
+    assert summary["latency_ms"]["p95"] == pytest.approx(np.percentile([1, 3, 2, 100], 95))
+    assert 0 < summary["flops_ratio"] < 1
+    assert summary["rule"]["thres_name"] == "bias_1"
+    json.dumps(summary, allow_nan=False)

@@ -1,0 +1,231 @@
+"""Token ids kept on disk: used while nothing has changed, made anew otherwise, never misread."""
+
+import os
+import struct
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import glue.tasks as tasks
+from glue import cache
+from glue.cache import cached_features, read_cache, stamp_of
+from glue.features import Features, encode
+from glue.tasks import Split, custom_task, get_task
+from modeling import load_tokenizer
+from modeling.errors import UserError
+from tests.conftest import write_rte
+
+
+@pytest.fixture
+def tokenizer(albert_dir):
+    return load_tokenizer(albert_dir)
+
+
+@pytest.fixture
+def split(tmp_path):
+    return Split(get_task("rte"), write_rte(tmp_path / "RTE"), "train")
+
+
+@pytest.fixture
+def kept(tmp_path) -> Path:
+    return tmp_path / "cached.safetensors"
+
+
+@pytest.fixture
+def tokenised(monkeypatch):
+    """How many times features were written to a cache: once for each tokenising."""
+    calls, write = [], cache.write_cache
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return write(*arguments)
+
+    monkeypatch.setattr(cache, "write_cache", counted)
+    return calls
+
+
+def same(left: Features, right: Features) -> bool:
+    """The arrays, their types included, without `digest`, which the cache itself goes by."""
+    arrays = [[getattr(x, f.name) for f in fields(x)] for x in (left, right)]
+    types = [[getattr(array, "dtype", None) for array in side] for side in arrays]
+    return types[0] == types[1] and all(map(np.array_equal, *arrays))
+
+
+def test_a_second_run_reads_the_cache(tokenizer, albert_dir, split, kept, tokenised, monkeypatch):
+    first = cached_features(kept, split, tokenizer, 40)
+    assert same(first, encode(split.examples(), tokenizer, 40))
+    assert same(cached_features(kept, split, tokenizer, 40, overwrite=True), first)
+    assert len(tokenised) == 2
+    monkeypatch.setattr(tasks, "read_table", None)  # no text is read
+    assert same(cached_features(kept, split, tokenizer, 40), first)  # the same tokenizer object
+    assert same(cached_features(kept, split, load_tokenizer(albert_dir), 40), first)  # a later run
+    assert len(tokenised) == 2
+
+
+def test_scores_and_missing_labels_are_kept_too(tokenizer, tmp_path, split, kept):
+    path = tmp_path / "scores.csv"
+    path.write_text("sentence1,label\na dog,1.5\na cat,-2\n")
+    scores = Split(custom_task(train_file=path), "", "train")
+    for name, part, labels in (
+        ("scores", scores, [1.5, -2.0]),
+        ("test", split._replace(name="test"), None),
+    ):
+        where = kept.with_name(name)
+        for _ in range(2):
+            got = cached_features(where, part, tokenizer, 40).labels
+            assert (got if got is None else got.tolist()) == labels
+        assert same(
+            read_cache(where, stamp_of(part, tokenizer, 40)), encode(part.examples(), tokenizer, 40)
+        )
+
+
+def test_the_cache_is_refreshed_when_anything_changes(
+    tokenizer, albert_dir, split, kept, tokenised
+):
+    path, task = split.path, split.task
+    text, times = path.read_text(), os.stat(path)
+    cased = load_tokenizer(albert_dir, do_lower_case=False)
+    turned = replace(task, labels=task.labels[::-1])
+    single = replace(task, text_columns=("sentence1",))
+    relabelled = text.replace("\tentailment", "\tnot_entailment", 1)
+    variants = [
+        (text, task, tokenizer, 40),
+        (text.replace("man", "cat", 1), task, tokenizer, 40),  # of the same size
+        (relabelled, task, tokenizer, 40),
+        (relabelled, turned, tokenizer, 40),
+        (relabelled, turned, tokenizer, 9),
+        (relabelled, turned, cased, 9),
+        (relabelled[: relabelled.rindex("\n", 0, -1)], turned, cased, 9),
+        (relabelled, single, cased, 9),
+    ]
+    for i, (content, used_task, used, length) in enumerate(variants, start=1):
+        path.write_text(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # it tells nothing
+        part = split._replace(task=used_task)
+        got = cached_features(kept, part, used, length)
+        assert same(got, encode(part.examples(), used, length))
+        assert len(tokenised) == i
+
+
+def test_a_file_that_changes_while_it_is_read_leaves_no_cache(tokenizer, split, kept, monkeypatch):
+    def meanwhile(*arguments):
+        with split.path.open("a") as file:
+            file.write("99\ta\tb\tentailment\n")
+        return encode(*arguments)
+
+    monkeypatch.setattr(cache, "encode", meanwhile)
+    cached_features(kept, split, tokenizer, 40)
+    assert not kept.exists()
+
+
+def test_an_edit_that_breaks_the_file_is_not_hidden_by_the_cache(tokenizer, split, kept):
+    cached_features(kept, split, tokenizer, 40)
+    with split.path.open("a") as file:
+        file.write("short\n")
+    with pytest.raises(UserError, match="line 26: no 'sentence1'"):
+        cached_features(kept, split, tokenizer, 40)
+    split.path.unlink()
+    with pytest.raises(UserError, match=r"no train\.tsv"):
+        cached_features(kept, split, tokenizer, 40)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 100, struct.pack("<Q", 9) + b"{}"])
+def test_a_damaged_cache_is_made_anew(tokenizer, split, kept, content):
+    kept.write_bytes(content)
+    whole = cached_features(kept, split, tokenizer, 40)
+    assert same(whole, encode(split.examples(), tokenizer, 40))
+    assert kept.read_bytes() != content
+
+
+def test_no_flipped_or_missing_byte_is_read(tokenizer, split, kept):
+    cached_features(kept, split, tokenizer, 40)
+    content, stamp = kept.read_bytes(), stamp_of(split, tokenizer, 40)
+    header = 8 + struct.unpack("<Q", content[:8])[0]
+    for place in range(header, len(content), 97):
+        kept.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert read_cache(kept, stamp) is None
+    for end in range(0, len(content), 997):
+        kept.write_bytes(content[:end])
+        assert read_cache(kept, stamp) is None
+
+
+def put(array: np.ndarray, place: int, value: int) -> np.ndarray:
+    array = array.copy()
+    array[place] = value
+    return array
+
+
+FORGERIES = {
+    "an id that the tokenizer lacks": {"tokens": lambda x: put(x, 3, 10**6)},
+    "an id below 0": {"tokens": lambda x: put(x, 3, -1)},
+    "a third segment": {"segments": lambda x: put(x, 0, 2)},
+    "fewer segments than tokens": {"segments": lambda x: x[1:]},
+    "texts that overlap": {"offsets": lambda x: x[::-1]},
+    "a beginning past the first token": {"offsets": lambda x: x + 1},
+    "an end past the last token": {"offsets": lambda x: put(x, -1, x[-1] + 1)},
+    "a text without tokens": {"offsets": lambda x: put(x, 1, 0)},
+    "a text that is too long": {"offsets": lambda x: x[[0, -1]], "labels": lambda x: x[:1]},
+    "no text": dict.fromkeys(("tokens", "segments", "labels"), lambda x: x[:0])
+    | {"offsets": lambda x: x[:1]},
+    "no offset": {"offsets": lambda x: x[:0]},
+    "labels beside the task's": {"labels": lambda x: put(x, 0, 2)},
+    "a negative label": {"labels": lambda x: put(x, 0, -1)},
+    "fewer labels than texts": {"labels": lambda x: x[1:]},
+    "no labels": {"labels": lambda x: None},
+    "scores": {"labels": lambda x: x.astype(float)},
+    "wide tokens": {"tokens": lambda x: x.astype(np.int64)},
+    "square tokens": {"tokens": lambda x: x[None]},
+    "draws": {"draws": lambda x: np.zeros(24, dtype=np.float32)},
+}
+
+
+@pytest.mark.parametrize("changes", FORGERIES.values(), ids=FORGERIES)
+def test_a_forged_cache_is_made_anew(tokenizer, split, kept, tokenised, changes):
+    """Its stamp and digest are right, its arrays are those of no file."""
+    whole = encode(split.examples(), tokenizer, 40)
+    arrays = {name: getattr(whole, name) for name in ("tokens", "segments", "offsets", "labels")}
+    arrays |= {name: change(arrays.get(name)) for name, change in changes.items()}
+    forged = Features(**{n: a if a is None else np.ascontiguousarray(a) for n, a in arrays.items()})
+    cache.write_cache(kept, forged, stamp_of(split, tokenizer, 40))
+    assert kept.exists()
+    assert same(cached_features(kept, split, tokenizer, 40), whole)
+    assert len(tokenised) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int32])
+def test_a_cache_of_another_format_is_made_anew(tokenizer, split, kept, dtype):
+    """Under the right stamp: the arrays of format 1, and a type that numpy lacks."""
+    stamp = stamp_of(split, tokenizer, 40)
+    whole = encode(split.examples(), tokenizer, 40)
+    tensors = {
+        "input_ids": torch.from_numpy(whole.tokens).to(dtype),
+        "token_type_ids": torch.from_numpy(whole.segments).to(dtype),
+        "lengths": torch.from_numpy(whole.lengths).to(dtype),
+    }
+    for metadata in ({}, {"format": cache.FORMAT}):
+        save_file(tensors, kept, {"fingerprint": stamp, **metadata})
+        assert same(cached_features(kept, split, tokenizer, 40), whole)
+        with safe_open(kept, "pt") as file:
+            assert file.metadata()["format"] == cache.FORMAT
+
+
+def test_a_directory_that_cannot_be_written_goes_without(tokenizer, split, tmp_path):
+    (tmp_path / "file").write_text("")
+    before = sorted(os.listdir(tmp_path))
+    expected = encode(split.examples(), tokenizer, 40)
+    for place in ("gone/cached.safetensors", "file/cached.safetensors", "RTE"):
+        assert same(cached_features(tmp_path / place, split, tokenizer, 40), expected)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_cache_that_is_written_while_it_is_mapped_stays_as_it_was(tokenizer, split, kept):
+    cached_features(kept, split, tokenizer, 40)
+    mapped = cached_features(kept, split, tokenizer, 40)
+    before = mapped.digest()
+    cached_features(kept, split, tokenizer, 9)
+    assert mapped.digest() == before
