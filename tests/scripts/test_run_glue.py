@@ -339,7 +339,7 @@ def refused(script, arguments, *words) -> None:
         (["--learning_rate", "-1"], ["--learning_rate", "-1"]),
         (["--learning_rate", "nan"], ["--learning_rate", "nan"]),
         (["--learning_rate", "fast"], ["--learning_rate", "fast"]),
-        (["--per_gpu_train_batch_size", "0"], ["--per_gpu_train_batch_size", "0", "1 up"]),
+        (["--per_gpu_train_batch_size", "0"], ["--per_gpu_train_batch_size", "0", "1 or more"]),
         (["--gradient_accumulation_steps", "0"], ["--gradient_accumulation_steps"]),
         (["--max_train_samples", "0"], ["--max_train_samples"]),
         (["--seed", "-1"], ["--seed"]),

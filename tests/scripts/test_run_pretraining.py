@@ -382,7 +382,7 @@ def test_two_processes_take_the_steps_of_one(corpus, spiece, tmp_path):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--tau", "-0.1"], ["--tau", "from 0 up"]),
+        (["--tau", "-0.1"], ["--tau", "0 or more"]),
         (["--train_files", "/nowhere/text.txt"], ["/nowhere/text.txt", "No such file"]),
         (["--config_name", "/nowhere"], ["/nowhere"]),
         (["--max_seq_length", "64"], ["--max_seq_length 64", "max_position_embeddings = 40"]),
