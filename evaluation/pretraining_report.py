@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from transformers import PreTrainedModel
 
-from evaluation.running import environment
+from evaluation.job import environment
 from glue.files import write_json
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.pretraining import mean_updates

@@ -15,7 +15,8 @@ from exit_lab.recording import Recording
 from exit_lab.settings import ChoiceSettings, Goal, LabSettings, SweepSettings
 from exit_lab.sweep import Sweep, sweep
 from exit_lab.tables import describe, write_tables
-from glue.tasks import Task, custom_task, evaluation_tasks, get_task
+from glue.custom import custom_task
+from glue.tasks import Task, evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.configs import load_config
 from modeling.memory import keep_freed_memory

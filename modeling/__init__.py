@@ -22,13 +22,15 @@ NAMES = {
         AlbertActModelOutput AlbertActOutput AlbertActQuestionAnsweringOutput
     """,
     "modeling.act.loading": "load_act",
-    "modeling.configuration": "ExitRule HaltingRule",
     "modeling.elbert.loading": "load_pretrained",
     "modeling.elbert.model": "ElbertConfig ElbertForSequenceClassification ElbertOutput",
+    "modeling.elbert.rules": "ExitRule",
     "modeling.errors": "UserError",
     "modeling.loading.configs": "apply_exit_config load_config",
     "modeling.loading.tokenizers": "load_tokenizer",
-    "modeling.ponder.halting": "GeneralizedGeometricDist PonderClassificationLoss scan_halting",
+    "modeling.ponder.criteria": "HaltingRule scan_halting",
+    "modeling.ponder.distribution": "GeneralizedGeometricDist",
+    "modeling.ponder.losses": "PonderClassificationLoss",
     "modeling.ponder.model": """
         PonderAlbertClassifier PonderAlbertConfig PonderOutput load_ponder with_halting_token
     """,

@@ -9,10 +9,7 @@ float32 while the matrix products run in half precision.
 """
 
 import math
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -23,6 +20,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert import modeling_albert as hf_albert
 
 from modeling.errors import UserError
+
+if TYPE_CHECKING:
+    from modeling.cpu_packing import PackedLayer, PackedPooler
 
 AlbertPreTrainedModel = hf_albert.AlbertPreTrainedModel
 
@@ -67,65 +67,7 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         return self.dropout(self.LayerNorm(embedded))
 
 
-STEADY = threading.local()  # .block: the thread's outermost `steady_weights`, if it is in one
-
-
-@contextmanager
-def steady_weights() -> Iterator[None]:
-    """A block, or a decorated function, in which this thread changes no weights.
-
-    There `Derived` looks at them at the first use only: with cold caches, looking at a layer's at
-    every pass takes longer than the pass's two layer norms.
-    """
-    outer = getattr(STEADY, "block", None)
-    STEADY.block = outer or object()
-    try:
-        yield
-    finally:
-        STEADY.block = outer
-
-
-class Derived:
-    """Something computed from parameters, kept while they stay as they are."""
-
-    def __init__(self) -> None:
-        self.stamp: tuple = ()
-        self.value: Any = None
-        self.block: object = None  # the `steady_weights` in which the stamp was last compared
-
-    def __call__(
-        self, parameters: Callable[[], Iterable[nn.Parameter]], make: Callable[[], Any]
-    ) -> Any:
-        """`make()`, or what it gave when the `parameters()` were last the same.
-
-        Writing into `parameter.data` goes unseen; an optimiser step, a loaded checkpoint and a
-        move to another device or type do not.
-        """
-        if torch.compiler.is_compiling():  # the compiler folds constants itself
-            return make()
-        block = getattr(STEADY, "block", None)
-        if block is None or block is not self.block:
-            own = list(parameters())
-            learning = torch.is_grad_enabled() and any(p.requires_grad for p in own)
-            # Tensors made in inference mode count no versions.
-            if learning or any(p.is_inference() for p in own):
-                return make()
-            # What is made in inference mode cannot serve a backward pass outside it.
-            stamp = (
-                torch.is_inference_mode_enabled(),
-                *((p.data_ptr(), p._version) for p in own),
-            )
-            if stamp != self.stamp:
-                self.stamp, self.value = stamp, make()
-            self.block = block
-        return self.value
-
-    def __reduce__(self) -> tuple:
-        """Copies and pickles start empty: packed weights are this process's alone."""
-        return Derived, ()
-
-
-# Which of the fused projections: `parts` of SelfAttention.project.
+# Which of the projections: `parts` of SelfAttention.project.
 QUERY, KEY_VALUE, QUERY_KEY_VALUE = slice(0, 1), slice(1, 3), slice(0, 3)
 
 
@@ -147,22 +89,15 @@ class SelfAttention(nn.Module):
         self.dense = nn.Linear(hidden, hidden)
         self.attention_dropout = config.attention_probs_dropout_prob
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.fused = Derived()
 
-    def project(self, hidden: torch.Tensor, parts: slice = QUERY_KEY_VALUE) -> torch.Tensor:
+    @property
+    def projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+        return self.query, self.key, self.value
+
+    def project(self, hidden: torch.Tensor, parts: slice) -> torch.Tensor:
         """(..., hidden) -> (..., parts·hidden): the projections asked for, side by side."""
-        weight, bias = self.fused_qkv()
-        size = self.query.out_features
-        rows = slice(parts.start * size, parts.stop * size)
-        return F.linear(hidden.to(weight.dtype), weight[rows], bias[rows])
-
-    def fused_qkv(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Query, key and value projections in one: weight (3·hidden, hidden), bias (3·hidden,)."""
-        layers = (self.query, self.key, self.value)
-        return self.fused(
-            lambda: (p for layer in layers for p in layer.parameters()),
-            lambda: (torch.cat([x.weight for x in layers]), torch.cat([x.bias for x in layers])),
-        )
+        states = hidden.to(self.query.weight.dtype)
+        return torch.cat([linear(states) for linear in self.projections[parts]], -1)
 
     def split_heads(self, projected: torch.Tensor) -> torch.Tensor:
         """(batch, length, parts·hidden) -> (parts, batch, heads, length, head_size)."""
@@ -207,8 +142,12 @@ class AlbertAttention(SelfAttention):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        query, key, value = self.split_heads(self.project(hidden))
-        return self.LayerNorm(hidden + self.output(self.attend(query, key, value, mask)))
+        """As AlbertLayer's: (batch, length, hidden) -> the same shape."""
+        states = hidden.to(self.query.weight.dtype)
+        projected = (linear(states) for linear in self.projections)  # (batch, length, hidden) each
+        query, key, value = (self.split_heads(x)[0] for x in projected)
+        context = self.attend(query, key, value, mask)  # (batch, heads, length, head_size)
+        return self.LayerNorm(hidden + self.output(context))
 
 
 def eager_attention(
@@ -229,124 +168,11 @@ def eager_attention(
     return F.dropout(scores.softmax(-1), dropout) @ value
 
 
-def packs(module: nn.Module, config: AlbertConfig, weight: torch.Tensor) -> bool:
-    """Whether `module` can use weights like `weight` in oneDNN's own layout.
-
-    That is inference on a CPU with the default attention, in one of oneDNN's types.
-    """
-    return (
-        weight.device.type == "cpu"
-        and not torch.is_grad_enabled()
-        and not module.training
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and config._attn_implementation != "eager"
-        and weight.dtype in PACKABLE
-    )
-
-
-PACKABLE = (
-    tuple(
-        dtype
-        for dtype, usable in (
-            (torch.float32, torch.backends.mkldnn.is_available()),
-            (torch.bfloat16, torch.ops.mkldnn._is_mkldnn_bf16_supported()),
-            (torch.float16, torch.ops.mkldnn._is_mkldnn_fp16_supported()),
-        )
-        if usable
-    )
-    if torch.backends.mkldnn.is_available()
-    else ()
-)
-
-Packed = tuple[torch.Tensor, torch.Tensor]  # weight in oneDNN's blocked layout, bias
-Fused = tuple[str, list, str]  # what oneDNN does to a product's outcome: name, scalars, variant
-PLAIN: Fused = ("none", [], "")
-TANH: Fused = ("tanh", [], "")
-
-
-def pack(weight: torch.Tensor, bias: torch.Tensor) -> Packed:
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()), bias.detach()
-
-
-def packed_linear(states: torch.Tensor, packed: Packed, fused: Fused = PLAIN) -> torch.Tensor:
-    """(..., in) -> (..., out), in the type of the packed weights."""
-    return torch.ops.mkldnn._linear_pointwise(states.to(packed[1].dtype), *packed, *fused)
-
-
-def packed_residual(states: torch.Tensor, packed: Packed, residual: torch.Tensor) -> torch.Tensor:
-    """The packed map of `states`, plus `residual`: one operation where their types agree."""
-    if states.dtype == residual.dtype == packed[1].dtype:
-        return torch.ops.mkldnn._linear_pointwise.binary(states, residual, *packed, "add")
-    return residual + packed_linear(states, packed)
-
-
-def take(states: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-    """The given rows of (tokens, size); all of them for None."""
-    return states if rows is None else states.index_select(0, rows)
-
-
-def put(states: torch.Tensor, rows: torch.Tensor | None, count: int) -> torch.Tensor:
-    """The inverse of `take`: (count, size) with `states` at the given rows and 0 elsewhere."""
-    if rows is None:
-        return states
-    return states.new_zeros(count, states.shape[1]).index_copy_(0, rows, states)
-
-
-class PackedLayer:
-    """A layer's linear maps in oneDNN's blocked layout, GELU and residual sums fused into them.
-
-    The same operations that torch.compile generates when it freezes weights, without a compiler.
-    """
-
-    def __init__(self, layer: "AlbertLayer") -> None:
-        attention = layer.attention
-        self.layer = layer
-        self.projections: dict[tuple[int, int], Packed] = {}
-        self.dense = pack(attention.dense.weight, attention.dense.bias)
-        self.ffn = pack(layer.ffn.weight, layer.ffn.bias)
-        self.ffn_output = pack(layer.ffn_output.weight, layer.ffn_output.bias)
-        # oneDNN's names of the two GELUs; other activations run as they are.
-        name = attention.config.hidden_act
-        tanh = name in ("gelu_new", "gelu_pytorch_tanh")
-        self.activation: Fused = ("gelu", [], "tanh" if tanh else "none")
-        self.fuses_activation = tanh or name == "gelu"
-
-    def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """As AlbertLayer's forward, but that the states of padding are 0: no map works on them."""
-        attention, shape = self.layer.attention, hidden.shape
-        flat = hidden.reshape(-1, shape[-1])
-        real = None if mask is None else mask.flatten().nonzero()[:, 0]
-        mine = take(flat, real)
-        qkv = put(self.project(mine, QUERY_KEY_VALUE), real, len(flat)).view(*shape[:2], -1)
-        context = attention.attend(*attention.split_heads(qkv), mask)
-        context = take(context.transpose(1, 2).reshape(flat.shape), real)
-        return put(self.finish(mine, context), real, len(flat)).view(shape)
-
-    def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:
-        """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
-        key = (parts.start, parts.stop)  # Python 3.10 cannot hash a slice
-        if key not in self.projections:
-            weight, bias = self.layer.attention.fused_qkv()
-            rows = slice(*(x * weight.shape[1] for x in key))
-            self.projections[key] = pack(weight[rows], bias[rows])
-        return packed_linear(flat, self.projections[key])
-
-    def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
-        """The pass after attention: states and contexts (tokens, hidden) -> new states."""
-        layer = self.layer
-        attended = layer.attention_norm(packed_residual(context, self.dense, flat))
-        if self.fuses_activation:
-            inner = packed_linear(attended, self.ffn, self.activation)
-        else:
-            inner = layer.activation(packed_linear(attended, self.ffn))
-        return layer.full_layer_layer_norm(packed_residual(inner, self.ffn_output, attended))
-
-
 class AlbertLayer(nn.Module):
     """One layer pass: attention and feed-forward, each with residual connection and norm."""
 
     attention_class: type[SelfAttention] = AlbertAttention
+    packed: "PackedLayer | None" = None  # runs in place of `forward`; set by `packed_weights`
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -355,18 +181,11 @@ class AlbertLayer(nn.Module):
         self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.activation = activation_function(config.hidden_act)
-        self.packed = Derived()
-
-    def train(self, mode: bool = True) -> "AlbertLayer":
-        """As nn.Module; weights written behind the version counter's back are packed anew."""
-        self.packed = Derived()
-        self.attention.fused = Derived()
-        return super().train(mode)
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
-        if packs(self, self.attention.config, self.ffn.weight):
-            return self.packed(self.parameters, lambda: PackedLayer(self))(hidden, mask)
+        if not torch.compiler.is_compiling() and self.packed is not None:
+            return self.packed(hidden, mask)
         attended = self.attention(hidden, mask)
         return self.full_layer_layer_norm(self.feed_forward(attended) + attended)
 
@@ -379,8 +198,7 @@ class AlbertLayer(nn.Module):
     def linear_maps(self) -> tuple[nn.Linear, ...]:
         """All matrix products of a pass but attention's own two."""
         attention = self.attention
-        projections = (attention.query, attention.key, attention.value, attention.dense)
-        return (*projections, self.ffn, self.ffn_output)
+        return (*attention.projections, attention.dense, self.ffn, self.ffn_output)
 
     def feed_forward(self, attended: torch.Tensor) -> torch.Tensor:
         """The feed-forward part before its residual connection, (..., hidden)."""
@@ -429,25 +247,17 @@ class ExitLinear(nn.Linear):
 
 
 class Pooler(nn.Linear):
-    """tanh of a linear map, (..., hidden) -> (..., size), under HF's name for it.
+    """tanh of a linear map, (..., hidden) -> (..., size), under HF's name for it."""
 
-    Packed, as a layer's maps are: all threads read its weights, which come from memory.
-    """
+    packed: "PackedPooler | None" = None  # runs in place of `forward`; set by `packed_weights`
 
     def __init__(self, config: AlbertConfig, size: int) -> None:
         super().__init__(config.hidden_size, size)
         self.config = config
-        self.packed = Derived()
-
-    def train(self, mode: bool = True) -> "Pooler":
-        """As nn.Module; weights written behind the version counter's back are packed anew."""
-        self.packed = Derived()
-        return super().train(mode)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        if packs(self, self.config, self.weight):
-            packed = self.packed(self.parameters, lambda: pack(self.weight, self.bias))
-            return packed_linear(states, packed, TANH)
+        if not torch.compiler.is_compiling() and self.packed is not None:
+            return self.packed(states)
         return super().forward(states.to(self.weight.dtype)).tanh()
 
 
@@ -474,10 +284,10 @@ class AlbertBackbone(nn.Module):
         return int(layer / (self.num_layers / len(self.encoder.albert_layer_groups)))
 
     def layer_pass(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, layer: int
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, group: int
     ) -> torch.Tensor:
-        """State after layer `layer` (0-based) from the state before it, (batch, length, hidden)."""
-        return self.encoder.albert_layer_groups[self.group_of(layer)](hidden, mask)
+        """The next layer's states, (batch, length, hidden), from these; `group` is its group's."""
+        return self.encoder.albert_layer_groups[group](hidden, mask)
 
 
 def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:

@@ -14,12 +14,9 @@ import torch
 from torch import nn
 
 from modeling.albert import attention_mask_of
-from modeling.elbert.model import ElbertForSequenceClassification
-from modeling.ponder.model import PonderAlbertClassifier
+from modeling.depth import EarlyExitModel, run_depths
 
 logger = logging.getLogger(__name__)
-
-EarlyExitModel = ElbertForSequenceClassification | PonderAlbertClassifier
 
 # What compilation takes, and the share of an example's time that it is expected to save; only
 # `auto` uses them. On a CPU the compiled layer is slower than the packed one (docs/speed.md), so
@@ -43,7 +40,7 @@ def repays(model: EarlyExitModel, examples: int, length: int) -> bool:
     if examples < 100 or not share:
         return False
     ids = torch.ones(1, length, dtype=torch.long, device=model.device)
-    for _ in range(2):  # the first call packs the weights
+    for _ in range(2):  # the first call warms the caches
         start = time.perf_counter()
         model(ids, output_all_exits=True).logits.cpu()
     seconds = time.perf_counter() - start
@@ -61,10 +58,8 @@ def warm_up(model: EarlyExitModel) -> None:
     for shape in ((1, 7), (3, 9)):
         ids = torch.ones(shape, dtype=torch.long, device=model.device)
         mask = None if shape[0] == 1 else attention_mask_of(torch.tril(torch.ones_like(ids), 6))
-        hidden, state, rule = model.embed(ids), model.start(shape[0]), model.exit_rule()
-        for layer in range(model.config.num_hidden_layers):
-            hidden = model.layer_pass(hidden, mask, layer)
-            _, _, state = model.check_exit(rule, hidden, mask, layer, state)
+        for _ in run_depths(model, model.embed(ids), mask, leave=False):
+            pass
 
 
 @torch.inference_mode()

@@ -1,26 +1,20 @@
-"""Configurations of the suite's models, and the settings of an exit rule.
+"""Configurations of the suite's models.
 
 The published keys stand at top level in `config.json`; `keys.py` says what each may hold.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from transformers import AlbertConfig, AutoConfig
 from transformers.activations import ACT2FN
 
 from modeling.errors import UserError
-from modeling.keys import (
-    EXIT_KEYS,
-    KEY_TABLES,
-    PONDER_EXIT_KEYS,
-    Key,
-    KeyTable,
-    checked,
-    register_keys,
-)
+from modeling.keys import KEY_TABLES, Key, KeyTable, checked, register_keys
+
+if TYPE_CHECKING:
+    from modeling.elbert.rules import ExitRule
+    from modeling.ponder.criteria import HaltingRule
 
 # ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
 MOST_PARAMETERS = 4_000_000_000
@@ -145,6 +139,8 @@ class ElbertConfig(AdaptiveConfig):
 
     def exit_rule(self) -> "ExitRule":
         """`exit_keys` as a rule; raises UserError for a value out of range."""
+        from modeling.elbert.rules import ExitRule  # which needs this module's keys
+
         return ExitRule.from_config(self)
 
     def classifier_flops(self) -> int:
@@ -182,6 +178,8 @@ class PonderAlbertConfig(AdaptiveConfig):
 
     def exit_rule(self) -> "HaltingRule":
         """`exit_keys` as a rule; raises UserError for a value out of range."""
+        from modeling.ponder.criteria import HaltingRule
+
         return HaltingRule.from_config(self)
 
     def classifier_flops(self) -> int:
@@ -238,55 +236,3 @@ def check_architecture(config: AlbertConfig) -> None:
             f"pad_token_id = {config.pad_token_id}: allowed is 0 to vocab_size − 1"
             f" = {config.vocab_size - 1}"
         )
-
-
-@dataclass
-class ExitRule:
-    """Settings of an exit rule; what each rule does is in `exits.py`.
-
-    Every number may be a scalar, or a tensor of shape (settings, 1): then all settings are decided
-    at once, and answers get a leading dimension of settings.
-    """
-
-    thres_name: str = "bias_1"
-    exit_thres: float | torch.Tensor = 0.1
-    cnt_thres: int | torch.Tensor = 8
-    margin: float | torch.Tensor = 0.0
-    range_tmp: float | torch.Tensor = 0.2
-    window_score: str = "lead"
-
-    def __post_init__(self) -> None:
-        # A Python number is compared in the scores' float32; a tensor must be too, to decide alike.
-        for name in ("exit_thres", "margin", "range_tmp"):
-            value = getattr(self, name)
-            if isinstance(value, torch.Tensor):
-                setattr(self, name, value.float())
-
-    @classmethod
-    def from_config(cls, config: ElbertConfig) -> "ExitRule":
-        """The rule that `config` describes now; raises UserError for a value out of range."""
-        settings = {name: checked(name, getattr(config, name)) for name in EXIT_KEYS}
-        if settings["cnt_thres"] > config.num_hidden_layers:
-            raise UserError(
-                f"cnt_thres = {settings['cnt_thres']}: allowed is 1 to num_hidden_layers"
-                f" = {config.num_hidden_layers}"
-            )
-        return cls(**settings)
-
-
-@dataclass
-class HaltingRule:
-    """Settings of a ponder model's exit; what each criterion does is in `halting.py`.
-
-    exit_thres may be a tensor of shape (settings, 1): then all settings are decided at once, and
-    answers get a leading dimension of settings.
-    """
-
-    exit_criteria: str = "sample"
-    exit_thres: float | torch.Tensor = 0.5
-
-    @classmethod
-    def from_config(cls, config: PonderAlbertConfig) -> "HaltingRule":
-        """The rule that `config` describes now; raises UserError for a value out of range."""
-        keys = PONDER_EXIT_KEYS
-        return cls(**{name: checked(name, getattr(config, name), keys) for name in keys})

@@ -2,8 +2,8 @@
 
 ALBERT's layers share one set of weights, so one layer pass can serve examples at different depths.
 A fixed number of slots hold the running examples. Every step runs one pass over the occupied
-slots; who is finished leaves with an answer, and waiting examples enter at depth 0. With several
-layer groups (untied layers) a step serves the slots whose next group is the same.
+slots; who is finished leaves with an answer, and waiting examples enter at depth 0. Where
+layers or exits have weights of their own, a step serves the slots that need the same ones next.
 
 Memory is bounded by slots × length. Lengths: waiting examples are admitted in an elevator's
 order, up and down the lengths of a window of them, so that neighbours in length share a step.
@@ -14,11 +14,12 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
 
+from modeling.depth import EarlyExitModel, State
 from modeling.errors import UserError
 
 
@@ -53,24 +54,27 @@ class Slot(NamedTuple):
 class DepthBatcher:
     """Answers a stream of examples with early exit, `slots` of them at a time.
 
-    The model offers `embed`, `group_of`, `layer_pass`, `exit_rule`, `start` and `check_exit` (see
-    ElbertForSequenceClassification) and is in eval mode. `start` gets the examples' draws, too, if
-    they have any (see PonderAlbertClassifier).
+    The model is in eval mode. Its exit rule is read whenever the slots are empty.
 
         batcher = DepthBatcher(model, slots=32)
         batcher.submit((ids, types) for ids, types in examples)
-        for answer in batcher.answers():      # in order of completion
-            ...
+        with packed_weights(model):               # on a CPU, to be faster
+            for answer in batcher.answers():      # in order of completion
+                ...
 
     `answers` may be closed at any time: iterating again goes on where it stopped, and no example
     is lost or answered twice. An example that the model cannot take raises UserError naming its
     row; iterating again goes on without it. `padding` tells how much of the work was padding.
     """
 
-    def __init__(self, model, slots: int = 32, window: int = 512, pad_token_id: int = 0) -> None:
+    def __init__(
+        self, model: EarlyExitModel, slots: int = 32, window: int = 512, pad_token_id: int = 0
+    ) -> None:
         if slots < 1 or window < 1:
             raise UserError(f"slots = {slots}, window = {window}: both are at least 1")
         self.model, self.pad_token_id = model, pad_token_id
+        self.rule: Any = None  # of the examples in the slots
+        self.weights = [model.weights_of(i) for i in range(model.config.num_hidden_layers)]
         self.num_slots, self.window = slots, window
         self.queue: Iterator[Waiting] = iter(())
         self.submitted = 0
@@ -78,7 +82,7 @@ class DepthBatcher:
         self.going_up, self.last_length = False, 1 << 30
         self.slots: list[Slot] = []
         self.hidden: torch.Tensor | None = None  # (slots, width, hidden)
-        self.state: dict[str, torch.Tensor] = {}  # of the exit rule, batch first
+        self.state: State = {}  # what the slots' examples carry, batch first
         self.finished: list[Answer] = []
         self.early: dict[int, Answer] = {}  # answered, held back by `in_order`
         self.expected = 0  # the row that `in_order` gives next
@@ -163,22 +167,20 @@ class DepthBatcher:
                 insort(self.waiting, example)
             self.enter(chosen[:1])
             return
+        alone = not self.slots
+        if alone:
+            self.rule = self.model.exit_rule()
+        draws = [x.draw for x in chosen]
+        draws = None if None in draws else torch.tensor(draws, device=self.model.device)
+        state = self.model.start(len(chosen), draws, self.rule)
         now = time.perf_counter()
         self.slots += [Slot(x.row, x.length, 0, now) for x in chosen]
-        state = self.start(chosen)
-        if self.hidden is None or not len(self.hidden):
+        if alone:
             self.hidden, self.state = embedded, state
             return
         width = max(self.hidden.shape[1], embedded.shape[1])
         self.hidden = torch.cat([widen(self.hidden, width), widen(embedded, width)])
         self.state = {name: torch.cat([self.state[name], state[name]]) for name in state}
-
-    def start(self, chosen: list[Waiting]) -> dict[str, torch.Tensor]:
-        """The exit rule's memory of examples at depth 0."""
-        draws = [example.draw for example in chosen]
-        if None in draws:
-            return self.model.start(len(chosen))
-        return self.model.start(len(chosen), torch.tensor(draws, device=self.model.device))
 
     def embed(self, chosen: list[Waiting]) -> torch.Tensor:
         """(examples, length of the longest, hidden), the states at depth 0."""
@@ -192,50 +194,37 @@ class DepthBatcher:
         return self.model.embed(ids.to(device), types.to(device))
 
     def step(self) -> None:
-        """One layer pass for the slots of the group that most of them wait for."""
-        groups = [self.model.group_of(slot.depth) for slot in self.slots]
+        """One layer pass, with its exit check, for the slots that most others can share it with."""
+        needed = [self.weights[slot.depth] for slot in self.slots]
         # Deepest first among equals: it frees slots sooner.
-        group = max(Counter(groups).items(), key=lambda item: (item[1], item[0]))[0]
-        members = [i for i, g in enumerate(groups) if g == group]
+        weights = max(Counter(needed).items(), key=lambda item: (item[1], item[0]))[0]
+        members = [i for i, number in enumerate(needed) if number == weights]
         everyone = len(members) == len(self.slots)
-        width = max(self.slots[i].length for i in members)
         rows = slice(None) if everyone else torch.tensor(members, device=self.model.device)
+        lengths = [self.slots[i].length for i in members]
+        width, mask = max(lengths), self.mask_of(lengths)
         hidden = self.hidden[rows, :width]
         state = self.state if everyone else {k: v[rows] for k, v in self.state.items()}
-        mask, layer = self.mask_and_layer(members, width)
-        depth = self.slots[members[0]].depth
-        hidden = self.model.layer_pass(hidden, mask, depth)
-        logits, done, state = self.model.check_exit(
-            self.model.exit_rule(), hidden, mask, layer, state
-        )
+        hidden = self.model.layer_pass(hidden, mask, weights)
+        answer, done, state = self.model.check_exit(self.rule, hidden, mask, weights, state)
         if everyone:
             self.hidden, self.state = hidden, state
         else:
             self.hidden[rows, :width] = hidden
             for name, tensor in state.items():
                 self.state[name][rows] = tensor
-        self.real_tokens += sum(self.slots[i].length for i in members)
+        self.real_tokens += sum(lengths)
         self.computed_tokens += width * len(members)
         # The step's only wait for the device: answers and decisions in one transfer.
-        host = torch.cat([logits, done[:, None].to(logits.dtype)], 1).cpu()
+        host = torch.cat([answer, done[:, None].to(answer.dtype)], 1).cpu()
         self.leave(members, host)
 
-    def mask_and_layer(
-        self, members: list[int], width: int
-    ) -> tuple[torch.Tensor | None, int | torch.Tensor]:
-        """Attention mask of the members (None without padding), and the layer each is at.
-
-        The layers stay on the host: asking the device for them would be a wait of its own.
-        """
-        lengths = [self.slots[i].length for i in members]
-        mask = None
-        if min(lengths) < width:
-            real = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
-            mask = real[:, None, None].to(self.model.device, non_blocking=True)
-        depths = [self.slots[i].depth for i in members]
-        if len(set(depths)) == 1:
-            return mask, depths[0]
-        return mask, torch.tensor(depths)
+    def mask_of(self, lengths: list[int]) -> torch.Tensor | None:
+        """Attention mask (examples, 1, 1, the longest's length) bool; None without padding."""
+        if min(lengths) == max(lengths):
+            return None
+        real = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+        return real[:, None, None].to(self.model.device, non_blocking=True)
 
     def leave(self, members: list[int], host: torch.Tensor) -> None:
         """Collect the answers of who is done and close the gaps they leave."""

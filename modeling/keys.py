@@ -8,12 +8,12 @@ import difflib
 import json
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from modeling.errors import UserError
 
-RULES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 LARGEST = sys.float_info.max
 NOUNS = {
@@ -32,16 +32,20 @@ class Key:
     kind: type
     default: Any
     meaning: str
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] | Callable[[], tuple[str, ...]] = ()
     minimum: float = -math.inf
     maximum: float = math.inf
     open: bool = False  # are minimum and maximum themselves excluded?
     counts_layers: bool = False  # is it at most num_hidden_layers?
     grid: str = ""  # what a sweep tries, e.g. "0:1:0.02"; "1:N" is 1 to num_hidden_layers
 
+    def options(self) -> tuple[str, ...]:
+        """The choices; those of a table that needs torch are looked up now."""
+        return self.choices() if callable(self.choices) else self.choices
+
     def allowed(self) -> str:
         if self.choices:
-            return "one of " + ", ".join(self.choices)
+            return "one of " + ", ".join(self.options())
         noun = NOUNS[self.kind]
         if self.minimum == -math.inf:
             return noun
@@ -53,7 +57,7 @@ class Key:
     def admits(self, value: Any) -> bool:
         """May the key hold `value`? NaN is no number, True and False are none either."""
         if self.kind not in (int, float):
-            return isinstance(value, self.kind) and (not self.choices or value in self.choices)
+            return isinstance(value, self.kind) and (not self.choices or value in self.options())
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return False
         # Comparing also refuses whole numbers that no float can hold.
@@ -72,9 +76,15 @@ class KeyTable(NamedTuple):
     exit_keys: dict[str, Key]
 
 
+def rule_names() -> tuple[str, ...]:
+    from modeling.elbert.rules import RULES  # torch: only for whoever names a rule
+
+    return tuple(RULES)
+
+
 # What decides an exit: read at every call, so an edit takes effect at once.
 EXIT_KEYS = {
-    "thres_name": Key(kind=str, default="bias_1", meaning="exit rule", choices=RULES),
+    "thres_name": Key(kind=str, default="bias_1", meaning="exit rule", choices=rule_names),
     "exit_thres": Key(
         kind=float,
         default=0.1,

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-import evaluation.glue_run
+import evaluation.exit_reports
+import evaluation.job
 import evaluation.pretraining_report  # noqa: F401
 import run_glue
 import training.search  # noqa: F401

@@ -14,12 +14,12 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils import ModelOutput
 
 from glue.cache import cache_path, cached_features
+from glue.custom import custom_task
 from glue.features import Features, collate, encode, epoch_batches
 from glue.submission import check_test_set
 from glue.tasks import (
     Split,
     Task,
-    custom_task,
     evaluation_tasks,
     get_task,
     prediction_tasks,

@@ -66,11 +66,13 @@ def window_at_exit(setting: Setting, tensors: Tensors) -> torch.Tensor:
     """
     import torch
 
-    logits, rule = tensors["all_logits"], setting["thres_name"]
+    from modeling.elbert.rules import RULES
+
+    logits, kinds = tensors["all_logits"], RULES[setting["thres_name"]]
     exits = scan_rule(setting, tensors)
-    if not rule.startswith("bias") and rule != "patience":
+    if kinds.classes.beyond is None:
         return torch.zeros_like(exits)
-    alone = setting if rule == "patience" else {**setting, "exit_thres": 0.0}
+    # Of patience, exit_thres says which values agree: there it stays.
+    alone = setting if kinds.classes.beyond else {**setting, "exit_thres": 0.0}
     by_window = scan_rule(alone, {"all_logits": torch.cat((logits, logits[-1:]))})
-    span = setting["cnt_thres"] + (rule == "patience")  # patience compares with the layer before
-    return torch.where(by_window == exits, span, 0)
+    return torch.where(by_window == exits, setting["cnt_thres"] + kinds.classes.beyond, 0)

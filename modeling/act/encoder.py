@@ -6,7 +6,6 @@ from torch import nn
 from modeling.act.compaction import RunningTokens
 from modeling.act.halting import Halting, interpolate
 from modeling.act.layer import AlbertActLayer
-from modeling.albert import steady_weights
 from modeling.configuration import AlbertActConfig
 from modeling.flops import layer_pass_flops
 from modeling.keys import ACT_KEYS, checked
@@ -36,7 +35,6 @@ class AlbertActEncoder(nn.Module):
         self.albert_layer = AlbertActLayer(config)
         self.compact: bool | None = None
 
-    @steady_weights()
     def forward(
         self,
         embedded: torch.Tensor,

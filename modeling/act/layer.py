@@ -4,8 +4,9 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from modeling.albert import QUERY_KEY_VALUE, AlbertLayer, PackedLayer, SelfAttention, packs
+from modeling.albert import QUERY_KEY_VALUE, AlbertLayer, SelfAttention
 from modeling.configuration import AlbertActConfig
+from modeling.cpu_packing import PackedLayer
 
 
 class AlbertAct(nn.Module):
@@ -40,10 +41,8 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
         return self.LayerNorm
 
     def pieces(self) -> "AlbertActLayer | PackedLayer":
-        """What runs `project` and `finish`: packed weights where they serve."""
-        if packs(self, self.attention.config, self.ffn.weight):
-            return self.packed(self.parameters, lambda: PackedLayer(self))
-        return self
+        """What runs `project` and `finish`: packed weights inside `packed_weights`."""
+        return self if torch.compiler.is_compiling() else self.packed or self
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """New states of all tokens, (batch, length, hidden), before they are mixed with the old."""

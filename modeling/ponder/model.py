@@ -1,7 +1,7 @@
 """PonderALBERT: ALBERT that learns, layer by layer, how probable it is to stop here.
 
 λ_n, the probability of halting at layer n for an example that has not halted before, is read from
-a second [CLS] token; the first one feeds the classifier. `halting.py` has what follows from λ.
+a second [CLS] token; the first one feeds the classifier. `criteria.py` says who stops, given λ.
 
 Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022) for the halting
 head that sees two layers; the public PonderALBERT for the model and its names.
@@ -29,12 +29,11 @@ from transformers.utils.generic import can_return_tuple
 from modeling.albert import (
     AlbertEmbeddings,
     AlbertLayer,
-    AlbertPreTrainedModel,
     ExitLinear,
     attention_mask_of,
-    steady_weights,
 )
-from modeling.configuration import HEAD_WIDTH, HaltingRule, PonderAlbertConfig
+from modeling.configuration import HEAD_WIDTH, PonderAlbertConfig
+from modeling.depth import Check, EarlyExitModel, State, layer_states, run_depths
 from modeling.elbert.model import task_loss
 from modeling.errors import UserError
 from modeling.keys import PONDER_KEYS, checked
@@ -42,15 +41,9 @@ from modeling.loading.configs import load_config, own_settings
 from modeling.loading.names import modern_name
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import LoadReport, adopt, read_as
-from modeling.ponder.halting import (
-    GeneralizedGeometricDist,
-    PonderClassificationLoss,
-    State,
-    halting_step,
-    prior,
-    scan_halting,
-    start_halting,
-)
+from modeling.ponder.criteria import CRITERIA, HaltingRule, Layer, scan_halting
+from modeling.ponder.distribution import GeneralizedGeometricDist, prior
+from modeling.ponder.losses import PonderClassificationLoss
 
 HALTING_TOKEN = 1  # position of the second [CLS], which feeds the halting head
 HEADS = ("classifier.", "ponder.")  # what a plain ALBERT lacks
@@ -117,7 +110,7 @@ def halting_head(config: PonderAlbertConfig) -> nn.Sequential:
     return nn.Sequential(*layers, ExitLinear(width, 1))
 
 
-class PonderAlbertClassifier(AlbertPreTrainedModel):
+class PonderAlbertClassifier(EarlyExitModel):
     """ALBERT that learns when to halt: classification, or regression for num_labels = 1.
 
     The criterion is read from `config` at every call. Depth is free, as all layers are one. Draws
@@ -203,103 +196,6 @@ class PonderAlbertClassifier(AlbertPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embeddings.word_embeddings = value
 
-    def layer_groups(self) -> Sequence[nn.Module]:
-        """The modules that make a layer pass."""
-        return [self.albert_layer]
-
-    def exit_heads(self) -> Sequence[nn.Module]:
-        """The modules that make an exit."""
-        return [self.classifier, self.ponder]
-
-    def exit_rule(self) -> HaltingRule:
-        """The criterion as `config` describes it now; raises UserError for a value out of range."""
-        return self.config.exit_rule()
-
-    def embed(
-        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """(batch, length) ids, with the second [CLS] -> (batch, length, hidden) at depth 0."""
-        return self.embedding_hidden_mapping_in(self.embeddings(input_ids, token_type_ids))
-
-    def group_of(self, layer: int | torch.Tensor) -> int | torch.Tensor:
-        """Which weights layer `layer` uses: always group 0."""
-        return layer * 0
-
-    def layer_pass(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, layer: int
-    ) -> torch.Tensor:
-        """State after layer `layer` from the state before it, (batch, length, hidden)."""
-        return self.albert_layer(hidden, mask)
-
-    def draw(self, count: int) -> torch.Tensor:
-        """(count,) uniform numbers for as many examples; the same ones in whatever portions."""
-        return torch.rand(count, generator=self.generator).to(self.device)
-
-    def start(self, batch: int, draws: torch.Tensor | None = None) -> State:
-        """What the criterion remembers at depth 0: tensors with the batch as first dimension.
-
-        draws: the examples' own uniform numbers (batch,), for `sample`; drawn here by default.
-        """
-        rule = self.exit_rule()
-        if draws is None and rule.exit_criteria == "sample":
-            draws = self.draw(batch)
-        state = start_halting(rule, batch, self.config.num_labels, draws, self.device)
-        if self.config.lambda_layer_arch in ("linear_cat", "linear_diff"):
-            size = self.config.hidden_size
-            state["previous"] = torch.zeros(batch, size, device=self.device, dtype=self.dtype)
-        return state
-
-    def halt_logits(self, now: torch.Tensor, previous: torch.Tensor | None) -> torch.Tensor:
-        """Logits of λ, (…), from the halting token's states after this layer and the previous one.
-
-        States are (…, hidden); before the first layer they are 0.
-        """
-        if self.config.lambda_layer_arch == "linear_cat":
-            now = torch.cat((now, previous), dim=-1)
-        elif self.config.lambda_layer_arch == "linear_diff":
-            now = now - previous
-        return self.ponder(now)[..., 0].float()
-
-    def check_exit(
-        self,
-        rule: HaltingRule,
-        hidden: torch.Tensor,
-        mask: torch.Tensor | None,
-        layer: int | torch.Tensor,
-        state: State,
-    ) -> tuple[torch.Tensor, torch.Tensor, State]:
-        """The exit after layer `layer` (0-based, one for all or (batch,) on the host).
-
-        Returns its answer (batch, num_labels), who exits (batch,) bool, and the new state.
-        """
-        last = torch.as_tensor(layer == self.config.num_hidden_layers - 1, device=hidden.device)
-        halting = hidden[:, HALTING_TOKEN]
-        halts = self.halt_logits(halting, state.get("previous")).sigmoid()
-        if self.config.halt_normalization == "last_layer":
-            halts = halts.masked_fill(last, 1.0)
-        logits = self.classifier(hidden[:, 0]).float()
-        answer, done, state = halting_step(rule, logits, halts, last, state)
-        if "previous" in state:
-            state["previous"] = halting
-        return answer, done, state
-
-    @steady_weights()
-    def all_exits(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Full depth: logits (layers, batch, num_labels) and the logits of λ, (batch, layers)."""
-        states = []
-        for layer in range(self.config.num_hidden_layers):
-            hidden = self.layer_pass(hidden, mask, layer)
-            states.append(hidden[:, : HALTING_TOKEN + 1])
-        stacked = torch.stack(states)  # (layers, batch, 2, hidden)
-        halting = stacked[:, :, HALTING_TOKEN]
-        previous = torch.cat((torch.zeros_like(halting[:1]), halting[:-1]))
-        halts = self.halt_logits(halting, previous).T
-        if self.config.halt_normalization == "last_layer":
-            halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
-        return self.classifier(stacked[:, :, 0]).float(), halts
-
     @can_return_tuple
     def forward(
         self,
@@ -329,14 +225,10 @@ class PonderAlbertClassifier(AlbertPreTrainedModel):
             labels = torch.as_tensor(labels, device=self.device)
         if self.training:
             return self.training_output(hidden, mask, labels)
-        rule = self.exit_rule()
-        state = self.start(len(hidden), draws)
-        if output_all_exits or rule.exit_criteria == "expectation":
-            logits, halt_logits = self.all_exits(hidden, mask)
-            halts = halt_logits.sigmoid()
-            answer, exit_layer = scan_halting(rule, logits, halts, state.get("draw"))
+        if output_all_exits or self.config.exit_criteria == "expectation":
+            logits, halts, answer, exit_layer = self.full_depth(hidden, mask, draws)
         else:
-            answer, exit_layer, logits, halts = self.early_exit(rule, hidden, mask, state)
+            logits, halts, answer, exit_layer = self.early_exit(hidden, mask, draws)
         loss = None if labels is None else task_loss(answer, labels)
         dist = GeneralizedGeometricDist(halts)
         target = prior(self.config, *halts.shape, self.device)
@@ -357,36 +249,50 @@ class PonderAlbertClassifier(AlbertPreTrainedModel):
             out.weighted_ce_loss, out.kl_loss = losses["weighted_ce_loss"], losses["kl_loss"]
         return out
 
-    @steady_weights()
-    def early_exit(
-        self, rule: HaltingRule, hidden: torch.Tensor, mask: torch.Tensor | None, state: State
-    ) -> tuple[torch.Tensor, ...]:
-        """Pass by pass until every example has halted; halted examples leave the batch.
+    def all_exits(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Full depth: logits (layers, batch, num_labels) and the logits of λ, (batch, layers)."""
+        states = layer_states(self, hidden, mask)
+        stacked = torch.stack([state[:, : HALTING_TOKEN + 1] for state in states])
+        halting = stacked[:, :, HALTING_TOKEN]  # (layers, batch, hidden)
+        previous = torch.cat((torch.zeros_like(halting[:1]), halting[:-1]))
+        halts = self.halt_logits(halting, previous).T
+        if self.config.halt_normalization == "last_layer":
+            halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
+        return self.classifier(stacked[:, :, 0]).float(), halts
 
-        Returns answers (batch, num_labels), exit layers (batch,), and of the layers that ran the
-        logits (layers, batch, num_labels) and λ (batch, layers), as `PonderOutput` has them.
+    def full_depth(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, draws: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        """As `early_exit`, with every layer's own logits and λ."""
+        rule = self.exit_rule()
+        if draws is None and rule.exit_criteria == "sample":
+            draws = self.draw(len(hidden))
+        logits, halt_logits = self.all_exits(hidden, mask)
+        halts = halt_logits.sigmoid()
+        return logits, halts, *scan_halting(rule, logits, halts, draws)
+
+    def early_exit(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, draws: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        """Pass by pass until every example has halted.
+
+        Returns of the layers that ran the logits (layers, batch, num_labels) and λ (batch, layers),
+        as `PonderOutput` has them; answers (batch, num_labels) and exit layers (batch,).
         """
         batch, device = len(hidden), hidden.device
         answers = torch.zeros(batch, self.config.num_labels, device=device)
         exit_layer = torch.empty(batch, dtype=torch.long, device=device)
-        rows = torch.arange(batch, device=device)  # of the batch, still in `hidden`
         all_logits, all_halts = [], []
-        for layer in range(self.config.num_hidden_layers):
-            hidden = self.layer_pass(hidden, mask, layer)
-            logits, done, state = self.check_exit(rule, hidden, mask, layer, state)
+        for step in run_depths(self, hidden, mask, draws):
             halts = torch.zeros(batch, device=device)
-            answers[rows], halts[rows] = logits, state["halt_probability"]
-            exit_layer[rows] = layer + 1  # the last write, at the exit layer, stays
+            halts[step.rows] = step.check.state["halt_probability"]
+            answers[step.rows] = step.check.answer
+            exit_layer[step.rows] = step.layer  # the last write, at the exit layer, stays
             all_logits.append(answers.clone())
             all_halts.append(halts)
-            if done.all():
-                break
-            if done.any():
-                keep = ~done
-                hidden, rows = hidden[keep], rows[keep]
-                mask = None if mask is None else mask[keep]
-                state = {name: tensor[keep] for name, tensor in state.items()}
-        return answers, exit_layer, torch.stack(all_logits), torch.stack(all_halts, dim=1)
+        return torch.stack(all_logits), torch.stack(all_halts, dim=1), answers, exit_layer
 
     def tokenize(
         self, texts: Sequence[str] | tuple[Sequence[str], Sequence[str]]
@@ -408,6 +314,87 @@ class PonderAlbertClassifier(AlbertPreTrainedModel):
         )
         names = ("input_ids", "attention_mask", "token_type_ids")
         return tuple(with_halting_token(encoded[name]).to(self.device) for name in names)
+
+    # The steps of depth: see EarlyExitModel.
+
+    def layer_groups(self) -> Sequence[nn.Module]:
+        return [self.albert_layer]
+
+    def exit_heads(self) -> Sequence[nn.Module]:
+        return [self.classifier, self.ponder]
+
+    def weights_of(self, layer: int) -> int:
+        return 0
+
+    def embed(
+        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """As EarlyExitModel's, of ids that have the second [CLS]."""
+        return self.embedding_hidden_mapping_in(self.embeddings(input_ids, token_type_ids))
+
+    def layer_pass(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, weights: int
+    ) -> torch.Tensor:
+        return self.albert_layer(hidden, mask)
+
+    def exit_rule(self) -> HaltingRule:
+        return self.config.exit_rule()
+
+    def draw(self, count: int) -> torch.Tensor:
+        """(count,) uniform numbers for as many examples; the same ones in whatever portions."""
+        return torch.rand(count, generator=self.generator).to(self.device)
+
+    def start(
+        self, batch: int, draws: torch.Tensor | None = None, rule: HaltingRule | None = None
+    ) -> State:
+        rule = rule or self.exit_rule()
+        if rule.exit_criteria != "sample":
+            draws = torch.zeros(batch, device=self.device)  # nobody reads them
+        elif draws is None:
+            draws = self.draw(batch)
+        state = CRITERIA[rule.exit_criteria].start(draws, self.config.num_labels)
+        state["depth"] = torch.zeros(batch, dtype=torch.long, device=self.device)
+        if self.reads_previous:
+            size = self.config.hidden_size
+            state["previous"] = torch.zeros(batch, size, device=self.device, dtype=self.dtype)
+        return state
+
+    @property
+    def reads_previous(self) -> bool:
+        """Does the halting head see the layer before, too?"""
+        return self.config.lambda_layer_arch in ("linear_cat", "linear_diff")
+
+    def halt_logits(self, now: torch.Tensor, previous: torch.Tensor | None) -> torch.Tensor:
+        """Logits of λ, (…), from the halting token's states after this layer and the previous one.
+
+        States are (…, hidden); before the first layer they are 0.
+        """
+        if self.config.lambda_layer_arch == "linear_cat":
+            now = torch.cat((now, previous), dim=-1)
+        elif self.config.lambda_layer_arch == "linear_diff":
+            now = now - previous
+        return self.ponder(now)[..., 0].float()
+
+    def check_exit(
+        self,
+        rule: HaltingRule,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        weights: int,
+        state: State,
+    ) -> Check:
+        depth = state["depth"] + 1
+        last = depth == self.config.num_hidden_layers
+        halting = hidden[:, HALTING_TOKEN]  # (batch, hidden)
+        halts = self.halt_logits(halting, state.get("previous")).sigmoid()
+        if self.config.halt_normalization == "last_layer":
+            halts = halts.masked_fill(last, 1.0)
+        layer = Layer(self.classifier(hidden[:, 0]).float(), halts)
+        answer, done, state = CRITERIA[rule.exit_criteria].step(rule, layer, state)
+        state["depth"] = depth
+        if self.reads_previous:
+            state["previous"] = halting
+        return Check(answer, done | last, state)
 
 
 def check_texts(

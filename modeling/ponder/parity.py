@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from modeling.keys import PONDER_KEYS, checked
-from modeling.ponder.halting import GeneralizedGeometricDist, floored_log
+from modeling.ponder.distribution import GeneralizedGeometricDist, floored_log
 
 
 class ParityPonderGRU(nn.Module):

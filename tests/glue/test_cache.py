@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 import glue.tasks as tasks
 from glue import cache
 from glue.cache import cached_features, read_cache, stamp_of
+from glue.custom import custom_task
 from glue.features import Features, encode
-from glue.tasks import Split, custom_task, get_task
+from glue.tasks import Split, get_task
 from modeling import load_tokenizer
 from modeling.errors import UserError
 from tests.conftest import write_rte

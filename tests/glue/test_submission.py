@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import run_glue
+from glue.custom import custom_task
 from glue.submission import add_to_submission, check_test_set
-from glue.tasks import TASKS, custom_task
+from glue.tasks import TASKS
 from modeling import UserError
 from tests.conftest import sentence, tsv, write_rte
 from tests.glue.test_tasks import OFFICIAL_LINES

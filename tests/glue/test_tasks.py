@@ -1,4 +1,4 @@
-"""Claims on glue_tasks.py (and tables.py, which reads its files)."""
+"""Claims on glue/tasks.py, custom.py, and tables.py, which reads their files."""
 
 import json
 import math
@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from glue.custom import custom_task
 from glue.tables import MAX_LINE_BYTES
 from glue.tasks import (
     TASKS,
     Example,
     compute_metrics,
-    custom_task,
     evaluation_tasks,
     get_task,
     label_text,

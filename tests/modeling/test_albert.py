@@ -1,6 +1,8 @@
-"""The shared layer pass against HF's AlbertModel."""
+"""The shared layer pass, plain and packed, against HF's AlbertModel."""
 
-from concurrent.futures import ThreadPoolExecutor
+import copy
+import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,27 +15,27 @@ from modeling import (
     PonderAlbertClassifier,
     PonderAlbertConfig,
     UserError,
+    cpu_packing,
 )
-from modeling import albert as backbone
-from modeling.albert import (
-    Derived,
-    ExitLinear,
-    Pooler,
-    attention_mask_of,
-    cast_layers,
-    steady_weights,
-)
+from modeling.albert import ExitLinear, Pooler, attention_mask_of, cast_layers
+from modeling.cpu_packing import packed_weights
+from modeling.depth import layer_states
 from tests.conftest import TINY, random_ids, tiny_config, tiny_model
 
 
 def hidden_states(model, ids, mask=None, types=None) -> list[torch.Tensor]:
     """State at depth 0, 1, ... N."""
-    albert, bool_mask = model.albert, attention_mask_of(mask)
     with torch.no_grad():
-        states = [albert.embed(ids, types)]
-        for layer in range(model.config.num_hidden_layers):
-            states.append(albert.layer_pass(states[-1], bool_mask, layer))
-    return states
+        start = model.embed(ids, types)
+        return [start, *layer_states(model, start, attention_mask_of(mask))]
+
+
+def plain(model: torch.nn.Module) -> nullcontext:
+    """In place of `packed_weights`."""
+    return nullcontext()
+
+
+either_way = pytest.mark.parametrize("way", [plain, packed_weights])
 
 
 def hf_twin(model, seed: int = 3) -> transformers.AlbertModel:
@@ -48,6 +50,7 @@ def hf_twin(model, seed: int = 3) -> transformers.AlbertModel:
     return twin
 
 
+@either_way
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize(
     "shape",
@@ -60,14 +63,15 @@ def hf_twin(model, seed: int = 3) -> transformers.AlbertModel:
         {"num_hidden_groups": 2, "inner_group_num": 2, "hidden_act": "relu"},
     ],
 )
-def test_every_layer_is_that_of_hf_albert(shape, attention):
+def test_every_layer_is_that_of_hf_albert(shape, attention, way):
     model = tiny_model(**shape, attn_implementation=attention)
     twin = hf_twin(model)
     ids, types = random_ids(3, 9), random_ids(3, 9, 1) % 2
     mask = torch.tensor([9, 5, 1])[:, None].gt(torch.arange(9)).long()
     with torch.no_grad():
         hf = twin(ids, mask, types, output_hidden_states=True).hidden_states
-    ours = hidden_states(model, ids, mask, types)
+    with way(model):
+        ours = hidden_states(model, ids, mask, types)
     inner = model.config.inner_group_num
     # HF records the states within a group too.
     hf = hf[::inner] if len(hf) != len(ours) else hf
@@ -119,91 +123,95 @@ def test_a_mask_of_ones_is_no_mask():
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_a_changed_weight_shows_at_the_next_call(context):
-    model, ids = tiny_model(), random_ids(2, 6)
-    other = tiny_model(seed=5)
-    with context():
-        before = model(ids, output_all_exits=True).all_logits
-        expected = other(ids, output_all_exits=True).all_logits
+def answers(model, ids, way=packed_weights) -> torch.Tensor:
+    with torch.no_grad(), way(model):
+        return model(ids, output_all_exits=True).all_logits
+
+
+@either_way
+def test_a_changed_weight_shows_at_the_next_call(way):
+    model, other, ids = tiny_model(), tiny_model(seed=5), random_ids(2, 6)
+    before = answers(model, ids, way)
     model.load_state_dict(other.state_dict())
-    with context():
-        after = model(ids, output_all_exits=True).all_logits
+    after = answers(model, ids, way)
     assert not torch.allclose(before, after)
-    assert torch.equal(after, expected)
+    assert torch.equal(after, answers(other, ids, way))
 
 
-def test_an_optimiser_step_shows_at_the_next_evaluation():
+def test_a_model_trains_on_after_an_evaluation_with_packed_weights():
     model, ids = tiny_model(), random_ids(4, 6)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with torch.inference_mode():
-        model(ids)
+    answers(model, ids)
     model.train()(ids, labels=torch.tensor([0, 1, 0, 1])).loss.backward()
-    optimizer.step()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
     fresh = tiny_model(seed=9)
     fresh.load_state_dict(model.state_dict())
+    assert torch.equal(answers(model.eval(), ids), answers(fresh, ids))
+
+
+def test_a_model_made_in_inference_mode_runs_packed():
+    expected = answers(tiny_model(), random_ids(2, 6))
     with torch.inference_mode():
-        ours, theirs = (m.eval()(ids, output_all_exits=True).all_logits for m in (model, fresh))
-    assert torch.equal(ours, theirs)
+        model = tiny_model()
+    assert torch.equal(answers(model, random_ids(2, 6)), expected)
 
 
-@torch.no_grad()
-def test_weights_are_looked_at_once_where_they_are_steady_and_at_every_use_elsewhere():
-    weight, looks = torch.nn.Parameter(torch.ones(2)), []
-    double = Derived()
-
-    def use() -> list[float]:
-        return double(lambda: looks.append(1) or [weight], lambda: 2 * weight).tolist()
-
-    with steady_weights():
-        assert use() == use() == [2, 2]
-        with steady_weights():
-            assert use() == [2, 2]
-        assert len(looks) == 1
-    for value in (3, 4):
-        weight.fill_(value)
-        assert use() == [2 * value] * 2
-    weight.fill_(5)
-    with steady_weights():
-        assert use() == [10, 10]
-    assert len(looks) == 4
+def is_packed(model: torch.nn.Module) -> bool:
+    return any(getattr(module, "packed", None) is not None for module in model.modules())
 
 
-@torch.no_grad()
-def test_another_thread_looks_at_its_weights_however_steady_they_are_here():
-    weight, double = torch.nn.Parameter(torch.ones(2)), Derived()
-
-    def use() -> list[float]:
-        return double(lambda: [weight], lambda: 2 * weight).tolist()
-
-    with steady_weights(), ThreadPoolExecutor(1) as other:
-        assert use() == [2, 2]
-        weight.fill_(3)
-        assert other.submit(torch.no_grad()(use)).result() == [6, 6]
+def test_packed_weights_may_be_entered_twice_and_end_with_the_outer_block():
+    model = tiny_model()
+    with packed_weights(model):
+        with packed_weights(model):
+            assert is_packed(model)
+        assert is_packed(model)
+        assert torch.is_inference_mode_enabled()
+    assert not is_packed(model)
+    assert not torch.is_inference_mode_enabled()
 
 
-def test_training_with_frozen_attention_works_after_an_evaluation():
+def test_packed_weights_end_with_an_error_too():
+    model = tiny_model()
+    with pytest.raises(KeyError), packed_weights(model):
+        raise KeyError
+    assert not is_packed(model)
+
+
+def test_packing_refuses_a_model_in_train_mode():
+    with pytest.raises(UserError, match=r"model\.eval\(\)"), packed_weights(tiny_model().train()):
+        pass
+
+
+def test_copies_and_saved_weights_know_nothing_of_packing():
     model, ids = tiny_model(), random_ids(2, 6)
-    with torch.inference_mode():
-        model(ids)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(".attention." not in name)
-    model.train()(ids, labels=torch.tensor([0, 1])).loss.backward()
-    assert model.albert.encoder.embedding_hidden_mapping_in.weight.grad.abs().sum() > 0
+    names = list(model.state_dict())
+    expected = answers(model, ids, plain)
+    with packed_weights(model):
+        assert list(model.state_dict()) == names
+        twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    for twin in twins:
+        assert not is_packed(twin)
+        assert torch.equal(answers(twin, ids, plain), expected)
 
 
-def test_a_model_made_in_inference_mode_runs():
-    expected = tiny_model()(random_ids(2, 6)).logits
-    with torch.inference_mode():
-        answers = tiny_model()(random_ids(2, 6)).logits
-    torch.testing.assert_close(answers, expected, atol=1e-6, rtol=0)
+@pytest.mark.parametrize("reason", ["eager", "float64", "autocast", "no oneDNN"])
+def test_where_packing_does_not_serve_the_model_runs_as_it_is(reason, monkeypatch):
+    model = tiny_model(attn_implementation="eager" if reason == "eager" else "sdpa")
+    if reason == "float64":
+        model.double()
+    if reason == "no oneDNN":
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        monkeypatch.setattr(cpu_packing, "PACKABLE", cpu_packing.packable_types())
+    with torch.autocast("cpu", enabled=reason == "autocast"), packed_weights(model):
+        assert not is_packed(model)
+        assert model(random_ids(2, 6)).logits.isfinite().all()
 
 
 def test_the_pooler_is_the_tanh_of_a_linear_map_packed_or_not():
     pooler, states = Pooler(tiny_config(), 12).eval(), torch.randn(3, 5, 32)
     expected = torch.tanh(states @ pooler.weight.T + pooler.bias)
-    for context in (torch.inference_mode, torch.enable_grad):  # packed, and not
-        with context():
+    for way in (plain, packed_weights):
+        with way(pooler):
             torch.testing.assert_close(pooler(states), expected, atol=1e-6, rtol=0)
 
 
@@ -231,8 +239,8 @@ def test_cast_layers_are_half_precision_products_between_float32_states():
         for parameter in linear.parameters():
             parameter.data = parameter.data.bfloat16().float()
     ids = random_ids(3, 9)
-    for context in (torch.inference_mode, torch.enable_grad):  # packed, and not
-        with context():
+    for way in (plain, packed_weights):
+        with way(model), way(rounded):
             states, expected = (
                 [model_.embed(ids), model_.layer_pass(model_.embed(ids), None, 0)]
                 for model_ in (model, rounded)
@@ -243,13 +251,14 @@ def test_cast_layers_are_half_precision_products_between_float32_states():
         assert not torch.equal(states[1], expected[1])
 
 
+@either_way
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_cast_layers_answer_alike_alone_and_in_a_batch(dtype):
+def test_cast_layers_answer_alike_alone_and_in_a_batch(dtype, way):
     model = tiny_model(pooler_input="cls-mean")
     cast_layers(model, dtype)
     ids = random_ids(4, 9)
     mask = torch.tensor([9, 5, 2, 7])[:, None].gt(torch.arange(9)).long()
-    with torch.inference_mode():
+    with torch.inference_mode(), way(model):
         together = model(ids, mask, output_all_exits=True).all_logits
         for row, length in enumerate((9, 5, 2, 7)):
             alone = model(ids[row : row + 1, :length], output_all_exits=True).all_logits
@@ -259,15 +268,16 @@ def test_cast_layers_answer_alike_alone_and_in_a_batch(dtype):
 def test_no_linear_map_works_on_padding(monkeypatch):
     """Of 3 × 9 tokens, 15 are real; what the maps give for them is HF's (see above)."""
     seen = []
-    original = backbone.packed_linear
+    original = cpu_packing.packed_linear
 
     def counted(states, *more):
         seen.append(len(states))
         return original(states, *more)
 
-    monkeypatch.setattr(backbone, "packed_linear", counted)
+    monkeypatch.setattr(cpu_packing, "packed_linear", counted)
     model = tiny_model()
     mask = torch.tensor([9, 5, 1])[:, None].gt(torch.arange(9)).long()
-    hidden_states(model, random_ids(3, 9), mask, None)
+    with packed_weights(model):
+        hidden_states(model, random_ids(3, 9), mask, None)
     assert seen
     assert set(seen) == {15}

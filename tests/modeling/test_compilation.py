@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from evaluation.running import load_trained, run_early_exit
+from evaluation.early_exit import run_early_exit
+from evaluation.job import Job, load_trained
+from evaluation.modes import MODES
 from glue.features import encode
 from glue.tasks import get_task, read_examples
 from modeling import PonderAlbertClassifier, PonderAlbertConfig, compilation
 from modeling.albert import cast_layers
-from modeling.keys import RULES
+from modeling.elbert.rules import RULES
 from tests.conftest import TINY, random_ids, tiny_model
 
 ROOT = Path(__file__).parents[2]
@@ -119,10 +121,11 @@ def test_bf16_takes_the_exits_of_fp32_on_the_trained_sample():
     if not (trained / "model.safetensors").exists():
         pytest.skip("needs the trained sample: run `make demo` first")
     task = get_task("rte")
-    model, tokenizer = load_trained(trained, task, torch.device("cpu"))
+    model, tokenizer = load_trained(trained, MODES["albert"], task, torch.device("cpu"))
     examples = read_examples(task, ROOT / "configs" / "sample" / "RTE", "dev")
     features = encode(examples, tokenizer, 128)
-    expected = run_early_exit(model, features, 1, tokenizer.pad_token_id).exit_layer
+    job = Job(MODES["albert"], model, tokenizer, task, features)
+    expected = run_early_exit(job).exit_layer
     cast_layers(model, torch.bfloat16)
-    exits = run_early_exit(model, features, 1, tokenizer.pad_token_id).exit_layer
+    exits = run_early_exit(job).exit_layer
     assert (exits == expected).float().mean() >= 0.99

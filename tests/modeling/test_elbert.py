@@ -13,7 +13,8 @@ from transformers import AutoModelForSequenceClassification
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.compilation import compile_for_training
 from modeling.elbert.model import joint_loss
-from modeling.keys import POOLER_INPUTS, RULES
+from modeling.elbert.rules import RULES
+from modeling.keys import POOLER_INPUTS
 from tests.conftest import TINY, random_ids, tiny_model
 
 
@@ -218,13 +219,14 @@ def test_state_dict_names_are_the_published_ones():
             assert f"albert.encoder.exit_out_layers.{exit_}.{part}.weight" in names
 
 
-def test_exit_layers_are_shared_in_order_by_equal_runs():
-    model = tiny_model(num_hidden_layers=6, num_exit_layers=3)
-    exits = list(model.albert.encoder.exit_out_layers)
-    assert [exits.index(model.exit_of(layer)) for layer in range(6)] == [0, 0, 1, 1, 2, 2]
-    model = tiny_model(num_hidden_layers=6, num_exit_layers=6)
-    exits = list(model.albert.encoder.exit_out_layers)
-    assert [exits.index(model.exit_of(layer)) for layer in range(6)] == list(range(6))
+@pytest.mark.parametrize(
+    ("layers", "exits", "expected"),
+    [(6, 3, [0, 0, 1, 1, 2, 2]), (6, 6, list(range(6))), (7, 3, [0, 0, 1, 1, 2, 2, 2])],
+)
+def test_exit_layers_are_shared_in_order_by_equal_runs(layers, exits, expected):
+    model = tiny_model(num_hidden_layers=layers, num_exit_layers=exits)
+    assert [model.exit_number(layer) for layer in range(layers)] == expected
+    assert list(model.exit_heads()) == list(model.albert.encoder.exit_out_layers)
 
 
 def test_bfloat16_layers_answer_in_float32():
@@ -266,9 +268,10 @@ def training_step(model, context=nullcontext) -> tuple[torch.Tensor, dict[str, t
 @pytest.mark.parametrize("exits", [1, 2, 4])
 def test_training_applies_each_exit_to_all_its_layers_at_once(exits):
     model, shapes = tiny_model(num_exit_layers=exits), []
-    heads = [model.exit_of(layer).classifier for layer in range(4)]
-    for head in dict.fromkeys(heads):
-        head.register_forward_hook(lambda _, inputs, __: shapes.append(tuple(inputs[0].shape)))
+    for head in model.exit_heads():
+        head.classifier.register_forward_hook(
+            lambda _, inputs, __: shapes.append(tuple(inputs[0].shape))
+        )
     training_step(model)
     assert shapes == [(4 // exits, 4, 32)] * exits
 

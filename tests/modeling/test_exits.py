@@ -1,6 +1,7 @@
 """Exit rules against hand-worked tables and a plain rewrite of DESIGN's table."""
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -8,30 +9,37 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling.configuration import ExitRule
-from modeling.elbert.exits import (
-    decide,
-    empty_history,
-    exit_scores,
-    normalised_entropy,
-    pool,
-    remember,
-    scan,
-)
-from modeling.keys import RULES
+from modeling.elbert import rules
+from modeling.elbert.exits import pool
+from modeling.elbert.rules import RULES, ExitRule, exit_scores, normalised_entropy, scan
+from modeling.keys import EXIT_KEYS
 from tests.conftest import random_ids, tiny_model
+
+NUMBERS = ("exit_thres", "cnt_thres", "margin", "range_tmp")
+
+
+def firings(rule: ExitRule, scores: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Step by step, who exits: (batch,) bool a layer; a state's shapes and types never change."""
+    layers, batch, classes = scores.shape
+    state = rules.start(rule, batch, classes, layers)
+    shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+    for newest in scores:
+        state, fires = rules.step(rule, state, newest)
+        assert {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()} == shapes
+        yield fires
 
 
 def exit_of(table, thres_name, **settings) -> int:
     """Where one example exits whose probabilities by layer are exactly `table`'s."""
-    rule = ExitRule(thres_name, **settings)
-    scores = torch.tensor(table)[:, None]  # (layers, 1, classes)
-    history = empty_history(*scores.shape)
-    for layer, newest in enumerate(scores, start=1):
-        history = remember(history, newest)
-        if decide(rule, history).item():
-            return layer
-    return len(table)
+    steps = firings(ExitRule(thres_name, **settings), torch.tensor(table)[:, None])
+    fires = (layer for layer, done in enumerate(steps, start=1) if done.item())
+    return next(fires, len(table))
+
+
+def test_the_rules_of_the_table_are_those_that_may_be_chosen_and_read_keys_that_exist():
+    assert tuple(rules.RULES) == RULES == EXIT_KEYS["thres_name"].choices
+    for kinds in rules.RULES.values():
+        assert {*kinds.classes.reads, *kinds.values.reads} <= set(NUMBERS)
 
 
 # Probabilities of class 0 by layer, two classes.
@@ -314,15 +322,15 @@ def test_many_settings_scan_as_each_alone(data, all_logits):
     others = data.draw(
         st.lists(settings_for(len(all_logits), first.thres_name), min_size=1, max_size=4)
     )
-    rules = [first, *others]
-    columns = {
-        name: torch.tensor([getattr(rule, name) for rule in rules])[:, None]
-        for name in ("exit_thres", "cnt_thres", "margin", "range_tmp")
-    }
-    together = scan(ExitRule(first.thres_name, window_score="lead", **columns), all_logits)
-    for rule, exits in zip(rules, together, strict=True):
-        rule.window_score = "lead"
+    several = [first, *others]
+    columns = {n: torch.tensor([getattr(x, n) for x in several])[:, None] for n in NUMBERS}
+    kind = {"thres_name": first.thres_name, "window_score": first.window_score}
+    together = scan(ExitRule(**kind, **columns), all_logits)
+    for rule, exits in zip(several, together, strict=True):
+        rule.window_score = first.window_score
         assert torch.equal(scan(rule, all_logits), exits)
+        scalars = {name: torch.tensor(getattr(rule, name)) for name in NUMBERS}
+        assert torch.equal(scan(ExitRule(**kind, **scalars), all_logits), exits)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -345,24 +353,13 @@ def test_a_threshold_in_a_tensor_decides_as_the_number_does(name):
 @given(data=st.data(), all_logits=answers)
 def test_step_by_step_is_the_scan(data, all_logits):
     rule = data.draw(settings_for(len(all_logits)))
-    layers, batch, classes = all_logits.shape
-    history = empty_history(layers, batch, classes)
+    layers, batch, _ = all_logits.shape
     exit_layer = [0] * batch
-    for layer in range(1, layers + 1):
-        history = remember(history, exit_scores(all_logits[layer - 1]))
-        for row, done in enumerate(decide(rule, history).tolist()):
+    for layer, fires in enumerate(firings(rule, exit_scores(all_logits)), start=1):
+        for row, done in enumerate(fires.tolist()):
             if not exit_layer[row] and (done or layer == layers):
                 exit_layer[row] = layer
     assert scan(rule, all_logits).tolist() == exit_layer
-
-
-@given(data=st.data(), all_logits=answers)
-def test_layers_left_out_decide_as_layers_not_reached(data, all_logits):
-    rule = data.draw(settings_for(len(all_logits)))
-    history = empty_history(*all_logits.shape)
-    for reached, scores in enumerate(exit_scores(all_logits), start=1):
-        history = remember(history, scores)
-        assert torch.equal(decide(rule, history[:reached]), decide(rule, history))
 
 
 @given(data=st.data(), seed=st.integers(0, 50), classes=st.integers(1, 3))

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from modeling import ElbertConfig, ElbertForSequenceClassification
-from modeling.configuration import ExitRule
-from modeling.elbert.exits import scan
+from modeling.depth import layer_states
+from modeling.elbert.rules import ExitRule, scan
 from modeling.keys import EXIT_KEYS
 from tests.golden_vectors import load_golden
 
@@ -52,11 +52,10 @@ def test_the_default_attention_is_the_published_formula(name):
         answers = []
         for attention in ("sdpa", "eager"):
             model, _, tensors = published_model(name, attention)
-            hidden = model.double().albert.embed(tensors["input_ids"], tensors["token_type_ids"])
+            hidden = model.double().embed(tensors["input_ids"], tensors["token_type_ids"])
             mask = tensors["attention_mask"].bool()[:, None, None]
-            for layer in range(model.config.num_hidden_layers):
-                hidden = model.albert.layer_pass(hidden, mask, layer)
-            answers.append(hidden[:, 0])
+            *_, last = layer_states(model, hidden, mask)
+            answers.append(last[:, 0])
     torch.testing.assert_close(*answers, atol=1e-12, rtol=0)
 
 

@@ -37,10 +37,11 @@ from modeling import (
     scan_halting,
     with_halting_token,
 )
+from modeling.depth import layer_states
 from modeling.depth_batching import DepthBatcher
 from modeling.keys import PONDER_KEYS
 from modeling.loading.configs import load_config
-from modeling.ponder.halting import prior
+from modeling.ponder.distribution import prior
 
 SIZES = {
     "vocab_size": 40,
@@ -417,20 +418,18 @@ def test_slots_at_different_depths_may_share_a_step(criterion, arch):
     """Example B enters two steps after A; both get the answers that they get alone."""
     model = tiny_model(exit_criteria=criterion, lambda_layer_arch=arch, exit_thres=0.9)
     batch, draws = random_batch([8, 8]), torch.tensor([0.95, 0.6])
-    rule, mask = model.exit_rule(), None
-    hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
-    state, layer = model.start(2, draws), torch.tensor([0, -2])
-    start, fresh, found = hidden.clone(), {k: v.clone() for k, v in state.items()}, {}
+    rule, found = model.exit_rule(), {}
     with torch.no_grad():
-        for _ in range(8):
-            waiting = layer < 0
-            hidden = model.layer_pass(hidden, mask, layer)
-            answer, done, state = model.check_exit(rule, hidden, mask, layer, state)
-            for row in (done & ~waiting).nonzero()[:, 0].tolist():
-                found.setdefault(row, (layer[row].item() + 1, answer[row]))
-            hidden[waiting] = start[waiting]
-            state = {k: v.index_put((waiting,), fresh[k][waiting]) for k, v in state.items()}
-            layer = layer + 1
+        embedded = model.embed(batch["input_ids"], batch["token_type_ids"])
+        hidden, state = embedded[:1], model.start(1, draws[:1])
+        for number in range(8):
+            if number == 2:
+                hidden = torch.cat((hidden, embedded[1:]))
+                state = {k: torch.cat((state[k], v)) for k, v in model.start(1, draws[1:]).items()}
+            hidden = model.layer_pass(hidden, None, 0)
+            answer, done, state = model.check_exit(rule, hidden, None, 0, state)
+            for row in done.nonzero()[:, 0].tolist():
+                found.setdefault(row, (state["depth"][row].item(), answer[row]))
         alone = model(**batch, draws=draws)
     for row in (0, 1):
         assert found[row][0] == alone.exit_layer[row]
@@ -507,9 +506,8 @@ def test_palberts_head_sees_this_and_the_previous_layer_as_its_name_says(arch):
     assert len(linears) == 4  # three tanh layers and the output
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
     previous, expected = torch.zeros(2, 16), []
-    for layer in range(6):
-        hidden = model.layer_pass(hidden, None, layer)
-        now = hidden[:, 1]
+    for state in layer_states(model, hidden, None):
+        now = state[:, 1]
         features = {"linear": now, "linear_diff": now - previous}.get(
             arch, torch.cat((now, previous), 1)
         )
@@ -529,8 +527,8 @@ def test_the_classifier_reads_the_first_cls_and_the_halting_head_the_second():
     moved[:, 1] += 1.0
     first = model.check_exit(model.exit_rule(), hidden, None, 0, state)
     second = model.check_exit(model.exit_rule(), moved, None, 0, state)
-    assert torch.equal(first[0], second[0])
-    assert not torch.equal(first[2]["halt_probability"], second[2]["halt_probability"])
+    assert torch.equal(first.answer, second.answer)
+    assert not torch.equal(first.state["halt_probability"], second.state["halt_probability"])
 
 
 # --- weights and files
@@ -552,12 +550,9 @@ def test_layers_of_an_hf_checkpoint_compute_what_hf_computes_at_any_depth(tmp_pa
         expected = hf(**batch, output_hidden_states=True).hidden_states
         hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
         mask = batch["attention_mask"].bool()[:, None, None]
-        for layer in range(9):
-            hidden = model.layer_pass(hidden, mask, layer)
-            real = batch["attention_mask"].bool()
-            torch.testing.assert_close(
-                hidden[real], expected[layer + 1][real], atol=1e-5, rtol=1e-5
-            )
+        real = batch["attention_mask"].bool()
+        for state, theirs in zip(layer_states(model, hidden, mask), expected[1:], strict=True):
+            torch.testing.assert_close(state[real], theirs[real], atol=1e-5, rtol=1e-5)
 
 
 def test_an_elbert_checkpoint_gives_its_encoder_and_not_its_entropy_threshold(tmp_path):
@@ -714,7 +709,9 @@ def test_ids_too_short_for_the_second_cls_are_an_error():
 @pytest.mark.parametrize("key", ["num_hidden_groups", "inner_group_num"])
 def test_a_checkpoint_of_several_different_layers_is_an_error(tmp_path, key):
     checkpoint = save_albert(tmp_path, AlbertModel, **{key: 2})
-    with pytest.raises(UserError, match=rf"config.json: {key} = 2: a ponder model applies one"):
+    with pytest.raises(
+        UserError, match=rf"config.json: {key} = 2: allowed is 1, since a ponder model applies one"
+    ):
         PonderAlbertClassifier.from_pretrained(checkpoint)
 
 

@@ -1,4 +1,5 @@
-"""What the benchmarks share, and precision.py: int8 maps by hand, tables on a tiny model."""
+"""What the benchmarks share; data.py's files; precision.py: int8 maps by hand, tables on a tiny
+model."""
 
 import operator
 import os
@@ -7,8 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from benchmarks import data
 from benchmarks.precision import EXITS_HEADER, PRECISIONS, in_precisions, int8_linear, main
 from benchmarks.timing import OwnProcess, in_turn, spread_of
+from glue.tasks import TASKS, read_examples
 from tests.conftest import edit_json, random_ids, tiny_model
 
 
@@ -96,3 +99,12 @@ def test_a_model_needs_its_task(script, tmp_path):
     outcome = script(main, "--model", tmp_path)
     assert outcome.status == 2
     assert "--model needs --task_name" in outcome.err
+
+
+def test_the_datas_sentences_come_over_and_over(tmp_path):
+    small = data.write_data(tmp_path / "small", None, 3)
+    once = read_examples(TASKS["sst-2"], small, "train")
+    assert [example.label for example in once] == [0, 1, 0]
+    large = data.write_data(tmp_path / "large", str(small), 8)
+    again = read_examples(TASKS["sst-2"], large, "train")
+    assert [example[1:] for example in again] == [once[i % 3][1:] for i in range(8)]

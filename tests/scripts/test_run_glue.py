@@ -14,9 +14,9 @@ import transformers
 from safetensors.torch import load_file
 
 import change_config
-import evaluation.glue_run as glue_run
 import run_glue
 import training.checkpoints as checkpointing
+from evaluation import predictions
 from modeling import ElbertForSequenceClassification
 from tests.conftest import TINY, contents, edit_json, sentence, tsv
 from tests.training.test_loop import no_file_above
@@ -535,13 +535,8 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(
 def test_a_label_count_that_does_not_match_is_refused(
     trained, albert_dir, rte, script, monkeypatch
 ):
-    short = glue_run.run_early_exit
-
-    def one_less(*arguments):
-        record = short(*arguments)
-        return type(record)(*(tensor[:-1] for tensor in record))
-
-    monkeypatch.setattr(glue_run, "run_early_exit", one_less)
+    whole = predictions.predictions_of
+    monkeypatch.setattr(predictions, "predictions_of", lambda logits: whole(logits)[:-1])
     refused(
         script,
         flags(albert_dir, rte, trained, "RTE", "--do_predict"),

@@ -14,7 +14,10 @@ from safetensors.torch import load_file, save_file
 import change_config
 import run_glue
 import sweep_exits
-from evaluation.running import load_trained, run_early_exit, summarise
+from evaluation.early_exit import run_early_exit
+from evaluation.exit_reports import summarise
+from evaluation.job import Job, load_trained
+from evaluation.modes import MODES
 from glue.features import encode
 from glue.tasks import TASKS, read_examples
 from tests.conftest import contents, edit_json, sentence, tiny_model, tsv
@@ -110,17 +113,17 @@ def test_rows_of_the_sweep_are_what_real_runs_give(place, script, task):
     directory, glue_task = place / "models" / task, TASKS[task]
     rows = rows_of(directory / "sweep/sweep.csv")
     assert len({row["compute_ratio"] for row in rows}) > 5  # a sweep in which something happens
-    model, tokenizer = load_trained(directory, glue_task, torch.device("cpu"))
+    mode = MODES["albert"]
+    model, tokenizer = load_trained(directory, mode, glue_task, torch.device("cpu"))
     examples = read_examples(glue_task, place / "data" / task, "dev")
-    features = encode(examples, tokenizer, 32)
+    job = Job(mode, model, tokenizer, glue_task, encode(examples, tokenizer, 32))
     for number in np.linspace(0, len(rows) - 1, 15).astype(int):
         row = rows[number]
         model.config.thres_name = row["rule"]
         for key in ("exit_thres", "cnt_thres", "margin", "range_tmp"):
             if row.get(key):
                 setattr(model.config, key, json.loads(row[key]))
-        record = run_early_exit(model, features, 1, tokenizer.pad_token_id)
-        report = summarise(model, glue_task, features, record)
+        report = summarise(job, run_early_exit(job))
         assert report["exits_per_layer"] == [int(row[f"exits_{n}"]) for n in range(1, 5)]
         assert report["computation_cost"] == pytest.approx(float(row["compute_ratio"]))
         assert report["exit_sample_ratio"] == pytest.approx(float(row["exit_sample_ratio"]))
@@ -441,8 +444,8 @@ def nothing(place: Path) -> None:
         (nothing, ("--pick", "max_cost=cheap"), "'cheap' is not a number"),
         (nothing, ("--pick", "max_cost=nan"), "allowed is a number 0 or more"),
         (nothing, ("--compare", "--calibration_fraction", "1"), "calibration_fraction = 1 of 70"),
-        (nothing, ("--verify", "-1"), "--verify -1: allowed is 0 or more"),
-        (nothing, ("--batch_size", "0"), "--batch_size 0: allowed is 1 or more"),
+        (nothing, ("--verify", "-1"), "--verify: -1: allowed is 0 or more"),
+        (nothing, ("--batch_size", "0"), "--batch_size: 0: allowed is 1 or more"),
         (nothing, ("--vary", "range_tmp"), "grid range_tmp="),
         (nothing, ("--vary", "exit_thres=0.5,2"), "allowed is a number from 0 to 1"),
         (nothing, ("--vary", "speed"), "grid speed="),

@@ -9,7 +9,7 @@ import torch
 
 import run_glue
 import sweep_exits
-from exit_lab.sweep import RULE_SETS
+from evaluation.modes import MODES
 from modeling import PonderAlbertClassifier, PonderAlbertConfig
 from tests.conftest import TINY, contents, edit_json
 from tests.scripts.test_sweep_exits import LABELS, flags, glue_flags, rows_of, write_data
@@ -90,7 +90,7 @@ def test_a_guarantee_is_tested_from_the_deepest_threshold_on(place, script):
     assert outcome.status == 0, outcome.err
     picked = json.loads((place / "models/rte/exit_config.json").read_text())
     assert picked == {"exit_criteria": "threshold", "exit_thres": 0.0}  # a lax goal: the walk's end
-    assert RULE_SETS["ponder_albert"].eager_when_low == ("exit_thres",)
+    assert MODES["ponder_albert"].rules().eager_when_low == ("exit_thres",)
 
 
 def test_the_recording_does_not_depend_on_the_criterion(place, script):

@@ -1,0 +1,61 @@
+"""The user's own task: what its files say about columns and labels."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from glue.tables import SUFFIXES, read_table, require_columns
+from glue.tasks import Split, Task, number_in
+from modeling.errors import UserError
+
+
+def custom_task(
+    train_file: str | Path | None = None,
+    validation_file: str | Path | None = None,
+    test_file: str | Path | None = None,
+    labels: Sequence[str] | None = None,
+) -> Task:
+    """A task of .csv, .tsv or JSON lines with the columns sentence1, perhaps sentence2, and label.
+
+    `labels` restores a saved label list, empty for regression. Without it the labels are those of
+    the training file (else of the validation file), sorted, as numbers when all are numbers. If
+    all are numbers and at least one is not whole, the task is regression. Raises UserError.
+    """
+    given = {"train": train_file, "dev": validation_file, "test": test_file}
+    files = {split: str(Path(file).absolute()) for split, file in given.items() if file}
+    if not files:
+        raise UserError("give at least one of --train_file, --validation_file and --test_file")
+    for file in files.values():
+        if Path(file).suffix.lower() not in SUFFIXES:
+            raise UserError(f"{file}: the name must end in one of: {' '.join(SUFFIXES)}")
+    task = Task("custom", "", "custom.tsv", files=files, labels=(), metric="corr")
+    split = next(iter(files))
+    columns, _ = read_table(Split(task, "", split).path)
+    if "sentence2" not in columns:
+        task = replace(task, text_columns=("sentence1",))
+    if labels is None:
+        labels = _discover_labels(task, split)
+    if len(labels) == 1:
+        raise UserError(f"{files[split]}: the only label is {labels[0]!r}; there must be 2 or more")
+    return replace(task, labels=tuple(labels), metric="acc" if labels else "corr")
+
+
+def _discover_labels(task: Task, split: str) -> list[str]:
+    path = Split(task, "", split).path
+    if split == "test":
+        raise UserError(f"{path} alone does not tell the labels; give a --train_file as well")
+    columns, rows = read_table(path)
+    require_columns(path, columns, (*task.text_columns, task.label_column))
+    found: dict[str, float | None] = {}  # label → the number it spells
+    for line, row in rows:
+        label = row.get("label", "").strip()
+        if not label:
+            raise UserError(f"{path}, line {line}: no label")
+        found[label] = number_in(label)
+    if not found:
+        raise UserError(f"{path} has no examples")
+    numeric = None not in found.values()
+    if numeric and any(math.isfinite(n) and n != int(n) for n in found.values()):
+        return []
+    return sorted(found, key=found.get if numeric else None)

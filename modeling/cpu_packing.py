@@ -1,0 +1,173 @@
+"""Inference on a CPU with packed weights: oneDNN's blocked layout, GELU and sums fused into maps.
+
+The same operations that torch.compile generates when it freezes weights, without a compiler. No
+linear map works on padding. torch's operators for it are private: they stand in this file alone,
+and without them, or where they do not serve, models run as they are.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from modeling.albert import QUERY_KEY_VALUE, AlbertLayer, Pooler
+from modeling.errors import UserError
+
+Packed = tuple[torch.Tensor, torch.Tensor]  # weight in oneDNN's blocked layout, bias
+Fused = tuple[str, list, str]  # what oneDNN does to a product's outcome: name, scalars, variant
+PLAIN: Fused = ("none", [], "")
+TANH: Fused = ("tanh", [], "")
+
+
+def packable_types() -> tuple[torch.dtype, ...]:
+    """The types whose weights this machine's oneDNN packs."""
+    ops = torch.ops.mkldnn
+    needed = ("_reorder_linear_weight", "_linear_pointwise")
+    if not torch.backends.mkldnn.is_available() or not all(hasattr(ops, name) for name in needed):
+        return ()
+    usable = {
+        torch.float32: True,
+        torch.bfloat16: ops._is_mkldnn_bf16_supported(),
+        torch.float16: ops._is_mkldnn_fp16_supported(),
+    }
+    return tuple(dtype for dtype, is_usable in usable.items() if is_usable)
+
+
+PACKABLE = packable_types()
+
+
+@contextmanager
+def packed_weights(model: nn.Module) -> Iterator[None]:
+    """Inference mode in which the layers and poolers of `model` run with packed weights.
+
+    They are packed on entering, so weights must not change inside; what is compiled, and copies of
+    the model, run unpacked. Where packing does not serve (another device, a type that oneDNN does
+    not pack, eager attention, autocast), this is inference mode alone.
+
+    Raises UserError for a model in train mode.
+    """
+    if model.training:
+        raise UserError("packed weights are for inference: call model.eval() first")
+    with torch.inference_mode():
+        chosen = [module for module in model.modules() if packs(module)]
+        try:
+            for module in chosen:
+                kind = PackedPooler if isinstance(module, Pooler) else PackedLayer
+                module.packed = kind(module)
+            yield
+        finally:
+            for module in chosen:
+                module.packed = None
+
+
+def packs(module: nn.Module) -> bool:
+    """Can `module` run packed, and does it not yet?"""
+    if isinstance(module, AlbertLayer):
+        weight, config = module.ffn.weight, module.attention.config
+    elif isinstance(module, Pooler):
+        weight, config = module.weight, module.config
+    else:
+        return False
+    return (
+        module.packed is None
+        and weight.device.type == "cpu"
+        and weight.dtype in PACKABLE
+        and config._attn_implementation != "eager"
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def pack(weight: torch.Tensor, bias: torch.Tensor) -> Packed:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()), bias.detach()
+
+
+def packed_linear(states: torch.Tensor, packed: Packed, fused: Fused = PLAIN) -> torch.Tensor:
+    """(..., in) -> (..., out), in the type of the packed weights."""
+    return torch.ops.mkldnn._linear_pointwise(states.to(packed[1].dtype), *packed, *fused)
+
+
+def packed_residual(states: torch.Tensor, packed: Packed, residual: torch.Tensor) -> torch.Tensor:
+    """The packed map of `states`, plus `residual`: one operation where their types agree."""
+    if states.dtype == residual.dtype == packed[1].dtype:
+        return torch.ops.mkldnn._linear_pointwise.binary(states, residual, *packed, "add")
+    return residual + packed_linear(states, packed)
+
+
+def side_by_side(linears: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Several maps of one input as one: weight (sum of outs, in), bias (sum of outs,)."""
+    return torch.cat([x.weight for x in linears]), torch.cat([x.bias for x in linears])
+
+
+def take(states: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+    """The given rows of (tokens, size); all of them for None."""
+    return states if rows is None else states.index_select(0, rows)
+
+
+def put(states: torch.Tensor, rows: torch.Tensor | None, count: int) -> torch.Tensor:
+    """The inverse of `take`: (count, size) with `states` at the given rows and 0 elsewhere."""
+    if rows is None:
+        return states
+    return states.new_zeros(count, states.shape[1]).index_copy_(0, rows, states)
+
+
+class Uncopied:
+    """Packed weights are this process's alone: where a model is copied or pickled, None is."""
+
+    def __reduce__(self) -> tuple:
+        return type(None), ()
+
+
+class PackedPooler(Uncopied):
+    """A pooler whose weights, which come from memory, all threads read."""
+
+    def __init__(self, pooler: Pooler) -> None:
+        self.weights = pack(pooler.weight, pooler.bias)
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        return packed_linear(states, self.weights, TANH)
+
+
+class PackedLayer(Uncopied):
+    """A layer's linear maps packed, with GELU and residual sums fused into them."""
+
+    def __init__(self, layer: AlbertLayer) -> None:
+        attention = layer.attention
+        self.layer = layer
+        self.projections: dict[tuple[int, int], Packed] = {}
+        self.dense = pack(attention.dense.weight, attention.dense.bias)
+        self.ffn = pack(layer.ffn.weight, layer.ffn.bias)
+        self.ffn_output = pack(layer.ffn_output.weight, layer.ffn_output.bias)
+        # oneDNN's names of the two GELUs; other activations run as they are.
+        name = attention.config.hidden_act
+        tanh = name in ("gelu_new", "gelu_pytorch_tanh")
+        self.activation: Fused = ("gelu", [], "tanh" if tanh else "none")
+        self.fuses_activation = tanh or name == "gelu"
+
+    def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """As AlbertLayer's forward, but that the states of padding are 0: no map works on them."""
+        attention, shape = self.layer.attention, hidden.shape
+        flat = hidden.reshape(-1, shape[-1])  # (tokens, hidden)
+        real = None if mask is None else mask.flatten().nonzero()[:, 0]
+        mine = take(flat, real)
+        qkv = put(self.project(mine, QUERY_KEY_VALUE), real, len(flat)).view(*shape[:2], -1)
+        context = attention.attend(*attention.split_heads(qkv), mask)
+        context = take(context.transpose(1, 2).reshape(flat.shape), real)
+        return put(self.finish(mine, context), real, len(flat)).view(shape)
+
+    def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:
+        """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
+        key = (parts.start, parts.stop)  # Python 3.10 cannot hash a slice
+        if key not in self.projections:
+            self.projections[key] = pack(*side_by_side(self.layer.attention.projections[parts]))
+        return packed_linear(flat, self.projections[key])
+
+    def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        """The pass after attention: states and contexts (tokens, hidden) -> new states."""
+        layer = self.layer
+        attended = layer.attention_norm(packed_residual(context, self.dense, flat))
+        if self.fuses_activation:
+            inner = packed_linear(attended, self.ffn, self.activation)
+        else:
+            inner = layer.activation(packed_linear(attended, self.ffn))
+        return layer.full_layer_layer_norm(packed_residual(inner, self.ffn_output, attended))

@@ -1,0 +1,153 @@
+"""Exit criteria of a ponder model: who stops, given each layer's halting probability λ.
+
+A criterion is defined once, as a row of `CRITERIA`: what it remembers at depth 0, and what it
+decides after a layer. Inference steps through the layers, `scan_halting` through recorded ones.
+
+Sources: PonderNet (Banino et al., 2021) for `sample`; PALBERT (Balagansky and Gavrilov, 2022) for
+`threshold`, its Q-exit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from transformers import AlbertConfig
+
+from modeling.depth import Check, State
+from modeling.elbert.rules import exit_scores
+from modeling.keys import PONDER_EXIT_KEYS, checked
+from modeling.ponder.distribution import floored_log
+
+
+@dataclass
+class HaltingRule:
+    """Settings of a ponder model's exit.
+
+    exit_thres may be a tensor of shape (settings, 1): then all settings are decided at once, and
+    answers get a leading dimension of settings.
+    """
+
+    exit_criteria: str = "sample"
+    exit_thres: float | torch.Tensor = 0.5
+
+    @classmethod
+    def from_config(cls, config: AlbertConfig) -> "HaltingRule":
+        """The rule that `config` describes now; raises UserError for a value out of range."""
+        keys = PONDER_EXIT_KEYS
+        return cls(**{name: checked(name, getattr(config, name), keys) for name in keys})
+
+
+class Layer(NamedTuple):
+    """What a criterion reads of a layer."""
+
+    logits: torch.Tensor  # (batch, classes)
+    halt_probability: torch.Tensor  # λ, (batch,)
+
+
+def started(draws: torch.Tensor) -> State:
+    """What every criterion remembers of as many examples as there are draws.
+
+    alive: Π (1 − λ_j) so far, (batch,); halt_probability: λ of the newest layer, (batch,).
+    """
+    alive = torch.ones_like(draws)
+    return {"alive": alive, "halt_probability": torch.zeros_like(alive)}
+
+
+def passed(layer: Layer, state: State) -> State:
+    """The state one layer later."""
+    halt = layer.halt_probability
+    return {**state, "alive": state["alive"] * (1 - halt), "halt_probability": halt}
+
+
+def threshold_start(draws: torch.Tensor, classes: int) -> State:
+    return started(draws)
+
+
+def threshold_step(rule: HaltingRule, layer: Layer, state: State) -> Check:
+    """Exit where the halting CDF, 1 − Π (1 − λ_j), exceeds exit_thres."""
+    state = passed(layer, state)
+    return Check(layer.logits, 1 - state["alive"] > rule.exit_thres, state)
+
+
+def sample_start(draws: torch.Tensor, classes: int) -> State:
+    """draw: the example's own threshold, uniform in [0, 1)."""
+    return {**started(draws), "draw": draws}
+
+
+def sample_step(rule: HaltingRule, layer: Layer, state: State) -> Check:
+    """Exit where the halting CDF exceeds the draw.
+
+    By inversion of the CDF this halts with probability λ_n at each layer, as PonderNet does, and
+    needs one draw an example.
+    """
+    state = passed(layer, state)
+    return Check(layer.logits, 1 - state["alive"] > state["draw"], state)
+
+
+def expectation_start(draws: torch.Tensor, classes: int) -> State:
+    """mixed: Σ p_j · scores_j, (batch, classes); mass: Σ p_j, (batch,)."""
+    mixed = draws.new_zeros(len(draws), classes)
+    return {**started(draws), "mixed": mixed, "mass": torch.zeros_like(draws)}
+
+
+def expectation_step(rule: HaltingRule, layer: Layer, state: State) -> Check:
+    """Full depth; the answer is the mean of the layers' answers so far under p.
+
+    Log of the mean probabilities; for regression the mean value.
+    """
+    weight = state["alive"] * layer.halt_probability  # p_n
+    weight = weight.clamp_min(torch.finfo(weight.dtype).tiny)
+    mixed = state["mixed"] + weight[:, None] * exit_scores(layer.logits)
+    mass = state["mass"] + weight
+    mean = mixed / mass[:, None]
+    answer = floored_log(mean) if mean.shape[-1] > 1 else mean
+    state = {**passed(layer, state), "mixed": mixed, "mass": mass}
+    return Check(answer, torch.zeros_like(weight, dtype=torch.bool), state)
+
+
+class Criterion(NamedTuple):
+    """What a criterion remembers of (draws, classes), and how it decides; which keys it reads."""
+
+    start: Callable[[torch.Tensor, int], State]
+    step: Callable[[HaltingRule, Layer, State], Check]
+    reads: tuple[str, ...]
+
+
+CRITERIA = {
+    "sample": Criterion(sample_start, sample_step, ()),
+    "threshold": Criterion(threshold_start, threshold_step, ("exit_thres",)),
+    "expectation": Criterion(expectation_start, expectation_step, ()),
+}
+
+
+def scan_halting(
+    rule: HaltingRule,
+    all_logits: torch.Tensor,
+    halt_probabilities: torch.Tensor,
+    draws: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answers and exit layers of recorded examples, as stepping through them would give.
+
+    Args:
+        rule: an exit_thres of shape (settings, 1) decides all settings at once.
+        all_logits: (layers, batch, classes).
+        halt_probabilities: (batch, layers).
+        draws: (batch,) uniform numbers, for `sample`; drawn anew by default.
+
+    Returns:
+        answers (batch, classes) and exit layers (batch,), 1-based; or (settings, batch, …) each.
+    """
+    layers, batch, classes = all_logits.shape
+    device = all_logits.device
+    draws = torch.rand(batch, device=device) if draws is None else draws
+    criterion = CRITERIA[rule.exit_criteria]
+    state, exit_layer = criterion.start(draws, classes), None
+    for number, newest in enumerate(zip(all_logits, halt_probabilities.T, strict=True), start=1):
+        answer, done, state = criterion.step(rule, Layer(*newest), state)
+        if exit_layer is None:
+            exit_layer = torch.full(done.shape, layers, device=device)
+        exit_layer[done & (exit_layer > number)] = number
+    if rule.exit_criteria == "expectation":
+        return answer, exit_layer
+    return all_logits[exit_layer - 1, torch.arange(batch, device=device)], exit_layer

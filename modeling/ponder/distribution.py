@@ -1,0 +1,119 @@
+"""Halting distributions: when a process stops that halts at step n with probability λ_n.
+
+p_n = λ_n Π_{j<n} (1 − λ_j) is the distribution of the step.
+
+Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022) for the normal
+prior; the public PonderALBERT for names.
+"""
+
+from functools import cached_property
+
+import torch
+from torch.nn import functional as F
+
+from modeling.configuration import PonderAlbertConfig
+from modeling.errors import UserError
+
+
+def floored_log(probability: torch.Tensor) -> torch.Tensor:
+    """log p, with p = 0 as the smallest normal number: finite, and so is the gradient."""
+    return probability.clamp_min(torch.finfo(probability.dtype).tiny).log()
+
+
+class GeneralizedGeometricDist:
+    """Distribution of the step at which a process stops, given each step's stop probability.
+
+    p_n = λ_n Π_{j<n} (1 − λ_j), kept in logarithms, so that λ = 0 and λ = 1 are ordinary values.
+
+    Args:
+        stop_probabilities: λ, (batch, steps); or one λ for all, with `max_steps` and `batch_size`.
+        device: where to put a distribution given by one λ.
+    """
+
+    def __init__(
+        self,
+        stop_probabilities: torch.Tensor | float,
+        max_steps: int | None = None,
+        batch_size: int | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if not isinstance(stop_probabilities, torch.Tensor):
+            if max_steps is None or batch_size is None:
+                raise UserError("one stop probability for all needs max_steps and batch_size")
+            if not 0 <= stop_probabilities <= 1:
+                raise UserError(f"stop probability {stop_probabilities!r}: allowed is 0 to 1")
+            shape = (batch_size, max_steps)
+            stop_probabilities = torch.full(shape, float(stop_probabilities), device=device)
+        self.stop_probabilities = stop_probabilities
+
+    @cached_property
+    def log_stop(self) -> torch.Tensor:
+        """log λ, (batch, steps)."""
+        return floored_log(self.stop_probabilities)
+
+    @cached_property
+    def log_keep(self) -> torch.Tensor:
+        """log (1 − λ), (batch, steps)."""
+        return floored_log(1 - self.stop_probabilities)
+
+    @classmethod
+    def from_logits(cls, logits: torch.Tensor) -> "GeneralizedGeometricDist":
+        """λ = σ(logits), (batch, steps); exact, with gradient, however close to 0 or 1 λ is."""
+        dist = cls(logits.sigmoid())
+        dist.log_stop, dist.log_keep = F.logsigmoid(logits), F.logsigmoid(-logits)
+        return dist
+
+    @classmethod
+    def from_log_pmf(cls, log_pmf: torch.Tensor) -> "GeneralizedGeometricDist":
+        """The stop probabilities that give this distribution (batch, steps), which sums to 1."""
+        log_rest = log_pmf.flip(1).logcumsumexp(1).flip(1)  # log Σ_{j≥n} p_j
+        dist = cls((log_pmf - log_rest).exp())
+        dist.log_stop = log_pmf - log_rest
+        dist.log_keep = F.pad(log_rest[:, 1:], (0, 1), value=-torch.inf) - log_rest
+        return dist
+
+    def log_pmf(self, normalize: bool = True) -> torch.Tensor:
+        """Logarithm of `pmf`, (batch, steps)."""
+        not_before = F.pad(self.log_keep.cumsum(1)[:, :-1], (1, 0))  # Σ_{j<n} log(1 − λ_j)
+        log_pmf = self.log_stop + not_before
+        return log_pmf.log_softmax(1) if normalize else log_pmf
+
+    def pmf(self, normalize: bool = True) -> torch.Tensor:
+        """p_n, (batch, steps); normalised: given that the process stops within these steps."""
+        return self.log_pmf(normalize).exp()
+
+    def kl_div(self, target: "GeneralizedGeometricDist") -> torch.Tensor:
+        """Mean over the batch of Σ_n target_n (log target_n − log self_n) = KL(target ‖ self).
+
+        The direction is the published one; `prior.kl_div(model)` is KL(model ‖ prior), the
+        regulariser of PonderNet's loss.
+        """
+        log_p, log_q = self.log_pmf(), target.log_pmf()
+        return F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
+
+    def expected_steps(self) -> torch.Tensor:
+        """Σ_n n·p_n, (batch,)."""
+        pmf = self.pmf()
+        return pmf @ torch.arange(1, pmf.shape[1] + 1, device=pmf.device, dtype=pmf.dtype)
+
+    def __repr__(self) -> str:
+        batch, steps = self.stop_probabilities.shape
+        return f"GeneralizedGeometricDist(batch={batch}, steps={steps})"
+
+
+def prior(
+    config: PonderAlbertConfig, batch: int, steps: int, device: torch.device
+) -> GeneralizedGeometricDist:
+    """The distribution over the first `steps` layers that the loss pulls to.
+
+    geometric: λ_p at every layer. normal: p_n ∝ exp(−(n − 1/λ_p)²), as PALBERT has it.
+    """
+    halt = config.target_halt_probability
+    if config.prior_type == "normal":
+        layers = torch.arange(1.0, steps + 1, device=device)
+        log_pmf = -((layers - 1 / halt) ** 2)
+        return GeneralizedGeometricDist.from_log_pmf(log_pmf.log_softmax(0).expand(batch, -1))
+    halts = torch.full((batch, steps), halt, device=device)
+    if config.halt_normalization == "last_layer" and steps == config.num_hidden_layers:
+        halts[:, -1] = 1.0
+    return GeneralizedGeometricDist(halts)
