@@ -9,19 +9,19 @@ the checkpoint; a path that ends in .bin gets the state dict alone. Needs Tensor
 pip install -r requirements-tf.txt
 """
 
+from __future__ import annotations
+
 import argparse
 import io
 import shutil
 from pathlib import Path
-
-import torch
-from transformers import PreTrainedModel
-from transformers.utils import logging as hf_logging
+from typing import TYPE_CHECKING
 
 from glue.files import run_script, write_file
 from modeling.errors import UserError
-from modeling.loading.tensorflow import load_tf_checkpoint
-from training.checkpoints import write_directory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # A tokenizer's files, and the names that they have beside published checkpoints.
 VOCABULARIES = {
@@ -67,6 +67,7 @@ def vocabulary(prefix: str) -> dict[str, Path]:
 
 def write_model(directory: Path, model: PreTrainedModel, files: dict[str, Path]) -> None:
     """Write the model and its tokenizer's files whole; raises UserError where that fails."""
+    from training.checkpoints import write_directory
 
     def fill(temporary: Path) -> None:
         model.save_pretrained(temporary)
@@ -78,6 +79,8 @@ def write_model(directory: Path, model: PreTrainedModel, files: dict[str, Path])
 
 def write_state_dict(path: Path, model: PreTrainedModel) -> None:
     """Write the .bin file whole; raises UserError where that fails."""
+    import torch
+
     buffer = io.BytesIO()  # given a file, torch.save hides the reason of a failed write
     torch.save(model.state_dict(), buffer)
     write_file(path, lambda file: file.write(buffer.getbuffer()))
@@ -85,6 +88,11 @@ def write_state_dict(path: Path, model: PreTrainedModel) -> None:
 
 def main() -> None:
     args = parse_args()
+    # torch, and what stands on it: not before the flags are known to be right.
+    from transformers.utils import logging as hf_logging
+
+    from modeling.loading.tensorflow import load_tf_checkpoint
+
     hf_logging.disable_progress_bar()
     target = Path(args.pytorch_dump_path)
     as_file = target.suffix == ".bin" and not target.is_dir()

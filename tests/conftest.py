@@ -18,6 +18,7 @@ import torch
 import transformers
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 from evaluation.job import Job
 from evaluation.modes import mode_of_type
@@ -33,6 +34,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("tests")
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
 
 TINY = {
     "vocab_size": 90,

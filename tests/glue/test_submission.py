@@ -10,9 +10,9 @@ from glue.custom import custom_task
 from glue.submission import add_to_submission, check_test_set
 from glue.tasks import TASKS
 from modeling import UserError
+from tests.commands import flags
 from tests.conftest import sentence, tsv, write_rte
 from tests.glue.test_tasks import OFFICIAL_LINES
-from tests.scripts.test_run_glue import flags
 
 
 def official(folder: Path, name: str, lines: int | None = None) -> Path:

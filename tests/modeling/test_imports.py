@@ -30,6 +30,26 @@ def test_what_needs_no_torch_does_not_load_it(module):
     assert printed(code) == "[]\n"
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        *("run_glue", "run_pretraining", "run_parity", "sweep_exits"),
+        "convert_albert_original_tf_checkpoint_to_pytorch",
+    ],
+)
+@pytest.mark.parametrize("flag", ["--help", "--no_such_flag"])
+def test_a_script_answers_without_torch(script, flag):
+    code = f"""
+import runpy, sys
+sys.argv = ["{script}.py", "{flag}"]
+try:
+    runpy.run_path("{script}.py", run_name="__main__")
+except SystemExit as ended:
+    print(ended.code, "torch" in sys.modules)
+"""
+    assert printed(code).splitlines()[-1] == f"{0 if flag == '--help' else 2} False"
+
+
 def test_every_public_name_is_there():
     assert set(modeling.__all__) <= set(dir(modeling))
     for name in modeling.__all__:

@@ -23,14 +23,9 @@ from modeling import (
 from modeling.configuration import parameter_count
 from modeling.keys import EXIT_KEYS
 from modeling.loading.weights import read_weights
-from tests.conftest import TINY, tiny_config, tiny_model
+from tests.conftest import JSON, TINY, tiny_config, tiny_model
 from training.checkpoints import damage, find_checkpoint, read_state
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=6,
-)
 BYTES = st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8"))
 KEYS = sorted(json.loads(tiny_config().to_json_string(use_diff=False)))
 

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 import run_glue
+from tests.commands import flags
 from tests.conftest import edit_json
 from tests.forks import run_together, start_together
-from tests.scripts.test_run_glue import flags
 from training.checkpoints import checkpoints_of
 
 ROOT = Path(run_glue.__file__).parent

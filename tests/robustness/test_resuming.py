@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 import run_glue
 import training.checkpoints as checkpointing
-from tests.conftest import contents, edit_json, write_rte
+from tests.commands import flags, no_file_above, refused
+from tests.conftest import JSON, contents, edit_json, write_rte
 from tests.forks import assert_same_weights, run, survive_kills
-from tests.robustness.test_hostile_input import JSON
-from tests.scripts.test_run_glue import flags, refused
-from tests.training.test_loop import no_file_above
 from training.checkpoints import checkpoints_of, latest_checkpoint
 from training.stopping import StopRequest
 

@@ -18,30 +18,11 @@ import run_glue
 import training.checkpoints as checkpointing
 from evaluation import predictions
 from modeling import ElbertForSequenceClassification
+from tests.commands import flags, no_file_above, refused
 from tests.conftest import TINY, contents, edit_json, sentence, tsv
-from tests.training.test_loop import no_file_above
 
 ROOT = Path(run_glue.__file__).parent
 LABELS = ("contradiction", "entailment", "neutral")
-
-
-def flags(weights, data, out, task="RTE", *more) -> list[str]:
-    """The flags that the published training and evaluation commands share."""
-    values = {
-        "model_type": "albert",
-        "task_name": task,
-        "data_dir": data,
-        "model_name_or_path": weights,
-        "output_dir": out,
-        "config_name": weights,
-        "max_seq_length": 32,
-        "per_gpu_train_batch_size": 8,
-        "per_gpu_eval_batch_size": 1,
-        "learning_rate": 3e-5,
-        "num_train_epochs": 1.0,
-    }
-    pairs = [(f"--{name}", str(value)) for name, value in values.items()]
-    return [x for pair in pairs for x in pair] + ["--do_lower_case", "--no_cuda", *map(str, more)]
 
 
 @pytest.fixture
@@ -324,14 +305,6 @@ def test_empty_and_long_texts_work(albert_dir, tmp_path, script):
 # Bad input: exit status 2, a message with the thing and the remedy, nothing overwritten.
 
 
-def refused(script, arguments, *words) -> None:
-    outcome = script(run_glue.main, *arguments)
-    assert outcome.status == 2
-    for word in words:
-        assert str(word) in outcome.err
-    assert "Traceback" not in outcome.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -339,7 +312,7 @@ def refused(script, arguments, *words) -> None:
         (["--learning_rate", "-1"], ["--learning_rate", "-1"]),
         (["--learning_rate", "nan"], ["--learning_rate", "nan"]),
         (["--learning_rate", "fast"], ["--learning_rate", "fast"]),
-        (["--per_gpu_train_batch_size", "0"], ["--per_gpu_train_batch_size", "0", "1 up"]),
+        (["--per_gpu_train_batch_size", "0"], ["--per_gpu_train_batch_size", "0", "1 or more"]),
         (["--gradient_accumulation_steps", "0"], ["--gradient_accumulation_steps"]),
         (["--max_train_samples", "0"], ["--max_train_samples"]),
         (["--seed", "-1"], ["--seed"]),

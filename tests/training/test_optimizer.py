@@ -1,0 +1,143 @@
+"""The optimisers' parameter groups, their steps, and the schedule."""
+
+import math
+
+import pytest
+import torch
+
+from modeling import PonderAlbertClassifier, PonderAlbertConfig
+from tests.conftest import TINY, random_ids, tiny_model
+from training.optimizer import as_lamb, clipped_parameters, make_optimizer, make_schedule
+
+
+def optimiser_of(model, decay: float = 0.1) -> torch.optim.AdamW:
+    return make_optimizer(model, learning_rate=1e-3, weight_decay=decay, adam_epsilon=1e-7)
+
+
+def test_every_parameter_is_in_the_group_that_it_belongs_to():
+    model = tiny_model(w_lr=0.02, use_out_pooler=False, use_fc2=True)
+    names = {id(p): name for name, p in model.named_parameters()}
+    decay, plain, own = optimiser_of(model).param_groups
+    groups = [{names[id(p)] for p in group["params"]} for group in (decay, plain, own)]
+    assert groups[2] == {"exit_weights"}
+    norms = {n for n in names.values() if "LayerNorm" in n or "layer_norm" in n}
+    biases = {n for n in names.values() if n.endswith("bias")}
+    assert groups[1] == biases | norms
+    assert groups[0] == set(names.values()) - biases - norms - {"exit_weights"}
+    assert [g["weight_decay"] for g in (decay, plain, own)] == [0.1, 0, 0]
+    assert [g["lr"] for g in (decay, plain, own)] == [1e-3, 1e-3, 0.02]
+    assert all(g["eps"] == 1e-7 for g in (decay, plain, own))
+
+
+def test_a_halting_head_has_its_own_learning_rate_where_the_configuration_has_one():
+    config = PonderAlbertConfig(**TINY, lambda_lr=0.03)
+    model = PonderAlbertClassifier(config)
+    names = {id(p): name for name, p in model.named_parameters()}
+    head = {name for name in names.values() if name.startswith("ponder.")}
+    optimizer = optimiser_of(model)
+    groups = [{names[id(p)] for p in group["params"]} for group in optimizer.param_groups]
+    assert set.union(*groups) == set(names.values())
+    for group, parameters in zip(optimizer.param_groups, groups, strict=True):
+        inside = bool(parameters & head)
+        assert group["lr"] == (0.03 if inside else 1e-3)
+        assert parameters <= head if inside else not parameters & head
+        decays = {name.endswith("weight") and "orm" not in name for name in parameters}
+        assert decays == {group["weight_decay"] > 0}
+    assert len(clipped_parameters(optimizer)) == len(names)
+    schedule = make_schedule(optimizer, warmup_steps=2, total_steps=6)
+    optimizer.step()
+    schedule.step()
+    assert sorted(set(schedule.get_last_lr())) == pytest.approx([0.5e-3, 0.015])
+    config.lambda_lr = None
+    assert [g["lr"] for g in optimiser_of(model).param_groups] == [1e-3, 1e-3]
+
+
+def test_clipping_sees_all_but_w():
+    model = tiny_model()
+    clipped = {id(p) for p in clipped_parameters(optimiser_of(model))}
+    assert clipped == {id(p) for n, p in model.named_parameters() if n != "exit_weights"}
+    equal = tiny_model(weight_name="equal")
+    assert len(clipped_parameters(optimiser_of(equal))) == len(list(equal.parameters()))
+
+
+def test_the_schedule_warms_up_and_decays_and_w_stays_constant():
+    optimizer = optimiser_of(tiny_model(w_lr=0.02))
+    schedule = make_schedule(optimizer, warmup_steps=2, total_steps=6)
+    rates = []
+    for _ in range(7):
+        rates.append(schedule.get_last_lr())
+        optimizer.step()
+        schedule.step()
+    factors = [0, 0.5, 1, 0.75, 0.5, 0.25, 0]
+    for column in (0, 1):
+        assert [r[column] for r in rates] == pytest.approx([1e-3 * f for f in factors])
+    assert [r[2] for r in rates] == [0.02] * 7
+
+
+def test_one_step_moves_what_it_should():
+    """AdamW's first step is lr·sign(gradient): W by w_lr, the rest by the learning rate."""
+    model = tiny_model(w_lr=0.02, classifier_dropout_prob=0.0).train()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = optimiser_of(model, decay=0.0)
+    model(random_ids(4, 6), labels=torch.tensor([0, 1, 0, 1])).loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        gradient, moved = gradients[name], parameter.detach() - before[name]
+        assert gradient is not None, name
+        clear = gradient.abs() > 1e-3
+        rate = 0.02 if name == "exit_weights" else 1e-3
+        torch.testing.assert_close(
+            moved[clear], -rate * gradient[clear].sign(), atol=1e-5, rtol=1e-2
+        )
+        assert (moved[gradient == 0] == 0).all(), name
+    assert (gradients["exit_weights"].abs() > 1e-3).any()
+
+
+def test_w_learns_to_weigh_down_the_worse_exits():
+    """dL/dWᵢ = σ′(Wᵢ)·(Lᵢ − L_N)."""
+    model = tiny_model(classifier_dropout_prob=0.0).train()
+    labels = torch.tensor([0, 1, 0, 1])
+    out = model(random_ids(4, 6), labels=labels)
+    out.loss.backward()
+    losses = [torch.nn.functional.cross_entropy(x, labels).item() for x in out.all_logits]
+    slope = math.exp(-4) / (1 + math.exp(-4)) ** 2
+    expected = [slope * (loss - losses[-1]) for loss in losses[:-1]]
+    assert model.exit_weights.grad.tolist() == pytest.approx(expected, rel=1e-3, abs=1e-6)
+
+
+def published_lamb(parameter, gradients, rate, decay, trusts):
+    """You et al. (2020), version 3, as ALBERT's and the adaptive ALBERT's code has it: no
+    correction of the moments, decay within the update, trust ratio ‖w‖ / ‖update‖ for some."""
+    mean = square = torch.zeros_like(parameter)
+    for gradient in gradients:
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        update = mean / (square.sqrt() + 1e-6) + decay * parameter
+        ratio = parameter.norm() / update.norm() if trusts and parameter.norm() else 1.0
+        parameter = parameter - rate * ratio * update
+    return parameter
+
+
+def test_lamb_is_the_published_one():
+    """Of a matrix of large norm, a layer norm, and a bias that has to change its sign."""
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict(
+        {"dense": torch.nn.Linear(40, 30), "LayerNorm": torch.nn.LayerNorm(8)}
+    )
+    model.config = None
+    torch.nn.init.normal_(model["dense"].weight)  # norm 35
+    torch.nn.init.constant_(model["dense"].bias, -0.01)
+    optimizer = as_lamb(make_optimizer(model, 2e-3, weight_decay=0.01, adam_epsilon=1e-6))
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    gradients = {name: torch.randn(30, *p.shape) * 0.01 - 0.02 for name, p in start.items()}
+    for step in range(30):
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradients[name][step].clone()
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        matrix = name == "dense.weight"
+        decay = 0.01 if matrix else 0.0
+        expected = published_lamb(start[name], gradients[name], 2e-3, decay, trusts=matrix)
+        torch.testing.assert_close(parameter.detach(), expected, atol=1e-5, rtol=1e-5)
+    assert (model["dense"].bias > 0).all()

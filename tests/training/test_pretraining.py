@@ -1,0 +1,62 @@
+"""The published schedule of pre-training."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+
+import run_pretraining
+from training.pretraining import Phase, phases_of, rate_at
+from training.pretraining_settings import ScheduleSettings
+
+SHORT, LONG = Phase(10, 128, 64, 64, 1.0, 4), Phase(4, 512, 16, 256, 0.5, 2)
+
+
+@pytest.mark.parametrize(
+    ("step", "share"),
+    [(0, 0), (1, 0.25), (4, 1), (7, 0.5), (9, 1 / 6), (10, 0), (11, 0.25), (12, 0.5), (13, 0.25)],
+)
+def test_each_phase_warms_up_and_decays(step, share):
+    assert rate_at([SHORT, LONG], 1.0, step) == pytest.approx(share)
+    squared = share if step < 4 or 10 <= step < 12 else rate_at([SHORT, LONG], 2.0, step)
+    assert rate_at([SHORT, LONG], 2.0, step) == pytest.approx(squared)
+
+
+def test_the_rate_is_the_libraries_polynomial_decay():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = transformers.get_polynomial_decay_schedule_with_warmup(
+        optimizer, num_warmup_steps=4, num_training_steps=10, lr_end=0.0, power=2.0
+    )
+    for step in range(10):
+        assert rate_at([SHORT], 2.0, step) == pytest.approx(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+
+
+def test_the_defaults_are_the_published_schedule(monkeypatch):
+    monkeypatch.setattr(sys, "argv", "x --do_train --train_files t --output_dir o".split())
+    settings = run_pretraining.read_settings()
+    schedule, length = settings.schedule, settings.text.max_seq_length
+    short, long = phases_of(schedule, length, processes=1)
+    assert short == (112_500, 128, 64, 64, 1.0, 3125)
+    assert long[:4] == (12_500, 512, 16, 256)
+    assert schedule.learning_rate * long.rate == pytest.approx(2.75e-4)
+    assert long.warmup_steps == 312
+    for processes in (2, 8):  # as many examples a step
+        fewer = replace(schedule, gradient_accumulation_steps=64 // processes)
+        for phase in phases_of(fewer, length, processes):
+            assert phase.batch_size * phase.accumulation == 4096
+    assert (schedule.optimizer, schedule.power) == ("lamb", 1.0)
+    assert settings.text.max_predictions_per_seq == 20
+
+
+def test_a_warm_up_beyond_the_end_is_said(caplog):
+    schedule = ScheduleSettings(
+        max_steps=100, warmup_steps=95, per_gpu_train_batch_size=8, gradient_accumulation_steps=1
+    )
+    phases_of(schedule, 128, 1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "--warmup_steps 95: the learning rate never reaches its peak in 90 steps"
+    ]

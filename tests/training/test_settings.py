@@ -1,0 +1,97 @@
+"""Settings: ranges, groups of --help, and what may change between runs, by a hand-written table."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from evaluation.settings import GROUPS as GLUE
+from training.parity_settings import GROUPS as PARITY
+from training.pretraining_settings import GROUPS as PRETRAINING
+from training.settings import Allowed, SettingsParser, as_dict, entries, parse, setting
+
+# Flags that may differ between a run and its continuation: none of them alters a step. Batch sizes
+# are compared as a whole, over all processes; data by its hash.
+RESUMING = """cache_dir config_name data_dir do_eval do_predict do_train dtype eval_all_checkpoints
+    eval_file evaluate_during_training local_rank logging_steps max_eval_samples
+    model_name_or_path no_cuda out_mode output_dir overwrite_cache overwrite_output_dir
+    per_gpu_eval_batch_size per_gpu_train_batch_size resume_from_checkpoint save_steps
+    save_total_limit test_file tokenizer_name train_file train_files train_tokenizer
+    validation_file vocab_size""".split()
+
+# Flags of run_glue.py that may differ between machines that share a search.
+SEARCHING = """data_dir output_dir cache_dir model_name_or_path config_name tokenizer_name
+    train_file validation_file test_file per_gpu_eval_batch_size logging_steps save_steps
+    save_total_limit
+    do_train do_eval do_predict submission_dir overwrite_output_dir overwrite_cache no_cuda
+    local_rank compile hp_search hp_learning_rates hp_batch_sizes hp_epochs hp_seeds hp_storage
+    hp_study""".split()
+
+
+def test_what_a_continuation_may_change():
+    free = {name for name, _, allowed in entries(*GLUE, *PRETRAINING) if allowed.resuming}
+    assert free == set(RESUMING)
+
+
+def test_what_machines_of_a_search_may_differ_in():
+    assert {name for name, _, allowed in entries(*GLUE) if allowed.searching} == set(SEARCHING)
+
+
+def test_what_a_search_keeps_from_its_runs():
+    kept = {name for name, _, allowed in entries(*GLUE) if not allowed.passed_on}
+    more = {"do_predict", "submission_dir", "resume_from_checkpoint"}
+    assert kept == {name for name in SEARCHING if name.startswith("hp_")} | more
+
+
+@pytest.mark.parametrize("groups", [GLUE, PRETRAINING, PARITY])
+def test_every_flag_is_once_in_the_help_of_its_group(groups):
+    parser = SettingsParser(groups)
+    text = parser.format_help()
+    places = [text.index(f"\n{kind._argument_group_name}:\n") for kind in groups]
+    ends = [*places[1:], len(text)]
+    for kind, start, end in zip(groups, places, ends, strict=True):
+        for name, _, _ in entries(kind):
+            assert f"\n  --{name}" in text[start:end]
+    assert all(action.help for action in parser._actions)
+
+
+@pytest.mark.parametrize(("groups", "meant"), [(GLUE, "ELBERT"), (PRETRAINING, "dense ALBERT")])
+def test_the_help_says_which_albert_is_meant(groups, meant):
+    text = " ".join(SettingsParser(groups).format_help().split())
+    assert f"--model_type albert is {'' if meant == 'ELBERT' else 'the '}{meant} here" in text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """An example."""
+
+    _argument_group_name = "example"
+
+    share: float = setting(0.5, "a share, 100% at most", Allowed(low=0, high=1))
+    counts: list[int] = setting([1, 2], "counts", Allowed(low=1))
+    name: str | None = setting(None, "a name")
+    quick: bool = setting(False, "a switch")
+
+
+def test_flags_become_the_values_of_a_dataclass():
+    assert as_dict(*parse([Example], None, [])) == {
+        "share": 0.5, "counts": [1, 2], "name": None, "quick": False
+    }  # fmt: skip
+    found = parse([Example], None, "--counts 3 --share 1 --quick --name x".split())
+    assert found == (Example(share=1.0, counts=[3], name="x", quick=True),)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--share 1.5", "argument --share: 1.5: allowed is a number from 0 to 1"),
+        ("--share nan", "argument --share: nan: allowed is"),
+        ("--counts 3 0", "argument --counts: 0: allowed is 1 or more"),
+        ("--counts x", "argument --counts: invalid whole number value: 'x'"),
+        ("--sha 0.5", "unrecognized arguments: --sha 0.5"),
+    ],
+)
+def test_what_is_not_allowed_is_said(flags, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse([Example], None, flags.split())
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
