@@ -1,0 +1,77 @@
+"""The house: what lies where, who imports whom, and how long things may get."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LEVELS = ("modeling", "glue", "training", "evaluation", "exit_lab")  # each imports those before it
+SCRIPTS = {
+    "change_config.py",
+    "convert_albert_original_tf_checkpoint_to_pytorch.py",
+    "download_glue_data.py",
+    "run_glue.py",
+    "run_parity.py",
+    "run_pretraining.py",
+    "sweep_exits.py",
+}
+MODULES = [path for package in LEVELS for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def named(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of the project that a module imports, at its top or within a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name for name in found if name.split(".")[0] in LEVELS}
+
+
+def test_the_root_holds_what_users_run():
+    assert {path.name for path in ROOT.glob("*.py")} == SCRIPTS
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_no_package_imports_one_above_it(path):
+    own = LEVELS.index(named(path).split(".")[0])
+    assert {name for name in imported(path) if LEVELS.index(name.split(".")[0]) > own} == set()
+
+
+def test_modules_import_each_other_in_no_circle():
+    """Imports at the top of a module; what a function imports may come later."""
+    known = {named(path): path for path in MODULES}
+    graph = {name: top_imports(path) & known.keys() for name, path in known.items()}
+    while graph:
+        leaves = {name for name, needed in graph.items() if not needed & graph.keys() - {name}}
+        assert leaves, f"a circle among {sorted(graph)}"
+        graph = {name: needed for name, needed in graph.items() if name not in leaves}
+
+
+def top_imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_no_file_and_no_function_is_longer_than_can_be_read():
+    for path in [*MODULES, *(ROOT / name for name in SCRIPTS)]:
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") <= (400 if path in MODULES else 350), path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
+
+
+@pytest.mark.parametrize("package", LEVELS)
+def test_every_package_says_what_is_inside(package):
+    for init in (ROOT / package).rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), init
