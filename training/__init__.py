@@ -1,1 +1,1 @@
-"""Training: a loop that can stop and go on, optimiser, checkpoints, search, pre-training data."""
+"""Training: settings, a loop that can stop and go on, checkpoints, search, pre-training, parity."""

@@ -1,0 +1,152 @@
+"""The queue of a search, with many or dying workers, and its storage."""
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState, create_trial
+
+import training.study as hp_study
+from modeling import UserError
+from tests.forks import FORKS
+from training.study import RANGES, Run, enqueue, open_study, storage_errors, work
+
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+
+RUNS = [Run(rate, 16, 3.0, seed) for rate in (2e-5, 5e-5) for seed in (0, 1)]
+
+
+def sqlite(folder: Path) -> str:
+    return f"sqlite:///{folder / 'search.db'}"
+
+
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage")
+def test_a_run_is_queued_once_and_again_only_if_it_failed(tmp_path):
+    study = open_study(sqlite(tmp_path), "s")
+    for _ in range(2):
+        enqueue(study, RUNS)
+    assert [Run(**trial.params) for trial in study.trials] == RUNS
+    first = study.ask()
+    assert first.params == RUNS[0]._asdict()
+    study.tell(first, 0.5)
+    study.tell(study.ask(), state=TrialState.FAIL)
+    study.ask()  # runs on
+    enqueue(study, RUNS)
+    assert [Run(**trial.params) for trial in study.trials] == [*RUNS, RUNS[1]]
+
+
+def drain(url: str, log: Path, start, hang_at: int | None = None) -> None:
+    """A worker, as a process: every run is a line in `log`; it hangs in its run `hang_at`."""
+    hp_study.POLL = 0.1
+    start.wait()
+    study = open_study(url, "s")
+    enqueue(study, RUNS * 3)
+
+    def train(trial: optuna.Trial) -> float:
+        with log.open("a") as file:
+            file.write(json.dumps(trial.params) + "\n")
+        if hang_at == trial.number:
+            time.sleep(600)
+        time.sleep(0.02)
+        return trial.params["seed"]
+
+    work(study, train)
+
+
+def started(log: Path) -> list[Run]:
+    return [Run(**json.loads(line)) for line in log.read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_workers_that_share_a_study_take_every_run_exactly_once(tmp_path):
+    log = tmp_path / "log"
+    start = FORKS.Barrier(2)  # both make the tables and queue the grid at the same time
+    workers = [FORKS.Process(target=drain, args=(sqlite(tmp_path), log, start)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+        assert worker.exitcode == 0
+    assert sorted(started(log)) == sorted(RUNS)
+    done = open_study(sqlite(tmp_path), "s").get_trials(states=(TrialState.COMPLETE,))
+    assert sorted(Run(**trial.params) for trial in done) == sorted(RUNS)
+
+
+@pytest.mark.slow
+def test_the_run_of_a_killed_worker_is_taken_over_and_no_other_is_repeated(tmp_path):
+    log = tmp_path / "log"
+    start = FORKS.Event()
+    start.set()
+    killed = FORKS.Process(target=drain, args=(sqlite(tmp_path), log, start, 1))
+    killed.start()
+    deadline = time.monotonic() + 120
+    while not (log.exists() and len(started(log)) == 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    killed.kill()
+    killed.join()
+    with sqlite3.connect(tmp_path / "search.db") as database:  # an hour later
+        database.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')")
+    drain(sqlite(tmp_path), log, start)
+    assert started(log)[:2] == RUNS[:2]
+    assert sorted(started(log)[2:]) == sorted(RUNS[1:])
+
+
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage")
+def test_a_run_that_died_before_its_first_heartbeat_is_done_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(hp_study, "POLL", 0.01)
+    monkeypatch.setattr(hp_study, "GRACE", 0.02)
+    study, done = open_study(sqlite(tmp_path), "s"), []
+    enqueue(study, RUNS)
+    study.ask()  # taken by a worker that dies at once
+    work(study, lambda trial: done.append(Run(**trial.params)) or 0.5)
+    assert done == [*RUNS[1:], RUNS[0]]
+
+
+def test_a_run_that_was_queued_twice_is_done_once(tmp_path):
+    study = open_study(sqlite(tmp_path), "s")
+    for _ in range(2):
+        study.add_trial(
+            create_trial(state=TrialState.WAITING, params=RUNS[0]._asdict(), distributions=RANGES)
+        )
+    done = []
+    work(study, lambda trial: done.append(trial.number) or 0.5)
+    assert done == [0]
+
+
+def test_a_run_that_fails_is_left_out_but_the_first_one_ends_the_search(tmp_path, capsys):
+    def train(trial: optuna.Trial) -> float:
+        if trial.number in failing:
+            raise UserError(f"run {trial.number} broke")
+        return 0.5
+
+    study, failing = open_study(sqlite(tmp_path), "s"), {1}
+    enqueue(study, RUNS)
+    work(study, train)
+    assert "left out: run 1 broke" in capsys.readouterr().out
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", *["COMPLETE"] * 2]
+    study, failing = open_study(sqlite(tmp_path), "other"), {0}
+    enqueue(study, RUNS)
+    with pytest.raises(UserError, match="run 0 broke"):
+        work(study, train)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("sqlite:////nowhere/at/all/search.db", "unable to open database file"),
+        ("search.db", "Could not parse"),
+        ("nosuch://host/db", "nosuch"),
+        ("postgresql://me:secret@localhost:1/db", "--hp_storage postgresql://me:***@localhost:1"),
+    ],
+)
+def test_a_storage_that_cannot_be_opened_is_named_without_its_password(url, message, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with pytest.raises(UserError) as caught, storage_errors(url, True):
+        open_study(url, "s")
+    assert message in str(caught.value)
+    assert "cannot be opened" in str(caught.value)
+    assert "secret" not in str(caught.value)
