@@ -19,6 +19,7 @@ import itertools
 import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,8 +30,10 @@ from torch import nn
 
 from benchmarks.speed import BASE
 from benchmarks.timing import in_turn, machine, spread_of
+from evaluation.early_exit import run_early_exit
+from evaluation.job import Job, load_trained
 from evaluation.modes import MODES
-from evaluation.running import load_trained, predictions_of, run_early_exit
+from evaluation.results import predictions_of
 from glue.features import encode
 from glue.files import run_script
 from glue.tasks import Task, get_task, read_examples
@@ -139,13 +142,14 @@ def share(which: torch.Tensor) -> str:
 
 def print_exits(directory: Path, task: Task, args: argparse.Namespace) -> None:
     """A row for each precision: what early exit on the dev set keeps of float32's."""
-    model, tokenizer = load_trained(directory, task, CPU, args.do_lower_case, MODES["albert"])
+    mode = MODES["albert"]
+    model, tokenizer = load_trained(directory, mode, task, CPU, args.do_lower_case)
     examples = read_examples(task, args.data_dir, "dev")
-    features = encode(examples, tokenizer, args.max_seq_length)
-    pad = tokenizer.pad_token_id
-    fp32 = run_early_exit(model, features, 1, pad)
+    job = Job(mode, model, tokenizer, task, encode(examples, tokenizer, args.max_seq_length))
+    fp32 = run_early_exit(job)
     for name, changed in in_precisions(model).items():
-        alone, together = (run_early_exit(changed, features, size, pad) for size in (1, SLOTS))
+        job = replace(job, model=changed)
+        alone, together = (run_early_exit(replace(job, batch_size=n)) for n in (1, SLOTS))
         answers_kept = predictions_of(alone.logits) == predictions_of(fp32.logits)
         cells = (
             share(alone.exit_layer == fp32.exit_layer),
@@ -153,7 +157,7 @@ def print_exits(directory: Path, task: Task, args: argparse.Namespace) -> None:
             "–" if task.is_regression else share(torch.from_numpy(answers_kept)),
             share(together.exit_layer != alone.exit_layer),
         )
-        row = (str(directory), str(len(features.labels)), name, *cells)
+        row = (str(directory), str(len(examples)), name, *cells)
         print(f"| {' | '.join(row)} |", flush=True)
 
 

@@ -19,9 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
+from evaluation.modes import MODES
+from exit_lab.grids import make_grids
 from exit_lab.pictures import rule_curves
 from exit_lab.recording import Recording
-from exit_lab.sweep import RULE_SETS, frontier_table, make_grids, sweep, table
+from exit_lab.sweep import sweep
+from exit_lab.tables import frontier_table, table
 from glue.tables import as_csv
 from glue.tasks import TASKS, primary_metric
 
@@ -56,7 +59,7 @@ def main() -> None:
     parser.add_argument("--examples", default=5500, type=int)
     parser.add_argument("--layers", default=12, type=int)
     args = parser.parse_args()
-    task, rule_set = TASKS[args.task], RULE_SETS["elbert"]
+    task, rule_set = TASKS[args.task], MODES["albert"].rules()
     recording = random_recording(args.layers, args.examples, task.num_labels)
     regression = task.is_regression
     texts = grid_for(args.settings, args.layers, regression)

@@ -98,8 +98,9 @@ def make_grids(
             raise UserError(f"rule {rule} has nothing to sweep: {rule_set.unswept[rule]}")
         if rule not in reads:
             raise UserError(f"rule {rule}: {nearest_names(rule, list(reads))}")
-    default = {name: key.grid for name, key in rule_set.keys.items() if key.grid}
-    texts = {**default, **(REGRESSION_GRID if regression else {}), **texts}
+    special = REGRESSION_GRID if regression else {}
+    default = {name: special.get(name, key.grid) for name, key in rule_set.keys.items() if key.grid}
+    texts = {**default, **texts}
     values = {
         key: tuple(sorted(set(parse_values(key, text, num_layers, rule_set.keys))))
         for key, text in texts.items()

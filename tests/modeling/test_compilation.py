@@ -15,7 +15,7 @@ from glue.tasks import get_task, read_examples
 from modeling import PonderAlbertClassifier, PonderAlbertConfig, compilation
 from modeling.albert import cast_layers
 from modeling.cpu_packing import packed_weights
-from modeling.elbert.rules import RULES
+from modeling.keys import rule_names
 from tests.conftest import TINY, random_ids, tiny_model
 
 ROOT = Path(__file__).parents[2]
@@ -33,11 +33,11 @@ def test_compiled_answers_are_the_eager_ones_for_every_rule_and_length():
     mask = torch.tensor([[1] * 20, [1] * 11 + [0] * 9, [1] * 3 + [0] * 17])
     batches.append((random_ids(3, 20), mask))
     expected = {}
-    for rule in RULES:
+    for rule in rule_names():
         model.config.thres_name = rule
         expected[rule] = answers(model, batches)
     assert compilation.compile_for_inference(model)
-    for rule in RULES:
+    for rule in rule_names():
         model.config.thres_name = rule
         for got, eager in zip(answers(model, batches), expected[rule], strict=True):
             assert torch.equal(got.exit_layer, eager.exit_layer)

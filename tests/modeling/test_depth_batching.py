@@ -13,7 +13,7 @@ from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import packed_weights
 from modeling.depth_batching import DepthBatcher
-from modeling.elbert.rules import RULES
+from modeling.keys import rule_names
 
 SIZES = {
     "vocab_size": 50,
@@ -83,7 +83,7 @@ def answers_in_portions(batcher: DepthBatcher, examples: list, portions: list[in
 # Derandomised: an example within rounding of a threshold is not a failure of depth batching.
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(
-    rule=st.sampled_from(RULES),
+    rule=st.sampled_from(rule_names()),
     slots=st.integers(1, 64),
     window=st.integers(1, 40),
     groups=st.sampled_from([1, 2, 3, 6]),
@@ -127,7 +127,7 @@ def test_compiled_answers_are_those_of_batch_size_one(groups, exits):
     )
     assert compile_for_inference(model)
     draw = random.Random(0)
-    for seed, rule in enumerate(RULES * 2):
+    for seed, rule in enumerate(rule_names() * 2):
         model.config.thres_name = rule
         examples = random_examples(40, seed)
         batcher = DepthBatcher(model, draw.randint(1, 64), draw.randint(1, 40))
