@@ -14,7 +14,7 @@ from training.fine_tuning_settings import (
     SearchSettings,
     TrainingSettings,
 )
-from training.settings import PLACE, RESUMING, Allowed, RunSettings, as_dict, setting
+from training.settings import PLACE, RESUMING, Allowed, RunSettings, setting
 
 
 def ponder_key(name: str) -> Any:
@@ -108,10 +108,6 @@ class GlueSettings(NamedTuple):
     training: TrainingSettings
     evaluation: EvaluationSettings
     search: SearchSettings
-
-    def as_dict(self) -> dict[str, Any]:
-        """All values by their flags' names, as a checkpoint keeps them."""
-        return as_dict(*self)
 
 
 GROUPS = tuple(GlueSettings.__annotations__.values())
