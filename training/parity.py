@@ -58,13 +58,9 @@ def evaluate(
         x, y = parity_batch(samples, n_elems, range(count, count + 1), device)
         p, _, _, y_m = model(x)
         right = ((y_m > 0) == y.bool()).float().mean().item()
-        scores.append(Score(count, right, expected_steps(p)))
+        steps = p.T @ torch.arange(1.0, len(p) + 1, device=device)  # Σ n·p_n: (samples,)
+        scores.append(Score(count, right, steps.mean().item()))
     return scores
-
-
-def expected_steps(p: torch.Tensor) -> float:
-    """Mean over the batch of Σ n·p_n, p (steps, batch)."""
-    return (p.T @ torch.arange(1.0, len(p) + 1, device=p.device)).mean().item()
 
 
 def means(scores: list[Score]) -> dict[str, float]:

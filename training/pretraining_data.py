@@ -183,20 +183,13 @@ def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> Ex
     Of the chosen, 80% become [MASK], 10% a random piece, 10% stay; never a special piece.
     """
     draw = recipe.draw("mask", epoch, draft.document, draft.number)
-    ids, offsets, ends = [vocabulary.cls], [], []
-    for segment in (draft.first, draft.second) if draft.second else (draft.first,):
-        offsets.append(len(ids))
-        ids += [*segment, vocabulary.sep]
-        ends.append(len(ids))
-    classes = [TokenClass.UNMASKED] * len(ids)
-    classes[0] = TokenClass.CLS
-    for end in ends:
-        classes[end - 1] = TokenClass.SEP
+    ids, types, classes, segments = [vocabulary.cls], [0], [TokenClass.CLS], []
+    for kind, pieces in enumerate((draft.first, draft.second) if draft.second else (draft.first,)):
+        segments.append(vocabulary.words(pieces, len(ids)))
+        ids += [*pieces, vocabulary.sep]
+        types += [kind] * (len(pieces) + 1)
+        classes += [TokenClass.UNMASKED] * len(pieces) + [TokenClass.SEP]
     labels = [-100] * len(ids)
-    segments = [
-        vocabulary.words(ids[start : end - 1], start)
-        for start, end in zip(offsets, ends, strict=True)
-    ]
     budget = min(recipe.max_predictions, max(1, round(len(ids) * recipe.masked_share)))
     for place in choose_positions(segments, budget, recipe.max_ngram, draw):
         labels[place] = ids[place]
@@ -205,7 +198,6 @@ def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> Ex
             ids[place] = vocabulary.mask
         elif classes[place] == TokenClass.MASK_RANDOM:
             ids[place] = draw.choice(vocabulary.ordinary)
-    types = [0] * ends[0] + [1] * (len(ids) - ends[0])
     order = int(draft.swapped) if draft.second else NO_PAIR
     return Example(ids, types, labels, classes, order)
 
