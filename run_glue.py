@@ -26,13 +26,10 @@ The flags are read here; `evaluation/glue_run.py` does what they ask for, and th
 import os
 import sys
 from dataclasses import replace
-from typing import Any
 
-from evaluation.modes import MODES
-from evaluation.settings import GROUPS, GlueSettings, ModeSettings
+from evaluation.settings import GROUPS, GlueSettings
 from glue.files import run_script
 from modeling.errors import UserError
-from modeling.keys import nearest_names, typed
 from training.settings import parse
 
 
@@ -55,28 +52,12 @@ def read_settings() -> GlueSettings:
     return settings
 
 
-def configuration_keys(settings: ModeSettings) -> dict[str, Any]:
-    """The configuration's keys of --set and of the flags that are keys, typed."""
-    keys, values = MODES[settings.model_type].table.keys, {}
-    for flag, pair in settings.pairs():
-        key, equals, text = pair.partition("=")
-        if not equals or key not in keys:
-            known = nearest_names(key, list(keys))
-            raise UserError(f"{flag} {pair}: no key of --model_type {settings.model_type}; {known}")
-        try:
-            values[key] = typed(key, text, keys)
-        except UserError as error:
-            raise UserError(f"{flag}: {error}") from error
-    return values
-
-
 def main() -> None:
     settings = read_settings()
-    keys = configuration_keys(settings.mode)
     # torch, and what stands on it: not before the flags are known to be right.
     from evaluation.glue_run import GlueRun
 
-    run = GlueRun(settings, keys)
+    run = GlueRun(settings)
     if settings.search.hp_search:
         best = run.search(sys.argv[1:])
         if not settings.evaluation.do_predict:
@@ -86,7 +67,7 @@ def main() -> None:
             evaluation=replace(settings.evaluation, do_eval=False),
             search=replace(settings.search, hp_search=False),
         )
-        run = GlueRun(settings, keys)
+        run = GlueRun(settings)
     run.start()
     if settings.run.do_train:
         run.fine_tune()

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
@@ -66,13 +65,9 @@ def find_task(data: DataSettings, trained: Path | None) -> Task:
 
 @dataclass(frozen=True)
 class GlueRun:
-    """The flags of a call of run_glue.py, and all that they ask for.
-
-    keys: of the configuration, typed, that --set and the flags that are keys give.
-    """
+    """The flags of a call of run_glue.py, and all that they ask for."""
 
     settings: GlueSettings
-    keys: dict[str, Any]
 
     @property
     def mode(self) -> Mode:
@@ -149,7 +144,7 @@ class GlueRun:
             label2id={label: i for i, label in labels.items()},
             num_labels=self.task.num_labels,
             finetuning_task=self.task.name,
-            **self.keys,
+            **self.settings.mode.keys(),
         )
 
     def new_tokenizer(self, config: AlbertConfig) -> PreTrainedTokenizerBase:
@@ -245,7 +240,8 @@ class GlueRun:
     def trained(self, directory: Path) -> Loaded:
         """The trained model of `directory`, with the exit keys that the flags give."""
         mode, run, exits = self.mode, self.settings.run, self.mode.table.exit_keys
-        fixed = [key for key in self.keys if key not in exits]
+        keys = self.settings.mode.keys()
+        fixed = [key for key in keys if key not in exits]
         if fixed and not run.do_train:
             raise UserError(
                 f"{', '.join(fixed)}: decided in training; without --do_train only "
@@ -255,7 +251,7 @@ class GlueRun:
         device = self.accelerator.device
         model, tokenizer = load_trained(directory, mode, self.task, device, run.do_lower_case)
         mode.check_length(self.settings.data.max_seq_length, model.config)
-        mode.set_exit_keys(model.config, {k: v for k, v in self.keys.items() if k not in fixed})
+        mode.set_exit_keys(model.config, {k: v for k, v in keys.items() if k not in fixed})
         return model, tokenizer
 
     def job(self, loaded: Loaded, task: Task, split: str) -> Job:
