@@ -85,14 +85,11 @@ class GlueRun:
     @cached_property
     def accelerator(self) -> Accelerator:
         """The device, and the processes beside this one."""
-        run, how, precision = self.settings.run, self.settings.training, "no"
-        if run.bf16:
-            precision = "bf16"
-        elif how.fp16 and how.fp16_opt_level != "O0":
-            precision = "fp16"
+        run, how = self.settings.run, self.settings.training
+        fp16 = how.fp16 and how.fp16_opt_level != "O0"
         return make_accelerator(
             run.no_cuda,
-            precision,
+            "bf16" if run.bf16 else "fp16" if fp16 else "no",
             gradient_accumulation_steps=how.gradient_accumulation_steps,
             # ALBERT's own pooler, for one, has no part in a model whose exits have theirs.
             kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
@@ -256,12 +253,8 @@ class GlueRun:
 
     def job(self, loaded: Loaded, task: Task, split: str) -> Job:
         how, features = self.settings.evaluation, self.features(task, loaded[1], split)
-        speed = {
-            "batch_size": how.per_gpu_eval_batch_size,
-            "dtype": how.dtype,
-            "compile": how.compile,
-        }
-        return Job(self.mode, *loaded, task, features, **speed, out_mode=how.out_mode)
+        speed = how.per_gpu_eval_batch_size, how.dtype, how.compile
+        return Job(self.mode, *loaded, task, features, *speed, how.out_mode)
 
     def evaluate(self) -> None:
         """Evaluate the trained model and, if asked for, each of its checkpoints."""

@@ -116,27 +116,21 @@ def grid(settings: SearchSettings, task: Task) -> list[Run]:
 
 def check_same_search(study: optuna.Study, search: Search) -> None:
     """UserError when the study was begun with other flags or contents: runs would not compare."""
-    begun = begun_with(study, "flags", search.given)
-    for name, value in search.given.items():
-        if begun.get(name, value) != value:
+    for kind, now in (("flags", search.given), ("contents", search.contents)):
+        if kind not in study.user_attrs:
+            study.set_user_attr(kind, now)
+        begun = study.user_attrs[kind]
+        changed = next((name for name in now if begun.get(name, now[name]) != now[name]), None)
+        if changed and kind == "flags":
             raise UserError(
-                f"study {study.study_name} was begun with --{name} {begun[name]}, not {value}; "
-                "give the same flags, or another --hp_study"
+                f"study {study.study_name} was begun with --{changed} {begun[changed]}, not "
+                f"{now[changed]}; give the same flags, or another --hp_study"
             )
-    begun = begun_with(study, "contents", search.contents)
-    for name, value in search.contents.items():
-        if begun[name] != value:
+        if changed:
             raise UserError(
-                f"study {study.study_name} was begun with other {name}: give {CONTENTS[name]} with "
-                "the same contents, or another --hp_study or --hp_storage"
+                f"study {study.study_name} was begun with other {changed}: give {CONTENTS[changed]} "
+                "with the same contents, or another --hp_study or --hp_storage"
             )
-
-
-def begun_with(study: optuna.Study, kind: str, now: Mapping[str, Any]) -> dict[str, Any]:
-    """What the study keeps of the call that began it, which is `now` in a new one."""
-    if kind not in study.user_attrs:
-        study.set_user_attr(kind, now)
-    return study.user_attrs[kind]
 
 
 # A run.
@@ -211,10 +205,10 @@ def stopped_place(trial: optuna.Trial) -> Path | None:
 # The result.
 
 
-def table(trials: Iterable[FrozenTrial], seeds: set[int]) -> list[Row]:
+def table(done: Iterable[FrozenTrial], seeds: set[int]) -> list[Row]:
     """The settings whose `seeds` are all done, from the highest mean down."""
     by_setting: dict[tuple, list[FrozenTrial]] = {}
-    for trial in trials:
+    for trial in done:
         if trial.params["seed"] in seeds:
             by_setting.setdefault(Run(**trial.params).setting, []).append(trial)
     rows = []
