@@ -128,8 +128,8 @@ def check_same_search(study: optuna.Study, search: Search) -> None:
             )
         if changed:
             raise UserError(
-                f"study {study.study_name} was begun with other {changed}: give {CONTENTS[changed]} "
-                "with the same contents, or another --hp_study or --hp_storage"
+                f"study {study.study_name} was begun with other {changed}: give "
+                f"{CONTENTS[changed]} with the same contents, or another --hp_study or --hp_storage"
             )
 
 
