@@ -34,20 +34,28 @@ def made_recording(classes: int, examples: int = 40, layers: int = 5, seed: int 
     return Recording({"all_logits": logits}, labels.numpy())
 
 
-def swept(classes: int, task: str, rules=None, grid=SMALL, **made) -> tuple[Sweep, Recording]:
-    """Each rule's grid over made answers; `made` are arguments of `made_recording`."""
-    recording = made_recording(classes, **made)
+def sweep_of(recording: Recording, task: str, rules=None, grid=SMALL) -> Sweep:
+    """Each of the rules over its grid; all rules that fit the task unless some are named."""
     layers, regression = len(recording.tensors["all_logits"]), TASKS[task].is_regression
     rules = rules or list(ELBERT.reads(regression))
     grids = make_grids(ELBERT, rules, grid, layers, regression)
-    return sweep(ELBERT, grids, recording, TASKS[task]), recording
+    return sweep(ELBERT, grids, recording, TASKS[task])
+
+
+def swept(classes: int, task: str, rules=None, **made) -> tuple[Sweep, Recording]:
+    recording = made_recording(classes, **made)
+    return sweep_of(recording, task, rules), recording
 
 
 def explored(task: str) -> tuple[Sweep, list[Example], np.ndarray]:
     """What explorer.html shows: a sweep, its examples, and confidences (layers, examples)."""
-    found, recording = swept(TASKS[task].num_labels, task, grid=FINE, examples=EXPLORED, seed=4)
+    classes = TASKS[task].num_labels
+    recording = made_recording(classes, EXPLORED, seed=4)
+    if classes > 1:  # whatever the answers, so that many are wrong
+        recording = Recording(recording.tensors, np.arange(EXPLORED) % classes)
     examples = [
         Example(str(i), f"{EVIL} first text {i}", f"second text {i}", label)
-        for i, label in enumerate(found.labels)
+        for i, label in enumerate(recording.labels)
     ]
-    return found, examples, recording.tensors["all_logits"].softmax(-1).amax(-1).numpy()
+    confidence = recording.tensors["all_logits"].softmax(-1).amax(-1).numpy()
+    return sweep_of(recording, task, grid=FINE), examples, confidence

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest, entropy
 
 import exit_lab.choice as exit_choice
 from exit_lab.choice import (
@@ -163,18 +163,17 @@ def test_violations_stay_within_delta_when_losses_are_numbers():
     assert np.mean(beta) <= DELTA
 
 
+SURE_TO_UNSURE = np.linspace(1 - 1e-9, 0.5, 200_000)
+ENTROPIES = (entropy(np.stack((SURE_TO_UNSURE, 1 - SURE_TO_UNSURE)), base=2), SURE_TO_UNSURE)
+
+
 def known_risk_recording(rng: np.random.Generator, examples: int) -> Recording:
     """Layer 1 has entropy U, uniform, and is wrong with probability U; layer 2 is always right.
 
     The risk of `entropy` with exit_thres t is P(U < t and wrong) = t² / 2.
     """
     uniform = rng.random(examples)
-    # p with entropy U, by bisection of the falling branch.
-    low, high = np.full(examples, 0.5), np.full(examples, 1.0)
-    for _ in range(40):
-        p = (low + high) / 2
-        entropy = -(p * np.log2(p) + (1 - p) * np.log2(np.maximum(1 - p, 1e-300)))
-        low, high = np.where(entropy > uniform, p, low), np.where(entropy > uniform, high, p)
+    p = np.interp(uniform, *ENTROPIES)
     right = rng.random(examples) > uniform
     certainty = np.log(p / np.maximum(1 - p, 1e-30))
     logits = np.zeros((2, examples, 2))

@@ -113,7 +113,7 @@ def tree(directory: Path) -> list[str]:
 # Downloads.
 
 
-def test_a_task_is_fetched_unpacked_and_readable(server: Server, run: Callable) -> None:
+def test_a_task_is_fetched_unpacked_and_readable(server, run):
     extra = {"__MACOSX/RTE/._train.tsv": "x", "RTE/original/big.jsonl": "{}", "RTE/Icon\r": ""}
     server.files[RTE_PATH] = make_zip(RTE_FILES | extra)
     data_dir = run("--tasks", "rte")
@@ -126,7 +126,7 @@ def test_a_task_is_fetched_unpacked_and_readable(server: Server, run: Callable) 
 BODY = bytes(range(256)) * 1000
 
 
-def test_a_broken_off_download_is_resumed_from_where_it_was(server: Server, tmp_path: Path) -> None:
+def test_a_broken_off_download_is_resumed_from_where_it_was(server, tmp_path):
     server.files["/f"] = BODY
     server.breaks_off_after = 100_000
     with pytest.raises(UserError, match="ended after 100000 of 256000 bytes; run the same command"):
@@ -139,7 +139,7 @@ def test_a_broken_off_download_is_resumed_from_where_it_was(server: Server, tmp_
     assert (tmp_path / "f").read_bytes() == BODY
 
 
-def test_it_starts_again_when_the_server_knows_no_ranges(server: Server, tmp_path: Path) -> None:
+def test_it_starts_again_when_the_server_knows_no_ranges(server, tmp_path):
     server.files["/f"] = BODY
     server.supports_ranges = False
     (tmp_path / "f.part").write_bytes(b"something else")
@@ -147,16 +147,14 @@ def test_it_starts_again_when_the_server_knows_no_ranges(server: Server, tmp_pat
     assert (tmp_path / "f").read_bytes() == BODY
 
 
-def test_it_starts_again_when_the_part_is_longer_than_the_file(
-    server: Server, tmp_path: Path
-) -> None:
+def test_it_starts_again_when_the_part_is_longer_than_the_file(server, tmp_path):
     server.files["/f"] = b"short"
     (tmp_path / "f.part").write_bytes(b"a longer file of yesterday")
     download(f"{server.url}/f", tmp_path / "f")
     assert (tmp_path / "f").read_bytes() == b"short"
 
 
-def test_a_file_of_untold_length_is_fetched(server: Server, tmp_path: Path) -> None:
+def test_a_file_of_untold_length_is_fetched(server, tmp_path):
     server.files["/f"] = BODY
     server.tells_length = False
     download(f"{server.url}/f", tmp_path / "new" / "f")
@@ -164,9 +162,7 @@ def test_a_file_of_untold_length_is_fetched(server: Server, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("tells_length", [True, False])
-def test_a_file_larger_than_any_of_glue_is_refused(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_length: bool
-) -> None:
+def test_a_file_larger_than_any_of_glue_is_refused(server, tmp_path, monkeypatch, tells_length):
     monkeypatch.setattr(library, "MAX_DOWNLOAD_BYTES", 100_000)
     server.files["/f"] = BODY
     server.tells_length = tells_length
@@ -176,7 +172,7 @@ def test_a_file_larger_than_any_of_glue_is_refused(
     assert (tmp_path / "f.part").stat().st_size <= 200_000
 
 
-def test_network_failures_say_what_to_do(server: Server, run: Callable, tmp_path: Path) -> None:
+def test_network_failures_say_what_to_do(server, run, tmp_path):
     with pytest.raises(UserError, match=r"RTE\.zip: the server answered 404 .*--base_url"):
         run("--tasks", "RTE")
     with Server() as closed:
@@ -187,7 +183,7 @@ def test_network_failures_say_what_to_do(server: Server, run: Callable, tmp_path
         run("--tasks", "RTE", "--base_url", "ftp.example")
 
 
-def test_a_data_dir_that_cannot_be_written_is_an_error(server: Server, run: Callable) -> None:
+def test_a_data_dir_that_cannot_be_written_is_an_error(server, run):
     server.files[RTE_PATH] = make_zip(RTE_FILES)
     with pytest.raises(UserError, match=r"cannot write /dev/null/x/RTE\.zip"):
         run("--tasks", "RTE", "--data_dir", "/dev/null/x")
@@ -206,16 +202,12 @@ def refused(server: Server, run: Callable, body: bytes, message: str) -> None:
     "member",
     ["../outside.tsv", "RTE/../../outside.tsv", "/outside.tsv", "..\\outside.tsv", "C:outside.tsv"],
 )
-def test_an_archive_that_leads_out_of_data_dir_is_refused(
-    server: Server, run: Callable, tmp_path: Path, member: str
-) -> None:
+def test_an_archive_that_leads_out_of_data_dir_is_refused(server, run, tmp_path, member):
     refused(server, run, make_zip(RTE_FILES | {member: "x"}), "refused, .* leads out of")
     assert tree(tmp_path) == []
 
 
-def test_an_archive_with_a_symbolic_link_is_refused(
-    server: Server, run: Callable, tmp_path: Path
-) -> None:
+def test_an_archive_with_a_symbolic_link_is_refused(server, run, tmp_path):
     buffer = io.BytesIO(make_zip(RTE_FILES))
     with zipfile.ZipFile(buffer, "a") as archive:
         link = zipfile.ZipInfo("RTE/link")
@@ -225,9 +217,7 @@ def test_an_archive_with_a_symbolic_link_is_refused(
     assert tree(tmp_path) == []
 
 
-def test_a_zip_bomb_is_refused_by_its_announced_size(
-    server: Server, run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zip_bomb_is_refused_by_its_announced_size(server, run, tmp_path, monkeypatch):
     monkeypatch.setattr(library, "MAX_UNPACKED_BYTES", 1_000_000)
     bomb = make_zip(RTE_FILES | {"RTE/zeros": "0" * 1_000_000})
     assert len(bomb) < 3_000
@@ -244,9 +234,7 @@ def test_a_zip_bomb_is_refused_by_its_announced_size(
         lambda body: body.replace(b"entailment\nPK", b"entailmenT\nPK", 1),
     ],
 )
-def test_a_damaged_archive_replaces_nothing_and_is_fetched_anew(
-    server: Server, run: Callable, tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
+def test_a_damaged_archive_replaces_nothing_and_is_fetched_anew(server, run, tmp_path, damage):
     there = tmp_path / "glue/RTE/train.tsv"
     there.parent.mkdir(parents=True)
     there.write_text("mine")
@@ -260,9 +248,7 @@ def test_a_damaged_archive_replaces_nothing_and_is_fetched_anew(
     assert there.read_text() == RTE_FILES["RTE/train.tsv"]
 
 
-def test_an_archive_without_a_file_of_the_task_is_refused(
-    server: Server, run: Callable, tmp_path: Path
-) -> None:
+def test_an_archive_without_a_file_of_the_task_is_refused(server, run, tmp_path):
     body = make_zip({name: text for name, text in RTE_FILES.items() if "test" not in name})
     refused(server, run, body, r"RTE/test\.tsv is not in it")
     assert tree(tmp_path) == []
@@ -271,9 +257,7 @@ def test_an_archive_without_a_file_of_the_task_is_refused(
 # Tasks.
 
 
-def test_a_complete_task_is_not_fetched_again(
-    server: Server, run: Callable, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_complete_task_is_not_fetched_again(server, run, capsys):
     rows = tsv(*[f"{i}\ta\tb" for i in range(146)], labelled=False)  # WNLI's 146 test pairs
     files = {"WNLI/train.tsv": tsv(), "WNLI/dev.tsv": tsv(), "WNLI/test.tsv": rows}
     server.files["/glue/data/WNLI.zip"] = make_zip(files)
@@ -284,7 +268,7 @@ def test_a_complete_task_is_not_fetched_again(
     assert f"WNLI: already in {data_dir / 'WNLI'}" in capsys.readouterr().out
 
 
-def test_task_lists_take_every_spelling_and_name_each_once() -> None:
+def test_task_lists_take_every_spelling_and_name_each_once():
     assert chosen_folders("SST, sts-b,diagnostic,sst2") == ["SST-2", "STS-B", "diagnostic"]
     assert chosen_folders("mnli,MNLI-mm,sample") == ["MNLI", "sample"]
     assert chosen_folders("all") == FOLDERS
@@ -294,19 +278,19 @@ def test_task_lists_take_every_spelling_and_name_each_once() -> None:
         chosen_folders("SNLI")
 
 
-def test_an_empty_task_list_is_an_error(run: Callable) -> None:
+def test_an_empty_task_list_is_an_error(run):
     with pytest.raises(UserError, match="--tasks is empty"):
         run("--tasks", ",")
 
 
-def test_mnli_needs_both_halves() -> None:
+def test_mnli_needs_both_halves():
     halves = [
         f"{split}_{half}.tsv" for split in ("dev", "test") for half in ("matched", "mismatched")
     ]
     assert task_files("MNLI") == [*halves, "train.tsv"]
 
 
-def test_the_diagnostic_lands_where_mnli_finds_it(server: Server, run: Callable) -> None:
+def test_the_diagnostic_lands_where_mnli_finds_it(server, run):
     server.files["/glue/data/AX.tsv"] = tsv("0\ta\tb", labelled=False).encode()
     data_dir = run("--tasks", "diagnostic")
     assert tree(data_dir) == ["diagnostic/diagnostic.tsv"]
@@ -329,7 +313,7 @@ MRPC_FILES = {
 }
 
 
-def test_mrpc_is_assembled_from_its_sources(server: Server, run: Callable) -> None:
+def test_mrpc_is_assembled_from_its_sources(server, run):
     for name, text in MRPC_SOURCES.items():
         folder = "glue/data" if "ids" in name else "senteval/senteval_data"
         server.files[f"/{folder}/{name}"] = text.encode()
@@ -339,9 +323,7 @@ def test_mrpc_is_assembled_from_its_sources(server: Server, run: Callable) -> No
         assert (data_dir / "MRPC" / name).read_bytes().decode() == text
 
 
-def test_mrpc_from_a_folder_needs_the_server_for_the_dev_ids_only(
-    server: Server, run: Callable, tmp_path: Path
-) -> None:
+def test_mrpc_from_a_folder_needs_the_server_for_the_dev_ids_only(server, run, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     with pytest.raises(UserError, match=r"no msr_paraphrase_train\.txt in .*mine"):
@@ -363,9 +345,7 @@ def test_mrpc_from_a_folder_needs_the_server_for_the_dev_ids_only(
         ("msr_paraphrase_test.txt", MRPC_HEADER + "1\t2\n", "line 2: 2 columns where 5 belong"),
     ],
 )
-def test_bad_mrpc_sources_write_nothing(
-    run: Callable, tmp_path: Path, name: str, content: str, message: str
-) -> None:
+def test_bad_mrpc_sources_write_nothing(run, tmp_path, name, content, message):
     mine = tmp_path / "mine"
     mine.mkdir()
     for source, text in (MRPC_SOURCES | {name: content}).items():
@@ -377,7 +357,7 @@ def test_bad_mrpc_sources_write_nothing(
 
 @pytest.mark.realdata
 @pytest.mark.skipif(not (GLUE / "MRPC").is_dir(), reason="no GLUE data")
-def test_the_real_mrpc_is_assembled_to_the_published_files(tmp_path: Path) -> None:
+def test_the_real_mrpc_is_assembled_to_the_published_files(tmp_path):
     files = {name: (GLUE / "MRPC" / name).read_bytes() for name in MRPC_FILES}
     train, dev, test = (files[name].splitlines(keepends=True) for name in MRPC_FILES)
     (tmp_path / "train.txt").write_bytes(b"".join([train[0], *dev[1:], *train[1:]]))
@@ -406,9 +386,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("sample")
-def test_the_sample_is_written_without_the_network_and_said_to_be_one(
-    server: Server, run: Callable, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_sample_is_written_without_the_network_and_said_to_be_one(server, run, capsys):
     data_dir = run("--tasks", "sample")
     run("--tasks", "sample")
     assert server.requests == []
@@ -417,9 +395,7 @@ def test_the_sample_is_written_without_the_network_and_said_to_be_one(
 
 
 @pytest.mark.usefixtures("sample")
-def test_the_sample_never_replaces_other_data_but_rte_replaces_the_sample(
-    server: Server, run: Callable
-) -> None:
+def test_the_sample_never_replaces_other_data_but_rte_replaces_the_sample(server, run):
     real = {name: text + "1\tx\ty\tentailment\n" for name, text in RTE_FILES.items()}
     server.files[RTE_PATH] = make_zip(real)
     data_dir = run("--tasks", "sample,RTE")
@@ -430,9 +406,7 @@ def test_the_sample_never_replaces_other_data_but_rte_replaces_the_sample(
     assert {name: (data_dir / name).read_text() for name in real} == before
 
 
-def test_a_missing_sample_is_named(
-    run: Callable, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_sample_is_named(run, sample, tmp_path, monkeypatch):
     (sample / "test.tsv").unlink()
     with pytest.raises(UserError, match=r"cannot read .*bundled/test\.tsv"):
         run("--tasks", "sample")
