@@ -4,7 +4,8 @@ run in-process."""
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ import transformers
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+import download_glue_data
 import run_glue
 from evaluation.job import Job
 from evaluation.modes import mode_of_type
@@ -25,6 +27,7 @@ from glue.features import Features
 from glue.tasks import get_task
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from tests.commands import Outcome, exit_status, flags, train
+from tests.downloads import Server, serving
 
 settings.register_profile(
     "tests",
@@ -202,6 +205,26 @@ def trained_once(tmp_path_factory, albert_dir, rte) -> Path:
 def trained(trained_once, tmp_path) -> Path:
     """An RTE model, trained for one epoch: a copy, which a test may change."""
     return Path(shutil.copytree(trained_once, tmp_path / "out/RTE"))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A web server without files, which a test adds."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def fetch(server, tmp_path, monkeypatch) -> Callable[..., Path]:
+    """`fetch("--tasks", "RTE")` runs download_glue_data.py on tmp_path/glue against `server`."""
+
+    def run(*arguments: str) -> Path:
+        where = ("--data_dir", str(tmp_path / "glue"), "--base_url", server.url)
+        monkeypatch.setattr(sys, "argv", ["download_glue_data.py", *where, *arguments])
+        download_glue_data.main()
+        return tmp_path / "glue"
+
+    return run
 
 
 def edit_json(path: Path, **values) -> None:
