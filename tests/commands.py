@@ -1,6 +1,7 @@
 """Scripts run in this process, the commands of run_glue.py, and what several tests do to them."""
 
 import json
+import re
 import resource
 import signal
 import sys
@@ -68,6 +69,40 @@ def flags(weights, data, out, task="RTE", *more) -> list[str]:
     }
     pairs = [(f"--{name}", str(value)) for name, value in values.items()]
     return [x for pair in pairs for x in pair] + ["--do_lower_case", "--no_cuda", *map(str, more)]
+
+
+def pretraining_flags(
+    corpus, spiece, out, *more, kind: str = "albert_act", do: str = "train"
+) -> list:
+    """Of run_pretraining.py: six steps of short examples and two of longer ones, two batches of
+    four each."""
+    values = {
+        "model_type": kind,
+        "config_name": corpus / "config.json",
+        "tokenizer_name": spiece.parent,
+        "train_files": corpus / "train.txt",
+        "eval_file": corpus / "eval.txt",
+        "output_dir": out,
+        "max_seq_length": 16,
+        "long_seq_length": 32,
+        "long_fraction": 0.25,
+        "max_steps": 8,
+        "warmup_steps": 2,
+        "per_gpu_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-3,
+        "optimizer": "adamw",
+        "shuffle_buffer": 8,
+        "logging_steps": 1,
+        "seed": 3,
+    }
+    pairs = [str(x) for name, value in values.items() for x in (f"--{name}", value)]
+    return [*pairs, f"--do_{do}", "--no_cuda", *map(str, more)]
+
+
+def logged_steps(text: str) -> list[dict]:
+    """The JSON lines of a pre-training's console."""
+    return [json.loads(line) for line in re.findall(r"^{.*step.*}$", text, re.M)]
 
 
 def train(weights, data, out: Path, *more) -> Path:

@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 
 import download_glue_data
 import run_glue
+import run_pretraining
 from evaluation.job import Job
 from evaluation.modes import mode_of_type
 from glue.features import Features
 from glue.tasks import get_task
 from modeling import ElbertConfig, ElbertForSequenceClassification
-from tests.commands import Outcome, exit_status, flags, train
+from tests.commands import Outcome, exit_status, flags, pretraining_flags, train
 from tests.downloads import Server, serving
 
 settings.register_profile(
@@ -205,6 +206,30 @@ def trained_once(tmp_path_factory, albert_dir, rte) -> Path:
 def trained(trained_once, tmp_path) -> Path:
     """An RTE model, trained for one epoch: a copy, which a test may change."""
     return Path(shutil.copytree(trained_once, tmp_path / "out/RTE"))
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """30 documents of 1 to 4 sentences, a config.json and a longer text for evaluation."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, count in (("train", 30), ("eval", 12)):
+        documents = [[sentence(5 * i + j, 4 + j) for j in range(i % 4 + 1)] for i in range(count)]
+        text = "\n\n".join("\n".join(lines) for lines in documents)
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    # No dropout: chance would differ between one process and two.
+    config = {**TINY, "num_hidden_layers": 3, "tau": 0.001, "classifier_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def pretrain(script, corpus, spiece) -> Callable[..., Outcome]:
+    """`pretrain(out, "--do_eval", ...)` runs run_pretraining.py on the corpus."""
+
+    def run(out: Path, *more, **how) -> Outcome:
+        return script(run_pretraining.main, *pretraining_flags(corpus, spiece, out, *more, **how))
+
+    return run
 
 
 @pytest.fixture
