@@ -46,26 +46,23 @@ def test_a_broken_off_download_is_resumed_from_where_it_was(server, tmp_path):
     assert (tmp_path / "f").read_bytes() == BODY
 
 
-def test_it_starts_again_when_the_server_knows_no_ranges(server, tmp_path):
-    server.files["/f"] = BODY
-    server.supports_ranges = False
-    (tmp_path / "f.part").write_bytes(b"something else")
-    download(f"{server.url}/f", tmp_path / "f")
-    assert (tmp_path / "f").read_bytes() == BODY
-
-
-def test_it_starts_again_when_the_part_is_longer_than_the_file(server, tmp_path):
-    server.files["/f"] = b"short"
-    (tmp_path / "f.part").write_bytes(b"a longer file of yesterday")
-    download(f"{server.url}/f", tmp_path / "f")
-    assert (tmp_path / "f").read_bytes() == b"short"
-
-
-def test_a_file_of_untold_length_is_fetched(server, tmp_path):
-    server.files["/f"] = BODY
-    server.tells_length = False
-    download(f"{server.url}/f", tmp_path / "new" / "f")
-    assert (tmp_path / "new" / "f").read_bytes() == BODY
+@pytest.mark.parametrize(
+    ("body", "part", "switches"),
+    [
+        (BODY, b"something else", {"supports_ranges": False}),
+        (b"short", b"a longer file of yesterday", {}),
+        (BODY, None, {"tells_length": False}),
+    ],
+)
+def test_a_download_ends_with_the_servers_bytes(server, tmp_path, body, part, switches):
+    """Whatever lies there from before, and whatever the server cannot do."""
+    server.files["/f"] = body
+    vars(server).update(switches)
+    if part:
+        (tmp_path / "f.part").write_bytes(part)
+    target = tmp_path / ("f" if part else "new/f")
+    download(f"{server.url}/f", target)
+    assert target.read_bytes() == body
 
 
 @pytest.mark.parametrize("tells_length", [True, False])
