@@ -1,8 +1,8 @@
 """run_pretraining.py from its flags to its files: tokenizer, training, evaluation, resuming."""
 
-import json
 import math
 import runpy
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,22 +11,37 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import run_pretraining
 from modeling import AlbertActForPreTraining, load_pretrained, load_tokenizer
-from tests.commands import Outcome, logged_steps, pretraining_flags
+from tests.commands import Outcome, exit_status, logged_steps, pretraining_flags, report_of, scalars
 from tests.conftest import edit_json, sentence, tsv, write_rte
 from training.checkpoints import checkpoints_of
 from training.pretraining_data import PretrainingData, TokenClass
 from training.pretraining_settings import Recipe
 
 ROOT = Path(run_pretraining.__file__).parent
+ROWS = ["All tokens", "All unmasked tokens", "[MASK/MASK]", "[MASK/random]", "[MASK/original]"]
+ROWS += ["[CLS]", "[SEP]"]
 MODELS = {"albert": transformers.AlbertForPreTraining, "albert_act": AlbertActForPreTraining}
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
     return load_file(out / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def pretrained_once(tmp_path_factory, corpus, spiece) -> Path:
+    out = tmp_path_factory.mktemp("pretrained") / "out"
+    command = pretraining_flags(corpus, spiece, out, "--do_eval")
+    assert exit_status(run_pretraining.main, *command) == 0
+    return out
+
+
+@pytest.fixture
+def pretrained(pretrained_once, tmp_path) -> Path:
+    """An evaluated ACT model: a copy, which a test may change."""
+    return Path(shutil.copytree(pretrained_once, tmp_path / "out"))
 
 
 # The loop.
@@ -40,15 +55,11 @@ def test_training_reports_and_evaluation_prints_the_table(kind, pretrain, tmp_pa
     assert [line["step"] for line in logged] == list(range(1, 9))
     assert {"loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "learning_rate"} <= set(logged[0])
     assert ("updates/MASK/MASK" in logged[0]) == (kind == "albert_act")
-    events = EventAccumulator(str(out / "runs")).Reload()
-    logged_names = {name for line in logged for name in line} - {"step"}
-    assert set(events.Tags()["scalars"]) == logged_names
-    report = json.loads((out / "eval_results.json").read_text())
+    assert scalars(out).keys() == {name for line in logged for name in line} - {"step"}
+    report = report_of(out)
     for name in ("mlm_acc", "sop_acc", "loss"):
         assert f"{name} = {report[name]:.4f}" in outcome.out
-    rows = ["All tokens", "All unmasked tokens", "[MASK/MASK]", "[MASK/random]", "[MASK/original]"]
-    rows += ["[CLS]", "[SEP]"]
-    assert list(report["updates"]) == (rows if kind == "albert_act" else [])
+    assert list(report["updates"]) == (ROWS if kind == "albert_act" else [])
     for name, value in report["updates"].items():
         assert 1 <= value <= 3
         assert f"\n| {name} | {value:.2f} |\n" in outcome.out
@@ -56,14 +67,12 @@ def test_training_reports_and_evaluation_prints_the_table(kind, pretrain, tmp_pa
     assert loaded.config.model_type == kind
 
 
-def test_evaluation_is_the_models_own_answer(corpus, pretrain, tmp_path):
+def test_evaluation_is_the_models_own_answer(corpus, pretrained):
     """Against AlbertActForPreTraining's forward over the same text, one example at a time."""
-    out = tmp_path / "out"
-    pretrain(out, "--do_eval")
-    report = json.loads((out / "eval_results.json").read_text())
+    report, tokenizer = report_of(pretrained), load_tokenizer(pretrained)
     recipe = Recipe(max_seq_length=16, seed=3, shuffle_buffer=8)
-    data = PretrainingData([corpus / "eval.txt"], False, load_tokenizer(out), recipe, batch_size=1)
-    model = AlbertActForPreTraining.from_pretrained(out).eval()
+    data = PretrainingData([corpus / "eval.txt"], False, tokenizer, recipe, batch_size=1)
+    model = AlbertActForPreTraining.from_pretrained(pretrained).eval()
     losses, correct, updates = [], [], []
     for batch in data.evaluation_batches((0, 1)):
         masked = batch["labels"] != -100
@@ -105,15 +114,11 @@ def with_tokenizer(corpus, spiece, out, pieces: int) -> list:
     return [*command[:where], *command[where + 2 :]]
 
 
-def test_tokenizer_and_training_in_one_command(corpus, spiece, script, tmp_path):
-    script(run_pretraining.main, *with_tokenizer(corpus, spiece, tmp_path, 40)).done()
-    assert len(load_tokenizer(tmp_path)) == 40
-
-
-def test_a_new_tokenizer_takes_the_place_of_an_old_one(corpus, spiece, pretrain, script, tmp_path):
+def test_a_new_tokenizer_takes_the_place_of_an_old_one(corpus, spiece, script, tmp_path):
     """Neither written beside the tokenizer of a model that is there, nor left unused behind it."""
     out = tmp_path / "out"
-    pretrain(out).done()
+    script(run_pretraining.main, *with_tokenizer(corpus, spiece, out, 40)).done()
+    assert len(load_tokenizer(out)) == 40
     alone = ["--train_tokenizer", "--train_files", corpus / "train.txt", "--output_dir", out]
     outcome = script(run_pretraining.main, *alone, "--vocab_size", 41)
     outcome.refused("is not empty")
@@ -145,15 +150,12 @@ def test_tau_weighs_the_ponder_cost(pretrain, tmp_path):
     assert dear["loss"] - free["loss"] == pytest.approx(2 * free["ponder_cost"], rel=1e-5)
 
 
-def test_a_model_of_another_kind_or_a_damaged_one_is_refused(pretrain, tmp_path):
-    out = tmp_path / "out"
-    pretrain(out).done()
-    outcome = pretrain(out, kind="albert", do="eval")
-    outcome.refused("of --model_type albert_act, not albert")
-    path = out / "model.safetensors"
+def test_a_model_of_another_kind_or_a_damaged_one_is_refused(pretrain, pretrained):
+    other = pretrain(pretrained, kind="albert", do="eval")
+    other.refused("of --model_type albert_act, not albert")
+    path = pretrained / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-9])
-    outcome = pretrain(out, do="eval")
-    outcome.refused("model.safetensors is damaged")
+    pretrain(pretrained, do="eval").refused("model.safetensors is damaged")
 
 
 # LAMB, and precision.
