@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import pytest
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import change_config
 import run_glue
@@ -118,7 +117,9 @@ def edit_key(script, model: Path, key: str, value: object, *more) -> Outcome:
 
 
 def scalars(out: Path) -> dict[str, list[float]]:
-    """What a training run wrote for TensorBoard."""
+    """What a training run wrote for TensorBoard, whose reader takes long to import."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(out / "runs")).Reload()
     return {name: [e.value for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
 

@@ -142,8 +142,6 @@ def tsv(path: Path, header: str, rows: Sequence[Sequence[object]]) -> Path:
 
 
 RTE_LABELS = ("entailment", "not_entailment")
-
-
 PAIRS = "index\tsentence1\tsentence2"
 
 
@@ -160,11 +158,11 @@ def write_rte(folder: Path) -> Path:
     """RTE files: 24 training, 10 dev, 5 test examples."""
     for name, count in (("train", 24), ("dev", 10), ("test", 5)):
         rows = [(i, sentence(i), sentence(i + 1, i % 7 + 1)) for i in range(count)]
-        header = PAIRS
-        if name != "test":
-            header += "\tlabel"
-            rows = [(*row, RTE_LABELS[i % 2]) for i, row in enumerate(rows)]
-        tsv(folder / f"{name}.tsv", header, rows)
+        if name == "test":
+            tsv(folder / "test.tsv", PAIRS, rows)
+        else:
+            labelled = [(*row, RTE_LABELS[i % 2]) for i, row in enumerate(rows)]
+            tsv(folder / f"{name}.tsv", f"{PAIRS}\tlabel", labelled)
     return folder
 
 
