@@ -180,19 +180,26 @@ def test_bf16_trains(pretrain, tmp_path):
 # Resuming, and several processes.
 
 
-def assert_resumes_to_the_same(out: Path, pretrain: Callable[..., Outcome]) -> None:
-    """From every checkpoint that a finished run left."""
+EVERY_STEP = range(1, 9)
+
+
+def assert_resumes_to_the_same(out: Path, pretrain: Callable[..., Outcome], moments=EVERY_STEP):
+    """From the checkpoints of these steps that a finished run left."""
     whole = weights(out)
     assert len(checkpoints_of(out)) > 1
     for checkpoint in checkpoints_of(out):
+        step = int(checkpoint.name.split("-")[1])
+        if step not in moments:
+            continue
         resumed = pretrain("--resume_from_checkpoint", checkpoint).done()
         steps = [line["step"] for line in logged_steps(resumed.out)]
-        assert steps == list(range(int(checkpoint.name.split("-")[1]) + 1, 9))
+        assert steps == list(range(step + 1, 9))
         assert all(torch.equal(whole[name], tensor) for name, tensor in weights(out).items())
 
 
 @pytest.mark.parametrize("kind", ["albert", "albert_act"])
-def test_a_stopped_run_goes_on_to_the_same_bits(kind, corpus, pretrain, tmp_path):
+@pytest.mark.parametrize("moments", [(2, 6, 7), pytest.param(EVERY_STEP, marks=pytest.mark.slow)])
+def test_a_stopped_run_goes_on_to_the_same_bits(moments, kind, corpus, pretrain, tmp_path):
     """Amid an epoch, at the last step of the first phase (6), and in the second phase; with
     dropout."""
     out, config = tmp_path / "out", tmp_path / "config.json"
@@ -200,7 +207,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(kind, corpus, pretrain, tmp_path
     edit_json(config, hidden_dropout_prob=0.1, classifier_dropout_prob=0.1)
     saving = partial(pretrain, out, "--save_steps", 1, "--config_name", config, kind=kind)
     saving().done()
-    assert_resumes_to_the_same(out, saving)
+    assert_resumes_to_the_same(out, saving, moments)
 
 
 def test_other_text_is_refused_when_resuming(corpus, pretrain, tmp_path):
