@@ -1,10 +1,54 @@
-"""Commands of run_glue.py, and what several tests do to them."""
+"""Scripts run in this process, the commands of run_glue.py, and what several tests do to them."""
 
+import json
+import re
 import resource
 import signal
+import sys
+from collections.abc import Callable
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
+import pytest
+from accelerate.state import AcceleratorState, GradientState, PartialState
+
+import change_config
 import run_glue
+from glue.files import run_script
+
+
+class Outcome(NamedTuple):
+    """How a script ended: its exit status and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+    def done(self) -> "Outcome":
+        """It succeeded."""
+        assert self.status == 0, self.err
+        return self
+
+    def refused(self, *words: object) -> None:
+        """It ended with an error that a user can read, which holds all these words."""
+        assert self.status == 2, self.out
+        for word in words:
+            assert str(word) in self.err
+        assert "Traceback" not in self.err
+
+
+def exit_status(main: Callable[[], None], *arguments: object) -> int:
+    """Of a script that runs in this process, as from a shell."""
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._shared_state.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["script", *map(str, arguments)])
+        try:
+            run_script(main)
+        except SystemExit as error:
+            return int(error.code or 0)
+    return 0
 
 
 def flags(weights, data, out, task="RTE", *more) -> list[str]:
@@ -26,12 +70,67 @@ def flags(weights, data, out, task="RTE", *more) -> list[str]:
     return [x for pair in pairs for x in pair] + ["--do_lower_case", "--no_cuda", *map(str, more)]
 
 
+def pretraining_flags(
+    corpus, spiece, out, *more, kind: str = "albert_act", do: str = "train"
+) -> list:
+    """Of run_pretraining.py: six steps of short examples and two of longer ones, two batches of
+    four each."""
+    values = {
+        "model_type": kind,
+        "config_name": corpus / "config.json",
+        "tokenizer_name": spiece.parent,
+        "train_files": corpus / "train.txt",
+        "eval_file": corpus / "eval.txt",
+        "output_dir": out,
+        "max_seq_length": 16,
+        "long_seq_length": 32,
+        "long_fraction": 0.25,
+        "max_steps": 8,
+        "warmup_steps": 2,
+        "per_gpu_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-3,
+        "optimizer": "adamw",
+        "shuffle_buffer": 8,
+        "logging_steps": 1,
+        "seed": 3,
+    }
+    pairs = [str(x) for name, value in values.items() for x in (f"--{name}", value)]
+    return [*pairs, f"--do_{do}", "--no_cuda", *map(str, more)]
+
+
+def logged_steps(text: str) -> list[dict]:
+    """The JSON lines of a pre-training's console."""
+    return [json.loads(line) for line in re.findall(r"^{.*step.*}$", text, re.M)]
+
+
+def train(weights, data, out: Path, *more) -> Path:
+    """A model of RTE in `out`, for fixtures that many tests share."""
+    assert exit_status(run_glue.main, *flags(weights, data, out, "RTE", "--do_train", *more)) == 0
+    return out
+
+
+def edit_key(script, model: Path, key: str, value: object, *more) -> Outcome:
+    """change_config.py on the model in OUT_DIR/TASK."""
+    where = ("--task", model.name, "--model", "tiny", "--out_dir", model.parent)
+    return script(change_config.main, "--key", key, "--value", value, *where, *more)
+
+
+def scalars(out: Path) -> dict[str, list[float]]:
+    """What a training run wrote for TensorBoard, whose reader takes long to import."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(out / "runs")).Reload()
+    return {name: [e.value for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def report_of(out: Path) -> dict:
+    """What the last evaluation found."""
+    return json.loads((out / "eval_results.json").read_text())
+
+
 def refused(script, arguments, *words) -> None:
-    outcome = script(run_glue.main, *arguments)
-    assert outcome.status == 2
-    for word in words:
-        assert str(word) in outcome.err
-    assert "Traceback" not in outcome.err
+    script(run_glue.main, *arguments).refused(*words)
 
 
 @contextmanager

@@ -3,11 +3,11 @@ run in-process."""
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the hub
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -16,16 +16,19 @@ import pytest
 import sentencepiece
 import torch
 import transformers
-from accelerate.state import AcceleratorState, GradientState, PartialState
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+import download_glue_data
+import run_glue
+import run_pretraining
 from evaluation.job import Job
 from evaluation.modes import mode_of_type
 from glue.features import Features
-from glue.files import run_script
 from glue.tasks import get_task
 from modeling import ElbertConfig, ElbertForSequenceClassification
+from tests.commands import Outcome, exit_status, flags, pretraining_flags, train
+from tests.downloads import Server, serving
 
 settings.register_profile(
     "tests",
@@ -139,17 +142,27 @@ def tsv(path: Path, header: str, rows: Sequence[Sequence[object]]) -> Path:
 
 
 RTE_LABELS = ("entailment", "not_entailment")
+PAIRS = "index\tsentence1\tsentence2"
+
+
+def write_sts_b(folder: Path) -> Path:
+    """STS-B files of 11 pairs each, whose scores rise by 0.45."""
+    rows = [(i, sentence(i), sentence(i + 2), round(i * 0.45, 2)) for i in range(11)]
+    for name in ("train", "dev"):
+        tsv(folder / f"{name}.tsv", f"{PAIRS}\tscore", rows)
+    tsv(folder / "test.tsv", PAIRS, [row[:3] for row in rows])
+    return folder
 
 
 def write_rte(folder: Path) -> Path:
     """RTE files: 24 training, 10 dev, 5 test examples."""
     for name, count in (("train", 24), ("dev", 10), ("test", 5)):
         rows = [(i, sentence(i), sentence(i + 1, i % 7 + 1)) for i in range(count)]
-        header = "index\tsentence1\tsentence2"
-        if name != "test":
-            header += "\tlabel"
-            rows = [(*row, RTE_LABELS[i % 2]) for i, row in enumerate(rows)]
-        tsv(folder / f"{name}.tsv", header, rows)
+        if name == "test":
+            tsv(folder / "test.tsv", PAIRS, rows)
+        else:
+            labelled = [(*row, RTE_LABELS[i % 2]) for i, row in enumerate(rows)]
+            tsv(folder / f"{name}.tsv", f"{PAIRS}\tlabel", labelled)
     return folder
 
 
@@ -158,29 +171,81 @@ def rte(tmp_path_factory) -> Path:
     return write_rte(tmp_path_factory.mktemp("glue") / "RTE")
 
 
-class Outcome(NamedTuple):
-    """How a script ended: its exit status and what it printed."""
-
-    status: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable:
+def script(capsys: pytest.CaptureFixture) -> Callable:
     """`script(main, "--flag", value, ...)` runs a script in this process, as from a shell."""
 
     def run(main: Callable[[], None], *arguments: object) -> Outcome:
-        for state in (AcceleratorState, GradientState, PartialState):
-            state._shared_state.clear()
-        monkeypatch.setattr(sys, "argv", ["script", *map(str, arguments)])
         capsys.readouterr()
-        status = 0
-        try:
-            run_script(main)
-        except SystemExit as error:
-            status = int(error.code or 0)
-        return Outcome(status, *capsys.readouterr())
+        return Outcome(exit_status(main, *arguments), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def glue(script, albert_dir, rte) -> Callable[..., Outcome]:
+    """`glue(out, "--do_train", ...)` runs run_glue.py on the tiny ALBERT and the RTE files.
+
+    `weights`, `data` and `task` name others.
+    """
+
+    def run(out: Path, *more, weights: Path = albert_dir, data: Path = rte, task: str = "RTE"):
+        return script(run_glue.main, *flags(weights, data, out, task, *more))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory, albert_dir, rte) -> Path:
+    return train(albert_dir, rte, tmp_path_factory.mktemp("trained") / "RTE")
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path) -> Path:
+    """An RTE model, trained for one epoch: a copy, which a test may change."""
+    return Path(shutil.copytree(trained_once, tmp_path / "out/RTE"))
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """30 documents of 1 to 4 sentences, a config.json and a longer text for evaluation."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, count in (("train", 30), ("eval", 12)):
+        documents = [[sentence(5 * i + j, 4 + j) for j in range(i % 4 + 1)] for i in range(count)]
+        text = "\n\n".join("\n".join(lines) for lines in documents)
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    # No dropout: chance would differ between one process and two.
+    config = {**TINY, "num_hidden_layers": 3, "tau": 0.001, "classifier_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def pretrain(script, corpus, spiece) -> Callable[..., Outcome]:
+    """`pretrain(out, "--do_eval", ...)` runs run_pretraining.py on the corpus."""
+
+    def run(out: Path, *more, **how) -> Outcome:
+        return script(run_pretraining.main, *pretraining_flags(corpus, spiece, out, *more, **how))
+
+    return run
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A web server without files, which a test adds."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def fetch(server, tmp_path, monkeypatch) -> Callable[..., Path]:
+    """`fetch("--tasks", "RTE")` runs download_glue_data.py on tmp_path/glue against `server`."""
+
+    def run(*arguments: str) -> Path:
+        where = ("--data_dir", str(tmp_path / "glue"), "--base_url", server.url)
+        monkeypatch.setattr(sys, "argv", ["download_glue_data.py", *where, *arguments])
+        download_glue_data.main()
+        return tmp_path / "glue"
 
     return run
 

@@ -1,49 +1,17 @@
-"""explorer.html: what it carries, and in headless Chromium what its sliders show."""
+"""explorer.html: what it carries; tests/robustness opens it in a browser."""
 
 import base64
 import json
 import re
-import shutil
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import exit_lab.explorer as explorer
-from evaluation.modes import MODES
 from exit_lab.explorer import View, explorer_page
-from exit_lab.grids import make_grids
-from exit_lab.recording import Recording
-from exit_lab.sweep import sweep
 from exit_lab.tables import table
-from glue.tasks import TASKS, Example
-
-EXAMPLES, LAYERS = 60, 5
-EVIL = "</script><script>document.title = 'owned'</script><b>bold</b> & {{data}} {{title}}"
-GRID = {"exit_thres": "0:1:0.1", "cnt_thres": "1:N", "margin": "0,0.1", "range_tmp": "0.1,0.5"}
-
-
-def made(task: str):
-    """A sweep of random answers, its examples and confidences."""
-    glue_task = TASKS[task]
-    generator = torch.Generator().manual_seed(4)
-    shape = (LAYERS, EXAMPLES, glue_task.num_labels)
-    logits = torch.randn(shape, generator=generator).cumsum(0)
-    labels = np.arange(EXAMPLES) % glue_task.num_labels
-    if glue_task.is_regression:
-        labels = logits[-1, :, 0].numpy() + np.linspace(-1, 1, EXAMPLES)
-    recording = Recording({"all_logits": logits}, labels)
-    rule_set = MODES["albert"].rules()
-    rules = list(rule_set.reads(glue_task.is_regression))
-    grids = make_grids(rule_set, rules, GRID, LAYERS, glue_task.is_regression)
-    examples = [
-        Example(str(i), f"{EVIL} first text {i}", f"second text {i}", labels[i])
-        for i in range(EXAMPLES)
-    ]
-    confidence = logits.softmax(-1).amax(-1).numpy()
-    return sweep(rule_set, grids, recording, glue_task), examples, confidence
+from tests.exit_lab.builders import EVIL, EXPLORED, explored
 
 
 def data_of(page: str) -> dict:
@@ -57,21 +25,20 @@ def unpacked(text: str, kind: str) -> np.ndarray:
 
 @pytest.mark.parametrize("task", ["rte", "mnli", "sts-b"])
 def test_the_page_carries_the_sweep_to_the_last_bit(task):
-    swept, examples, confidence = made(task)
+    swept, examples, confidence = explored(task)
     data = data_of(explorer_page(swept, examples, confidence, View("a title")))
     rows = table(swept)
     for name in (*data["full"], "compute_ratio", "exit_sample_ratio"):
         values = unpacked(data["settings"][name], "<f8")
         assert values.tolist() == [row[name] for row in rows]
-    exits = unpacked(data["exit_layer"], "<u1").reshape(-1, EXAMPLES)
+    exits = unpacked(data["exit_layer"], "<u1").reshape(-1, EXPLORED)
     assert np.array_equal(exits, swept.exit_layer)
     kind = "<f4" if task == "sts-b" else "<u2"
     assert unpacked(data["predictions"], kind) == pytest.approx(swept.predictions.flatten())
 
 
 def test_the_page_asks_nothing_of_the_network():
-    swept, examples, confidence = made("rte")
-    page = explorer_page(swept, examples, confidence, View("a title"))
+    page = explorer_page(*explored("rte"), View("a title"))
     assert "default-src 'none'" in page
     assert set(re.findall(r"https?://[^\"' ]+", page)) == {"http://www.w3.org/2000/svg"}
     assert not re.findall(
@@ -80,224 +47,17 @@ def test_the_page_asks_nothing_of_the_network():
 
 
 def test_texts_and_title_are_escaped():
-    swept, examples, confidence = made("rte")
-    page = explorer_page(swept, examples, confidence, View("<i>" + EVIL))
+    page = explorer_page(*explored("rte"), View("<i>" + EVIL))
     assert page.count("</script>") == 2  # the data's and the program's own
     assert "<title>&lt;i&gt;&lt;/script&gt;" in page
     assert data_of(page)["texts"][3][0] == f"{EVIL} first text 3"
 
 
 def test_a_large_sweep_lists_a_sample_of_examples(monkeypatch):
-    swept, examples, confidence = made("rte")
+    swept, examples, confidence = explored("rte")
     monkeypatch.setattr(explorer, "LARGEST", 20 * len(swept.settings))
     data = data_of(explorer_page(swept, examples, confidence, View("a title")))
     assert (data["listed"], data["examples"], len(data["texts"])) == (20, 60, 20)
     assert data["rows"] == sorted(set(data["rows"]))
     exits = unpacked(data["exit_layer"], "<u1").reshape(-1, 20)
     assert np.array_equal(exits, swept.exit_layer[:, data["rows"]])
-
-
-# In the browser.
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Headless Chromium, 1280 × 900."""
-    webdriver = pytest.importorskip(
-        "selenium.webdriver", reason="selenium is missing: pip install -r requirements-dev.txt"
-    )
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    driver = shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("no Chromium: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield started
-    started.quit()
-
-
-def size(browser, width: int, height: int) -> None:
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-
-
-class Page:
-    """The explorer as a user meets it: by its labels, values and keys."""
-
-    def __init__(self, browser, path: Path) -> None:
-        from selenium.webdriver.support.ui import WebDriverWait
-
-        self.browser = browser
-        size(browser, 1280, 900)
-        browser.get_log("performance")
-        browser.get(path.as_uri())
-        WebDriverWait(browser, 30).until(
-            lambda b: b.execute_script("return document.body.dataset.ready") == "yes"
-        )
-
-    def all(self, css: str) -> list:
-        return self.browser.find_elements("css selector", css)
-
-    def shown(self) -> dict:
-        """Rule, sliders' values, numbers (value and text) and bars, in one look."""
-        return self.browser.execute_script("""
-            const all = (css) => [...document.querySelectorAll(css)];
-            return {
-              rule: all("input[name=rule]:checked")[0].value,
-              sliders: all("#sliders output").map((o) => [o.id.slice(6), Number(o.textContent)]),
-              numbers: all("#numbers dd[id]").map(
-                (n) => [n.id.slice(7), Number(n.dataset.value), Number(n.textContent)]),
-              bars: all("#bars > div").map((bar) => Number(bar.dataset.count)),
-            };""")
-
-    def setting(self) -> dict:
-        """The rule that is checked, and the value shown at each slider."""
-        shown = self.shown()
-        return {"thres_name": shown["rule"], **dict(shown["sliders"])}
-
-    def press(self, slider: str, *keys: str) -> None:
-        self.all(f"#slider-{slider}")[0].send_keys(*keys)
-
-    def choose(self, group: str, value: str) -> None:
-        """With the keyboard: the radio button takes the focus, then a press of space."""
-        node = self.all(f"input[name={group}][value='{value}']")[0]
-        self.browser.execute_script("arguments[0].focus()", node)
-        node.send_keys(" ")
-
-    def shows(self, row: dict) -> None:
-        """The numbers are this row of sweep.csv, in full and as text; so are the bars."""
-        shown = self.shown()
-        for name, value, text in shown["numbers"]:
-            assert value == row[name], name
-            assert text == pytest.approx(value, abs=5.1e-5)
-        assert {"compute_ratio", "exit_sample_ratio"} < {name for name, *_ in shown["numbers"]}
-        exits = [count for name, count in row.items() if re.fullmatch(r"exits_\d+", name)]
-        assert shown["bars"] == exits
-
-
-@pytest.fixture
-def open_page(browser, tmp_path):
-    def opened(task: str, **keywords):
-        swept, examples, confidence = made(task)
-        path = tmp_path / "explorer.html"
-        path.write_text(explorer_page(swept, examples, confidence, View(f"{task} <b>", **keywords)))
-        return Page(browser, path), swept, table(swept)
-
-    return opened
-
-
-@pytest.mark.parametrize("task", ["rte", "mnli", "sts-b"])
-def test_sliders_move_through_the_settings_of_the_sweep(open_page, task):
-    from selenium.webdriver.common.keys import Keys
-
-    page, swept, rows = open_page(task)
-    visited = 0
-    for rule in ("bias_3", "patience", "bias_1"):
-        page.choose("rule", rule)
-        assert page.setting()["thres_name"] == rule
-        for slider in [node.get_attribute("data-key") for node in page.all("#sliders input")]:
-            for keys in ((Keys.HOME,), (Keys.ARROW_RIGHT,), (Keys.END,), (Keys.ARROW_LEFT,)):
-                before = page.setting()
-                page.press(slider, *keys)
-                after = page.setting()
-                assert {k: v for k, v in after.items() if k != slider} == {
-                    k: v for k, v in before.items() if k != slider
-                }
-                page.shows(rows[swept.settings.index(after)])
-                visited += after != before
-    assert visited > 15
-
-
-def test_every_setting_of_a_rule_can_be_reached(open_page):
-    from selenium.webdriver.common.keys import Keys
-
-    page, swept, rows = open_page("rte")
-    page.choose("rule", "entropy")
-    page.press("exit_thres", Keys.HOME)
-    shown = []
-    for _ in range(11):
-        shown.append(page.setting())
-        page.shows(rows[swept.settings.index(shown[-1])])
-        page.press("exit_thres", Keys.ARROW_RIGHT)
-    assert shown == swept.settings[swept.of_rule("entropy")]
-
-
-def test_it_opens_at_the_setting_asked_for(open_page):
-    page, swept, rows = open_page("rte", start=333)
-    assert page.setting() == swept.settings[333]
-    page.shows(rows[333])
-
-
-@pytest.mark.parametrize("task", ["rte", "mnli"])
-def test_the_list_holds_the_examples_that_exit_wrongly(open_page, task):
-    page, swept, _ = open_page(task, start=50)
-    answers = swept.predictions[swept.exit_layer[50].astype(int) - 1, np.arange(EXAMPLES)]
-    wrong = set(np.flatnonzero(answers != swept.labels).tolist())
-    while page.all("#more")[0].is_displayed():
-        page.all("#more")[0].send_keys(" ")
-    listed = [int(item.get_attribute("data-row")) for item in page.all("#wrong li")]
-    assert len(listed) == len(wrong) > 5
-    assert set(listed) == wrong
-    first = page.all("#wrong li p")[0].text
-    assert first == f"{EVIL} first text {listed[0]}"  # as text, not as markup
-    assert page.browser.title == f"{task} <b>"
-    page.choose("filter", "lost")
-    lost = {i for i in wrong if swept.predictions[-1, i] == swept.labels[i]}
-    assert {int(item.get_attribute("data-row")) for item in page.all("#wrong li")} == lost
-
-
-def test_regression_lists_the_answers_that_got_worse(open_page):
-    page, swept, _ = open_page("sts-b", start=3)
-    exits = swept.exit_layer[3].astype(int) - 1
-    error = np.abs(swept.predictions[exits, np.arange(EXAMPLES)] - swept.labels)
-    worse = set(
-        np.flatnonzero(error - np.abs(swept.predictions[-1] - swept.labels) > 1e-5).tolist()
-    )
-    while page.all("#more")[0].is_displayed():
-        page.all("#more")[0].send_keys(" ")
-    listed = {int(item.get_attribute("data-row")) for item in page.all("#wrong li")}
-    assert listed == worse
-    assert worse
-    assert not page.all("#filter")[0].is_displayed()  # full depth is not right or wrong here
-
-
-def test_a_click_on_the_chart_goes_to_the_nearest_setting(open_page):
-    page, swept, rows = open_page("rte")
-    page.choose("rule", "entropy")
-    x, y = page.browser.execute_script(
-        "const box = document.getElementById('chart').getBoundingClientRect();"
-        "const at = arguments[0];"
-        "return [box.left + scale.x(at[0]) * box.width / 640,"
-        " box.top + scale.y(at[1]) * box.height / 380];",
-        [rows[4]["compute_ratio"], rows[4]["acc"]],
-    )
-    page.browser.execute_script(
-        "document.getElementById('chart').dispatchEvent("
-        "new MouseEvent('click', {clientX: arguments[0], clientY: arguments[1]}))",
-        x,
-        y,
-    )
-    shown = rows[swept.settings.index(page.setting())]
-    assert shown["compute_ratio"] == rows[4]["compute_ratio"]
-    assert shown["acc"] == rows[4]["acc"]
-
-
-@pytest.mark.parametrize("width", [360, 1280])
-def test_it_fits_the_screen_without_errors_or_requests(open_page, width):
-    page, _, _ = open_page("mnli")
-    size(page.browser, width, 800)
-    assert page.browser.execute_script(
-        "return document.documentElement.scrollWidth <= window.innerWidth"
-    )
-    assert [e for e in page.browser.get_log("browser") if e["level"] == "SEVERE"] == []
-    requests = [
-        json.loads(entry["message"])["message"]["params"]["request"]["url"]
-        for entry in page.browser.get_log("performance")
-        if '"Network.requestWillBeSent"' in entry["message"]
-    ]
-    assert all(url.startswith("file://") for url in requests)
-    assert len(requests) <= 1

@@ -86,8 +86,7 @@ def test_the_tables_have_a_row_for_each_shape_and_each_precision(script, tmp_pat
     (tmp_path / "spiece.model").write_bytes(spiece.read_bytes())
     shapes = ["--batches", 1, "--lengths", 4, 8, "--rounds", 1]
     where = ["--model", tmp_path, "--data_dir", rte, "--task_name", "RTE", "--max_seq_length", 32]
-    outcome = script(main, *shapes, *where)
-    assert outcome.status == 0, outcome.err
+    outcome = script(main, *shapes, *where).done()
     exits, times = outcome.out.split(EXITS_HEADER)[1].strip().split("\n\n")
     rows = [row.strip("| ").split(" | ") for row in exits.splitlines()]
     assert [row[1:3] for row in rows] == [["10", name] for name in PRECISIONS]
@@ -96,9 +95,7 @@ def test_the_tables_have_a_row_for_each_shape_and_each_precision(script, tmp_pat
 
 
 def test_a_model_needs_its_task(script, tmp_path):
-    outcome = script(main, "--model", tmp_path)
-    assert outcome.status == 2
-    assert "--model needs --task_name" in outcome.err
+    script(main, "--model", tmp_path).refused("--model needs --task_name")
 
 
 def test_the_datas_sentences_come_over_and_over(tmp_path):

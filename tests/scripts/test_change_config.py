@@ -2,31 +2,37 @@
 
 import json
 import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from change_config import change, main
+from change_config import change
 from modeling import UserError, load_config
 from modeling.keys import ELBERT_KEYS
+from tests.commands import Outcome, edit_key
 from tests.conftest import tiny_config
 
 
 @pytest.fixture
-def trained(tmp_path):
-    """OUT_DIR with the config.json of a trained model."""
-    tiny_config(thres_lst=[0.9, 0.8], kd_enable=False, kd_T=1.5).save_pretrained(tmp_path / "RTE")
-    return tmp_path
+def model(tmp_path) -> Path:
+    """OUT_DIR/TASK with the config.json of a trained model."""
+    folder = tmp_path / "RTE"
+    tiny_config(thres_lst=[0.9, 0.8], kd_enable=False, kd_T=1.5).save_pretrained(folder)
+    return folder
 
 
-def arguments(trained, key, value, *more):
-    where = ("--task", "RTE", "--model", "tiny", "--out_dir", trained)
-    return ("--key", key, "--value", value, *where, *more)
+@pytest.fixture
+def edit(script, model) -> Callable[..., Outcome]:
+    """`edit("exit_thres", "0.3", ...)` changes a key of the model."""
+    return partial(edit_key, script, model)
 
 
-def config_of(trained, name="config.json") -> dict:
-    return json.loads((trained / "RTE" / name).read_text())
+def config_of(model: Path) -> dict:
+    return json.loads((model / "config.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -47,17 +53,16 @@ def config_of(trained, name="config.json") -> dict:
         ("hidden_act", "gelu", "gelu_new", "gelu"),
     ],
 )
-def test_values_are_typed_by_the_key(trained, script, key, text, old, new):
-    before = config_of(trained)
+def test_values_are_typed_by_the_key(model, edit, key, text, old, new):
+    before = config_of(model)
     assert before[key] == old
-    outcome = script(main, *arguments(trained, key, text))
-    assert outcome.status == 0
+    outcome = edit(key, text).done()
     assert f"{key} {json.dumps(old)} -> {json.dumps(new)}" in outcome.out
-    after = config_of(trained)
+    after = config_of(model)
     assert after == {**before, key: new}
     assert type(after[key]) is type(new)
     assert list(after) == list(before)  # the keys keep their order
-    load_config(trained / "RTE")
+    load_config(model)
 
 
 @pytest.mark.parametrize(
@@ -81,76 +86,65 @@ def test_values_are_typed_by_the_key(trained, script, key, text, old, new):
         ("exit_thres", "", ["exit_thres"]),
     ],
 )
-def test_a_bad_edit_leaves_the_file_untouched(trained, script, key, text, words):
-    path = trained / "RTE/config.json"
+def test_a_bad_edit_leaves_the_file_untouched(model, edit, key, text, words):
+    path = model / "config.json"
     before = path.read_bytes()
-    outcome = script(main, *arguments(trained, key, text))
-    assert outcome.status == 2
-    for word in [str(path), *words]:
-        assert word in outcome.err
+    edit(key, text).refused(path, *words)
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == ["config.json"]
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", '{"margin": 0.1}'])
-def test_exit_config_json_takes_the_edit_instead(trained, script, content):
-    path = trained / "RTE/exit_config.json"
+def test_exit_config_json_takes_the_edit_instead(model, edit, content):
+    path, where = model / "exit_config.json", ("--config_file", "exit_config.json")
     if content is not None:
         path.write_text(content)
-    before = (trained / "RTE/config.json").read_bytes()
-    edit = arguments(trained, "exit_thres", "0.3", "--config_file", "exit_config.json")
-    assert script(main, *edit).status == 0
+    before = (model / "config.json").read_bytes()
+    edit("exit_thres", "0.3", *where).done()
     assert json.loads(path.read_text()) == {**json.loads(content or "{}"), "exit_thres": 0.3}
-    assert (trained / "RTE/config.json").read_bytes() == before
+    assert (model / "config.json").read_bytes() == before
     whole = path.read_bytes()
     for key, value in (("pooler_input", "mean"), ("cnt_thres", "5"), ("exit_thres", "3")):
-        edit = arguments(trained, key, value, "--config_file", "exit_config.json")
-        assert script(main, *edit).status == 2
+        edit(key, value, *where).refused()
         assert path.read_bytes() == whole
 
 
 def test_no_trained_model_says_what_to_run_first(tmp_path, script):
-    outcome = script(main, *arguments(tmp_path, "exit_thres", "0.3"))
-    assert outcome.status == 2
-    assert "config.json" in outcome.err
-    assert "--do_train" in outcome.err
+    outcome = edit_key(script, tmp_path / "RTE", "exit_thres", "0.3")
+    outcome.refused("config.json", "--do_train")
     assert os.listdir(tmp_path) == []
 
 
-def test_a_config_cut_in_half_is_named_and_left(trained, script):
-    path = trained / "RTE/config.json"
+def test_a_config_cut_in_half_is_named_and_left(model, edit):
+    path = model / "config.json"
     path.write_text(path.read_text()[:100])
     before = path.read_bytes()
-    outcome = script(main, *arguments(trained, "exit_thres", "0.3"))
-    assert outcome.status == 2
-    assert f"{path}, line " in outcome.err
+    edit("exit_thres", "0.3").refused(f"{path}, line ")
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("failing", ["replace", "fsync"])
-def test_a_failing_write_leaves_the_file(trained, script, monkeypatch, failing):
+def test_a_failing_write_leaves_the_file(model, edit, monkeypatch, failing):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    before = config_of(trained)
+    before = config_of(model)
     monkeypatch.setattr(os, failing, full)
-    outcome = script(main, *arguments(trained, "exit_thres", "0.3"))
-    assert outcome.status == 2
-    assert "No space left on device" in outcome.err
-    assert config_of(trained) == before
-    assert os.listdir(trained / "RTE") == ["config.json"]
+    edit("exit_thres", "0.3").refused("No space left on device")
+    assert config_of(model) == before
+    assert os.listdir(model) == ["config.json"]
 
 
 @given(key=st.sampled_from(list(ELBERT_KEYS)), text=st.text(max_size=12))
 @example(key="cnt_thres", text="1e999")
 @example(key="fc_size1", text="1" * 400)
-def test_an_accepted_edit_can_be_loaded(trained, key, text):
-    path = trained / "RTE/config.json"
+def test_an_accepted_edit_can_be_loaded(model, key, text):
+    path = model / "config.json"
     before = path.read_bytes()
     try:
         change(path, key, text)
     except UserError:
         assert path.read_bytes() == before
     else:
-        load_config(trained / "RTE")
+        load_config(model)
         path.write_bytes(before)

@@ -1,122 +1,29 @@
 """Claims on download_glue_data.py, against a server on this machine with files made here."""
 
-import io
 import os
-import re
-import stat
-import sys
-import zipfile
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 import download_glue_data
-from download_glue_data import FOLDERS, chosen_folders, is_complete, main, task_files
+from download_glue_data import FOLDERS, chosen_folders, is_complete, task_files
 from glue import download as library
 from glue.download import download
 from glue.mrpc import assemble_mrpc
 from glue.tasks import get_task, read_examples
 from modeling.errors import UserError
+from tests.downloads import RTE_FILES, RTE_PATH, Server, make_zip, tree, tsv
 
 GLUE = Path(os.environ.get("GLUE_DATA") or Path(__file__).parents[3] / "shared" / "glue_data")
-RTE_ZIP, RTE_PATH = "RTE.zip", "/glue/data/RTE.zip"
-
-
-class Server(ThreadingHTTPServer):
-    """Serves `files`; the switches are the ways in which real servers differ or fail."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files: dict[str, bytes] = {}
-        self.requests: list[tuple[str, str | None]] = []  # (path, Range header)
-        self.supports_ranges = True
-        self.tells_length = True
-        self.breaks_off_after: int | None = None  # bytes of the body
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        self.server.requests.append((self.path, self.headers["Range"]))
-        body = self.server.files.get(self.path)
-        if body is None:
-            self.send_error(404)
-            return
-        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
-        start = int(wanted[1]) if wanted and self.server.supports_ranges else 0
-        if start and start >= len(body):
-            self.send_error(416)
-            return
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-        if self.server.tells_length:
-            self.send_header("Content-Length", str(len(body) - start))
-        self.end_headers()
-        self.wfile.write(body[start:][: self.server.breaks_off_after])
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as server:
-        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-@pytest.fixture
-def run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Run the script on tmp_path/glue against the server, with further arguments."""
-    data_dir = tmp_path / "glue"
-
-    def run(*arguments: str) -> Path:
-        command = ["download_glue_data.py", "--data_dir", str(data_dir), "--base_url", server.url]
-        monkeypatch.setattr(sys, "argv", [*command, *arguments])
-        main()
-        return data_dir
-
-    return run
-
-
-def tsv(*rows: str, labelled: bool = True) -> str:
-    header = ["index", "sentence1", "sentence2"] + ["label"] * labelled
-    return "\n".join(["\t".join(header), *rows]) + "\n"
-
-
-RTE_FILES = {
-    "RTE/train.tsv": tsv("0\ta\tb\tentailment"),
-    "RTE/dev.tsv": tsv("0\tc\td\tnot_entailment"),
-    "RTE/test.tsv": tsv("0\te\tf", labelled=False),
-}
-
-
-def make_zip(files: dict[str, str], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-    return buffer.getvalue()
-
-
-def tree(directory: Path) -> list[str]:
-    return sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
 
 
 # Downloads.
 
 
-def test_a_task_is_fetched_unpacked_and_readable(server: Server, run: Callable) -> None:
+def test_a_task_is_fetched_unpacked_and_readable(server, fetch):
     extra = {"__MACOSX/RTE/._train.tsv": "x", "RTE/original/big.jsonl": "{}", "RTE/Icon\r": ""}
     server.files[RTE_PATH] = make_zip(RTE_FILES | extra)
-    data_dir = run("--tasks", "rte")
+    data_dir = fetch("--tasks", "rte")
     assert tree(data_dir) == ["RTE/dev.tsv", "RTE/test.tsv", "RTE/train.tsv"]
     for split in ("train", "dev", "test"):
         assert (data_dir / f"RTE/{split}.tsv").read_text() == RTE_FILES[f"RTE/{split}.tsv"]
@@ -126,7 +33,7 @@ def test_a_task_is_fetched_unpacked_and_readable(server: Server, run: Callable) 
 BODY = bytes(range(256)) * 1000
 
 
-def test_a_broken_off_download_is_resumed_from_where_it_was(server: Server, tmp_path: Path) -> None:
+def test_a_broken_off_download_is_resumed_from_where_it_was(server, tmp_path):
     server.files["/f"] = BODY
     server.breaks_off_after = 100_000
     with pytest.raises(UserError, match="ended after 100000 of 256000 bytes; run the same command"):
@@ -139,34 +46,27 @@ def test_a_broken_off_download_is_resumed_from_where_it_was(server: Server, tmp_
     assert (tmp_path / "f").read_bytes() == BODY
 
 
-def test_it_starts_again_when_the_server_knows_no_ranges(server: Server, tmp_path: Path) -> None:
-    server.files["/f"] = BODY
-    server.supports_ranges = False
-    (tmp_path / "f.part").write_bytes(b"something else")
-    download(f"{server.url}/f", tmp_path / "f")
-    assert (tmp_path / "f").read_bytes() == BODY
-
-
-def test_it_starts_again_when_the_part_is_longer_than_the_file(
-    server: Server, tmp_path: Path
-) -> None:
-    server.files["/f"] = b"short"
-    (tmp_path / "f.part").write_bytes(b"a longer file of yesterday")
-    download(f"{server.url}/f", tmp_path / "f")
-    assert (tmp_path / "f").read_bytes() == b"short"
-
-
-def test_a_file_of_untold_length_is_fetched(server: Server, tmp_path: Path) -> None:
-    server.files["/f"] = BODY
-    server.tells_length = False
-    download(f"{server.url}/f", tmp_path / "new" / "f")
-    assert (tmp_path / "new" / "f").read_bytes() == BODY
+@pytest.mark.parametrize(
+    ("body", "part", "switches"),
+    [
+        (BODY, b"something else", {"supports_ranges": False}),
+        (b"short", b"a longer file of yesterday", {}),
+        (BODY, None, {"tells_length": False}),
+    ],
+)
+def test_a_download_ends_with_the_servers_bytes(server, tmp_path, body, part, switches):
+    """Whatever lies there from before, and whatever the server cannot do."""
+    server.files["/f"] = body
+    vars(server).update(switches)
+    if part:
+        (tmp_path / "f.part").write_bytes(part)
+    target = tmp_path / ("f" if part else "new/f")
+    download(f"{server.url}/f", target)
+    assert target.read_bytes() == body
 
 
 @pytest.mark.parametrize("tells_length", [True, False])
-def test_a_file_larger_than_any_of_glue_is_refused(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_length: bool
-) -> None:
+def test_a_file_larger_than_any_of_glue_is_refused(server, tmp_path, monkeypatch, tells_length):
     monkeypatch.setattr(library, "MAX_DOWNLOAD_BYTES", 100_000)
     server.files["/f"] = BODY
     server.tells_length = tells_length
@@ -176,115 +76,38 @@ def test_a_file_larger_than_any_of_glue_is_refused(
     assert (tmp_path / "f.part").stat().st_size <= 200_000
 
 
-def test_network_failures_say_what_to_do(server: Server, run: Callable, tmp_path: Path) -> None:
+def test_network_failures_say_what_to_do(server, fetch, tmp_path):
     with pytest.raises(UserError, match=r"RTE\.zip: the server answered 404 .*--base_url"):
-        run("--tasks", "RTE")
+        fetch("--tasks", "RTE")
     with Server() as closed:
         pass
     with pytest.raises(UserError, match=r"cannot fetch .*refused.*--base_url"):
         download(f"{closed.url}/f", tmp_path / "f")
     with pytest.raises(UserError, match="does not start with http"):
-        run("--tasks", "RTE", "--base_url", "ftp.example")
+        fetch("--tasks", "RTE", "--base_url", "ftp.example")
 
 
-def test_a_data_dir_that_cannot_be_written_is_an_error(server: Server, run: Callable) -> None:
+def test_a_data_dir_that_cannot_be_written_is_an_error(server, fetch):
     server.files[RTE_PATH] = make_zip(RTE_FILES)
     with pytest.raises(UserError, match=r"cannot write /dev/null/x/RTE\.zip"):
-        run("--tasks", "RTE", "--data_dir", "/dev/null/x")
-
-
-# Archives. A refused or damaged one is removed, and what was there stays.
-
-
-def refused(server: Server, run: Callable, body: bytes, message: str) -> None:
-    server.files[RTE_PATH] = body
-    with pytest.raises(UserError, match=message):
-        run("--tasks", "RTE")
-
-
-@pytest.mark.parametrize(
-    "member",
-    ["../outside.tsv", "RTE/../../outside.tsv", "/outside.tsv", "..\\outside.tsv", "C:outside.tsv"],
-)
-def test_an_archive_that_leads_out_of_data_dir_is_refused(
-    server: Server, run: Callable, tmp_path: Path, member: str
-) -> None:
-    refused(server, run, make_zip(RTE_FILES | {member: "x"}), "refused, .* leads out of")
-    assert tree(tmp_path) == []
-
-
-def test_an_archive_with_a_symbolic_link_is_refused(
-    server: Server, run: Callable, tmp_path: Path
-) -> None:
-    buffer = io.BytesIO(make_zip(RTE_FILES))
-    with zipfile.ZipFile(buffer, "a") as archive:
-        link = zipfile.ZipInfo("RTE/link")
-        link.external_attr = (stat.S_IFLNK | 0o777) << 16
-        archive.writestr(link, "/etc")
-    refused(server, run, buffer.getvalue(), "'RTE/link' is a symbolic link")
-    assert tree(tmp_path) == []
-
-
-def test_a_zip_bomb_is_refused_by_its_announced_size(
-    server: Server, run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(library, "MAX_UNPACKED_BYTES", 1_000_000)
-    bomb = make_zip(RTE_FILES | {"RTE/zeros": "0" * 1_000_000})
-    assert len(bomb) < 3_000
-    refused(server, run, bomb, r"refused, it unpacks to 1000\d\d\d bytes")
-    assert tree(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda body: body[:-30],
-        lambda body: b"<html>Sign in to this network</html>",
-        # The last data byte of the first stored member: its CRC no longer holds.
-        lambda body: body.replace(b"entailment\nPK", b"entailmenT\nPK", 1),
-    ],
-)
-def test_a_damaged_archive_replaces_nothing_and_is_fetched_anew(
-    server: Server, run: Callable, tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
-    there = tmp_path / "glue/RTE/train.tsv"
-    there.parent.mkdir(parents=True)
-    there.write_text("mine")
-    good = make_zip(RTE_FILES, zipfile.ZIP_STORED)
-    assert damage(good) != good
-    refused(server, run, damage(good), "damaged .* removed; run the same command again")
-    assert tree(tmp_path) == ["glue/RTE/train.tsv"]
-    assert there.read_text() == "mine"
-    server.files[RTE_PATH] = good
-    run("--tasks", "RTE")
-    assert there.read_text() == RTE_FILES["RTE/train.tsv"]
-
-
-def test_an_archive_without_a_file_of_the_task_is_refused(
-    server: Server, run: Callable, tmp_path: Path
-) -> None:
-    body = make_zip({name: text for name, text in RTE_FILES.items() if "test" not in name})
-    refused(server, run, body, r"RTE/test\.tsv is not in it")
-    assert tree(tmp_path) == []
+        fetch("--tasks", "RTE", "--data_dir", "/dev/null/x")
 
 
 # Tasks.
 
 
-def test_a_complete_task_is_not_fetched_again(
-    server: Server, run: Callable, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_complete_task_is_not_fetched_again(server, fetch, capsys):
     rows = tsv(*[f"{i}\ta\tb" for i in range(146)], labelled=False)  # WNLI's 146 test pairs
     files = {"WNLI/train.tsv": tsv(), "WNLI/dev.tsv": tsv(), "WNLI/test.tsv": rows}
     server.files["/glue/data/WNLI.zip"] = make_zip(files)
-    data_dir = run("--tasks", "WNLI")
+    data_dir = fetch("--tasks", "WNLI")
     assert is_complete(data_dir / "WNLI")
-    run("--tasks", "wnli,WNLI")
+    fetch("--tasks", "wnli,WNLI")
     assert len(server.requests) == 1
     assert f"WNLI: already in {data_dir / 'WNLI'}" in capsys.readouterr().out
 
 
-def test_task_lists_take_every_spelling_and_name_each_once() -> None:
+def test_task_lists_take_every_spelling_and_name_each_once():
     assert chosen_folders("SST, sts-b,diagnostic,sst2") == ["SST-2", "STS-B", "diagnostic"]
     assert chosen_folders("mnli,MNLI-mm,sample") == ["MNLI", "sample"]
     assert chosen_folders("all") == FOLDERS
@@ -294,21 +117,21 @@ def test_task_lists_take_every_spelling_and_name_each_once() -> None:
         chosen_folders("SNLI")
 
 
-def test_an_empty_task_list_is_an_error(run: Callable) -> None:
+def test_an_empty_task_list_is_an_error(fetch):
     with pytest.raises(UserError, match="--tasks is empty"):
-        run("--tasks", ",")
+        fetch("--tasks", ",")
 
 
-def test_mnli_needs_both_halves() -> None:
+def test_mnli_needs_both_halves():
     halves = [
         f"{split}_{half}.tsv" for split in ("dev", "test") for half in ("matched", "mismatched")
     ]
     assert task_files("MNLI") == [*halves, "train.tsv"]
 
 
-def test_the_diagnostic_lands_where_mnli_finds_it(server: Server, run: Callable) -> None:
+def test_the_diagnostic_lands_where_mnli_finds_it(server, fetch):
     server.files["/glue/data/AX.tsv"] = tsv("0\ta\tb", labelled=False).encode()
-    data_dir = run("--tasks", "diagnostic")
+    data_dir = fetch("--tasks", "diagnostic")
     assert tree(data_dir) == ["diagnostic/diagnostic.tsv"]
     assert len(read_examples(get_task("ax"), data_dir / "diagnostic", "test")) == 1
 
@@ -329,28 +152,26 @@ MRPC_FILES = {
 }
 
 
-def test_mrpc_is_assembled_from_its_sources(server: Server, run: Callable) -> None:
+def test_mrpc_is_assembled_from_its_sources(server, fetch):
     for name, text in MRPC_SOURCES.items():
         folder = "glue/data" if "ids" in name else "senteval/senteval_data"
         server.files[f"/{folder}/{name}"] = text.encode()
-    data_dir = run("--tasks", "MRPC")
+    data_dir = fetch("--tasks", "MRPC")
     assert tree(data_dir / "MRPC") == sorted([*MRPC_FILES, *MRPC_SOURCES])
     for name, text in MRPC_FILES.items():
         assert (data_dir / "MRPC" / name).read_bytes().decode() == text
 
 
-def test_mrpc_from_a_folder_needs_the_server_for_the_dev_ids_only(
-    server: Server, run: Callable, tmp_path: Path
-) -> None:
+def test_mrpc_from_a_folder_needs_the_server_for_the_dev_ids_only(server, fetch, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     with pytest.raises(UserError, match=r"no msr_paraphrase_train\.txt in .*mine"):
-        run("--tasks", "MRPC", "--path_to_mrpc", str(mine))
+        fetch("--tasks", "MRPC", "--path_to_mrpc", str(mine))
     for name, text in MRPC_SOURCES.items():
         (mine / name).write_bytes(text.encode())
     (mine / "mrpc_dev_ids.tsv").rename(tmp_path / "ids")
     server.files["/glue/data/mrpc_dev_ids.tsv"] = (tmp_path / "ids").read_bytes()
-    data_dir = run("--tasks", "MRPC", "--path_to_mrpc", str(mine))
+    data_dir = fetch("--tasks", "MRPC", "--path_to_mrpc", str(mine))
     assert [path for path, _ in server.requests] == ["/glue/data/mrpc_dev_ids.tsv"]
     assert (data_dir / "MRPC/dev.tsv").read_text() == MRPC_FILES["dev.tsv"]
 
@@ -363,21 +184,19 @@ def test_mrpc_from_a_folder_needs_the_server_for_the_dev_ids_only(
         ("msr_paraphrase_test.txt", MRPC_HEADER + "1\t2\n", "line 2: 2 columns where 5 belong"),
     ],
 )
-def test_bad_mrpc_sources_write_nothing(
-    run: Callable, tmp_path: Path, name: str, content: str, message: str
-) -> None:
+def test_bad_mrpc_sources_write_nothing(fetch, tmp_path, name, content, message):
     mine = tmp_path / "mine"
     mine.mkdir()
     for source, text in (MRPC_SOURCES | {name: content}).items():
         (mine / source).write_bytes(text.encode())
     with pytest.raises(UserError, match=message):
-        run("--tasks", "MRPC", "--path_to_mrpc", str(mine))
+        fetch("--tasks", "MRPC", "--path_to_mrpc", str(mine))
     assert not (tmp_path / "glue").exists()
 
 
 @pytest.mark.realdata
 @pytest.mark.skipif(not (GLUE / "MRPC").is_dir(), reason="no GLUE data")
-def test_the_real_mrpc_is_assembled_to_the_published_files(tmp_path: Path) -> None:
+def test_the_real_mrpc_is_assembled_to_the_published_files(tmp_path):
     files = {name: (GLUE / "MRPC" / name).read_bytes() for name in MRPC_FILES}
     train, dev, test = (files[name].splitlines(keepends=True) for name in MRPC_FILES)
     (tmp_path / "train.txt").write_bytes(b"".join([train[0], *dev[1:], *train[1:]]))
@@ -406,34 +225,28 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("sample")
-def test_the_sample_is_written_without_the_network_and_said_to_be_one(
-    server: Server, run: Callable, capsys: pytest.CaptureFixture
-) -> None:
-    data_dir = run("--tasks", "sample")
-    run("--tasks", "sample")
+def test_the_sample_is_written_without_the_network_and_said_to_be_one(server, fetch, capsys):
+    data_dir = fetch("--tasks", "sample")
+    fetch("--tasks", "sample")
     assert server.requests == []
     assert (data_dir / "RTE/dev.tsv").read_text() == RTE_FILES["RTE/dev.tsv"]
     assert "bundled sample, made in RTE's layout; it is not GLUE's RTE" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("sample")
-def test_the_sample_never_replaces_other_data_but_rte_replaces_the_sample(
-    server: Server, run: Callable
-) -> None:
+def test_the_sample_never_replaces_other_data_but_rte_replaces_the_sample(server, fetch):
     real = {name: text + "1\tx\ty\tentailment\n" for name, text in RTE_FILES.items()}
     server.files[RTE_PATH] = make_zip(real)
-    data_dir = run("--tasks", "sample,RTE")
+    data_dir = fetch("--tasks", "sample,RTE")
     before = {name: (data_dir / name).read_text() for name in real}
     assert before == real
     with pytest.raises(UserError, match=r"RTE/\w+\.tsv is not the sample's; .*another --data_dir"):
-        run("--tasks", "sample")
+        fetch("--tasks", "sample")
     assert {name: (data_dir / name).read_text() for name in real} == before
 
 
-def test_a_missing_sample_is_named(
-    run: Callable, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_sample_is_named(fetch, sample, tmp_path, monkeypatch):
     (sample / "test.tsv").unlink()
     with pytest.raises(UserError, match=r"cannot read .*bundled/test\.tsv"):
-        run("--tasks", "sample")
+        fetch("--tasks", "sample")
     assert not (tmp_path / "glue").exists()

@@ -2,8 +2,10 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,25 +67,20 @@ def test_runs_of_the_array_work_one_by_one_and_again(tmp_path):
     assert "is finished: nothing to resume" in again.stdout
 
 
-def test_the_estimate_follows_from_operations_and_rate():
+def main_of(name: str) -> Callable[[], None]:
+    """An example's `main`, to be run in this process."""
+    return runpy.run_path(str(EXAMPLES / name))["main"]
+
+
+def test_the_estimate_follows_from_operations_and_rate(script):
     """RTE by hand: 12 passes of ALBERT-base over 67 tokens, their exits, three passes a step."""
-    done = subprocess.run(
-        [sys.executable, "estimate_cost.py", "--rate", "1e12", "--seeds", "1", "--epochs", "2"],
-        cwd=EXAMPLES,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    few = ("--rate", "1e12", "--seeds", 1, "--epochs", 2)
+    done = script(main_of("estimate_cost.py"), *few).done()
     per_token = 2 * (4 * 768**2 + 2 * 768 * 3072) + 4 * 768 * 67
     passes = 12 * (67 * per_token + 2 * (768**2 + 768 * 2)) + 67 * 2 * 128 * 768
     hours = (3 * 2 * 2490 + 277) * passes / 1e12 / 3600
-    row = next(line for line in done.stdout.splitlines() if line.startswith("| RTE"))
+    row = next(line for line in done.out.splitlines() if line.startswith("| RTE"))
     assert row.split("|")[4].strip() == f"{hours:.2f}"
-
-
-def compare_pretraining(*arguments: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, EXAMPLES / "compare_pretraining.py", *arguments]
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
 
 
 def write_results(directory: Path, **changed: object) -> Path:
@@ -95,11 +92,12 @@ def write_results(directory: Path, **changed: object) -> Path:
     return directory
 
 
-def test_pretrained_models_side_by_side(tmp_path):
+def test_pretrained_models_side_by_side(script, tmp_path):
     dense = write_results(tmp_path / "dense", updates={}, mlm_acc=0.5, tau=0.0)
     act = write_results(tmp_path / "act")
-    done = compare_pretraining(dense, act, "--figure", tmp_path / "updates.png")
-    assert done.stdout == (
+    figure = tmp_path / "updates.png"
+    done = script(main_of("compare_pretraining.py"), dense, act, "--figure", figure).done()
+    assert done.out == (
         "| | dense | act |\n|---|---|---|\n"
         "| τ |  | 0.001 |\n"
         "| Max iterations | 6 | 6 |\n"
@@ -108,23 +106,19 @@ def test_pretrained_models_side_by_side(tmp_path):
         "| All tokens |  | 2.25 |\n"
         "| [CLS] |  | 4.00 |\n"
     )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "updates.png").read_bytes().startswith(b"\x89PNG")
+    assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_results_of_another_script_are_refused(tmp_path):
+def test_results_of_another_script_are_refused(script, tmp_path):
     other = tmp_path / "glue"
     other.mkdir()
     (other / "eval_results.json").write_text('{"acc": 0.5}')
-    done = compare_pretraining(other)
-    assert done.returncode != 0
-    assert "no 'mlm_acc'; write it by run_pretraining.py --do_eval" in done.stderr
+    done = script(main_of("compare_pretraining.py"), other)
+    done.refused("no 'mlm_acc'; write it by run_pretraining.py --do_eval")
 
 
-def test_a_figure_needs_an_adaptive_model(tmp_path):
-    done = compare_pretraining(
-        write_results(tmp_path / "dense", updates={}), "--figure", tmp_path / "a.png"
-    )
-    assert done.returncode != 0
-    assert "none of these models is adaptive" in done.stderr
+def test_a_figure_needs_an_adaptive_model(script, tmp_path):
+    dense = write_results(tmp_path / "dense", updates={})
+    done = script(main_of("compare_pretraining.py"), dense, "--figure", tmp_path / "a.png")
+    done.refused("none of these models is adaptive")
     assert not (tmp_path / "a.png").exists()

@@ -13,37 +13,26 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-import change_config
 import run_glue
 import training.checkpoints as checkpointing
 from evaluation import predictions
 from modeling import ElbertForSequenceClassification
-from tests.commands import flags, no_file_above, refused
-from tests.conftest import TINY, contents, edit_json, sentence, tsv
+from tests.commands import edit_key, flags, no_file_above, report_of
+from tests.conftest import PAIRS, TINY, contents, edit_json, sentence, tsv, write_sts_b
 
 ROOT = Path(run_glue.__file__).parent
 LABELS = ("contradiction", "entailment", "neutral")
 
 
-@pytest.fixture
-def trained(albert_dir, rte, tmp_path, script) -> Path:
-    """An RTE model, trained for one epoch."""
-    out = tmp_path / "out/RTE"
-    outcome = script(run_glue.main, *flags(albert_dir, rte, out, "RTE", "--do_train"))
-    assert outcome.status == 0, outcome.err
-    return out
-
-
 @pytest.mark.slow
 def test_the_published_loop_runs_from_the_shell(trained, albert_dir, rte, script):
     """Train, edit a threshold, evaluate at batch size 1, the last as a process of its own."""
-    out = trained.parent
-    where = ("--task", "RTE", "--model", "tiny", "--out_dir", out)
-    edited = script(change_config.main, "--key", "exit_thres", "--value", "0.9", *where)
-    assert "exit_thres 0.1 -> 0.9" in edited.out
-    common = flags(albert_dir, rte, trained, "RTE", "--do_eval", "--out_mode", "all")
+    assert "exit_thres 0.1 -> 0.9" in edit_key(script, trained, "exit_thres", "0.9").out
     done = subprocess.run(
-        [sys.executable, "run_glue.py", *common],
+        [
+            *(sys.executable, "run_glue.py"),
+            *flags(albert_dir, rte, trained, "RTE", "--do_eval", "--out_mode", "all"),
+        ],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -58,16 +47,14 @@ def test_the_published_loop_runs_from_the_shell(trained, albert_dir, rte, script
     assert re.fullmatch(r"acc = [01]\.\d+", lines[start + 2])
 
 
-def test_evaluation_writes_its_reports(trained, albert_dir, rte, script):
-    common = flags(albert_dir, rte, trained, "RTE", "--do_eval")
-    outcome = script(run_glue.main, *common, "--out_mode", "one")
-    assert outcome.status == 0, outcome.err
-    report = json.loads((trained / "eval_results.json").read_text())
+def test_evaluation_writes_its_reports(trained, glue):
+    outcome = glue(trained, "--do_eval", "--out_mode", "one").done()
+    report = report_of(trained)
     assert f"Computation cost: {report['computation_cost']:.4f}" in outcome.out
     assert f"acc = {report['metrics']['acc']}" in outcome.out
     assert report["examples"] == sum(report["exits_per_layer"]) == 10
     assert {"latency_ms", "flops_ratio", "rule", "environment", "average_layer"} <= set(report)
-    script(run_glue.main, *common, "--out_mode", "all")
+    glue(trained, "--do_eval", "--out_mode", "all")
     rows = list(csv.reader((trained / "eval_results.txt").open()))
     assert [row[1] for row in rows] == ["exit_thres", "0.10", "0.10"]
     assert rows[1] == rows[2]
@@ -80,29 +67,24 @@ def test_evaluation_writes_its_reports(trained, albert_dir, rte, script):
     assert (trained / "exits.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_batch_size_changes_no_answer(trained, albert_dir, rte, script):
+def test_the_batch_size_changes_no_answer(trained, glue):
     edit_json(trained / "config.json", exit_thres=0.99, thres_name="entropy")
     reports = []
     for size in (1, 4):
-        common = flags(albert_dir, rte, trained, "RTE", "--do_eval")
-        script(run_glue.main, *common, "--per_gpu_eval_batch_size", size)
-        reports.append(json.loads((trained / "eval_results.json").read_text()))
+        glue(trained, "--do_eval", "--per_gpu_eval_batch_size", size).done()
+        reports.append(report_of(trained))
     for key in ("metrics", "computation_cost", "exits_per_layer", "flops_ratio"):
         assert reports[0][key] == reports[1][key]
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_half_precision_says_how_many_exits_are_those_of_fp32(
-    trained, albert_dir, rte, script, dtype
-):
+def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dtype):
     edit_json(trained / "config.json", exit_thres=0.99, thres_name="entropy")
-    common = flags(albert_dir, rte, trained, "RTE", "--do_eval")
-    script(run_glue.main, *common)
-    expected = json.loads((trained / "eval_results.json").read_text())
+    glue(trained, "--do_eval").done()
+    expected = report_of(trained)
     assert (expected["dtype"], expected["same_exit_layer_as_fp32"]) == ("fp32", 1.0)
-    outcome = script(run_glue.main, *common, "--dtype", dtype)
-    assert outcome.status == 0, outcome.err
-    report = json.loads((trained / "eval_results.json").read_text())
+    outcome = glue(trained, "--do_eval", "--dtype", dtype).done()
+    report = report_of(trained)
     same = report["same_exit_layer_as_fp32"]
     assert report["dtype"] == dtype
     assert f"exit layers as in fp32 = {same:.4f}" in outcome.out
@@ -111,9 +93,7 @@ def test_half_precision_says_how_many_exits_are_those_of_fp32(
     assert moved <= round(10 * (1 - same)) <= 2  # of 10 examples
 
 
-def test_auto_does_what_eager_mode_does_at_batch_size_one(
-    trained, albert_dir, rte, script, monkeypatch
-):
+def test_auto_does_what_eager_mode_does_at_batch_size_one(trained, glue, monkeypatch):
     def no_compiler(*_, **__):
         raise AssertionError("--compile auto on a CPU compiles nothing")
 
@@ -121,50 +101,39 @@ def test_auto_does_what_eager_mode_does_at_batch_size_one(
     monkeypatch.setattr(torch.nn.Module, "compile", no_compiler)
     reports = []
     for mode in ("off", "auto"):
-        common = flags(albert_dir, rte, trained, "RTE", "--do_eval", "--compile", mode)
-        assert script(run_glue.main, *common).status == 0
-        report = json.loads((trained / "eval_results.json").read_text())
-        del report["latency_ms"]
-        reports.append(report)
+        glue(trained, "--do_eval", "--compile", mode).done()
+        reports.append(report_of(trained))
+        del reports[-1]["latency_ms"]
     assert reports[0] == reports[1]
     assert not reports[1]["compiled"]
 
 
-def test_exit_config_overrides_at_evaluation(trained, albert_dir, rte, script):
+def test_exit_config_overrides_at_evaluation(trained, glue):
     (trained / "exit_config.json").write_text('{"thres_name": "entropy", "exit_thres": 0.0}')
-    common = flags(albert_dir, rte, trained, "RTE", "--do_eval")
     edit_json(trained / "config.json", thres_name="entropy", exit_thres=1.0, margin=0.5)
-    assert "Computation cost: 0.2500" in script(run_glue.main, *common).out
+    assert "Computation cost: 0.2500" in glue(trained, "--do_eval").out
     edit_json(trained / "config.json", exit_config_path="exit_config.json")
-    assert "Computation cost: 1.0000" in script(run_glue.main, *common).out
+    assert "Computation cost: 1.0000" in glue(trained, "--do_eval").out
     edit_json(trained / "exit_config.json", exit_thres=2)
-    outcome = script(run_glue.main, *common)
-    assert outcome.status == 2
-    assert "exit_config.json: exit_thres = 2" in outcome.err
+    glue(trained, "--do_eval").refused("exit_config.json: exit_thres = 2")
 
 
-def test_mixed_precision_with_checkpointing_trains_float32_weights(
-    albert_dir, rte, tmp_path, script
-):
-    common = flags(albert_dir, rte, tmp_path / "out", "RTE", "--do_train")
-    outcome = script(run_glue.main, *common, "--bf16", "--gradient_checkpointing")
-    assert outcome.status == 0, outcome.err
-    weights = load_file(tmp_path / "out/model.safetensors")
+def test_mixed_precision_with_checkpointing_trains_float32_weights(glue, tmp_path):
+    glue(tmp_path, "--do_train", "--bf16", "--gradient_checkpointing").done()
+    weights = load_file(tmp_path / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
-def test_training_is_a_function_of_the_seed(albert_dir, rte, tmp_path, script):
+def test_training_is_a_function_of_the_seed(glue, tmp_path):
     models = []
     for name in ("a", "b"):
-        out = tmp_path / name
-        script(run_glue.main, *flags(albert_dir, rte, out, "RTE", "--do_train", "--seed", 7))
-        models.append(ElbertForSequenceClassification.from_pretrained(out).state_dict())
+        glue(tmp_path / name, "--do_train", "--seed", 7).done()
+        models.append(load_file(tmp_path / name / "model.safetensors"))
     assert all(torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())
 
 
-def test_prediction_writes_the_official_file_and_the_details(trained, albert_dir, rte, script):
-    outcome = script(run_glue.main, *flags(albert_dir, rte, trained, "RTE", "--do_predict"))
-    assert outcome.status == 0, outcome.err
+def test_prediction_writes_the_official_file_and_the_details(trained, glue):
+    glue(trained, "--do_predict").done()
     official = (trained / "RTE.tsv").read_text().splitlines()
     assert official[0] == "index\tprediction"
     assert [line.split("\t")[0] for line in official[1:]] == list("01234")
@@ -177,129 +146,115 @@ def test_prediction_writes_the_official_file_and_the_details(trained, albert_dir
         assert 1 <= int(row["exit_layer"]) <= 4
 
 
-def test_mnli_evaluates_and_predicts_both_halves(albert_dir, tmp_path, script):
+def test_mnli_evaluates_and_predicts_both_halves(glue, tmp_path):
     data, out = tmp_path / "MNLI", tmp_path / "out/MNLI"
-    header = "index\tsentence1\tsentence2\tgold_label"
+    rows = [(i, sentence(i), sentence(i + 2), LABELS[i % 3]) for i in range(9)]
     for name in ("train", "dev_matched", "dev_mismatched"):
-        rows = [(i, sentence(i), sentence(i + 2), LABELS[i % 3]) for i in range(9)]
-        tsv(data / f"{name}.tsv", header, rows)
+        tsv(data / f"{name}.tsv", f"{PAIRS}\tgold_label", rows)
     for name in ("test_matched", "test_mismatched"):
-        rows = [(i, sentence(i), sentence(i + 2)) for i in range(4)]
-        tsv(data / f"{name}.tsv", "index\tsentence1\tsentence2", rows)
-    common = flags(albert_dir, data, out, "MNLI", "--do_train", "--do_eval", "--do_predict")
-    outcome = script(run_glue.main, *common)
-    assert outcome.status == 0, outcome.err
+        tsv(data / f"{name}.tsv", PAIRS, [row[:3] for row in rows[:4]])
+    actions = ("--do_train", "--do_eval", "--do_predict")
+    outcome = glue(out, *actions, data=data, task="MNLI").done()
     assert outcome.out.count("***** Eval results  *****") == 2
     for folder in (out, tmp_path / "out/MNLI-MM"):
-        assert json.loads((folder / "eval_results.json").read_text())["examples"] == 9
+        assert report_of(folder)["examples"] == 9
     for name in ("MNLI-m.tsv", "MNLI-mm.tsv"):
         assert len((out / name).read_text().splitlines()) == 5
 
 
-def test_sts_b_is_regression(albert_dir, tmp_path, script):
-    data, out = tmp_path / "STS-B", tmp_path / "out"
-    for name in ("train", "dev", "test"):
-        rows = [(i, sentence(i), sentence(i + 2), round(i * 0.45, 2)) for i in range(11)]
-        header = "index\tsentence1\tsentence2\tscore"
-        if name == "test":
-            header, rows = "index\tsentence1\tsentence2", [row[:3] for row in rows]
-        tsv(data / f"{name}.tsv", header, rows)
-    common = flags(albert_dir, data, out, "STS-B", "--do_train", "--do_eval", "--do_predict")
-    outcome = script(run_glue.main, *common)
-    assert outcome.status == 0, outcome.err
+@pytest.mark.parametrize(
+    ("mode", "before", "after"),
+    [
+        ("albert", "exit_thres,", ",thres_name,cnt_thres,margin,range_tmp"),
+        ("ponder_albert", "exit_thres,", ",exit_criteria"),
+        ("albert_act", "", ",act_epsilon"),
+    ],
+)
+def test_sts_b_is_regression(glue, tmp_path, mode, before, after):
+    actions = ("--do_train", "--do_eval", "--do_predict", "--model_type", mode)
+    data, out = write_sts_b(tmp_path / "STS-B"), tmp_path / "out"
+    outcome = glue(out, *actions, data=data, task="STS-B").done()
     for name in ("corr", "pearson", "spearmanr"):
         assert re.search(rf"^{name} = -?[01]\.\d+", outcome.out, re.M)
     header = (out / "eval_results.txt").read_text().splitlines()[0]
-    assert header.startswith(",exit_thres,pearson,compute_ratio,spearmanr,corr,")
+    assert header == f",{before}pearson,compute_ratio,spearmanr,corr{after}"
     for line in (out / "STS-B.tsv").read_text().splitlines()[1:]:
         assert re.fullmatch(r"\d+\t[0-5]\.\d{3}", line)
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_the_users_own_task_with_many_labels(albert_dir, tmp_path, script, suffix):
+@pytest.mark.parametrize(
+    ("mode", "suffix"),
+    [("albert", "csv"), ("albert", "jsonl"), ("ponder_albert", "csv"), ("albert_act", "csv")],
+)
+def test_the_users_own_task_with_many_labels(albert_dir, tmp_path, script, mode, suffix):
     rows = [{"sentence1": sentence(i), "label": f"class, {i % 11}"} for i in range(22)]
-    path = tmp_path / f"mine.{suffix}"
-    if suffix == "csv":
-        with path.open("w", newline="") as file:
+    path, out = tmp_path / f"mine.{suffix}", tmp_path / "out"
+    with path.open("w", newline="") as file:
+        if suffix == "csv":
             writer = csv.DictWriter(file, ["sentence1", "label"])
             writer.writeheader()
             writer.writerows(rows)
-    else:
-        path.write_text("\n".join(map(json.dumps, rows)))
-    out = tmp_path / "out"
-    common = ["--model_type", "albert", "--model_name_or_path", albert_dir, "--output_dir", out]
+        else:
+            file.write("\n".join(map(json.dumps, rows)))
+    common = ["--model_type", mode, "--model_name_or_path", albert_dir, "--output_dir", out]
     common += ["--max_seq_length", 20, "--num_train_epochs", 1]
     files = ["--train_file", path, "--validation_file", path]
-    outcome = script(run_glue.main, *common, *files, "--do_train", "--do_eval")
-    assert outcome.status == 0, outcome.err
-    together = re.search(r"^acc = .*", outcome.out, re.M)[0]
+    outcome = script(run_glue.main, *common, *files, "--do_train", "--do_eval").done()
+    together, metrics = re.search(r"^acc = .*", outcome.out, re.M)[0], report_of(out)["metrics"]
     # Later, from the model's own labels.
-    later = script(run_glue.main, *common, "--validation_file", path, "--do_eval")
+    later = script(run_glue.main, *common, "--validation_file", path, "--do_eval").done()
     assert re.search(r"^acc = .*", later.out, re.M)[0] == together
-    assert script(run_glue.main, *common, "--test_file", path, "--do_predict").status == 0
+    assert report_of(out)["metrics"] == metrics
+    script(run_glue.main, *common, "--test_file", path, "--do_predict").done()
     lines = (out / "custom.tsv").read_text().splitlines()
     assert len(lines) == 23
     assert {line.split("\t")[1] for line in lines[1:]} <= {row["label"] for row in rows}
 
 
-def test_checkpoints_are_evaluated_each(albert_dir, rte, tmp_path, script):
+def test_checkpoints_are_evaluated_each(glue, tmp_path):
     out = tmp_path / "out"
-    common = flags(albert_dir, rte, out, "RTE")
     more = ("--save_steps", 1, "--logging_steps", 1, "--evaluate_during_training")
-    outcome = script(run_glue.main, *common, "--do_train", *more)
-    assert outcome.status == 0, outcome.err
+    outcome = glue(out, "--do_train", *more).done()
     logged = [json.loads(line) for line in outcome.out.splitlines() if line.startswith("{")]
     assert sum("loss" in entry for entry in logged) == 3
     curves = [e["eval_acc_per_layer"] for e in logged if "eval_acc_per_layer" in e]
     assert [len(curve) for curve in curves] == [4, 4, 4]
     assert {p.name for p in out.glob("checkpoint-*")} == {f"checkpoint-{i}" for i in (1, 2, 3)}
     assert list((out / "runs").iterdir())
-    outcome = script(run_glue.main, *common, "--do_eval", "--eval_all_checkpoints")
+    outcome = glue(out, "--do_eval", "--eval_all_checkpoints")
     headings = re.findall(r"^\*+ Eval results (.*) \*+$", outcome.out, re.M)
     assert headings == ["checkpoint-1", "checkpoint-2", "checkpoint-3", ""]
     assert (out / "checkpoint-2/eval_results.json").exists()
 
 
-def test_from_scratch_needs_no_weights(albert_dir, rte, tmp_path, script):
-    bare = tmp_path / "bare"
+def test_from_scratch_needs_no_weights(albert_dir, glue, tmp_path):
+    bare, out = tmp_path / "bare", tmp_path / "out"
     bare.mkdir()
     for name in ("config.json", "spiece.model"):
         (bare / name).write_bytes((albert_dir / name).read_bytes())
-    common = flags(bare, rte, tmp_path / "out", "RTE", "--do_train")
-    outcome = script(run_glue.main, *common)
-    assert outcome.status == 2
-    assert "no weights" in outcome.err
-    assert "--from_scratch" in outcome.err
-    assert (
-        script(run_glue.main, *common, "--from_scratch", "--set", "pooler_input=mean").status == 0
-    )
-    assert json.loads((tmp_path / "out/config.json").read_text())["pooler_input"] == "mean"
+    glue(out, "--do_train", weights=bare).refused("no weights", "--from_scratch")
+    edit = ("--set", "pooler_input=mean")
+    glue(out, "--do_train", "--from_scratch", *edit, weights=bare).done()
+    assert json.loads((out / "config.json").read_text())["pooler_input"] == "mean"
 
 
-def test_a_bert_directory_trains_and_evaluates(rte, tmp_path, script):
-    bert = tmp_path / "bert"
+def test_a_bert_directory_trains_and_evaluates(glue, tmp_path):
+    bert, out = tmp_path / "bert", tmp_path / "out"
     sizes = {k: v for k, v in TINY.items() if k != "embedding_size"}
     transformers.BertModel(transformers.BertConfig(**sizes)).save_pretrained(bert)
     words = sorted({word for i in range(40) for word in sentence(i).split()})
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     (bert / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    outcome = script(
-        run_glue.main, *flags(bert, rte, tmp_path / "out", "RTE", "--do_train", "--do_eval")
-    )
-    assert outcome.status == 0, outcome.err
+    outcome = glue(out, "--do_train", "--do_eval", weights=bert).done()
     assert "Computation cost" in outcome.out
-    config = json.loads((tmp_path / "out/config.json").read_text())
-    assert config["num_hidden_groups"] == 4
+    assert json.loads((out / "config.json").read_text())["num_hidden_groups"] == 4
 
 
-def test_empty_and_long_texts_work(albert_dir, tmp_path, script):
-    data = tmp_path / "RTE"
+def test_empty_and_long_texts_work(glue, tmp_path):
     rows = [(0, "", "", "entailment"), (1, sentence(1, 90), sentence(2, 90), "not_entailment")]
     for name in ("train", "dev"):
-        tsv(data / f"{name}.tsv", "index\tsentence1\tsentence2\tlabel", rows)
-    common = flags(albert_dir, data, tmp_path / "out", "RTE", "--do_train", "--do_eval")
-    outcome = script(run_glue.main, *common)
-    assert outcome.status == 0, outcome.err
+        tsv(tmp_path / f"RTE/{name}.tsv", f"{PAIRS}\tlabel", rows)
+    glue(tmp_path / "out", "--do_train", "--do_eval", data=tmp_path / "RTE").done()
 
 
 # Bad input: exit status 2, a message with the thing and the remedy, nothing overwritten.
@@ -331,17 +286,16 @@ def test_empty_and_long_texts_work(albert_dir, tmp_path, script):
         (["--data_dir", "/nowhere/RTE"], ["train.tsv", "/nowhere/RTE", "download_glue_data.py"]),
     ],
 )
-def test_bad_flags_are_refused(albert_dir, rte, tmp_path, script, monkeypatch, arguments, words):
+def test_bad_flags_are_refused(glue, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "README.md").write_text("")
-    common = flags(albert_dir, rte, tmp_path / "out", "RTE", "--do_train")
-    refused(script, [*common, *arguments], *words)
+    glue(tmp_path / "out", "--do_train", *arguments).refused(*words)
     assert (tmp_path / "README.md").read_text() == ""
     assert not (tmp_path / "out").exists() or contents(tmp_path / "out") == {}
 
 
-def test_nothing_to_do_is_said(albert_dir, rte, tmp_path, script):
-    refused(script, flags(albert_dir, rte, tmp_path / "out"), "--do_train")
+def test_nothing_to_do_is_said(glue, tmp_path):
+    glue(tmp_path / "out").refused("--do_train")
 
 
 GOOD = "index\tsentence1\tsentence2\tlabel\n0\ta man\ta dog\tentailment\n"
@@ -357,40 +311,35 @@ GOOD = "index\tsentence1\tsentence2\tlabel\n0\ta man\ta dog\tentailment\n"
         (GOOD.replace("sentence2", "hypothesis"), ["line 1", "'sentence2'", "hypothesis"]),
     ],
 )
-def test_a_bad_data_file_is_named_with_its_line(albert_dir, tmp_path, script, content, words):
-    (tmp_path / "RTE").mkdir()
-    (tmp_path / "RTE/train.tsv").write_text(content)
-    out = tmp_path / "out"
-    out.mkdir()
+def test_a_bad_data_file_is_named_with_its_line(glue, tmp_path, content, words):
+    data, out = tmp_path / "RTE", tmp_path / "out"
+    for folder in (data, out):
+        folder.mkdir()
+    (data / "train.tsv").write_text(content)
     (out / "config.json").write_text('{"mine": 1}')
-    common = flags(albert_dir, tmp_path / "RTE", out, "RTE", "--do_train", "--overwrite_output_dir")
-    refused(script, common, *words)
+    glue(out, "--do_train", "--overwrite_output_dir", data=data).refused(*words)
     assert contents(out) == {"config.json": b'{"mine": 1}'}
 
 
-def test_an_output_dir_that_is_not_empty_is_kept(trained, albert_dir, rte, script):
+def test_an_output_dir_that_is_not_empty_is_kept(trained, glue):
     before = contents(trained)
-    common = flags(albert_dir, rte, trained, "RTE", "--do_train")
-    refused(script, common, trained, "--overwrite_output_dir")
+    glue(trained, "--do_train").refused(trained, "--overwrite_output_dir")
     assert contents(trained) == before
 
 
-def test_an_output_dir_that_cannot_be_written_is_named(
-    trained, albert_dir, rte, script, monkeypatch
-):
+def test_an_output_dir_that_cannot_be_written_is_named(trained, glue, monkeypatch):
     before = contents(trained)
     monkeypatch.setattr(os, "access", lambda *_: False)
     for action in (("--do_train", "--overwrite_output_dir"), ("--do_eval",), ("--do_predict",)):
-        refused(script, flags(albert_dir, rte, trained, "RTE", *action), trained, "written")
+        glue(trained, *action).refused(trained, "written")
     assert contents(trained) == before
 
 
-def test_a_full_disk_during_an_evaluation_keeps_the_old_results(trained, albert_dir, rte, script):
-    common = flags(albert_dir, rte, trained, "RTE", "--do_eval")
-    script(run_glue.main, *common)
+def test_a_full_disk_during_an_evaluation_keeps_the_old_results(trained, glue):
+    glue(trained, "--do_eval")
     before = (trained / "eval_results.txt").read_bytes()
     with no_file_above(10):
-        refused(script, common, "cannot write", "eval_results.txt")
+        glue(trained, "--do_eval").refused("cannot write", "eval_results.txt")
     assert (trained / "eval_results.txt").read_bytes() == before
 
 
@@ -406,34 +355,29 @@ def test_a_full_disk_during_an_evaluation_keeps_the_old_results(trained, albert_
         ({"finetuning_task": "mrpc"}, ["trained on mrpc", "rte"]),
     ],
 )
-def test_a_bad_trained_config_is_refused(trained, albert_dir, rte, script, edit, words):
+def test_a_bad_trained_config_is_refused(trained, glue, edit, words):
     edit_json(trained / "config.json", **edit)
     before = contents(trained)
-    refused(script, flags(albert_dir, rte, trained, "RTE", "--do_eval"), *words)
+    glue(trained, "--do_eval").refused(*words)
     assert contents(trained) == before
 
 
-def test_a_config_cut_in_half_is_named(trained, albert_dir, rte, script):
+def test_a_config_cut_in_half_is_named(trained, glue):
     path = trained / "config.json"
     path.write_text(path.read_text()[:200])
-    refused(script, flags(albert_dir, rte, trained, "RTE", "--do_eval"), path, "not valid JSON")
+    glue(trained, "--do_eval").refused(path, "not valid JSON")
 
 
-def test_a_checkpoint_of_the_published_code_has_no_task_name(trained, albert_dir, rte, script):
+def test_a_checkpoint_of_the_published_code_has_no_task_name(trained, glue):
     edit_json(trained / "config.json", finetuning_task=None)
-    assert script(run_glue.main, *flags(albert_dir, rte, trained, "RTE", "--do_eval")).status == 0
+    glue(trained, "--do_eval").done()
 
 
-def test_training_may_start_from_another_tasks_model(trained, rte, tmp_path, script):
+def test_training_may_start_from_another_tasks_model(trained, glue, tmp_path):
     """Intermediate-task training: the encoder comes along, the exits' classifiers do not."""
-    folder = tmp_path / "STS-B"
-    rows = [(i, sentence(i), sentence(i + 1), i % 5) for i in range(12)]
-    for name in ("train", "dev"):
-        tsv(folder / f"{name}.tsv", "index\tsentence1\tsentence2\tscore", rows)
-    out = tmp_path / "next"
-    common = flags(trained, folder, out, "STS-B", "--do_train", "--learning_rate", 0)
-    done = script(run_glue.main, *common, "--max_steps", 1)
-    assert done.status == 0, done.err
+    data, out = write_sts_b(tmp_path / "STS-B"), tmp_path / "next"
+    still = ("--do_train", "--learning_rate", 0, "--max_steps", 1)
+    glue(out, *still, weights=trained, data=data, task="STS-B").done()
     before, after = (load_file(path / "model.safetensors") for path in (trained, out))
     assert after["albert.encoder.exit_out_layer.classifier.weight"].shape[0] == 1
     kept = [name for name in before if "exit" not in name]
@@ -442,16 +386,15 @@ def test_training_may_start_from_another_tasks_model(trained, rte, tmp_path, scr
 
 
 @pytest.mark.parametrize("kind", ["albert", "ponder_albert", "albert_act"])
-def test_regression_heads_start_at_the_mean_score_once(kind, albert_dir, tmp_path, script):
-    folder = tmp_path / "STS-B"
+def test_regression_heads_start_at_the_mean_score_once(kind, albert_dir, tmp_path, glue):
+    data = tmp_path / "STS-B"
     rows = [(i, sentence(i), sentence(i + 1), i % 4) for i in range(12)]
     for name in ("train", "dev"):
-        tsv(folder / f"{name}.tsv", "index\tsentence1\tsentence2\tscore", rows)
+        tsv(data / f"{name}.tsv", f"{PAIRS}\tscore", rows)
 
     def biases(source, out, rate) -> list[float]:
-        common = flags(source, folder, out, "STS-B", "--do_train", "--max_steps", 2)
-        common += ["--learning_rate", rate, "--model_type", kind]
-        assert script(run_glue.main, *common).status == 0
+        few = ("--do_train", "--max_steps", 2, "--learning_rate", rate, "--model_type", kind)
+        glue(out, *few, weights=source, data=data, task="STS-B").done()
         tensors = load_file(out / "model.safetensors")
         return [t.item() for name, t in tensors.items() if "classifier" in name and t.shape == (1,)]
 
@@ -462,26 +405,23 @@ def test_regression_heads_start_at_the_mean_score_once(kind, albert_dir, tmp_pat
     assert biases(second, third, 0) == trained
 
 
-def test_untrained_weights_are_not_evaluated(albert_dir, rte, script):
+def test_untrained_weights_are_not_evaluated(albert_dir, glue):
     """A plain ALBERT has no exits; random ones would print numbers that mean nothing."""
     before = contents(albert_dir)
-    common = flags(albert_dir, rte, albert_dir, "RTE", "--do_eval")
-    refused(script, common, albert_dir, "not a trained model", "--do_train")
+    glue(albert_dir, "--do_eval").refused(albert_dir, "not a trained model", "--do_train")
     assert contents(albert_dir) == before
 
 
-def test_an_evaluation_checks_the_length_too(trained, albert_dir, rte, script):
-    common = flags(albert_dir, rte, trained, "RTE", "--do_eval", "--max_seq_length", 500)
-    refused(script, common, "--max_seq_length 500", "max_position_embeddings = 40")
+def test_an_evaluation_checks_the_length_too(trained, glue):
+    outcome = glue(trained, "--do_eval", "--max_seq_length", 500)
+    outcome.refused("--max_seq_length 500", "max_position_embeddings = 40")
 
 
-def test_no_trained_model_says_what_to_run(albert_dir, rte, tmp_path, script):
-    refused(script, flags(albert_dir, rte, tmp_path, "RTE", "--do_eval"), tmp_path, "--do_train")
+def test_no_trained_model_says_what_to_run(glue, tmp_path):
+    glue(tmp_path, "--do_eval").refused(tmp_path, "--do_train")
 
 
-def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(
-    albert_dir, rte, tmp_path, script, monkeypatch
-):
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(glue, tmp_path, monkeypatch):
     """The third step's loss is NaN."""
     forward, calls = ElbertForSequenceClassification.forward, []
 
@@ -492,30 +432,21 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(
             out.loss = out.loss * float("nan")
         return out
 
-    monkeypatch.setattr(ElbertForSequenceClassification, "forward", spoilt)
     out = tmp_path / "out"
-    common = flags(albert_dir, rte, out, "RTE")
-    train = [*common, "--do_train", "--save_steps", 1]
-    refused(script, train, "the loss is nan at step 3", "learning rate 1e-05", out / "checkpoint-2")
-    monkeypatch.setattr(ElbertForSequenceClassification, "forward", forward)
+    with monkeypatch.context() as patch:
+        patch.setattr(ElbertForSequenceClassification, "forward", spoilt)
+        outcome = glue(out, "--do_train", "--save_steps", 1)
+    outcome.refused("the loss is nan at step 3", "learning rate 1e-05", out / "checkpoint-2")
     assert {path.name for path in out.glob("checkpoint-*")} == {"checkpoint-1", "checkpoint-2"}
     assert not (out / "config.json").exists()
-    refused(script, [*common, "--do_eval"], "did not finish", "checkpoint-2")
-    kept = flags(albert_dir, rte, out / "checkpoint-2", "RTE", "--do_eval")
-    assert script(run_glue.main, *kept).status == 0
+    glue(out, "--do_eval").refused("did not finish", "checkpoint-2")
+    glue(out / "checkpoint-2", "--do_eval").done()
 
 
-def test_a_label_count_that_does_not_match_is_refused(
-    trained, albert_dir, rte, script, monkeypatch
-):
+def test_a_label_count_that_does_not_match_is_refused(trained, glue, monkeypatch):
     whole = predictions.predictions_of
     monkeypatch.setattr(predictions, "predictions_of", lambda logits: whole(logits)[:-1])
-    refused(
-        script,
-        flags(albert_dir, rte, trained, "RTE", "--do_predict"),
-        "4 predictions for 5 examples",
-        "not written",
-    )
+    glue(trained, "--do_predict").refused("4 predictions for 5 examples", "not written")
     assert not (trained / "RTE.tsv").exists()
 
 

@@ -6,7 +6,6 @@ import sys
 import pytest
 import torch
 
-from glue.files import run_script
 from modeling import UserError
 from run_parity import main, read_settings
 from training.settings import as_dict
@@ -14,22 +13,16 @@ from training.settings import as_dict
 QUICK = ["--epochs", "2", "--n_batches", "3", "--batch_size", "16", "--n_hidden", "8"]
 
 
-@pytest.fixture
-def run(monkeypatch):
-    """Runs the script with the given flags, in this process."""
-
-    def call(*flags: str) -> None:
-        monkeypatch.setattr(sys, "argv", ["run_parity.py", *flags])
-        run_script(main)
-
+@pytest.fixture(autouse=True)
+def _threads():
+    """As many as before: the script takes one."""
     threads = torch.get_num_threads()
-    yield call
+    yield
     torch.set_num_threads(threads)
 
 
-def test_a_run_writes_results_figure_and_tensorboard(tmp_path, run, capsys):
-    run(*QUICK, "--extrapolate", "--output_dir", str(tmp_path / "out"))
-    printed = capsys.readouterr().out
+def test_a_run_writes_results_figure_and_tensorboard(tmp_path, script):
+    printed = script(main, *QUICK, "--extrapolate", "--output_dir", tmp_path / "out").done().out
     assert "in distribution (1 to 6 non-zero elements): accuracy = " in printed
     assert "extrapolation (7 to 8 non-zero elements): accuracy = " in printed
     results = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -42,10 +35,10 @@ def test_a_run_writes_results_figure_and_tensorboard(tmp_path, run, capsys):
     assert list((tmp_path / "out" / "runs").iterdir())
 
 
-def test_two_runs_of_one_seed_are_the_same(tmp_path, run):
+def test_two_runs_of_one_seed_are_the_same(tmp_path, script):
     histories = []
     for seed in ("1", "1", "2"):
-        run(*QUICK, "--seed", seed, "--output_dir", str(tmp_path))
+        script(main, *QUICK, "--seed", seed, "--output_dir", tmp_path).done()
         histories.append(json.loads((tmp_path / "results.json").read_text())["history"])
     assert histories[0] == histories[1] != histories[2]
 
@@ -74,11 +67,8 @@ def test_the_defaults_are_the_annotated_ones(monkeypatch):
     assert named.items() <= as_dict(read_settings()).items()
 
 
-def test_an_output_directory_that_cannot_be_written_is_an_error_before_training(
-    tmp_path, run, capsys
-):
+def test_an_output_directory_that_cannot_be_written_is_an_error_before_training(tmp_path, script):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit) as ended:
-        run("--output_dir", str(tmp_path / "file" / "out"))
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("error: cannot write ")
+    outcome = script(main, "--output_dir", tmp_path / "file/out")
+    outcome.refused()
+    assert outcome.err.startswith("error: cannot write ")

@@ -1,98 +1,65 @@
 """run_pretraining.py from its flags to its files: tokenizer, training, evaluation, resuming."""
 
-import json
 import math
-import re
 import runpy
+import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import run_pretraining
 from modeling import AlbertActForPreTraining, load_pretrained, load_tokenizer
-from tests.conftest import TINY, edit_json, sentence, tsv, write_rte
-from tests.forks import run, run_together, survive_kills
+from tests.commands import Outcome, exit_status, logged_steps, pretraining_flags, report_of, scalars
+from tests.conftest import edit_json, sentence, tsv, write_rte
 from training.checkpoints import checkpoints_of
 from training.pretraining_data import PretrainingData, TokenClass
 from training.pretraining_settings import Recipe
 
 ROOT = Path(run_pretraining.__file__).parent
+ROWS = ["All tokens", "All unmasked tokens", "[MASK/MASK]", "[MASK/random]", "[MASK/original]"]
+ROWS += ["[CLS]", "[SEP]"]
 MODELS = {"albert": transformers.AlbertForPreTraining, "albert_act": AlbertActForPreTraining}
-
-
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory) -> Path:
-    """30 documents of 1 to 4 sentences, a config.json and a longer text for evaluation."""
-    folder = tmp_path_factory.mktemp("corpus")
-    for name, count in (("train", 30), ("eval", 12)):
-        documents = [[sentence(5 * i + j, 4 + j) for j in range(i % 4 + 1)] for i in range(count)]
-        text = "\n\n".join("\n".join(lines) for lines in documents)
-        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
-    # No dropout: chance would differ between one process and two.
-    config = {**TINY, "num_hidden_layers": 3, "tau": 0.001, "classifier_dropout_prob": 0.0}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
-def flags(corpus, spiece, out, *more, kind: str = "albert_act", do: str = "train") -> list:
-    """Six steps of short examples and two of longer ones, two batches of four each."""
-    values = {
-        "model_type": kind,
-        "config_name": corpus / "config.json",
-        "tokenizer_name": spiece.parent,
-        "train_files": corpus / "train.txt",
-        "eval_file": corpus / "eval.txt",
-        "output_dir": out,
-        "max_seq_length": 16,
-        "long_seq_length": 32,
-        "long_fraction": 0.25,
-        "max_steps": 8,
-        "warmup_steps": 2,
-        "per_gpu_train_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-        "learning_rate": 1e-3,
-        "optimizer": "adamw",
-        "shuffle_buffer": 8,
-        "logging_steps": 1,
-        "seed": 3,
-    }
-    pairs = [str(x) for name, value in values.items() for x in (f"--{name}", value)]
-    return [*pairs, f"--do_{do}", "--no_cuda", *map(str, more)]
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
     return load_file(out / "model.safetensors")
 
 
-def lines(text: str) -> list[dict]:
-    return [json.loads(line) for line in re.findall(r"^{.*step.*}$", text, re.M)]
+@pytest.fixture(scope="module")
+def pretrained_once(tmp_path_factory, corpus, spiece) -> Path:
+    out = tmp_path_factory.mktemp("pretrained") / "out"
+    command = pretraining_flags(corpus, spiece, out, "--do_eval")
+    assert exit_status(run_pretraining.main, *command) == 0
+    return out
+
+
+@pytest.fixture
+def pretrained(pretrained_once, tmp_path) -> Path:
+    """An evaluated ACT model: a copy, which a test may change."""
+    return Path(shutil.copytree(pretrained_once, tmp_path / "out"))
 
 
 # The loop.
 
 
 @pytest.mark.parametrize("kind", ["albert", "albert_act"])
-def test_training_reports_and_evaluation_prints_the_table(kind, corpus, spiece, tmp_path, script):
+def test_training_reports_and_evaluation_prints_the_table(kind, pretrain, tmp_path):
     out = tmp_path / "out"
-    outcome = script(run_pretraining.main, *flags(corpus, spiece, out, "--do_eval", kind=kind))
-    assert outcome.status == 0, outcome.err
-    logged = lines(outcome.out)
+    outcome = pretrain(out, "--do_eval", kind=kind).done()
+    logged = logged_steps(outcome.out)
     assert [line["step"] for line in logged] == list(range(1, 9))
     assert {"loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "learning_rate"} <= set(logged[0])
     assert ("updates/MASK/MASK" in logged[0]) == (kind == "albert_act")
-    events = EventAccumulator(str(out / "runs")).Reload()
-    logged_names = {name for line in logged for name in line} - {"step"}
-    assert set(events.Tags()["scalars"]) == logged_names
-    report = json.loads((out / "eval_results.json").read_text())
+    assert scalars(out).keys() == {name for line in logged for name in line} - {"step"}
+    report = report_of(out)
     for name in ("mlm_acc", "sop_acc", "loss"):
         assert f"{name} = {report[name]:.4f}" in outcome.out
-    rows = ["All tokens", "All unmasked tokens", "[MASK/MASK]", "[MASK/random]", "[MASK/original]"]
-    rows += ["[CLS]", "[SEP]"]
-    assert list(report["updates"]) == (rows if kind == "albert_act" else [])
+    assert list(report["updates"]) == (ROWS if kind == "albert_act" else [])
     for name, value in report["updates"].items():
         assert 1 <= value <= 3
         assert f"\n| {name} | {value:.2f} |\n" in outcome.out
@@ -100,14 +67,12 @@ def test_training_reports_and_evaluation_prints_the_table(kind, corpus, spiece, 
     assert loaded.config.model_type == kind
 
 
-def test_evaluation_is_the_models_own_answer(corpus, spiece, tmp_path, script):
+def test_evaluation_is_the_models_own_answer(corpus, pretrained):
     """Against AlbertActForPreTraining's forward over the same text, one example at a time."""
-    out = tmp_path / "out"
-    script(run_pretraining.main, *flags(corpus, spiece, out, "--do_eval"))
-    report = json.loads((out / "eval_results.json").read_text())
+    report, tokenizer = report_of(pretrained), load_tokenizer(pretrained)
     recipe = Recipe(max_seq_length=16, seed=3, shuffle_buffer=8)
-    data = PretrainingData([corpus / "eval.txt"], False, load_tokenizer(out), recipe, batch_size=1)
-    model = AlbertActForPreTraining.from_pretrained(out).eval()
+    data = PretrainingData([corpus / "eval.txt"], False, tokenizer, recipe, batch_size=1)
+    model = AlbertActForPreTraining.from_pretrained(pretrained).eval()
     losses, correct, updates = [], [], []
     for batch in data.evaluation_batches((0, 1)):
         masked = batch["labels"] != -100
@@ -124,9 +89,9 @@ def test_evaluation_is_the_models_own_answer(corpus, spiece, tmp_path, script):
     assert report["updates"]["All unmasked tokens"] == pytest.approx(sum(updates) / len(updates))
 
 
-def test_both_kinds_of_checkpoint_go_into_fine_tuning(corpus, spiece, tmp_path, script):
+def test_both_kinds_of_checkpoint_go_into_fine_tuning(pretrain, tmp_path):
     out = tmp_path / "dense"
-    script(run_pretraining.main, *flags(corpus, spiece, out, kind="albert"))
+    pretrain(out, kind="albert")
     model, report = load_pretrained(out)
     assert not [name for name in report.initialised if "exit" not in name]
     trained = weights(out)
@@ -136,163 +101,122 @@ def test_both_kinds_of_checkpoint_go_into_fine_tuning(corpus, spiece, tmp_path, 
 
 
 def test_a_tokenizer_comes_out_of_the_text(corpus, tmp_path, script):
-    out = tmp_path / "tokenizer"
-    outcome = script(
-        run_pretraining.main,
-        *("--train_tokenizer", "--train_files", corpus / "train.txt", "--vocab_size", 40),
-        *("--output_dir", out, "--do_lower_case"),
-    )
-    assert outcome.status == 0, outcome.err
-    assert len(load_tokenizer(out)) == 40
+    text = ("--train_tokenizer", "--train_files", corpus / "train.txt", "--vocab_size", 40)
+    where = ("--output_dir", tmp_path, "--do_lower_case")
+    script(run_pretraining.main, *text, *where).done()
+    assert len(load_tokenizer(tmp_path)) == 40
 
 
-def test_tokenizer_and_training_in_one_command(corpus, spiece, tmp_path, script):
-    out = tmp_path / "out"
-    command = flags(corpus, spiece, out, "--train_tokenizer", "--vocab_size", 40)
+def with_tokenizer(corpus, spiece, out, pieces: int) -> list:
+    """A command that makes its tokenizer, too."""
+    command = pretraining_flags(corpus, spiece, out, "--train_tokenizer", "--vocab_size", pieces)
     where = command.index("--tokenizer_name")
-    outcome = script(run_pretraining.main, *command[:where], *command[where + 2 :])
-    assert outcome.status == 0, outcome.err
-    assert len(load_tokenizer(out)) == 40
+    return [*command[:where], *command[where + 2 :]]
 
 
-def test_a_new_tokenizer_takes_the_place_of_an_old_one(corpus, spiece, tmp_path, script):
+def test_a_new_tokenizer_takes_the_place_of_an_old_one(corpus, spiece, script, tmp_path):
     """Neither written beside the tokenizer of a model that is there, nor left unused behind it."""
     out = tmp_path / "out"
-    command = flags(corpus, spiece, out)
-    assert script(run_pretraining.main, *command).status == 0
+    script(run_pretraining.main, *with_tokenizer(corpus, spiece, out, 40)).done()
+    assert len(load_tokenizer(out)) == 40
     alone = ["--train_tokenizer", "--train_files", corpus / "train.txt", "--output_dir", out]
     outcome = script(run_pretraining.main, *alone, "--vocab_size", 41)
-    assert (outcome.status, "is not empty" in outcome.err) == (2, True)
-    where = command.index("--tokenizer_name")
-    again = [*command[:where], *command[where + 2 :], "--train_tokenizer", "--vocab_size", 41]
-    outcome = script(run_pretraining.main, *again, "--overwrite_output_dir")
-    assert outcome.status == 0, outcome.err
+    outcome.refused("is not empty")
+    again = with_tokenizer(corpus, spiece, out, 41)
+    script(run_pretraining.main, *again, "--overwrite_output_dir").done()
     assert len(load_tokenizer(out)) == 41
-    assert script(run_pretraining.main, *again, "--resume_from_checkpoint").status == 0
+    script(run_pretraining.main, *again, "--resume_from_checkpoint").done()
     assert len(load_tokenizer(out)) == 41
 
 
-def test_a_finished_run_without_its_weights_goes_on(corpus, spiece, tmp_path, script):
+def test_a_finished_run_without_its_weights_goes_on(pretrain, tmp_path):
     out = tmp_path / "out"
-    command = flags(corpus, spiece, out, "--save_steps", 3, "--resume_from_checkpoint")
-    script(run_pretraining.main, *command)
+    saving = ("--save_steps", 3, "--resume_from_checkpoint")
+    pretrain(out, *saving).done()
     trained = weights(out)
     (out / "model.safetensors").unlink()
-    outcome = script(run_pretraining.main, *command)
-    assert outcome.status == 0, outcome.err
+    pretrain(out, *saving).done()
     assert weights(out).keys() == trained.keys()
     assert all(torch.equal(tensor, trained[name]) for name, tensor in weights(out).items())
 
 
-def test_tau_weighs_the_ponder_cost(corpus, spiece, tmp_path, script):
+def test_tau_weighs_the_ponder_cost(pretrain, tmp_path):
     losses = []
     for tau in (0, 2):
-        outcome = script(
-            run_pretraining.main, *flags(corpus, spiece, tmp_path / str(tau), "--tau", tau)
-        )
-        losses.append(lines(outcome.out)[0])
+        outcome = pretrain(tmp_path / str(tau), "--tau", tau)
+        losses.append(logged_steps(outcome.out)[0])
     free, dear = losses
     assert free["loss"] == pytest.approx(free["mlm_loss"] + free["sop_loss"], abs=1e-5)
     assert dear["loss"] - free["loss"] == pytest.approx(2 * free["ponder_cost"], rel=1e-5)
 
 
-def test_a_model_of_another_kind_or_a_damaged_one_is_refused(corpus, spiece, tmp_path, script):
-    out = tmp_path / "out"
-    assert script(run_pretraining.main, *flags(corpus, spiece, out)).status == 0
-    command = flags(corpus, spiece, out, kind="albert", do="eval")
-    outcome = script(run_pretraining.main, *command)
-    assert outcome.status == 2
-    assert "of --model_type albert_act, not albert" in outcome.err
-    path = out / "model.safetensors"
+def test_a_model_of_another_kind_or_a_damaged_one_is_refused(pretrain, pretrained):
+    other = pretrain(pretrained, kind="albert", do="eval")
+    other.refused("of --model_type albert_act, not albert")
+    path = pretrained / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-9])
-    outcome = script(run_pretraining.main, *flags(corpus, spiece, out, do="eval"))
-    assert (outcome.status, "model.safetensors is damaged" in outcome.err) == (2, True)
+    pretrain(pretrained, do="eval").refused("model.safetensors is damaged")
 
 
 # LAMB, and precision.
 
 
-def test_lamb_trains(corpus, spiece, tmp_path, script):
+def test_lamb_trains(pretrain, tmp_path):
     pytest.importorskip("pytorch_optimizer")
     out = tmp_path / "out"
-    command = flags(corpus, spiece, out, "--optimizer", "lamb", "--save_steps", 3)
-    outcome = script(run_pretraining.main, *command)
-    assert outcome.status == 0, outcome.err
-    losses = [line["mlm_loss"] for line in lines(outcome.out)]
+    lamb = ("--optimizer", "lamb", "--save_steps", 3)
+    outcome = pretrain(out, *lamb).done()
+    losses = [line["mlm_loss"] for line in logged_steps(outcome.out)]
     assert all(map(math.isfinite, losses))
-    assert_resumes_to_the_same(out, command, script)
+    assert_resumes_to_the_same(out, partial(pretrain, out, *lamb))
 
 
-def test_bf16_trains(corpus, spiece, tmp_path, script):
+def test_bf16_trains(pretrain, tmp_path):
     out = tmp_path / "out"
-    outcome = script(run_pretraining.main, *flags(corpus, spiece, out, "--bf16"))
-    assert outcome.status == 0, outcome.err
+    pretrain(out, "--bf16").done()
     assert {tensor.dtype for tensor in weights(out).values()} == {torch.float32}
 
 
 # Resuming, and several processes.
 
 
-def assert_resumes_to_the_same(out: Path, command: list, script) -> None:
-    """From every checkpoint that a finished run left."""
+EVERY_STEP = range(1, 9)
+
+
+def assert_resumes_to_the_same(out: Path, pretrain: Callable[..., Outcome], moments=EVERY_STEP):
+    """From the checkpoints of these steps that a finished run left."""
     whole = weights(out)
     assert len(checkpoints_of(out)) > 1
     for checkpoint in checkpoints_of(out):
-        resumed = script(run_pretraining.main, *command, "--resume_from_checkpoint", checkpoint)
-        assert resumed.status == 0, resumed.err
-        steps = [line["step"] for line in lines(resumed.out)]
-        assert steps == list(range(int(checkpoint.name.split("-")[1]) + 1, 9))
+        step = int(checkpoint.name.split("-")[1])
+        if step not in moments:
+            continue
+        resumed = pretrain("--resume_from_checkpoint", checkpoint).done()
+        steps = [line["step"] for line in logged_steps(resumed.out)]
+        assert steps == list(range(step + 1, 9))
         assert all(torch.equal(whole[name], tensor) for name, tensor in weights(out).items())
 
 
 @pytest.mark.parametrize("kind", ["albert", "albert_act"])
-def test_a_stopped_run_goes_on_to_the_same_bits(kind, corpus, spiece, tmp_path, script):
+@pytest.mark.parametrize("moments", [(2, 6, 7), pytest.param(EVERY_STEP, marks=pytest.mark.slow)])
+def test_a_stopped_run_goes_on_to_the_same_bits(moments, kind, corpus, pretrain, tmp_path):
     """Amid an epoch, at the last step of the first phase (6), and in the second phase; with
     dropout."""
     out, config = tmp_path / "out", tmp_path / "config.json"
     config.write_bytes((corpus / "config.json").read_bytes())
     edit_json(config, hidden_dropout_prob=0.1, classifier_dropout_prob=0.1)
-    command = flags(corpus, spiece, out, "--save_steps", 1, "--config_name", config, kind=kind)
-    assert script(run_pretraining.main, *command).status == 0
-    assert_resumes_to_the_same(out, command, script)
+    saving = partial(pretrain, out, "--save_steps", 1, "--config_name", config, kind=kind)
+    saving().done()
+    assert_resumes_to_the_same(out, saving, moments)
 
 
-@pytest.mark.slow
-def test_a_run_killed_at_twenty_and_more_moments_ends_with_the_same_bits(corpus, spiece, tmp_path):
-    def command(out: Path) -> list:
-        return flags(corpus, spiece, out, "--save_steps", 2, "--resume_from_checkpoint")
-
-    reference = tmp_path / "reference"
-    assert run(flags(corpus, spiece, reference, "--save_steps", 0), main=run_pretraining.main) == 0
-    survive_kills(command, reference, tmp_path, seed=6, main=run_pretraining.main)
-
-
-def test_other_text_is_refused_when_resuming(corpus, spiece, tmp_path, script):
+def test_other_text_is_refused_when_resuming(corpus, pretrain, tmp_path):
     out = tmp_path / "out"
-    command = flags(corpus, spiece, out, "--save_steps", 3)
-    script(run_pretraining.main, *command)
+    pretrain(out, "--save_steps", 3).done()
     last = checkpoints_of(out)[-1]
-    other = [*command, "--train_files", corpus / "eval.txt", "--resume_from_checkpoint", last]
-    outcome = script(run_pretraining.main, *other)
-    assert outcome.status == 2
-    assert "training examples or their tokens are others" in outcome.err
-
-
-def test_two_processes_take_the_steps_of_one(corpus, spiece, tmp_path):
-    logs = []
-    for count in (1, 2):
-        log, out = tmp_path / f"log{count}", tmp_path / f"out{count}"
-        command = flags(corpus, spiece, out, "--do_eval", "--adam_epsilon", 1e-3)
-        command += ["--per_gpu_train_batch_size", 4 // count, "--per_gpu_eval_batch_size", 3]
-        status = run_together(count, command, log, main=run_pretraining.main)
-        assert status == [0] * count, log.with_suffix(".0").read_text()
-        logs.append(lines(log.with_suffix(".0").read_text()))
-    for one, two in zip(*logs, strict=True):
-        assert two == pytest.approx(one, abs=1e-5)
-    reports = [json.loads((tmp_path / f"out{i}/eval_results.json").read_text()) for i in (1, 2)]
-    assert reports[0]["examples"] == reports[1]["examples"]
-    assert reports[0]["updates"] == pytest.approx(reports[1]["updates"], abs=1e-5)
-    assert lines((tmp_path / "log2.1").read_text()) == []  # only the main process speaks
+    other = ("--train_files", corpus / "eval.txt", "--resume_from_checkpoint", last)
+    outcome = pretrain(out, "--save_steps", 3, *other)
+    outcome.refused("training examples or their tokens are others")
 
 
 # Errors.
@@ -314,20 +238,17 @@ def test_two_processes_take_the_steps_of_one(corpus, spiece, tmp_path):
         (["--train_tokenizer"], ["--train_tokenizer", "--tokenizer_name", "one of the two"]),
     ],
 )
-def test_flags_that_cannot_be(more, words, corpus, spiece, tmp_path, script):
-    outcome = script(run_pretraining.main, *flags(corpus, spiece, tmp_path / "out", *more))
-    assert outcome.status == 2
-    assert not lines(outcome.out)  # nothing was trained
-    for word in words:
-        assert word in outcome.err
+def test_flags_that_cannot_be(more, words, pretrain, tmp_path):
+    outcome = pretrain(tmp_path / "out", *more)
+    outcome.refused(*words)
+    assert not logged_steps(outcome.out)  # nothing was trained
 
 
 @pytest.mark.parametrize("bad", [b"", b"\n \n", b"a dog runs\n\xff\xfe\n"])
-def test_a_text_that_cannot_be_read_leaves_nothing_behind(bad, corpus, spiece, tmp_path, script):
+def test_a_text_that_cannot_be_read_leaves_nothing_behind(bad, pretrain, tmp_path):
     text, out = tmp_path / "text.txt", tmp_path / "out"
     text.write_bytes(bad)
-    outcome = script(run_pretraining.main, *flags(corpus, spiece, out, "--train_files", text))
-    assert (outcome.status, str(text) in outcome.err) == (2, True)
+    pretrain(out, "--train_files", text).refused(text)
     assert not list(out.iterdir())
 
 
@@ -341,25 +262,21 @@ def test_a_text_that_cannot_be_read_leaves_nothing_behind(bad, corpus, spiece, t
         ("hidden_size", 33, ["hidden_size", "num_attention_heads"]),
     ],
 )
-def test_configurations_that_cannot_be(key, value, words, corpus, spiece, tmp_path, script):
+def test_configurations_that_cannot_be(key, value, words, corpus, pretrain, tmp_path):
     config = tmp_path / "config.json"
     config.write_bytes((corpus / "config.json").read_bytes())
     edit_json(config, **{key: value})
-    outcome = script(
-        run_pretraining.main, *flags(corpus, spiece, tmp_path / "out", "--config_name", config)
-    )
-    assert outcome.status == 2
-    for word in words:
-        assert word in outcome.err
+    outcome = pretrain(tmp_path / "out", "--config_name", config)
+    outcome.refused(*words)
 
 
 def test_nothing_to_do_and_nothing_to_read(tmp_path, script):
-    outcome = script(run_pretraining.main, "--output_dir", tmp_path)
-    assert (outcome.status, "nothing to do" in outcome.err) == (2, True)
-    outcome = script(run_pretraining.main, "--output_dir", tmp_path, "--do_train")
-    assert (outcome.status, "--train_files is missing" in outcome.err) == (2, True)
-    outcome = script(run_pretraining.main, "--output_dir", tmp_path, "--do_eval")
-    assert (outcome.status, "--eval_file is missing" in outcome.err) == (2, True)
+    for action, words in (
+        ((), "nothing to do"),
+        (("--do_train",), "--train_files is missing"),
+        (("--do_eval",), "--eval_file is missing"),
+    ):
+        script(run_pretraining.main, "--output_dir", tmp_path, *action).refused(words)
 
 
 # The example's text.
@@ -371,8 +288,7 @@ def test_glue_sentences_become_documents(tmp_path, script):
     tsv(tmp_path / "CoLA/train.tsv", "\t".join(map(str, rows[0])), rows)
     output = tmp_path / "text.txt"
     main = runpy.run_path(str(ROOT / "examples/glue_text.py"))["main"]
-    outcome = script(main, "--data_dir", tmp_path, "--output", output)
-    assert outcome.status == 0, outcome.err
+    script(main, "--data_dir", tmp_path, "--output", output).done()
     documents = output.read_text().split("\n\n")
     assert documents[:3] == ["sentence 0", "sentence 1", "sentence 2"]
     assert documents[3] == f"{sentence(0)}\n{sentence(1, 1)}"

@@ -1,6 +1,5 @@
 """sweep_exits.py from its flags to its files: against real runs, and with bad input."""
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -11,8 +10,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-import change_config
-import run_glue
 import sweep_exits
 from evaluation.early_exit import run_early_exit
 from evaluation.exit_reports import summarise
@@ -20,50 +17,22 @@ from evaluation.job import Job, load_trained
 from evaluation.modes import MODES
 from glue.features import encode
 from glue.tasks import TASKS, read_examples
+from tests.commands import edit_key
 from tests.conftest import contents, edit_json, sentence, tiny_model, tsv
+from tests.scripts.sweeps import LABELS, evaluated, flags, head_of, rows_of, save, write_data
 
-LABELS = {"rte": TASKS["rte"].labels, "mnli": TASKS["mnli"].labels, "sts-b": ()}
 FEW = ("--grid", "exit_thres=0:1:0.2", "margin=0,0.1", "range_tmp=0.1,0.3")
-EXAMPLES = 70
-
-
-def write_model(folder: Path, task: str, spiece: Path) -> Path:
-    """A random model that says it was trained on `task`, with its tokenizer."""
-    labels = LABELS[task] or ("score",)
-    model = tiny_model(
-        seed=3,
-        num_labels=len(labels),
-        id2label=dict(enumerate(labels)),
-        label2id={label: i for i, label in enumerate(labels)},
-        finetuning_task=task,
-        cnt_thres=3,
-    )
-    with torch.no_grad():  # sharper answers than random weights give, so that exits differ
-        model.albert.encoder.exit_out_layer.classifier.weight.mul_(4)
-    model.save_pretrained(folder)
-    shutil.copy(spiece, folder / "spiece.model")
-    return folder
-
-
-def write_data(folder: Path, task: str) -> Path:
-    """A dev set (MNLI: two) of 70 pairs; labels follow the running number."""
-    column = {"rte": "label", "mnli": "gold_label", "sts-b": "score"}[task]
-    for name, count in (("dev", EXAMPLES), ("dev_matched", EXAMPLES), ("dev_mismatched", 40)):
-        if name.startswith("dev_") == (task == "mnli"):
-            labels = LABELS[task] or [i / 2 for i in range(11)]
-            rows = [
-                (i, sentence(i), sentence(i + 3, i % 5 + 2), labels[i % len(labels)])
-                for i in range(count)
-            ]
-            tsv(folder / f"{name}.tsv", f"index\tsentence1\tsentence2\t{column}", rows)
-    return folder
+QUICK = ("--tables_only", *FEW)
 
 
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory, spiece) -> Path:
     folder = tmp_path_factory.mktemp("lab")
     for task in LABELS:
-        write_model(folder / "models" / task, task, spiece)
+        model = tiny_model(seed=3, cnt_thres=3, **head_of(task))
+        with torch.no_grad():  # sharper answers than random weights give, so that exits differ
+            model.albert.encoder.exit_out_layer.classifier.weight.mul_(4)
+        save(model, folder / "models" / task, spiece)
         write_data(folder / "data" / task, task)
     return folder
 
@@ -74,42 +43,10 @@ def place(originals, tmp_path) -> Path:
     return Path(shutil.copytree(originals, tmp_path / "lab"))
 
 
-def flags(place: Path, task: str, *more) -> list:
-    model, data = place / "models" / task, place / "data" / task
-    where = ["--model_dir", model, "--data_dir", data, "--task_name", task]
-    return [*where, "--max_seq_length", 32, "--do_lower_case", "--no_cuda", *more]
-
-
-def glue_flags(place: Path, task: str, *more) -> list:
-    model, data = place / "models" / task, place / "data" / task
-    values = {
-        "model_type": "albert",
-        "task_name": task,
-        "data_dir": data,
-        "model_name_or_path": model,
-        "output_dir": model,
-        "max_seq_length": 32,
-        "per_gpu_eval_batch_size": 1,
-    }
-    pairs = [(f"--{name}", value) for name, value in values.items()]
-    return [x for pair in pairs for x in pair] + [
-        "--do_eval",
-        "--do_lower_case",
-        "--no_cuda",
-        *more,
-    ]
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("task", ["rte", "mnli", "sts-b"])
-def test_rows_of_the_sweep_are_what_real_runs_give(place, script, task):
+def test_rows_of_the_sweep_are_what_real_runs_give(place, sweep, task):
     """Rows from all over the sweep, each run again with early exit, one example at a time."""
-    outcome = script(sweep_exits.main, *flags(place, task, "--tables_only", *FEW))
-    assert outcome.status == 0, outcome.err
+    sweep(place, task, *QUICK).done()
     directory, glue_task = place / "models" / task, TASKS[task]
     rows = rows_of(directory / "sweep/sweep.csv")
     assert len({row["compute_ratio"] for row in rows}) > 5  # a sweep in which something happens
@@ -131,8 +68,8 @@ def test_rows_of_the_sweep_are_what_real_runs_give(place, script, task):
             assert value == pytest.approx(float(row[name]), abs=1e-6), (name, row)
 
 
-def test_the_frontier_is_part_of_the_sweep(place, script):
-    script(sweep_exits.main, *flags(place, "rte", "--tables_only", *FEW))
+def test_the_frontier_is_part_of_the_sweep(place, sweep):
+    sweep(place, "rte", *QUICK)
     folder = place / "models/rte/sweep"
     rows, best = rows_of(folder / "sweep.csv"), rows_of(folder / "frontier.csv")
     for row in best:
@@ -149,55 +86,47 @@ def test_the_frontier_is_part_of_the_sweep(place, script):
 
 
 @pytest.mark.parametrize("key", [pytest.param("exit_thres", marks=pytest.mark.slow), "cnt_thres"])
-def test_vary_gives_the_rows_of_the_published_loop(place, script, key):
+def test_vary_gives_the_rows_of_the_published_loop(place, sweep, script, glue, key):
     """TEST_MODE=all: change_config.py and run_glue.py in turn, against one recorded pass."""
     model = place / "models/rte"
-    outcome = script(sweep_exits.main, *flags(place, "rte", "--vary", key))
-    assert outcome.status == 0, outcome.err
+    outcome = sweep(place, "rte", "--vary", key).done()
     at_once = (model / "eval_results.txt").read_text()
     values = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1] if key == "exit_thres" else [2, 3, 4]
     for number, value in enumerate(values):
-        edit = ("--key", key, "--value", value, "--task", "rte", "--model", "tiny")
-        script(change_config.main, *edit, "--out_dir", place / "models")
-        mode = "all" if number else "one"
-        script(run_glue.main, *glue_flags(place, "rte", "--out_mode", mode))
+        edit_key(script, model, key, value).done()
+        evaluated(glue, place, "rte", "--out_mode", "all" if number else "one")
     assert at_once == (model / "eval_results.txt").read_text()
     assert len(at_once.splitlines()) == len(values) + 1
     assert f"{key} {values[0]:g}: Computation cost: 0." in outcome.out
 
 
-def test_verify_reruns_settings_for_real(place, script):
-    args = flags(place, "rte", "--tables_only", "--verify", 4, *FEW)
-    outcome = script(sweep_exits.main, *args)
-    assert outcome.status == 0, outcome.err
+def test_verify_reruns_settings_for_real(place, sweep):
+    outcome = sweep(place, "rte", "--verify", 4, *QUICK).done()
     assert "verified 4 settings at batch size 1: every exit layer is equal" in outcome.out
 
 
-def test_verify_finds_a_recording_that_is_not_the_models(place, script):
+def test_verify_finds_a_recording_that_is_not_the_models(place, sweep):
     path = place / "models/rte/sweep/all_logits.safetensors"
-    script(sweep_exits.main, *flags(place, "rte", "--tables_only", *FEW))
+    sweep(place, "rte", *QUICK)
     with safe_open(path, framework="pt") as file:
         stamp = file.metadata()
     tensors = load_file(path)
     tensors["all_logits"] = -3 * tensors["all_logits"].flip(0)
     save_file(tensors, path, metadata=stamp)
-    args = flags(place, "rte", "--tables_only", "--verify", 20, *FEW)
-    outcome = script(sweep_exits.main, *args)
-    assert outcome.status == 2
-    assert "exit elsewhere in a real run; example" in outcome.err
+    outcome = sweep(place, "rte", "--verify", 20, *QUICK)
+    outcome.refused("exit elsewhere in a real run; example")
 
 
 # The recording.
 
 
-def test_a_recording_is_reused_while_it_is_of_the_same_model_and_data(place, script):
-    args = flags(place, "rte", "--tables_only", *FEW)
-    first = script(sweep_exits.main, *args).out
+def test_a_recording_is_reused_while_it_is_of_the_same_model_and_data(place, sweep):
+    first = sweep(place, "rte", *QUICK).out
     path = place / "models/rte/sweep/all_logits.safetensors"
     assert f"{path} does not exist yet: recording 70 examples" in first
     recorded = path.read_bytes()
     edit_json(place / "models/rte/config.json", exit_thres=0.7, thres_name="patience")
-    again = script(sweep_exits.main, *args).out
+    again = sweep(place, "rte", *QUICK).out
     assert f"{path} reused" in again
     assert path.read_bytes() == recorded
 
@@ -238,44 +167,38 @@ def cut_recording(place: Path) -> None:
         (cut_recording, "is damaged"),
     ],
 )
-def test_a_stale_recording_is_made_anew_with_one_line(place, script, change, reason):
-    args = flags(place, "rte", "--tables_only", *FEW)
-    script(sweep_exits.main, *args)
+def test_a_stale_recording_is_made_anew_with_one_line(place, sweep, change, reason):
+    sweep(place, "rte", *QUICK)
     change(place)
-    outcome = script(sweep_exits.main, *args)
-    assert outcome.status == 0, outcome.err
+    outcome = sweep(place, "rte", *QUICK).done()
     assert f"all_logits.safetensors {reason}: recording 70 examples" in outcome.out
-    assert "reused" in script(sweep_exits.main, *args).out
+    assert "reused" in sweep(place, "rte", *QUICK).out
 
 
 # Picking.
 
 
-def test_the_next_evaluation_uses_what_was_picked(place, script):
+def test_the_next_evaluation_uses_what_was_picked(place, sweep, glue):
     model = place / "models/rte"
-    outcome = script(
-        sweep_exits.main, *flags(place, "rte", "--tables_only", "--pick", "max_cost=0.6", *FEW)
-    )
-    assert outcome.status == 0, outcome.err
+    outcome = sweep(place, "rte", "--tables_only", "--pick", "max_cost=0.6", *FEW).done()
     picked = json.loads((model / "exit_config.json").read_text())
     assert f"Picked: {picked['thres_name']}" in outcome.out
     assert "exit_config_path '' -> 'exit_config.json'" in outcome.out
     keys = {key: str(picked.get(key, "")) for key in ("exit_thres", "cnt_thres", "margin")}
     rows = rows_of(model / "sweep/sweep.csv")
     row = next(r for r in rows if r["rule"] == picked["thres_name"] and keys.items() <= r.items())
-    script(run_glue.main, *glue_flags(place, "rte"))
-    report = json.loads((model / "eval_results.json").read_text())
+    report = evaluated(glue, place, "rte")
     assert report["computation_cost"] == pytest.approx(float(row["compute_ratio"]))
     assert report["rule"]["thres_name"] == picked["thres_name"]
 
 
-def test_picking_keeps_what_else_exit_config_says(place, script):
+def test_picking_keeps_what_else_exit_config_says(place, sweep):
     model = place / "models/rte"
     edit_json(model / "config.json", exit_config_path="elsewhere.json")
     old = {"my_out_dir": "mine", "thres_name": "bias_3", "range_tmp": 0.1}
     (model / "exit_config.json").write_text(json.dumps(old))
     args = ("--tables_only", "--rules", "entropy", "--pick", "max_drop=1", *FEW)
-    outcome = script(sweep_exits.main, *flags(place, "rte", *args))
+    outcome = sweep(place, "rte", *args)
     written = json.loads((model / "exit_config.json").read_text())
     assert written == {
         "my_out_dir": "mine",
@@ -287,14 +210,13 @@ def test_picking_keeps_what_else_exit_config_says(place, script):
     assert "| acc, drop from full depth |" in outcome.out
 
 
-def test_a_guarantee_names_its_path_and_its_examples(place, script):
+def test_a_guarantee_names_its_path_and_its_examples(place, sweep):
     goal = ("--pick", "risk=0.6", "delta=0.3", "--calibration_fraction", "0.6")
-    outcome = script(sweep_exits.main, *flags(place, "rte", "--tables_only", *goal, *FEW))
-    assert outcome.status == 0, outcome.err
+    outcome = sweep(place, "rte", "--tables_only", *goal, *FEW).done()
     assert "settings along 1 fixed path (bias_1) have a risk ≤ 0.6" in outcome.out
     assert "by 42 calibration examples" in outcome.out
     goal = (*goal, "--rules", "entropy", "patience")
-    outcome = script(sweep_exits.main, *flags(place, "rte", "--tables_only", *goal, *FEW))
+    outcome = sweep(place, "rte", "--tables_only", *goal, *FEW)
     assert "along 2 fixed paths (entropy, patience)" in outcome.out
 
 
@@ -305,23 +227,20 @@ def test_a_guarantee_names_its_path_and_its_examples(place, script):
         (("max_cost=0.1",), "best setting at a cost of at most 0.1"),
     ],
 )
-def test_nothing_is_written_when_no_setting_qualifies(place, script, goal, message):
+def test_nothing_is_written_when_no_setting_qualifies(place, sweep, goal, message):
     model = place / "models/rte"
     before = (model / "config.json").read_bytes()
-    outcome = script(sweep_exits.main, *flags(place, "rte", "--tables_only", "--pick", *goal, *FEW))
-    assert outcome.status == 2
-    assert "no setting qualifies" in outcome.err
-    assert message in outcome.err
+    outcome = sweep(place, "rte", "--tables_only", "--pick", *goal, *FEW)
+    outcome.refused("no setting qualifies", message)
     assert not (model / "exit_config.json").exists()
     assert (model / "config.json").read_bytes() == before
     assert (model / "sweep/sweep.csv").exists()  # the sweep itself is of use
 
 
-def test_fewer_than_30_calibration_examples_give_no_guarantee(place, script):
+def test_fewer_than_30_calibration_examples_give_no_guarantee(place, sweep):
     goal = ("--pick", "risk=0.1", "delta=0.1", "--calibration_fraction", "0.4")
-    outcome = script(sweep_exits.main, *flags(place, "rte", "--tables_only", *goal, *FEW))
-    assert outcome.status == 2
-    assert "a guarantee from 28 calibration examples is refused" in outcome.err
+    outcome = sweep(place, "rte", "--tables_only", *goal, *FEW)
+    outcome.refused("a guarantee from 28 calibration examples is refused")
     assert not (place / "models/rte/exit_config.json").exists()
     assert not (place / "models/rte/sweep/sweep.csv").exists()
 
@@ -329,16 +248,13 @@ def test_fewer_than_30_calibration_examples_give_no_guarantee(place, script):
 # Comparing and seeing.
 
 
-def test_several_models_are_compared_in_one_table(place, script):
+def test_several_models_are_compared_in_one_table(place, sweep):
     second = shutil.copytree(place / "models/rte", place / "models/rte-2")
     tensors = load_file(second / "model.safetensors")
     tensors["albert.pooler.weight"] *= 1.5
     save_file(tensors, second / "model.safetensors", metadata={"format": "pt"})
-    models = [place / "models/rte", second]
-    args = flags(place, "rte", "--compare", "--tables_only", "--output_dir", place / "both", *FEW)
-    args[args.index("--model_dir") + 1 : args.index("--data_dir")] = models
-    outcome = script(sweep_exits.main, *args)
-    assert outcome.status == 0, outcome.err
+    where = ("--model_dir", place / "models/rte", second, "--output_dir", place / "both")
+    outcome = sweep(place, "rte", *where, "--compare", *QUICK).done()
     text = (place / "both/compare.md").read_text()
     assert text in outcome.out
     assert "mean of 2 models" in text
@@ -357,10 +273,9 @@ def test_several_models_are_compared_in_one_table(place, script):
 
 
 @pytest.mark.parametrize("task", ["rte", "mnli", "sts-b"])
-def test_all_of_it_works_for_every_kind_of_task(place, script, task):
+def test_all_of_it_works_for_every_kind_of_task(place, sweep, task):
     goal = ("--pick", "risk=0.7", "delta=0.5", "--compare", "--verify", 1)
-    outcome = script(sweep_exits.main, *flags(place, task, *goal, *FEW))
-    assert outcome.status == 0, outcome.err
+    sweep(place, task, *goal, *FEW).done()
     model = place / "models" / task
     folders = [model / "sweep"]
     if task == "mnli":
@@ -385,10 +300,9 @@ def test_the_users_own_task_is_swept_too(place, script):
     rows = [(sentence(i), sentence(i + 3, 3), LABELS["rte"][i % 2]) for i in range(40)]
     own = tsv(place / "own.tsv", "sentence1\tsentence2\tlabel", rows)
     edit_json(place / "models/rte/config.json", finetuning_task="custom")
-    args = flags(place, "rte", "--tables_only", "--validation_file", own, *FEW)
+    args = flags(place, "rte", "--validation_file", own, *QUICK)
     start = args.index("--task_name")
-    outcome = script(sweep_exits.main, *args[:start], *args[start + 2 :])
-    assert outcome.status == 0, outcome.err
+    script(sweep_exits.main, *args[:start], *args[start + 2 :]).done()
     assert rows_of(place / "models/rte/sweep/sweep.csv")[0]["acc"]
 
 
@@ -453,26 +367,21 @@ def nothing(place: Path) -> None:
         (nothing, ("--task_name", "rtf"), "unknown task 'rtf'"),
     ],
 )
-def test_bad_input_is_named_and_nothing_is_written(place, script, change, more, message):
+def test_bad_input_is_named_and_nothing_is_written(place, sweep, change, more, message):
     change(place)
     before = contents(place)
-    outcome = script(sweep_exits.main, *flags(place, "rte", *more))
-    assert outcome.status == 2, outcome.out
-    assert message in outcome.err
+    outcome = sweep(place, "rte", *more)
+    outcome.refused(message)
     assert contents(place) == before
 
 
-def test_picking_takes_one_model(place, script):
-    models = [place / "models/rte", place / "models/rte"]
-    args = flags(place, "rte", "--pick", "max_cost=0.5")
-    args[args.index("--model_dir") + 1 : args.index("--data_dir")] = models
-    outcome = script(sweep_exits.main, *args)
+def test_picking_takes_one_model(place, sweep):
+    twice = ("--model_dir", *[place / "models/rte"] * 2)
+    outcome = sweep(place, "rte", *twice, "--pick", "max_cost=0.5")
     assert (outcome.status, outcome.err) == (2, "error: --pick and --vary take one --model_dir\n")
 
 
-def test_an_output_directory_that_cannot_be_written_is_named(place, script):
+def test_an_output_directory_that_cannot_be_written_is_named(place, sweep):
     (place / "full").write_text("a file")
-    args = flags(place, "rte", "--output_dir", place / "full/sweep", "--tables_only", *FEW)
-    outcome = script(sweep_exits.main, *args)
-    assert outcome.status == 2
-    assert "cannot write" in outcome.err
+    outcome = sweep(place, "rte", "--output_dir", place / "full/sweep", *QUICK)
+    outcome.refused("cannot write")

@@ -1,0 +1,61 @@
+"""Recordings of random answers, and sweeps of them."""
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from evaluation.modes import MODES
+from exit_lab.grids import make_grids
+from exit_lab.recording import Recording
+from exit_lab.sweep import Sweep, sweep
+from glue.tasks import TASKS, Example
+
+ELBERT = MODES["albert"].rules()
+SMALL = {
+    "exit_thres": "0:1:0.25",
+    "cnt_thres": "1:N",
+    "margin": "0,0.1",
+    "range_tmp": "0.05,0.3",
+}
+FINE = {"exit_thres": "0:1:0.1", "cnt_thres": "1:N", "margin": "0,0.1", "range_tmp": "0.1,0.5"}
+POINTS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=25)
+EXPLORED = 60  # examples
+EVIL = "</script><script>document.title = 'owned'</script><b>bold</b> & {{data}} {{title}}"
+
+
+def made_recording(classes: int, examples: int = 40, layers: int = 5, seed: int = 0) -> Recording:
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randn(layers, examples, classes, generator=generator)
+    logits = steps.cumsum(0)
+    labels = logits[-1].argmax(-1) if classes > 1 else 0.5 * logits[-1, :, 0] + steps[0, :, 0]
+    if classes > 1:
+        other = torch.randint(classes, labels.shape, generator=generator)
+        labels = torch.where(torch.rand(examples, generator=generator) < 0.7, labels, other)
+    return Recording({"all_logits": logits}, labels.numpy())
+
+
+def sweep_of(recording: Recording, task: str, rules=None, grid=SMALL) -> Sweep:
+    """Each of the rules over its grid; all rules that fit the task unless some are named."""
+    layers, regression = len(recording.tensors["all_logits"]), TASKS[task].is_regression
+    rules = rules or list(ELBERT.reads(regression))
+    grids = make_grids(ELBERT, rules, grid, layers, regression)
+    return sweep(ELBERT, grids, recording, TASKS[task])
+
+
+def swept(classes: int, task: str, rules=None, **made) -> tuple[Sweep, Recording]:
+    recording = made_recording(classes, **made)
+    return sweep_of(recording, task, rules), recording
+
+
+def explored(task: str) -> tuple[Sweep, list[Example], np.ndarray]:
+    """What explorer.html shows: a sweep, its examples, and confidences (layers, examples)."""
+    classes = TASKS[task].num_labels
+    recording = made_recording(classes, EXPLORED, seed=4)
+    if classes > 1:  # whatever the answers, so that many are wrong
+        recording = Recording(recording.tensors, np.arange(EXPLORED) % classes)
+    examples = [
+        Example(str(i), f"{EVIL} first text {i}", f"second text {i}", label)
+        for i, label in enumerate(recording.labels)
+    ]
+    confidence = recording.tensors["all_logits"].softmax(-1).amax(-1).numpy()
+    return sweep_of(recording, task, grid=FINE), examples, confidence

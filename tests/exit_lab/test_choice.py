@@ -1,0 +1,268 @@
+"""Choosing a setting: against brute force, scipy, and settings of known risk."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest, entropy
+
+import exit_lab.choice as exit_choice
+from exit_lab.choice import (
+    Guarantee,
+    best_under_cost,
+    binomial_p_value,
+    bootstrap_weights,
+    certified,
+    cheapest_within,
+    choice_table,
+    control_risk,
+    deepest_first,
+    hoeffding_bentkus_p_value,
+    losses,
+    split,
+)
+from exit_lab.grids import make_grids
+from exit_lab.recording import Recording
+from exit_lab.sweep import sweep
+from glue.tasks import TASKS
+from modeling import UserError
+from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
+
+
+@given(POINTS, st.integers(0, 7))
+def test_choices_are_the_best_that_is_allowed(pairs, limit):
+    cost, metric = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
+    chosen = best_under_cost(cost, metric, limit)
+    allowed = [(-m, c) for c, m in pairs if c <= limit]
+    assert allowed or chosen is None
+    assert not allowed or (-metric[chosen], cost[chosen]) == min(allowed)
+    chosen = cheapest_within(cost, metric, limit)
+    allowed = [(c, -m) for c, m in pairs if m >= limit]
+    assert allowed or chosen is None
+    assert not allowed or (cost[chosen], -metric[chosen]) == min(allowed)
+
+
+def test_a_split_is_seeded_and_leaves_nobody_out():
+    parts = split(101, 0.4, seed=3)
+    assert len(parts.calibration) == 40
+    assert sorted(np.concatenate(parts)) == list(range(101))
+    assert all(map(np.array_equal, parts, split(101, 0.4, seed=3)))
+    assert not np.array_equal(parts.calibration, split(101, 0.4, seed=4).calibration)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1, 0.001, math.nan])
+def test_a_split_needs_both_parts(fraction):
+    with pytest.raises(UserError, match="calibration_fraction"):
+        split(101, fraction, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("events", "examples", "alpha"), [(0, 149, 0.02), (3, 300, 0.02), (40, 400, 0.1)]
+)
+def test_the_binomial_p_value_is_scipys_exact_test(events, examples, alpha):
+    expected = binomtest(events, examples, alpha, alternative="less").pvalue
+    assert binomial_p_value(np.array(events / examples), examples, alpha) == pytest.approx(expected)
+
+
+def test_the_hoeffding_bentkus_p_value_by_hand():
+    """n = 100, α = 0.1. No loss at all: (1 − α)ⁿ. R̂ = 0.05: exp(−n·h(0.05, 0.1)) = 0.188."""
+    losses_by_hand = np.array([0.0, 0.05, 0.1, 0.5])
+    found = hoeffding_bentkus_p_value(losses_by_hand, 100, 0.1)
+    assert found[0] == pytest.approx(0.9**100)
+    h = 0.05 * math.log(0.05 / 0.1) + 0.95 * math.log(0.95 / 0.9)
+    bentkus = math.e * binomtest(5, 100, 0.1, alternative="less").pvalue
+    assert found[1] == pytest.approx(min(math.exp(-100 * h), bentkus))
+    assert found[2] == found[3] == 1
+
+
+def test_losses_are_what_early_exit_gets_wrong():
+    predictions = np.array([[0, 1, 0, 1], [0, 0, 1, 1]])
+    exits = np.array([[1, 1, 1, 1], [2, 2, 2, 2], [1, 2, 1, 2]])
+    found = losses(TASKS["rte"], predictions, np.array([0, 0, 0, 1]), exits)
+    assert found.tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    # Errors 2, 0, 6 and 0.1 against 1, 0, 0 and 0.6 at full depth.
+    values = np.array([[1.0, 2.0, 9.0, 2.5], [2.0, 2.0, 3.0, 2.0]])
+    labels = np.array([3.0, 2.0, 3.0, 2.6])
+    found = losses(TASKS["sts-b"], values, labels, np.ones((1, 4)), width=5.0)
+    assert found.tolist() == [[pytest.approx(0.2), 0, 1, 0]]
+
+
+def test_the_path_goes_from_the_deepest_corner_to_the_most_eager():
+    grids = make_grids(ELBERT, ["bias_3"], SMALL, 5, False)
+    found, _ = swept(2, "rte", rules=["bias_3"], examples=300)
+    path = deepest_first(grids[0], ELBERT)
+    corners = [found.settings[path[0]], found.settings[path[-1]]]
+    deepest = {"exit_thres": 0.0, "cnt_thres": 5, "margin": 0.1, "range_tmp": 0.05}
+    eager = {"exit_thres": 1.0, "cnt_thres": 1, "margin": 0.0, "range_tmp": 0.3}
+    assert corners == [{"thres_name": "bias_3", **keys} for keys in (deepest, eager)]
+    assert len(set(path)) == len(path)
+    assert (np.diff(found.cost(found.exit_layer[path])) <= 0).all()
+
+
+@pytest.mark.parametrize("rule", ["entropy", "patience", "bias_1", "bias_3"])
+def test_the_path_of_every_rule_lets_examples_exit_ever_earlier(rule):
+    """Two classes: along the walk no example exits later than before."""
+    found, _ = swept(2, "rte", rules=[rule], examples=200)
+    along = found.exit_layer[deepest_first(found.grids[0], ELBERT)].astype(int)
+    assert (along[0] >= along[-1]).all()
+    assert (np.diff(along, axis=0) <= 0).all()
+
+
+def test_testing_stops_at_the_first_setting_not_shown_safe():
+    """A later setting that looks safe must not be reached: that is what spends δ only once."""
+    safe, unsafe = np.zeros(200), np.r_[np.ones(20), np.zeros(180)]
+    path = np.stack((safe, safe, unsafe, safe))
+    assert certified(path, 0.05, 0.05, binary=True) == 2
+    assert certified(path[:2], 0.05, 0.05, binary=True) == 2
+    assert certified(path[2:], 0.05, 0.05, binary=True) == 0
+
+
+SIMULATIONS, DELTA = 1000, 0.05
+
+
+def draws_with_risk(rng: np.random.Generator, examples: int, risks: np.ndarray) -> np.ndarray:
+    """0/1 losses (path, examples) of settings with known risks: nested, as along a real path."""
+    return (rng.random(examples) < risks[:, None]).astype(float)
+
+
+def test_violations_stay_within_delta_when_losses_are_coins():
+    """The risk passes α between two settings; choosing the later one is the violation.
+
+    n = 490 makes the bound nearly tight: the exact test errs in 4.2% of draws, and a p-value too
+    small by a single event would in 6.8%.
+    """
+    alpha, examples = 0.05, 490
+    risks = np.array([0.0, 0.01, 0.03, alpha * 1.0001, 0.2])
+    rng = np.random.default_rng(7)
+    counts = [
+        certified(draws_with_risk(rng, examples, risks), alpha, DELTA, binary=True)
+        for _ in range(SIMULATIONS)
+    ]
+    violations = sum(count > 3 for count in counts)
+    assert 0.03 < violations / SIMULATIONS <= DELTA
+    assert np.mean([count >= 2 for count in counts]) > 0.95  # and it is of use
+
+
+def test_violations_stay_within_delta_when_losses_are_numbers():
+    """Hoeffding–Bentkus on losses in [0, 1] with a mean just above α: coins are its worst case."""
+    alpha, examples = 0.05, 490
+    rng = np.random.default_rng(8)
+    means = np.array([0.01, alpha * 1.0001])
+    violations = 0
+    for _ in range(SIMULATIONS):
+        coins = draws_with_risk(rng, examples, means)
+        violations += certified(coins, alpha, DELTA, binary=False) == 2
+    assert 0 < violations / SIMULATIONS <= DELTA
+    beta = [
+        certified(rng.beta(1, 1 / m - 1, (1, examples)), alpha, DELTA, binary=False)
+        for m in [alpha * 1.0001] * SIMULATIONS
+    ]
+    assert np.mean(beta) <= DELTA
+
+
+SURE_TO_UNSURE = np.linspace(1 - 1e-9, 0.5, 200_000)
+ENTROPIES = (entropy(np.stack((SURE_TO_UNSURE, 1 - SURE_TO_UNSURE)), base=2), SURE_TO_UNSURE)
+
+
+def known_risk_recording(rng: np.random.Generator, examples: int) -> Recording:
+    """Layer 1 has entropy U, uniform, and is wrong with probability U; layer 2 is always right.
+
+    The risk of `entropy` with exit_thres t is P(U < t and wrong) = t² / 2.
+    """
+    uniform = rng.random(examples)
+    p = np.interp(uniform, *ENTROPIES)
+    right = rng.random(examples) > uniform
+    certainty = np.log(p / np.maximum(1 - p, 1e-30))
+    logits = np.zeros((2, examples, 2))
+    logits[0, :, 1] = np.where(right, certainty, -certainty)
+    logits[1, :, 1] = 9.0
+    return Recording({"all_logits": torch.tensor(logits).float()}, np.ones(examples, dtype=int))
+
+
+def test_violations_stay_within_delta_from_logits_to_choice():
+    """An exit_thres above √(2α) breaks the promise: in 4.2% of draws; one event off, in 8.7%."""
+    alpha = 0.02
+    safest = math.sqrt(2 * alpha)  # 0.2
+    texts = {"exit_thres": "0,0.05,0.1,0.15,0.2005,0.25,0.3,0.5"}
+    grids = make_grids(ELBERT, ["entropy"], texts, 2, False)
+    rng = np.random.default_rng(11)
+    violations = useful = 0
+    for _ in range(SIMULATIONS):
+        found = sweep(ELBERT, grids, known_risk_recording(rng, 535), TASKS["rte"])
+        choice = control_risk(found, ELBERT, ["entropy"], np.arange(535), Guarantee(alpha, DELTA))
+        chosen = found.settings[choice.setting]["exit_thres"]
+        violations += chosen > safest
+        useful += chosen >= 0.1
+    assert 0.03 < violations / SIMULATIONS <= DELTA
+    assert useful > 0.9 * SIMULATIONS
+
+
+def test_several_rules_share_delta(monkeypatch):
+    found, _ = swept(2, "rte", rules=["entropy", "max_prob"], examples=400)
+    shares = []
+
+    def spy(path_losses, alpha, delta, binary):
+        shares.append(delta)
+        return certified(path_losses, alpha, delta, binary)
+
+    monkeypatch.setattr(exit_choice, "certified", spy)
+    control_risk(found, ELBERT, ["entropy", "max_prob"], np.arange(400), Guarantee(0.1, 0.05))
+    assert shares == [0.025, 0.025]
+
+
+def test_the_cheapest_certified_setting_is_chosen():
+    found, _ = swept(2, "rte", examples=400)
+    rows = np.arange(400)
+    choice = control_risk(found, ELBERT, ["bias_1"], rows, Guarantee(0.1, 0.1))
+    own = found.of_rule("bias_1")
+    path = [own.start + i for i in deepest_first(found.grids[3], ELBERT)]
+    assert found.grids[3].rule == "bias_1"
+    risk = losses(found.task, found.predictions, found.labels, found.exit_layer[path]).mean(1)
+    p_values = [binomtest(round(r * 400), 400, 0.1, alternative="less").pvalue for r in risk]
+    stop = next((i for i, p in enumerate(p_values) if p > 0.1), len(path))
+    assert 0 < stop < len(path)
+    cost = found.cost(found.exit_layer)
+    assert cost[choice.setting] == min(cost[path[:stop]])
+
+
+def test_a_guarantee_from_too_few_examples_is_refused():
+    found, _ = swept(2, "rte", examples=60)
+    with pytest.raises(UserError, match=r"29 calibration examples is refused: fewer than 30"):
+        control_risk(found, ELBERT, ["entropy"], np.arange(29), Guarantee(0.02, 0.05))
+    choice = control_risk(found, ELBERT, ["entropy"], np.arange(30), Guarantee(0.02, 0.05))
+    assert choice.setting is None
+    assert "even a setting without a single loss needs 149 examples" in choice.note
+
+
+def test_regression_needs_the_range_of_its_scores():
+    found, _ = swept(1, "sts-b", examples=300)
+    with pytest.raises(UserError, match="range=HIGH-LOW"):
+        control_risk(found, ELBERT, ["bias_1"], np.arange(300), Guarantee(0.02, 0.05))
+    wanted = Guarantee(0.05, 0.05, width=5.0)
+    choice = control_risk(found, ELBERT, ["bias_1"], np.arange(300), wanted)
+    assert choice.setting is not None
+
+
+def test_a_bootstrap_interval_covers_the_truth():
+    """95% intervals of an accuracy of 0.8 from 200 examples, over 300 data sets."""
+    rng = np.random.default_rng(5)
+    weights = bootstrap_weights(200, 300, seed=1)
+    covered = 0
+    for _ in range(300):
+        right = rng.random(200) < 0.8
+        low, high = exit_choice.interval(right @ weights.T / 200)
+        covered += low <= 0.8 <= high
+    assert 0.91 <= covered / 300 <= 0.98
+
+
+def test_the_choice_table_shows_both_parts():
+    found, _ = swept(2, "mrpc", examples=100)
+    parts = split(100, 0.5, seed=0)
+    lines = choice_table(found, 0, parts, seed=0).splitlines()
+    assert lines[0].startswith("| | calibration (50) | report (50) |")
+    names = [line.split("|")[1].strip() for line in lines[2:]]
+    assert names[:3] == ["acc", "acc, drop from full depth", "f1"]
+    assert names[-1] == "computation cost"

@@ -1,0 +1,60 @@
+"""sweep.csv, the frontier and the nearest setting, against brute force."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from exit_lab.sweep import scan_setting
+from exit_lab.tables import frontier, frontier_table, nearest_setting, table
+from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
+
+
+def test_a_table_row_is_what_the_setting_does():
+    found, _ = swept(3, "mnli")
+    rows = table(found)
+    assert len(rows) == len(found.settings)
+    for row, setting, exits in zip(rows, found.settings, found.exit_layer, strict=True):
+        assert row["rule"] == setting["thres_name"]
+        assert all(row[key] == setting.get(key, "") for key in SMALL)
+        answers = found.predictions[exits.astype(int) - 1, np.arange(40)]
+        assert row["acc"] == pytest.approx((answers == found.labels).mean())
+        assert row["compute_ratio"] == pytest.approx(exits.mean() / 5)
+        assert row["exit_sample_ratio"] == pytest.approx((exits < 5).mean())
+        assert [row[f"exits_{n}"] for n in range(1, 6)] == np.bincount(exits, minlength=6)[
+            1:
+        ].tolist()
+
+
+@given(POINTS)
+def test_the_frontier_is_what_no_other_setting_beats(pairs):
+    cost, metric = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
+    kept = frontier(cost, metric)
+
+    def beaten(i: int) -> bool:
+        as_good = (cost <= cost[i]) & (metric >= metric[i])
+        return bool((as_good & ((cost < cost[i]) | (metric > metric[i]))).any())
+
+    best = {pairs[i] for i in range(len(pairs)) if not beaten(i)}
+    assert [pairs[i] for i in kept] == sorted(best)
+
+
+def test_the_frontier_table_counts_equal_settings():
+    rows = [
+        {"compute_ratio": c, "acc": m} for c, m in [(0.5, 0.8), (0.4, 0.7), (0.5, 0.8), (1, 0.8)]
+    ]
+    assert frontier_table(rows, "acc") == [
+        {"compute_ratio": 0.4, "acc": 0.7, "settings": 1},
+        {"compute_ratio": 0.5, "acc": 0.8, "settings": 2},
+    ]
+
+
+def test_the_nearest_setting_is_the_setting_itself_or_agrees_most():
+    found, recording = swept(2, "rte", rules=["entropy", "patience"])
+    number = 3
+    assert nearest_setting(found, found.settings[number], None) == number
+    between = {"thres_name": "entropy", "exit_thres": 0.26}
+    exits = scan_setting(ELBERT, between, recording)
+    assert found.settings[nearest_setting(found, between, exits)]["thres_name"] == "entropy"
+    foreign = {"thres_name": "max_prob", "exit_thres": 0.0}  # nobody exits early
+    deepest = nearest_setting(found, foreign, scan_setting(ELBERT, foreign, recording))
+    assert (found.exit_layer[deepest] == 5).all()

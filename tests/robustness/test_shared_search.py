@@ -1,0 +1,75 @@
+"""Workers that share a search's queue, and one that dies."""
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+import training.study as hp_study
+from tests.forks import FORKS
+from tests.studies import RUNS, sqlite
+from training.study import Run, enqueue, open_study, work
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
+]
+
+
+def drain(url: str, log: Path, start, hang_at: int | None = None) -> None:
+    """A worker, as a process: every run is a line in `log`; it hangs in its run `hang_at`."""
+    hp_study.POLL = 0.1
+    start.wait()
+    study = open_study(url, "s")
+    enqueue(study, RUNS * 3)
+
+    def train(trial: optuna.Trial) -> float:
+        with log.open("a") as file:
+            file.write(json.dumps(trial.params) + "\n")
+        if hang_at == trial.number:
+            time.sleep(600)
+        time.sleep(0.02)
+        return trial.params["seed"]
+
+    work(study, train)
+
+
+def started(log: Path) -> list[Run]:
+    return [Run(**json.loads(line)) for line in log.read_text().splitlines()]
+
+
+def test_workers_that_share_a_study_take_every_run_exactly_once(tmp_path):
+    log = tmp_path / "log"
+    start = FORKS.Barrier(2)  # both make the tables and queue the grid at the same time
+    workers = [FORKS.Process(target=drain, args=(sqlite(tmp_path), log, start)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+        assert worker.exitcode == 0
+    assert sorted(started(log)) == sorted(RUNS)
+    done = open_study(sqlite(tmp_path), "s").get_trials(states=(TrialState.COMPLETE,))
+    assert sorted(Run(**trial.params) for trial in done) == sorted(RUNS)
+
+
+def test_the_run_of_a_killed_worker_is_taken_over_and_no_other_is_repeated(tmp_path):
+    log = tmp_path / "log"
+    start = FORKS.Event()
+    start.set()
+    killed = FORKS.Process(target=drain, args=(sqlite(tmp_path), log, start, 1))
+    killed.start()
+    deadline = time.monotonic() + 120
+    while not (log.exists() and len(started(log)) == 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    killed.kill()
+    killed.join()
+    with sqlite3.connect(tmp_path / "search.db") as database:  # an hour later
+        database.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')")
+    drain(sqlite(tmp_path), log, start)
+    assert started(log)[:2] == RUNS[:2]
+    assert sorted(started(log)[2:]) == sorted(RUNS[1:])
