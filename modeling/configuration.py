@@ -11,16 +11,7 @@ from transformers.activations import ACT2FN
 
 from modeling.elbert.rules import ExitRule
 from modeling.errors import UserError
-from modeling.keys import (
-    KEY_TABLES,
-    Key,
-    KeyTable,
-    Number,
-    Text,
-    Whole,
-    checked,
-    register_keys,
-)
+from modeling.keys import KEY_TABLES, KeyTable, Number, Text, Whole, checked
 
 if TYPE_CHECKING:
     from modeling.ponder.criteria import HaltingRule
@@ -37,21 +28,15 @@ SIZES = (
 HEAD_WIDTH = 128  # published width of a ponder model's heads between their two layers
 
 
-def dropout(default: float, where: str) -> Key:
-    return Number(default=default, meaning=f"dropout of {where}", minimum=0, maximum=1)
-
-
 # ALBERT's own keys that only fail when the model is built, or later.
 ALBERT_KEYS = {
-    "hidden_act": Text(default="gelu_new", meaning="activation", choices=tuple(ACT2FN)),
-    "num_labels": Whole(
-        default=2, meaning="classes; 1 is regression", minimum=1, maximum=LARGEST_SIZE
-    ),
-    "hidden_dropout_prob": dropout(0.0, "the layers"),
-    "attention_probs_dropout_prob": dropout(0.0, "the attention"),
-    "classifier_dropout_prob": dropout(0.1, "the classifiers"),
-    "layer_norm_eps": Number(default=1e-12, meaning="added to a layer norm's variance", minimum=0),
-    "initializer_range": Number(default=0.02, meaning="spread of new weights", minimum=0),
+    "hidden_act": Text("gelu_new", "activation", choices=tuple(ACT2FN)),
+    "num_labels": Whole(2, "classes; 1 is regression", 1, LARGEST_SIZE),
+    "hidden_dropout_prob": Number(0.0, "dropout of the layers", 0, 1),
+    "attention_probs_dropout_prob": Number(0.0, "dropout of the attention", 0, 1),
+    "classifier_dropout_prob": Number(0.1, "dropout of the classifiers", 0, 1),
+    "layer_norm_eps": Number(1e-12, "added to a layer norm's variance", 0),
+    "initializer_range": Number(0.02, "spread of new weights", 0),
 }
 
 
@@ -73,7 +58,7 @@ class AdaptiveConfig(AlbertConfig):
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         super().__init_subclass__(*args, **kwargs)
         if "model_type" in vars(cls):
-            register_keys(cls.model_type, cls.table)
+            KEY_TABLES[cls.model_type] = cls.table
             AutoConfig.register(cls.model_type, cls, exist_ok=True)
 
     def __post_init__(self, **kwargs: Any) -> None:
