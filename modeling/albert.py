@@ -72,10 +72,10 @@ QUERY, KEY_VALUE, QUERY_KEY_VALUE = slice(0, 1), slice(1, 3), slice(0, 3)
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention up to its output projection, in pieces.
+    """Multi-head self-attention up to its residual connection.
 
-    A caller that keeps keys and values needs queries for some tokens only; `AlbertAttention` runs
-    all pieces for all tokens.
+    `forward` runs all pieces for all tokens; a caller that keeps keys and values runs some pieces
+    for some tokens.
     """
 
     def __init__(self, config: AlbertConfig) -> None:
@@ -89,6 +89,12 @@ class SelfAttention(nn.Module):
         self.dense = nn.Linear(hidden, hidden)
         self.attention_dropout = config.attention_probs_dropout_prob
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """What every token reads of its text: (batch, length, hidden) -> the same shape."""
+        states = hidden.to(self.query.weight.dtype)
+        query, key, value = (self.split_heads(linear(states))[0] for linear in self.projections)
+        return self.output(self.attend(query, key, value, mask))
 
     @property
     def projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
@@ -135,19 +141,11 @@ class SelfAttention(nn.Module):
 
 
 class AlbertAttention(SelfAttention):
-    """Self-attention with its residual connection and layer norm."""
+    """Self-attention beside the layer norm of its residual connection, as HF names the two."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-
-    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """As AlbertLayer's: (batch, length, hidden) -> the same shape."""
-        states = hidden.to(self.query.weight.dtype)
-        projected = (linear(states) for linear in self.projections)  # (batch, length, hidden) each
-        query, key, value = (self.split_heads(x)[0] for x in projected)
-        context = self.attend(query, key, value, mask)  # (batch, heads, length, head_size)
-        return self.LayerNorm(hidden + self.output(context))
 
 
 def eager_attention(
@@ -186,7 +184,11 @@ class AlbertLayer(nn.Module):
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
         if not torch.compiler.is_compiling() and self.packed is not None:
             return self.packed(hidden, mask)
-        attended = self.attention(hidden, mask)
+        return self.complete(hidden, self.attention(hidden, mask))
+
+    def complete(self, states: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+        """The pass after attention: states and what they read, (..., hidden) -> new states."""
+        attended = self.attention_norm(states + read)
         return self.full_layer_layer_norm(self.feed_forward(attended) + attended)
 
     @property

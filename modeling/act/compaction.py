@@ -43,26 +43,18 @@ class RunningTokens:
         self.key_value = self.pieces.project(self.states, KEY_VALUE)
         self.changed: torch.Tensor | None = None  # rows of which key_value is out of date
 
-    def gather(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows of `states` that still run (running,), and what they hold (running, hidden)."""
-        rows = self.halting.running.flatten().nonzero().squeeze(1)
-        return rows, self.states[rows]
-
-    def update(self, rows: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """One pass over the gathered states, and its account in `halting`; their next states."""
+    def update(self, rows: torch.Tensor) -> None:
+        """One pass over the running tokens, which are at `rows`, and its account in `halting`."""
+        state = self.states[rows]  # (running, hidden)
         new = self.layer_pass(state)
         probability = self.halting.spent.new_zeros(len(self.states))
         probability[rows] = self.layer.act(new)
         weight = self.halting.advance(probability.view_as(self.halting.spent))
-        return interpolate(new, state, weight.flatten()[rows])
-
-    def scatter(self, rows: torch.Tensor, state: torch.Tensor) -> None:
-        """Put updated states back; their keys and values follow if there is another pass."""
-        self.states[rows] = state
+        self.states[rows] = interpolate(new, state, weight.flatten()[rows])
         self.changed = rows
 
     def layer_pass(self, state: torch.Tensor) -> torch.Tensor:
-        """What the layer makes of the gathered states, (running, hidden).
+        """What the layer makes of the running tokens' states, (running, hidden).
 
         Every query meets the keys of its own example; the linear layers see running tokens only.
         """

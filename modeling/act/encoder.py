@@ -94,9 +94,9 @@ class AlbertActEncoder(nn.Module):
         """At most `passes` more passes over the running tokens alone; returns all states."""
         tokens = RunningTokens(self.albert_layer, hidden, mask, halting)
         for _ in range(passes):
-            rows, state = tokens.gather()
+            rows = halting.running.flatten().nonzero()[:, 0]
             if len(rows) == 0:
                 break
-            tokens.scatter(rows, tokens.update(rows, state))
+            tokens.update(rows)
             keep(trail, tokens.states.view_as(hidden))
         return tokens.states.view_as(hidden)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from modeling.albert import QUERY_KEY_VALUE, AlbertLayer, SelfAttention
+from modeling.albert import AlbertLayer, SelfAttention
 from modeling.configuration import AlbertActConfig
 from modeling.cpu_packing import PackedLayer
 
@@ -44,12 +44,8 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
         """What runs `project` and `finish`: packed weights inside `packed_weights`."""
         return self if torch.compiler.is_compiling() else self.packed or self
 
-    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """New states of all tokens, (batch, length, hidden), before they are mixed with the old."""
-        pieces, flat = self.pieces(), hidden.flatten(0, 1)
-        projected = pieces.project(flat, QUERY_KEY_VALUE).view(*hidden.shape[:2], -1)
-        context = self.attention.attend(*self.attention.split_heads(projected), mask)
-        return pieces.finish(flat, context.transpose(1, 2).reshape(flat.shape)).view_as(hidden)
+    def feed_forward(self, attended: torch.Tensor) -> torch.Tensor:
+        return self.dropout(super().feed_forward(attended))
 
     def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:
         """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
@@ -58,5 +54,4 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
     def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         """The pass after attention: states and contexts (tokens, hidden) -> new states."""
         (context,) = self.attention.split_heads(context[None])
-        attended = self.LayerNorm(flat + self.attention.output(context)[0])
-        return self.full_layer_layer_norm(self.dropout(self.feed_forward(attended)) + attended)
+        return self.complete(flat, self.attention.output(context)[0])
