@@ -24,12 +24,22 @@ from modeling.errors import UserError
 if TYPE_CHECKING:
     from modeling.cpu_packing import PackedLayer, PackedPooler
 
-AlbertPreTrainedModel = hf_albert.AlbertPreTrainedModel
-
 
 def activation_function(name: str) -> nn.Module:
     """HF's activation of that name; `gelu_new` as PyTorch's one-op tanh GELU, the same formula."""
     return ACT2FN["gelu_pytorch_tanh" if name == "gelu_new" else name]
+
+
+class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
+    """HF's loading, saving and initialisation; embeddings are in `albert` or the model itself."""
+
+    supports_gradient_checkpointing = True
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return getattr(self, "albert", self).embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        getattr(self, "albert", self).embeddings.word_embeddings = value
 
 
 def the_input(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:

@@ -81,6 +81,12 @@ def rule_names() -> tuple[str, ...]:
     return tuple(RULES)
 
 
+def criterion_names() -> tuple[str, ...]:
+    from modeling.ponder.criteria import CRITERIA
+
+    return tuple(CRITERIA)
+
+
 # What decides an exit: read at every call, so an edit takes effect at once.
 EXIT_KEYS = {
     "thres_name": Text("bias_1", "exit rule", choices=rule_names),
@@ -132,7 +138,7 @@ PONDER_EXIT_KEYS = {
     "exit_criteria": Text(
         "sample",
         "who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody (mix of all layers)",
-        choices=("sample", "threshold", "expectation"),
+        choices=criterion_names,
     ),
     "exit_thres": Number(
         0.5, "threshold: exit when the halting CDF exceeds it", 0, 1, grid="0:1:0.02"

@@ -25,8 +25,8 @@ from modeling.act.outputs import (
 )
 from modeling.albert import the_input
 from modeling.configuration import AlbertActConfig
-from modeling.elbert.model import task_loss
 from modeling.keys import ACT_KEYS, checked
+from modeling.losses import task_loss
 
 
 def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -8,18 +8,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from modeling.keys import PONDER_KEYS, checked
-
-
-def losses_of_steps(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy, or squared error for a single output, per answer."""
-    steps, batch, classes = logits.shape
-    if classes == 1:
-        return (logits[..., 0] - labels.float()) ** 2
-    repeated = labels.expand(steps, batch).flatten()
-    return F.cross_entropy(logits.flatten(0, 1), repeated, reduction="none").view(steps, batch)
+from modeling.losses import losses_of_steps
 
 
 class PonderClassificationLoss(nn.Module):
