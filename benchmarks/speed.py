@@ -18,7 +18,6 @@ import itertools
 import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,7 +33,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertForSequenceClassification
 
-from benchmarks.timing import OwnProcess, Times, machine, seconds, spread_of, take_turns
+from benchmarks.timing import OwnProcess, Times, in_turn, machine, seconds, spread_of, take_turns
 from glue.features import epoch_batches
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.albert import cast_layers
@@ -76,14 +75,14 @@ FORCED = {
 }
 
 
+COSTS = (0.75, 0.5, 0.25)
+
+
 class ForcedExits(ElbertForSequenceClassification):
     """An ELBERT whose examples exit where they are told, in the order in which they start."""
 
     def force(self, cost: float) -> "ForcedExits":
-        layers = list(FORCED[cost])
-        random.Random(0).shuffle(layers)
-        self.targets = itertools.cycle(layers)
-        self.pattern = layers
+        self.targets = itertools.cycle(random.Random(0).sample(FORCED[cost], len(FORCED[cost])))
         return self
 
     def start(self, batch: int, draws: None = None, rule: Any = None) -> State:
@@ -116,8 +115,7 @@ def our_model(dtype: torch.dtype = torch.float32, compiled: bool = False) -> For
     """With its weights packed, as evaluation packs them once for a whole data set."""
     keep_freed_memory()
     model = ForcedExits(ElbertConfig(**BASE)).eval().to(DEVICE).force(1.0)
-    if dtype != torch.float32:
-        cast_layers(model, dtype)
+    cast_layers(model, dtype)
     if compiled:
         compile_for_inference(model)
     PROCESS.enter_context(packed_weights(model))
@@ -150,12 +148,8 @@ def texts_of(task: str, count: int) -> list[list[int]]:
 
 def padded(texts: list[list[int]], width: int | None = None) -> dict[str, torch.Tensor]:
     width = width or max(map(len, texts))
-    ids = torch.zeros(len(texts), width, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, text in enumerate(texts):
-        ids[i, : len(text)] = torch.tensor(text)
-        mask[i, : len(text)] = 1
-    return {"input_ids": ids.to(DEVICE), "attention_mask": mask.to(DEVICE)}
+    ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=DEVICE)
+    return {"input_ids": ids, "attention_mask": (ids > 0).long()}  # no text holds a 0
 
 
 @torch.inference_mode()
@@ -251,14 +245,13 @@ def matmul_rate(dtype: torch.dtype, rows: int) -> float:
             products.append(partial(torch.ops.mkldnn._linear_pointwise, x, packed, *rest))
         else:
             products.append(partial(F.linear, x, weight))
-    times = []
+
+    def run() -> None:
+        for product in products:
+            product()
+
     with torch.inference_mode():
-        for _ in range(30):
-            start = time.perf_counter()
-            for product in products:
-                outcome = product()
-            outcome[0, 0].item()  # waits for the device
-            times.append(time.perf_counter() - start)
+        times = in_turn({"all": run}, 30, DEVICE)["all"]
     return sum(2 * rows * i * o for i, o in shapes) / statistics.median(times)
 
 
@@ -278,10 +271,7 @@ def fixed_length_cases(
             ("ours", "fp32", partial(run_ours, batch, 1.0), some),
             ("ours compiled", "compiled", partial(run_ours, batch, 1.0), some),
             ("ours bf16", "bf16", partial(run_ours, batch, 1.0), some),
-            *(
-                (f"ours c = {cost}", "fp32", partial(run_ours, batch, cost), many, cost)
-                for cost in (0.75, 0.5, 0.25)
-            ),
+            *((f"ours c = {c}", "fp32", partial(run_ours, batch, c), many, c) for c in COSTS),
         ]
         contenders = [
             Contender(name, processes[process], *rest)
@@ -321,34 +311,31 @@ def pipeline_cases(
     return times
 
 
-class Trained(NamedTuple):
-    """What a training process makes."""
-
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
+Trained = tuple[torch.nn.Module, torch.optim.Optimizer]  # what a training process makes
 
 
 def hf_trained() -> Trained:
     model = hf_model().train()
-    return Trained(model, torch.optim.AdamW(model.parameters(), lr=3e-5))
+    return model, torch.optim.AdamW(model.parameters(), lr=3e-5)
 
 
 def ours_trained() -> Trained:
     keep_freed_memory()
     model = ElbertForSequenceClassification(ElbertConfig(**BASE)).to(DEVICE).train()
-    return Trained(model, make_optimizer(model, 3e-5, 0.0, 1e-8))
+    return model, make_optimizer(model, 3e-5, 0.0, 1e-8)
 
 
 def run_steps(width: int | None, bf16: bool, made: Trained, texts: list[list[int]]) -> None:
     """Steps of 32 texts each, in the order given."""
+    model, optimizer = made
     for start in range(0, len(texts), 32):
         batch = texts[start : start + 32]
         labels = torch.arange(len(batch), device=DEVICE) % 2
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=bf16):
-            loss = made.model(**padded(batch, width), labels=labels).loss
+            loss = model(**padded(batch, width), labels=labels).loss
         loss.backward()
-        made.optimizer.step()
-        made.optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         loss.item()
 
 
@@ -372,35 +359,30 @@ def training_case(args: argparse.Namespace) -> None:
         compare("training steps, batch 32, RTE lengths (share: × 3)", rows, args)
 
 
-def exit_checks(model: ForcedExits, length: int, rounds: int) -> tuple[float, float, float]:
+def exit_checks(model: ForcedExits, length: int, rounds: int) -> list[float]:
     """Median seconds of an exit check with its decision at hand, of a pooler, of a layer pass."""
     hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
-    rule, layers = model.exit_rule(), range(BASE["num_hidden_layers"])
-    passes, checks, poolers = [], [], []
+    plain_check = partial(ElbertForSequenceClassification.check_exit, model, model.exit_rule())
+    times = {"check": [], "pooler": [], "pass": []}
 
-    def layer_pass() -> torch.Tensor:
-        start = time.perf_counter()
-        out = model.layer_pass(hidden, None, 0)
-        out[0, 0, 0].item()  # waits for the device
-        passes.append(time.perf_counter() - start)
-        return out
+    def clocked(name: str, function: Callable[..., Any], *args: Any) -> Any:
+        outcome = []
+        times[name].append(seconds(lambda: outcome.append(function(*args)), DEVICE))
+        return outcome[0]
+
+    def check(out: torch.Tensor, state: State) -> State:
+        _, done, state = plain_check(out, None, 0, state)
+        done.tolist()
+        return state
 
     for _ in range(rounds * 4):
         state = model.start(1)
-        for _ in layers:
-            out = layer_pass()
-            start = time.perf_counter()
-            _, done, state = ElbertForSequenceClassification.check_exit(
-                model, rule, out, None, 0, state
-            )
-            done.tolist()
-            checks.append(time.perf_counter() - start)
-        for _ in layers:
-            pooled = layer_pass()[:, 0]
-            start = time.perf_counter()
-            model.albert.pooler(pooled)[0, 0].item()
-            poolers.append(time.perf_counter() - start)
-    return tuple(map(statistics.median, (checks, poolers, passes)))
+        for _ in range(BASE["num_hidden_layers"]):
+            out = clocked("pass", model.layer_pass, hidden, None, 0)
+            state = clocked("check", check, out, state)
+            out = clocked("pass", model.layer_pass, hidden, None, 0)
+            clocked("pooler", model.albert.pooler, out[:, 0])
+    return [statistics.median(values) for values in times.values()]
 
 
 def exit_check_case(process: OwnProcess, rounds: int) -> None:
@@ -424,40 +406,30 @@ def cost_ratios(name: str, times: Times, full: str, by_cost: dict[float, str]) -
         )
 
 
+def compile_seconds(model: ForcedExits) -> float:
+    return seconds(partial(compile_for_inference, model), DEVICE)
+
+
 def compile_case() -> None:
     """Seconds to compile the first time and from the cache, each in a new process."""
-    program = (
-        "import sys, time; sys.path.insert(0, '.'); from benchmarks.speed import *\n"
-        "model = our_model(); start = time.perf_counter(); ok = compile_for_inference(model)\n"
-        "print(f'{time.perf_counter() - start:.1f}' if ok else 'failed')"
-    )
-    root = Path(__file__).resolve().parent.parent
+    taken = []
     with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
-        seconds = [
-            subprocess.run(
-                [sys.executable, "-c", program],
-                cwd=root,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.strip()
-            for _ in range(2)
-        ]
-    print(f"- Compilation: {seconds[0]} s the first time, {seconds[1]} s from the cache.")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+        for _ in range(2):
+            with OwnProcess(our_model) as process:
+                taken.append(process.ask(compile_seconds))
+    print(f"- Compilation: {taken[0]:.1f} s the first time, {taken[1]:.1f} s from the cache.")
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a part of the table, within 60 s")
-    parser.add_argument(
-        "--rounds", type=int, default=None, help="of each case; three times as many at batch 1"
-    )
-    parser.add_argument("--batches", type=int, nargs="+", help="default: 1 8 32")
-    parser.add_argument("--lengths", type=int, nargs="+", help="default: 32 64 128")
+    add = parser.add_argument
+    add("--quick", action="store_true", help="a part of the table, within 60 s")
+    add("--rounds", type=int, help="of each case; three times as many at batch 1")
+    add("--batches", type=int, nargs="+", help="default: 1 8 32")
+    add("--lengths", type=int, nargs="+", help="default: 32 64 128")
     args = parser.parse_args()
     args.rounds = args.rounds or (1 if args.quick else 3)
     args.batches = args.batches or ([1] if args.quick else [1, 8, 32])
@@ -486,7 +458,7 @@ def main() -> None:
         training_case(args)
     print()
     for (batch, length), times in fixed.items():
-        by_cost = {cost: f"ours c = {cost}" for cost in (0.75, 0.5, 0.25)}
+        by_cost = {cost: f"ours c = {cost}" for cost in COSTS}
         cost_ratios(f"batch {batch}, length {length}", times, "ours", by_cost)
     for task, times in pipelines.items():
         for kind in () if args.quick else ("fp32", "bf16"):

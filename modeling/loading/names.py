@@ -22,7 +22,7 @@ BERT_NAMES = {
 
 
 def suite_names(tensors: Tensors) -> Tensors:
-    """The tensors under this suite's names (DESIGN: the published ones, `albert.*`).
+    """The tensors under this suite's names, the published ones: `albert.*`.
 
     Raises UserError for weights that are neither ALBERT's nor BERT's.
     """
