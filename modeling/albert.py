@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from modeling.cpu_packing import PackedLayer, PackedPooler
 
 
-def activation_function(name: str) -> nn.Module:
-    """HF's activation of that name; `gelu_new` as PyTorch's one-op tanh GELU, the same formula."""
-    return ACT2FN["gelu_pytorch_tanh" if name == "gelu_new" else name]
-
-
 class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
     """HF's loading, saving and initialisation; embeddings are in `albert` or the model itself."""
 
@@ -188,7 +183,9 @@ class AlbertLayer(nn.Module):
         self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
         self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.activation = activation_function(config.hidden_act)
+        # PyTorch's one-op tanh GELU is the same formula as HF's `gelu_new`.
+        tanh = config.hidden_act == "gelu_new"
+        self.activation = ACT2FN["gelu_pytorch_tanh" if tanh else config.hidden_act]
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
