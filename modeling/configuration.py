@@ -4,7 +4,7 @@ The published keys stand at top level in `config.json`; `keys.py` says what each
 """
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from transformers import AlbertConfig, AutoConfig
 from transformers.activations import ACT2FN
@@ -12,9 +12,7 @@ from transformers.activations import ACT2FN
 from modeling.elbert.rules import ExitRule
 from modeling.errors import UserError
 from modeling.keys import KEY_TABLES, KeyTable, Number, Text, Whole, checked
-
-if TYPE_CHECKING:
-    from modeling.ponder.criteria import HaltingRule
+from modeling.ponder.criteria import HaltingRule
 
 # ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
 MOST_PARAMETERS = 4_000_000_000
@@ -65,23 +63,18 @@ class AdaptiveConfig(AlbertConfig):
         given = {name: kwargs.pop(name) for name in self.table.keys if name in kwargs}
         super().__post_init__(**kwargs)
         check_architecture(self)
-        self.check_one_layer()
-        defaults = {name: key.default for name, key in self.table.keys.items()}
-        for name, default in {**defaults, **self.derived_defaults()}.items():
-            value = given.get(name)
-            if value is None:
-                value = default
-            else:
-                value = checked(name, value, self.table.keys, self.num_hidden_layers)
-            setattr(self, name, value)
-        self.settle()
-
-    def check_one_layer(self) -> None:
         for name in ("num_hidden_groups", "inner_group_num"):
             if self.one_layer and getattr(self, name) != 1:
                 raise UserError(
                     f"{name} = {getattr(self, name)}: allowed is 1, since {self.one_layer}"
                 )
+        defaults = {name: key.default for name, key in self.table.keys.items()}
+        for name, default in {**defaults, **self.derived_defaults()}.items():
+            value = given.get(name)
+            if value is not None:
+                value = checked(name, value, self.table.keys, self.num_hidden_layers)
+            setattr(self, name, default if value is None else value)
+        self.settle()
 
     def derived_defaults(self) -> dict[str, Any]:
         """Defaults that follow from the architecture."""
@@ -163,10 +156,8 @@ class PonderAlbertConfig(AdaptiveConfig):
     table = KEY_TABLES["ponder_albert"]
     one_layer = "a ponder model applies one layer at every depth"
 
-    def exit_rule(self) -> "HaltingRule":
+    def exit_rule(self) -> HaltingRule:
         """`exit_keys` as a rule; raises UserError for a value out of range."""
-        from modeling.ponder.criteria import HaltingRule  # which knows this module's classes
-
         return HaltingRule.from_config(self)
 
     def classifier_flops(self) -> int:
@@ -198,10 +189,10 @@ def check_architecture(config: AlbertConfig) -> None:
             raise UserError(
                 f"{name} = {value!r}: allowed is a whole number from 1 to {LARGEST_SIZE}"
             )
-    if config.hidden_size % config.num_attention_heads:
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    if hidden % heads:
         raise UserError(
-            f"hidden_size = {config.hidden_size} is not a multiple of num_attention_heads"
-            f" = {config.num_attention_heads}"
+            f"hidden_size = {hidden} is not a multiple of num_attention_heads = {heads}"
         )
     if config.num_hidden_groups > config.num_hidden_layers:
         raise UserError(
