@@ -1,7 +1,16 @@
-"""What every mode's task asks for: cross-entropy of classes, squared error of values."""
+"""Losses: of a task, and of all layers' answers to it.
+
+Sources: PonderNet (Banino et al., 2021); the public PonderALBERT for the form of its loss.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
+
+from modeling.keys import PONDER_KEYS, checked
 
 
 def task_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -18,3 +27,40 @@ def losses_of_steps(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return (logits[..., 0] - labels.float()) ** 2
     repeated = labels.expand(steps, batch).flatten()
     return F.cross_entropy(logits.flatten(0, 1), repeated, reduction="none").view(steps, batch)
+
+
+def joint_loss(exit_losses: torch.Tensor, exit_weights: torch.Tensor | None = None) -> torch.Tensor:
+    """Weighted sum of the N exits' losses (N,).
+
+    `equal` (no weights): the plain sum. `dyn`, with W = exit_weights (N − 1,):
+    Σᵢ<N σ(Wᵢ)·Lᵢ + (N − Σᵢ σ(Wᵢ))·L_N, so that the weights add up to N.
+    """
+    if exit_weights is None:
+        return exit_losses.sum()
+    weights = exit_weights.sigmoid()
+    return (weights * exit_losses[:-1]).sum() + (len(exit_losses) - weights.sum()) * exit_losses[-1]
+
+
+class PonderClassificationLoss(nn.Module):
+    """The published loss: p-weighted loss of the layers + kl_penalty_factor · KL(p ‖ prior).
+
+    The weighted term is a mean over layers and batch, as published: N times smaller than
+    PonderNet's Σ_n p_n L_n, so that PonderNet's β is N · kl_penalty_factor.
+    """
+
+    def __init__(self, kl_penalty_factor: float = 5e-3) -> None:
+        super().__init__()
+        self.kl_penalty_factor = checked("kl_penalty_factor", kl_penalty_factor, PONDER_KEYS)
+
+    def forward(
+        self, result: Mapping[str, Any], labels: torch.Tensor | Sequence[float]
+    ) -> dict[str, torch.Tensor]:
+        """Scalars `total_loss`, `weighted_ce_loss` (squared errors for one label) and `kl_loss`.
+
+        result: what the model answered; labels (batch,): class ids, or values for regression.
+        """
+        logits, dist = result["logits"], result["model_halt_dist"]
+        losses = losses_of_steps(logits, torch.as_tensor(labels, device=logits.device))
+        weighted = (losses * dist.pmf().T).mean()
+        kl_loss = self.kl_penalty_factor * result["target_halt_dist"].kl_div(dist)
+        return {"total_loss": weighted + kl_loss, "weighted_ce_loss": weighted, "kl_loss": kl_loss}

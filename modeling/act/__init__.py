@@ -1,6 +1,6 @@
 """Adaptive Depth: every token has as many layer passes as it needs.
 
-halting: when a token stops        layer: the pass, and the halting head
-encoder: the loop over passes      model, heads: the encoder alone, and below the heads of tasks
+halting: when a token stops        encoder: the layer, and the loops over its passes
+model: embeddings and encoder      heads: the model below the heads of tasks
 outputs: what these answer         loading: weights in
 """

@@ -20,7 +20,7 @@ from modeling.depth import Check, EarlyExitModel, State, layer_states, run_depth
 from modeling.elbert import rules
 from modeling.elbert.exits import ExitClassifier, pool
 from modeling.elbert.rules import ExitRule
-from modeling.losses import task_loss
+from modeling.losses import joint_loss, task_loss
 
 
 @dataclass
@@ -42,18 +42,6 @@ class ElbertOutput(ModelOutput):
     def answer(self) -> torch.Tensor:
         """`logits` under the name that a ponder model's output has for them."""
         return self.logits
-
-
-def joint_loss(exit_losses: torch.Tensor, exit_weights: torch.Tensor | None = None) -> torch.Tensor:
-    """Weighted sum of the N exits' losses (N,).
-
-    `equal` (no weights): the plain sum. `dyn`, with W = exit_weights (N − 1,):
-    Σᵢ<N σ(Wᵢ)·Lᵢ + (N − Σᵢ σ(Wᵢ))·L_N, so that the weights add up to N.
-    """
-    if exit_weights is None:
-        return exit_losses.sum()
-    weights = exit_weights.sigmoid()
-    return (weights * exit_losses[:-1]).sum() + (len(exit_losses) - weights.sum()) * exit_losses[-1]
 
 
 class ElbertForSequenceClassification(EarlyExitModel):

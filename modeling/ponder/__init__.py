@@ -1,6 +1,6 @@
 """PonderALBERT: every layer gives a halting probability, learned with the task.
 
 texts: the second [CLS]            distribution: the step of halting, and its prior
-criteria: who leaves, and when     losses: what training minimises
-model: all of it, and loading      parity: PonderNet's own experiment, a GRU
+criteria: who leaves, and when     model: all of it, and loading
+parity: PonderNet's own experiment, a GRU
 """

@@ -32,10 +32,9 @@ from modeling.loading.configs import load_config, own_settings
 from modeling.loading.names import Tensors, modern_name
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import LoadReport, adopt, read_as
-from modeling.losses import task_loss
+from modeling.losses import PonderClassificationLoss, task_loss
 from modeling.ponder.criteria import CRITERIA, HaltingRule, Layer, scan_halting
 from modeling.ponder.distribution import GeneralizedGeometricDist, prior
-from modeling.ponder.losses import PonderClassificationLoss
 from modeling.ponder.texts import HALTING_TOKEN, Texts, encode_texts
 
 HEADS = ("classifier.", "ponder.")  # what a plain ALBERT lacks
