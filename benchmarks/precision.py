@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 from torch import nn
 
-from benchmarks.speed import BASE
+from benchmarks.contenders import BASE
 from benchmarks.timing import in_turn, machine, spread_of
 from evaluation.early_exit import run_early_exit
 from evaluation.job import Job, load_trained
