@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 from torch import nn
 
-from benchmarks.speed import BASE
+from benchmarks.contenders import BASE
 from benchmarks.timing import in_turn, machine, spread_of
 from evaluation.early_exit import run_early_exit
 from evaluation.job import Job, load_trained
@@ -136,10 +136,6 @@ def time_cells(models: dict[str, Model], hidden: torch.Tensor, rounds: int) -> l
     return [*cells, spread_of(times[BF16], times[INT8])]
 
 
-def share(which: torch.Tensor) -> str:
-    return f"{which.double().mean().item():.1%}"
-
-
 def print_exits(directory: Path, task: Task, args: argparse.Namespace) -> None:
     """A row for each precision: what early exit on the dev set keeps of float32's."""
     mode = MODES["albert"]
@@ -150,13 +146,11 @@ def print_exits(directory: Path, task: Task, args: argparse.Namespace) -> None:
     for name, changed in in_precisions(model).items():
         job = replace(job, model=changed)
         alone, together = (run_early_exit(replace(job, batch_size=n)) for n in (1, SLOTS))
-        answers_kept = predictions_of(alone.logits) == predictions_of(fp32.logits)
-        cells = (
-            share(alone.exit_layer == fp32.exit_layer),
-            # A regression's answers are numbers: none stays the same to the last bit.
-            "–" if task.is_regression else share(torch.from_numpy(answers_kept)),
-            share(together.exit_layer != alone.exit_layer),
-        )
+        left, kept = alone.exit_layer, predictions_of(alone.logits) == predictions_of(fp32.logits)
+        shares = ((left == fp32.exit_layer), torch.from_numpy(kept), together.exit_layer != left)
+        cells = [f"{which.double().mean().item():.1%}" for which in shares]
+        if task.is_regression:
+            cells[1] = "–"  # answers are numbers: none stays the same to the last bit
         row = (str(directory), str(len(examples)), name, *cells)
         print(f"| {' | '.join(row)} |", flush=True)
 

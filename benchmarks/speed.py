@@ -16,14 +16,11 @@ everything runs there.
 import argparse
 import itertools
 import os
-import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,152 +29,32 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 from torch.nn import functional as F
-from transformers import AlbertConfig, AlbertForSequenceClassification
 
-from benchmarks.timing import OwnProcess, Times, machine, seconds, spread_of, take_turns
+from benchmarks.contenders import (
+    ALL,
+    BASE,
+    DEVICE,
+    FORCED,
+    LENGTHS,
+    QUICK,
+    ForcedExits,
+    hf_trained,
+    ids_of,
+    our_model,
+    ours_trained,
+    run_hf,
+    run_ours,
+    run_steps,
+    texts_of,
+)
+from benchmarks.timing import OwnProcess, Times, in_turn, machine, seconds, spread_of, take_turns
 from glue.features import epoch_batches
 from modeling import ElbertConfig, ElbertForSequenceClassification
-from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
-from modeling.cpu_packing import packed_weights
-from modeling.depth import Check, State
-from modeling.depth_batching import DepthBatcher
+from modeling.depth import State
 from modeling.flops import early_exit_flops
-from modeling.memory import keep_freed_memory
-from training.optimizer import make_optimizer
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-BASE = {
-    "hidden_size": 768,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "hidden_act": "gelu_new",
-}
-# Tokens of the dev sets' texts (WordPiece, at most 128) at 64 evenly spaced quantiles.
-LENGTHS = {
-    "SST-2": [
-        *(7, 8, 9, 10, 11, 12, 12, 12, 13, 14, 14, 15, 15, 16, 17, 17, 18, 18, 18, 19, 19, 20),
-        *(20, 20, 21, 21, 22, 22, 23, 23, 24, 24, 25, 25, 25, 26, 26, 27, 27, 28, 28, 29, 29, 30),
-        *(30, 31, 31, 32, 32, 33, 34, 35, 35, 36, 37, 38, 39, 40, 41, 41, 43, 44, 48, 52),
-    ],
-    "RTE": [
-        *(21, 24, 28, 29, 31, 33, 34, 35, 35, 36, 36, 38, 38, 39, 40, 41, 41, 42, 43, 43, 44, 46),
-        *(46, 47, 48, 48, 49, 49, 50, 51, 52, 53, 54, 54, 55, 56, 56, 58, 60, 60, 62, 64, 67, 68),
-        *(71, 73, 74, 78, 80, 81, 95, 100, 108, 112, 116, 122, *[128] * 8),
-    ],
-}
-# Exit layers whose mean over 12 layers is the cost, spread as a trained model's are.
-FORCED = {
-    1.0: [12],
-    0.75: [6, 8, 9, 10, 12, 9],
-    0.5: [2, 4, 6, 8, 10, 6],
-    0.25: [1, 2, 3, 4, 5, 3],
-}
-
-
-class ForcedExits(ElbertForSequenceClassification):
-    """An ELBERT whose examples exit where they are told, in the order in which they start."""
-
-    def force(self, cost: float) -> "ForcedExits":
-        layers = list(FORCED[cost])
-        random.Random(0).shuffle(layers)
-        self.targets = itertools.cycle(layers)
-        self.pattern = layers
-        return self
-
-    def start(self, batch: int, draws: None = None, rule: Any = None) -> State:
-        targets = torch.tensor(list(itertools.islice(self.targets, batch)), device=self.device)
-        return {**super().start(batch, draws, rule), "target": targets}
-
-    def check_exit(self, rule, hidden, mask, weights, state) -> Check:
-        logits, _, new = super().check_exit(rule, hidden, mask, weights, state)
-        done = new["depth"] >= state["target"]
-        return Check(logits, done, {**new, "target": state["target"]})
-
-
-def hf_model() -> AlbertForSequenceClassification:
-    return AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE)
-
-
-def hf_keeping_memory() -> AlbertForSequenceClassification:
-    keep_freed_memory()
-    return hf_model()
-
-
-def hf_compiled() -> torch.nn.Module:
-    return torch.compile(hf_model(), dynamic=True)
-
-
-PROCESS = ExitStack()  # what lasts as long as the process
-
-
-def our_model(dtype: torch.dtype = torch.float32, compiled: bool = False) -> ForcedExits:
-    """With its weights packed, as evaluation packs them once for a whole data set."""
-    keep_freed_memory()
-    model = ForcedExits(ElbertConfig(**BASE)).eval().to(DEVICE).force(1.0)
-    if dtype != torch.float32:
-        cast_layers(model, dtype)
-    if compiled:
-        compile_for_inference(model)
-    PROCESS.enter_context(packed_weights(model))
-    return model
-
-
-# What each contender's process makes; those for --quick first.
-QUICK = {"hf": hf_model, "fp32": our_model, "bf16": partial(our_model, torch.bfloat16)}
-ALL = {
-    **QUICK,
-    "hf keeping": hf_keeping_memory,
-    "hf compiled": hf_compiled,
-    "compiled": partial(our_model, compiled=True),
-}
-
-
-def ids_of(lengths: Sequence[int]) -> list[list[int]]:
-    draw = random.Random(0)
-    return [[draw.randrange(5, 30000) for _ in range(length)] for length in lengths]
-
-
-def texts_of(task: str, count: int) -> list[list[int]]:
-    """`count` texts, a multiple of 8, whose lengths spread as the task's, in random order."""
-    lengths = LENGTHS[task]
-    lengths = lengths * (count // 64) if count >= 64 else lengths[64 // count // 2 :: 64 // count]
-    texts = ids_of(lengths)
-    random.Random(1).shuffle(texts)
-    return texts
-
-
-def padded(texts: list[list[int]], width: int | None = None) -> dict[str, torch.Tensor]:
-    width = width or max(map(len, texts))
-    ids = torch.zeros(len(texts), width, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, text in enumerate(texts):
-        ids[i, : len(text)] = torch.tensor(text)
-        mask[i, : len(text)] = 1
-    return {"input_ids": ids.to(DEVICE), "attention_mask": mask.to(DEVICE)}
-
-
-@torch.inference_mode()
-def run_hf(batch: int, width: int | None, model, texts: list[list[int]]) -> None:
-    """HF's model over the texts, `batch` at a time, padded to `width` or to the longest."""
-    for start in range(0, len(texts), batch):
-        model(**padded(texts[start : start + batch], width)).logits.argmax(-1).tolist()
-
-
-def run_ours(batch: int, cost: float, model: ForcedExits, texts: list[list[int]]) -> None:
-    """Early exit over the texts: one by one, or `batch` slots."""
-    model.force(cost)
-    if batch == 1:
-        for text in texts:
-            model(torch.tensor([text], device=DEVICE)).logits.argmax(-1).tolist()
-        return
-    batcher = DepthBatcher(model, slots=batch)
-    batcher.submit((text, [0] * len(text)) for text in texts)
-    for _ in batcher.answers():
-        pass
-
-
+COSTS = (0.75, 0.5, 0.25)
 Run = Callable[[Any, list[list[int]]], None]  # of texts, by what a process has made
 
 
@@ -251,14 +128,13 @@ def matmul_rate(dtype: torch.dtype, rows: int) -> float:
             products.append(partial(torch.ops.mkldnn._linear_pointwise, x, packed, *rest))
         else:
             products.append(partial(F.linear, x, weight))
-    times = []
+
+    def run() -> None:
+        for product in products:
+            product()
+
     with torch.inference_mode():
-        for _ in range(30):
-            start = time.perf_counter()
-            for product in products:
-                outcome = product()
-            outcome[0, 0].item()  # waits for the device
-            times.append(time.perf_counter() - start)
+        times = in_turn({"all": run}, 30, DEVICE)["all"]
     return sum(2 * rows * i * o for i, o in shapes) / statistics.median(times)
 
 
@@ -278,10 +154,7 @@ def fixed_length_cases(
             ("ours", "fp32", partial(run_ours, batch, 1.0), some),
             ("ours compiled", "compiled", partial(run_ours, batch, 1.0), some),
             ("ours bf16", "bf16", partial(run_ours, batch, 1.0), some),
-            *(
-                (f"ours c = {cost}", "fp32", partial(run_ours, batch, cost), many, cost)
-                for cost in (0.75, 0.5, 0.25)
-            ),
+            *((f"ours c = {c}", "fp32", partial(run_ours, batch, c), many, c) for c in COSTS),
         ]
         contenders = [
             Contender(name, processes[process], *rest)
@@ -321,37 +194,6 @@ def pipeline_cases(
     return times
 
 
-class Trained(NamedTuple):
-    """What a training process makes."""
-
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
-
-
-def hf_trained() -> Trained:
-    model = hf_model().train()
-    return Trained(model, torch.optim.AdamW(model.parameters(), lr=3e-5))
-
-
-def ours_trained() -> Trained:
-    keep_freed_memory()
-    model = ElbertForSequenceClassification(ElbertConfig(**BASE)).to(DEVICE).train()
-    return Trained(model, make_optimizer(model, 3e-5, 0.0, 1e-8))
-
-
-def run_steps(width: int | None, bf16: bool, made: Trained, texts: list[list[int]]) -> None:
-    """Steps of 32 texts each, in the order given."""
-    for start in range(0, len(texts), 32):
-        batch = texts[start : start + 32]
-        labels = torch.arange(len(batch), device=DEVICE) % 2
-        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=bf16):
-            loss = made.model(**padded(batch, width), labels=labels).loss
-        loss.backward()
-        made.optimizer.step()
-        made.optimizer.zero_grad()
-        loss.item()
-
-
 def training_case(args: argparse.Namespace) -> None:
     """Steps of 32 texts of RTE's lengths: HF fp32 padded to 128, ours bf16 with all exits.
 
@@ -372,35 +214,30 @@ def training_case(args: argparse.Namespace) -> None:
         compare("training steps, batch 32, RTE lengths (share: × 3)", rows, args)
 
 
-def exit_checks(model: ForcedExits, length: int, rounds: int) -> tuple[float, float, float]:
+def exit_checks(model: ForcedExits, length: int, rounds: int) -> list[float]:
     """Median seconds of an exit check with its decision at hand, of a pooler, of a layer pass."""
     hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
-    rule, layers = model.exit_rule(), range(BASE["num_hidden_layers"])
-    passes, checks, poolers = [], [], []
+    plain_check = partial(ElbertForSequenceClassification.check_exit, model, model.exit_rule())
+    times = {"check": [], "pooler": [], "pass": []}
 
-    def layer_pass() -> torch.Tensor:
-        start = time.perf_counter()
-        out = model.layer_pass(hidden, None, 0)
-        out[0, 0, 0].item()  # waits for the device
-        passes.append(time.perf_counter() - start)
-        return out
+    def clocked(name: str, function: Callable[..., Any], *args: Any) -> Any:
+        outcome = []
+        times[name].append(seconds(lambda: outcome.append(function(*args)), DEVICE))
+        return outcome[0]
+
+    def check(out: torch.Tensor, state: State) -> State:
+        _, done, state = plain_check(out, None, 0, state)
+        done.tolist()
+        return state
 
     for _ in range(rounds * 4):
         state = model.start(1)
-        for _ in layers:
-            out = layer_pass()
-            start = time.perf_counter()
-            _, done, state = ElbertForSequenceClassification.check_exit(
-                model, rule, out, None, 0, state
-            )
-            done.tolist()
-            checks.append(time.perf_counter() - start)
-        for _ in layers:
-            pooled = layer_pass()[:, 0]
-            start = time.perf_counter()
-            model.albert.pooler(pooled)[0, 0].item()
-            poolers.append(time.perf_counter() - start)
-    return tuple(map(statistics.median, (checks, poolers, passes)))
+        for _ in range(BASE["num_hidden_layers"]):
+            out = clocked("pass", model.layer_pass, hidden, None, 0)
+            state = clocked("check", check, out, state)
+            out = clocked("pass", model.layer_pass, hidden, None, 0)
+            clocked("pooler", model.albert.pooler, out[:, 0])
+    return [statistics.median(values) for values in times.values()]
 
 
 def exit_check_case(process: OwnProcess, rounds: int) -> None:
@@ -424,40 +261,30 @@ def cost_ratios(name: str, times: Times, full: str, by_cost: dict[float, str]) -
         )
 
 
+def compile_seconds(model: ForcedExits) -> float:
+    return seconds(partial(compile_for_inference, model), DEVICE)
+
+
 def compile_case() -> None:
     """Seconds to compile the first time and from the cache, each in a new process."""
-    program = (
-        "import sys, time; sys.path.insert(0, '.'); from benchmarks.speed import *\n"
-        "model = our_model(); start = time.perf_counter(); ok = compile_for_inference(model)\n"
-        "print(f'{time.perf_counter() - start:.1f}' if ok else 'failed')"
-    )
-    root = Path(__file__).resolve().parent.parent
+    taken = []
     with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
-        seconds = [
-            subprocess.run(
-                [sys.executable, "-c", program],
-                cwd=root,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.strip()
-            for _ in range(2)
-        ]
-    print(f"- Compilation: {seconds[0]} s the first time, {seconds[1]} s from the cache.")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+        for _ in range(2):
+            with OwnProcess(our_model) as process:
+                taken.append(process.ask(compile_seconds))
+    print(f"- Compilation: {taken[0]:.1f} s the first time, {taken[1]:.1f} s from the cache.")
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a part of the table, within 60 s")
-    parser.add_argument(
-        "--rounds", type=int, default=None, help="of each case; three times as many at batch 1"
-    )
-    parser.add_argument("--batches", type=int, nargs="+", help="default: 1 8 32")
-    parser.add_argument("--lengths", type=int, nargs="+", help="default: 32 64 128")
+    add = parser.add_argument
+    add("--quick", action="store_true", help="a part of the table, within 60 s")
+    add("--rounds", type=int, help="of each case; three times as many at batch 1")
+    add("--batches", type=int, nargs="+", help="default: 1 8 32")
+    add("--lengths", type=int, nargs="+", help="default: 32 64 128")
     args = parser.parse_args()
     args.rounds = args.rounds or (1 if args.quick else 3)
     args.batches = args.batches or ([1] if args.quick else [1, 8, 32])
@@ -486,7 +313,7 @@ def main() -> None:
         training_case(args)
     print()
     for (batch, length), times in fixed.items():
-        by_cost = {cost: f"ours c = {cost}" for cost in (0.75, 0.5, 0.25)}
+        by_cost = {cost: f"ours c = {cost}" for cost in COSTS}
         cost_ratios(f"batch {batch}, length {length}", times, "ours", by_cost)
     for task, times in pipelines.items():
         for kind in () if args.quick else ("fp32", "bf16"):

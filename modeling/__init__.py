@@ -1,11 +1,18 @@
 """Adaptive-depth ALBERT models.
 
-errors, keys: what users get wrong, and what configuration keys may hold; neither loads torch
-configuration: the modes' configurations          flops: operations of a model's parts
-albert: embeddings, layer pass and backbone       depth: early exit's steps, and loops over them
-elbert, ponder, act: the modes                    depth_batching: passes filled up with new texts
+errors, keys      what users get wrong, what configuration keys may hold; neither loads torch
+configuration     the modes' configurations
+albert            embeddings, layer pass and backbone
+depth             early exit's steps, and loops over them
+depth_batching    passes filled up with new texts
 cpu_packing, compilation, memory: faster passes
-loading: checkpoints                              pretraining: the objective
+losses            of a task, of all exits, of halting
+flops             operations of a model's parts
+pretraining       the objective of pre-training
+elbert/           exits, rules, model, loading
+ponder/           texts, distribution, criteria, model; parity, PonderNet's experiment
+act/              halting, encoder, outputs, model, heads, loading
+loading/          files, weights, names, configs, tokenizers; tensorflow, tensorflow_names
 
 The package's public names are those below. Each is imported when it is first asked for, with its
 module: `import modeling` alone loads neither torch nor transformers. Importing a model, or any
@@ -29,9 +36,9 @@ NAMES = {
     "modeling.errors": "UserError",
     "modeling.loading.configs": "apply_exit_config load_config",
     "modeling.loading.tokenizers": "load_tokenizer",
+    "modeling.losses": "PonderClassificationLoss",
     "modeling.ponder.criteria": "HaltingRule scan_halting",
     "modeling.ponder.distribution": "GeneralizedGeometricDist",
-    "modeling.ponder.losses": "PonderClassificationLoss",
     "modeling.ponder.model": "PonderAlbertClassifier PonderAlbertConfig PonderOutput load_ponder",
     "modeling.ponder.parity": "ParityPonderGRU ReconstructionLoss RegularizationLoss",
     "modeling.ponder.texts": "with_halting_token",

@@ -24,12 +24,17 @@ from modeling.errors import UserError
 if TYPE_CHECKING:
     from modeling.cpu_packing import PackedLayer, PackedPooler
 
-AlbertPreTrainedModel = hf_albert.AlbertPreTrainedModel
 
+class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
+    """HF's loading, saving and initialisation; embeddings are in `albert` or the model itself."""
 
-def activation_function(name: str) -> nn.Module:
-    """HF's activation of that name; `gelu_new` as PyTorch's one-op tanh GELU, the same formula."""
-    return ACT2FN["gelu_pytorch_tanh" if name == "gelu_new" else name]
+    supports_gradient_checkpointing = True
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return getattr(self, "albert", self).embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        getattr(self, "albert", self).embeddings.word_embeddings = value
 
 
 def the_input(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
@@ -72,10 +77,10 @@ QUERY, KEY_VALUE, QUERY_KEY_VALUE = slice(0, 1), slice(1, 3), slice(0, 3)
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention up to its output projection, in pieces.
+    """Multi-head self-attention up to its residual connection.
 
-    A caller that keeps keys and values needs queries for some tokens only; `AlbertAttention` runs
-    all pieces for all tokens.
+    `forward` runs all pieces for all tokens; a caller that keeps keys and values runs some pieces
+    for some tokens.
     """
 
     def __init__(self, config: AlbertConfig) -> None:
@@ -89,6 +94,12 @@ class SelfAttention(nn.Module):
         self.dense = nn.Linear(hidden, hidden)
         self.attention_dropout = config.attention_probs_dropout_prob
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """What every token reads of its text: (batch, length, hidden) -> the same shape."""
+        states = hidden.to(self.query.weight.dtype)
+        query, key, value = (self.split_heads(linear(states))[0] for linear in self.projections)
+        return self.output(self.attend(query, key, value, mask))
 
     @property
     def projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
@@ -135,19 +146,11 @@ class SelfAttention(nn.Module):
 
 
 class AlbertAttention(SelfAttention):
-    """Self-attention with its residual connection and layer norm."""
+    """Self-attention beside the layer norm of its residual connection, as HF names the two."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-
-    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """As AlbertLayer's: (batch, length, hidden) -> the same shape."""
-        states = hidden.to(self.query.weight.dtype)
-        projected = (linear(states) for linear in self.projections)  # (batch, length, hidden) each
-        query, key, value = (self.split_heads(x)[0] for x in projected)
-        context = self.attend(query, key, value, mask)  # (batch, heads, length, head_size)
-        return self.LayerNorm(hidden + self.output(context))
 
 
 def eager_attention(
@@ -180,13 +183,19 @@ class AlbertLayer(nn.Module):
         self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
         self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.activation = activation_function(config.hidden_act)
+        # PyTorch's one-op tanh GELU is the same formula as HF's `gelu_new`.
+        tanh = config.hidden_act == "gelu_new"
+        self.activation = ACT2FN["gelu_pytorch_tanh" if tanh else config.hidden_act]
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
         if not torch.compiler.is_compiling() and self.packed is not None:
             return self.packed(hidden, mask)
-        attended = self.attention(hidden, mask)
+        return self.complete(hidden, self.attention(hidden, mask))
+
+    def complete(self, states: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+        """The pass after attention: states and what they read, (..., hidden) -> new states."""
+        attended = self.attention_norm(states + read)
         return self.full_layer_layer_norm(self.feed_forward(attended) + attended)
 
     @property

@@ -4,26 +4,15 @@ The published keys stand at top level in `config.json`; `keys.py` says what each
 """
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from transformers import AlbertConfig, AutoConfig
 from transformers.activations import ACT2FN
 
 from modeling.elbert.rules import ExitRule
 from modeling.errors import UserError
-from modeling.keys import (
-    KEY_TABLES,
-    Key,
-    KeyTable,
-    Number,
-    Text,
-    Whole,
-    checked,
-    register_keys,
-)
-
-if TYPE_CHECKING:
-    from modeling.ponder.criteria import HaltingRule
+from modeling.keys import KEY_TABLES, KeyTable, Number, Text, Whole, checked
+from modeling.ponder.criteria import HaltingRule
 
 # ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
 MOST_PARAMETERS = 4_000_000_000
@@ -37,21 +26,15 @@ SIZES = (
 HEAD_WIDTH = 128  # published width of a ponder model's heads between their two layers
 
 
-def dropout(default: float, where: str) -> Key:
-    return Number(default=default, meaning=f"dropout of {where}", minimum=0, maximum=1)
-
-
 # ALBERT's own keys that only fail when the model is built, or later.
 ALBERT_KEYS = {
-    "hidden_act": Text(default="gelu_new", meaning="activation", choices=tuple(ACT2FN)),
-    "num_labels": Whole(
-        default=2, meaning="classes; 1 is regression", minimum=1, maximum=LARGEST_SIZE
-    ),
-    "hidden_dropout_prob": dropout(0.0, "the layers"),
-    "attention_probs_dropout_prob": dropout(0.0, "the attention"),
-    "classifier_dropout_prob": dropout(0.1, "the classifiers"),
-    "layer_norm_eps": Number(default=1e-12, meaning="added to a layer norm's variance", minimum=0),
-    "initializer_range": Number(default=0.02, meaning="spread of new weights", minimum=0),
+    "hidden_act": Text("gelu_new", "activation", choices=tuple(ACT2FN)),
+    "num_labels": Whole(2, "classes; 1 is regression", 1, LARGEST_SIZE),
+    "hidden_dropout_prob": Number(0.0, "dropout of the layers", 0, 1),
+    "attention_probs_dropout_prob": Number(0.0, "dropout of the attention", 0, 1),
+    "classifier_dropout_prob": Number(0.1, "dropout of the classifiers", 0, 1),
+    "layer_norm_eps": Number(1e-12, "added to a layer norm's variance", 0),
+    "initializer_range": Number(0.02, "spread of new weights", 0),
 }
 
 
@@ -73,30 +56,25 @@ class AdaptiveConfig(AlbertConfig):
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         super().__init_subclass__(*args, **kwargs)
         if "model_type" in vars(cls):
-            register_keys(cls.model_type, cls.table)
+            KEY_TABLES[cls.model_type] = cls.table
             AutoConfig.register(cls.model_type, cls, exist_ok=True)
 
     def __post_init__(self, **kwargs: Any) -> None:
         given = {name: kwargs.pop(name) for name in self.table.keys if name in kwargs}
         super().__post_init__(**kwargs)
         check_architecture(self)
-        self.check_one_layer()
-        defaults = {name: key.default for name, key in self.table.keys.items()}
-        for name, default in {**defaults, **self.derived_defaults()}.items():
-            value = given.get(name)
-            if value is None:
-                value = default
-            else:
-                value = checked(name, value, self.table.keys, self.num_hidden_layers)
-            setattr(self, name, value)
-        self.settle()
-
-    def check_one_layer(self) -> None:
         for name in ("num_hidden_groups", "inner_group_num"):
             if self.one_layer and getattr(self, name) != 1:
                 raise UserError(
                     f"{name} = {getattr(self, name)}: allowed is 1, since {self.one_layer}"
                 )
+        defaults = {name: key.default for name, key in self.table.keys.items()}
+        for name, default in {**defaults, **self.derived_defaults()}.items():
+            value = given.get(name)
+            if value is not None:
+                value = checked(name, value, self.table.keys, self.num_hidden_layers)
+            setattr(self, name, default if value is None else value)
+        self.settle()
 
     def derived_defaults(self) -> dict[str, Any]:
         """Defaults that follow from the architecture."""
@@ -178,10 +156,8 @@ class PonderAlbertConfig(AdaptiveConfig):
     table = KEY_TABLES["ponder_albert"]
     one_layer = "a ponder model applies one layer at every depth"
 
-    def exit_rule(self) -> "HaltingRule":
+    def exit_rule(self) -> HaltingRule:
         """`exit_keys` as a rule; raises UserError for a value out of range."""
-        from modeling.ponder.criteria import HaltingRule  # which knows this module's classes
-
         return HaltingRule.from_config(self)
 
     def classifier_flops(self) -> int:
@@ -213,10 +189,10 @@ def check_architecture(config: AlbertConfig) -> None:
             raise UserError(
                 f"{name} = {value!r}: allowed is a whole number from 1 to {LARGEST_SIZE}"
             )
-    if config.hidden_size % config.num_attention_heads:
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    if hidden % heads:
         raise UserError(
-            f"hidden_size = {config.hidden_size} is not a multiple of num_attention_heads"
-            f" = {config.num_attention_heads}"
+            f"hidden_size = {hidden} is not a multiple of num_attention_heads = {heads}"
         )
     if config.num_hidden_groups > config.num_hidden_layers:
         raise UserError(

@@ -13,6 +13,7 @@ import time
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -42,13 +43,14 @@ class Waiting(NamedTuple):
     draw: float | None  # the example's uniform number, where the model samples exits
 
 
-class Slot(NamedTuple):
+@dataclass
+class Slot:
     """The host's view of an occupied slot."""
 
     row: int
     length: int
-    depth: int  # layer passes done
     entered: float  # seconds, of time.perf_counter
+    depth: int = 0  # layer passes done
 
 
 class DepthBatcher:
@@ -144,10 +146,8 @@ class DepthBatcher:
     def next_waiting(self) -> Waiting:
         """The waiting example next in length, in the direction of travel; turns at the ends."""
         here = bisect_left(self.waiting, (self.last_length,))
-        if self.going_up and here == len(self.waiting):
-            self.going_up = False
-        elif not self.going_up and here == 0:
-            self.going_up = True
+        if here == (len(self.waiting) if self.going_up else 0):
+            self.going_up = not self.going_up
         example = self.waiting.pop(here if self.going_up else here - 1)
         self.last_length = example.length
         return example
@@ -158,10 +158,9 @@ class DepthBatcher:
             embedded = self.embed(chosen)
         except (IndexError, RuntimeError, UserError) as error:
             if len(chosen) == 1:
-                raise UserError(
-                    f"example {chosen[0].row} ({chosen[0].length} tokens) cannot be embedded: "
-                    f"{error}"
-                ) from error
+                length, row = chosen[0][:2]
+                message = f"example {row} ({length} tokens) cannot be embedded: {error}"
+                raise UserError(message) from error
             # One of them is at fault: put the others back, and let it raise alone.
             for example in chosen[1:]:
                 insort(self.waiting, example)
@@ -174,7 +173,7 @@ class DepthBatcher:
         draws = None if None in draws else torch.tensor(draws, device=self.model.device)
         state = self.model.start(len(chosen), draws, self.rule)
         now = time.perf_counter()
-        self.slots += [Slot(x.row, x.length, 0, now) for x in chosen]
+        self.slots += [Slot(x.row, x.length, now) for x in chosen]
         if alone:
             self.hidden, self.state = embedded, state
             return
@@ -223,21 +222,19 @@ class DepthBatcher:
         """Attention mask (examples, 1, 1, the longest's length) bool; None without padding."""
         if min(lengths) == max(lengths):
             return None
-        real = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
-        return real[:, None, None].to(self.model.device, non_blocking=True)
+        real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None, None, None]
+        return real.to(self.model.device, non_blocking=True)
 
     def leave(self, members: list[int], host: torch.Tensor) -> None:
         """Collect the answers of who is done and close the gaps they leave."""
-        now = time.perf_counter()
-        gone = set()
+        now, gone = time.perf_counter(), set()
         for i, outcome in zip(members, host, strict=True):
-            slot = self.slots[i]._replace(depth=self.slots[i].depth + 1)
-            self.slots[i] = slot
+            slot = self.slots[i]
+            slot.depth += 1
             if outcome[-1]:
                 gone.add(i)
-                self.finished.append(
-                    Answer(slot.row, outcome[:-1].clone(), slot.depth, now - slot.entered)
-                )
+                answer = outcome[:-1].clone()
+                self.finished.append(Answer(slot.row, answer, slot.depth, now - slot.entered))
         if not gone:
             return
         keep = [i for i in range(len(self.slots)) if i not in gone]

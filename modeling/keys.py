@@ -17,25 +17,19 @@ from modeling.errors import UserError
 
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 LARGEST = sys.float_info.max
-NOUNS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    list: "a list",
-}
+NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Key:
     """What a configuration key may hold."""
 
     kind: type
     default: Any
     meaning: str
-    choices: tuple[str, ...] | Callable[[], tuple[str, ...]] = ()
     minimum: float = -math.inf
     maximum: float = math.inf
+    choices: tuple[str, ...] | Callable[[], tuple[str, ...]] = ()
     open: bool = False  # are minimum and maximum themselves excluded?
     counts_layers: bool = False  # is it at most num_hidden_layers?
     grid: str = ""  # what a sweep tries, e.g. "0:1:0.02"; "1:N" is 1 to num_hidden_layers
@@ -62,16 +56,16 @@ class Key:
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return False
         # Comparing also refuses whole numbers that no float can hold.
-        if not self.minimum <= value <= self.maximum or not -LARGEST <= value <= LARGEST:
-            return False
-        if self.open and value in (self.minimum, self.maximum):
+        inside = self.minimum <= value <= self.maximum and -LARGEST <= value <= LARGEST
+        if not inside or (self.open and value in (self.minimum, self.maximum)):
             return False
         # The published change_config.py writes every value as a float: 8.0 is a window of 8.
         return self.kind is float or value == int(value)
 
 
-Text, Number = partial(Key, kind=str), partial(Key, kind=float)
-Whole, Flag = partial(Key, kind=int), partial(Key, kind=bool)
+# A row is Number(default, meaning, minimum, maximum); what else it says has a name.
+Text, Number = partial(Key, str), partial(Key, float)
+Whole, Flag = partial(Key, int), partial(Key, bool)
 
 
 class KeyTable(NamedTuple):
@@ -87,152 +81,95 @@ def rule_names() -> tuple[str, ...]:
     return tuple(RULES)
 
 
+def criterion_names() -> tuple[str, ...]:
+    from modeling.ponder.criteria import CRITERIA
+
+    return tuple(CRITERIA)
+
+
 # What decides an exit: read at every call, so an edit takes effect at once.
 EXIT_KEYS = {
-    "thres_name": Text(default="bias_1", meaning="exit rule", choices=rule_names),
-    "exit_thres": Number(
-        default=0.1,
-        meaning="threshold of the rule (normalised entropy)",
-        minimum=0,
-        maximum=1,
-        grid="0:1:0.02",
-    ),
+    "thres_name": Text("bias_1", "exit rule", choices=rule_names),
+    "exit_thres": Number(0.1, "threshold of the rule (normalised entropy)", 0, 1, grid="0:1:0.02"),
     "cnt_thres": Whole(
-        default=8,
-        meaning="window size, in layers; at most num_hidden_layers",
-        minimum=1,
-        counts_layers=True,
-        grid="1:N",
+        8, "window size, in layers; at most num_hidden_layers", 1, counts_layers=True, grid="1:N"
     ),
     "margin": Number(
-        default=0.0,
-        meaning="a class leads when p_top1 − p_top2 > 2·margin",
-        minimum=0,
-        maximum=0.5,
-        grid="0,0.05,0.1",
+        0.0, "a class leads when p_top1 − p_top2 > 2·margin", 0, 0.5, grid="0,0.05,0.1"
     ),
     "range_tmp": Number(
-        default=0.2,
-        meaning="bias_3: how far p may move within the window",
-        minimum=0,
-        grid="0.05,0.1,0.2",
+        0.2, "bias_3: how far p may move within the window", 0, grid="0.05,0.1,0.2"
     ),
     "window_score": Text(
-        default="lead",
-        meaning="what the window follows; class0 as published",
-        choices=("lead", "class0"),
+        "lead", "what the window follows; class0 as published", choices=("lead", "class0")
     ),
 }
 
-# Where every mode writes and reads its files.
-OUT_DIR = Text(default="stat_out", meaning="folder of per-layer statistics")
-EXIT_CONFIG_PATH = Text(
-    default="", meaning="JSON file whose exit keys override these at evaluation"
-)
+
+def places(model_name: str) -> dict[str, Key]:
+    """Where a mode writes and reads its files."""
+    return {
+        "model_name": Text(model_name, "names the folder of statistics under my_out_dir"),
+        "my_out_dir": Text("stat_out", "folder of per-layer statistics"),
+        "exit_config_path": Text("", "JSON file whose exit keys override these at evaluation"),
+    }
+
 
 ELBERT_KEYS = {
     **EXIT_KEYS,
-    "model_name": Text(default="albert", meaning="names the folder of statistics under my_out_dir"),
-    "my_out_dir": OUT_DIR,
-    "exit_config_path": EXIT_CONFIG_PATH,
+    **places("albert"),
     "weight_name": Text(
-        default="dyn",
-        meaning="weights of the exits' losses: learned or equal",
-        choices=("dyn", "equal"),
+        "dyn", "weights of the exits' losses: learned or equal", choices=("dyn", "equal")
     ),
-    "w_init": Number(default=4.0, meaning="initial W of the learned weights σ(W)"),
-    "w_lr": Number(default=0.01, meaning="learning rate of W", minimum=0),
-    "pooler_input": Text(
-        default="cls", meaning="what an exit sees of the layer", choices=POOLER_INPUTS
-    ),
-    "use_out_pooler": Flag(
-        default=True, meaning="exits share ALBERT's pooler (false: one pooler an exit)"
-    ),
+    "w_init": Number(4.0, "initial W of the learned weights σ(W)"),
+    "w_lr": Number(0.01, "learning rate of W", 0),
+    "pooler_input": Text("cls", "what an exit sees of the layer", choices=POOLER_INPUTS),
+    "use_out_pooler": Flag(True, "exits share ALBERT's pooler (false: one pooler an exit)"),
     "num_exit_layers": Whole(
-        default=1,
-        meaning="number of exit classifiers; 1 is shared by all layers",
-        minimum=1,
-        counts_layers=True,
+        1, "number of exit classifiers; 1 is shared by all layers", 1, counts_layers=True
     ),
-    "use_fc2": Flag(default=False, meaning="two-layer exit classifier"),
-    "fc_size1": Whole(
-        default=None,
-        meaning="width of the exit's pooled state (hidden_size)",
-        minimum=1,
-        maximum=65536,
-    ),
-    "fc_size2": Whole(
-        default=None, meaning="width between classifier1 and classifier2", minimum=1, maximum=65536
-    ),
+    "use_fc2": Flag(False, "two-layer exit classifier"),
+    "fc_size1": Whole(None, "width of the exit's pooled state (hidden_size)", 1, 65536),
+    "fc_size2": Whole(None, "width between classifier1 and classifier2", 1, 65536),
 }
 
 # What decides a ponder model's exit: read at every call, so an edit takes effect at once.
 PONDER_EXIT_KEYS = {
     "exit_criteria": Text(
-        default="sample",
-        meaning=(
-            "who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody "
-            "(mix of all layers)"
-        ),
-        choices=("sample", "threshold", "expectation"),
+        "sample",
+        "who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody (mix of all layers)",
+        choices=criterion_names,
     ),
     "exit_thres": Number(
-        default=0.5,
-        meaning="threshold: exit when the halting CDF exceeds it",
-        minimum=0,
-        maximum=1,
-        grid="0:1:0.02",
+        0.5, "threshold: exit when the halting CDF exceeds it", 0, 1, grid="0:1:0.02"
     ),
 }
 
 PONDER_KEYS = {
     **PONDER_EXIT_KEYS,
-    "target_halt_probability": Number(
-        default=0.2, meaning="λ_p of the prior: 1/λ_p layers are expected", minimum=1e-6, maximum=1
-    ),
-    "kl_penalty_factor": Number(
-        default=5e-3, meaning="weight of the KL to the prior in the loss", minimum=0
-    ),
+    "target_halt_probability": Number(0.2, "λ_p of the prior: 1/λ_p layers are expected", 1e-6, 1),
+    "kl_penalty_factor": Number(5e-3, "weight of the KL to the prior in the loss", 0),
     "prior_type": Text(
-        default="geometric",
-        meaning="shape of the prior over layers",
-        choices=("geometric", "normal"),
+        "geometric", "shape of the prior over layers", choices=("geometric", "normal")
     ),
     "halt_normalization": Text(
-        default="renormalise",
-        meaning="where the last layer's leftover goes: to all layers, or to the last (its λ is 1)",
+        "renormalise",
+        "where the last layer's leftover goes: to all layers, or to the last (its λ is 1)",
         choices=("renormalise", "last_layer"),
     ),
     "lambda_layer_arch": Text(
-        default="mlp",
-        meaning=(
-            "halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's state"
-        ),
+        "mlp",
+        "halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's state",
         choices=("mlp", "linear", "linear_cat", "linear_diff"),
     ),
-    "num_lambda_layers": Whole(
-        default=3, meaning="depth of PALBERT's halting head", minimum=1, maximum=64
-    ),
-    "lambda_lr": Number(
-        default=None, meaning="learning rate of the halting head (the model's own)", minimum=0
-    ),
-    "model_name": Text(
-        default="ponder_albert", meaning="names the folder of statistics under my_out_dir"
-    ),
-    "my_out_dir": OUT_DIR,
-    "exit_config_path": EXIT_CONFIG_PATH,
+    "num_lambda_layers": Whole(3, "depth of PALBERT's halting head", 1, 64),
+    "lambda_lr": Number(None, "learning rate of the halting head (the model's own)", 0),
+    **places("ponder_albert"),
 }
 
 # Adaptive Depth. What decides when a token halts: read at every call.
-ACT_EXIT_KEYS = {
-    "act_epsilon": Number(
-        default=0.01, meaning="a token halts at 1 − act_epsilon", minimum=0, maximum=1, open=True
-    )
-}
-ACT_KEYS = {
-    **ACT_EXIT_KEYS,
-    "tau": Number(default=5e-4, meaning="weight τ of the ponder cost in the loss", minimum=0),
-}
+ACT_EXIT_KEYS = {"act_epsilon": Number(0.01, "a token halts at 1 − act_epsilon", 0, 1, open=True)}
+ACT_KEYS = {**ACT_EXIT_KEYS, "tau": Number(5e-4, "weight τ of the ponder cost in the loss", 0)}
 
 # Published keys that no published run turns on; they are carried along so that files stay whole.
 INERT_KEYS = (
@@ -241,16 +178,12 @@ INERT_KEYS = (
     "e_label_smoothing thres_lst exit_weight_lst exit_w output_attentions"
 ).split()
 
+# By model_type; a mode of one's own joins on definition of its configuration's class.
 KEY_TABLES = {
     "elbert": KeyTable(ELBERT_KEYS, EXIT_KEYS),
     "ponder_albert": KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS),
     "albert_act": KeyTable(ACT_KEYS, ACT_EXIT_KEYS),
 }
-
-
-def register_keys(model_type: str, table: KeyTable) -> None:
-    """Make the keys of another type of model known to all that read a config.json."""
-    KEY_TABLES[model_type] = table
 
 
 def key_table(model_type: Any) -> KeyTable:

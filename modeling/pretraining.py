@@ -15,6 +15,7 @@ from transformers.utils import ModelOutput
 from modeling.act.heads import AlbertActForPreTraining
 
 Sums = dict[str, torch.Tensor]
+COUNTS = {"mlm": "predictions", "sop": "pairs"}  # what each task's loss is a mean over
 
 
 @dataclass
@@ -80,23 +81,23 @@ class PreTrainingObjective(nn.Module):
         return PreTrainingOutput(loss, {name: value.detach() for name, value in sums.items()})
 
     def mlm_sums(self, hidden: torch.Tensor, labels: torch.Tensor) -> Sums:
-        """predictions (masked positions), mlm_loss (summed cross-entropy), mlm_correct."""
+        """Of the masked positions: predictions, mlm_loss, mlm_correct."""
         masked = labels != -100
-        logits = self.model.predictions(hidden[masked]).float()  # (predictions, vocabulary)
-        return {
-            "predictions": masked.sum(),
-            "mlm_loss": F.cross_entropy(logits, labels[masked], reduction="sum"),
-            "mlm_correct": (logits.argmax(-1) == labels[masked]).sum(),
-        }
+        return answer_sums("mlm", self.model.predictions(hidden[masked]), labels[masked])
 
     def sop_sums(self, pooled: torch.Tensor, order: torch.Tensor) -> Sums:
-        """pairs (examples with an order), sop_loss (summed cross-entropy), sop_correct."""
-        logits = self.model.sop_classifier(pooled).float()  # (batch, 2)
-        return {
-            "pairs": (order != -100).sum(),
-            "sop_loss": F.cross_entropy(logits, order, reduction="sum"),
-            "sop_correct": (logits.argmax(-1) == order).sum(),
-        }
+        """Of the examples with an order: pairs, sop_loss, sop_correct."""
+        return answer_sums("sop", self.model.sop_classifier(pooled), order)
+
+
+def answer_sums(task: str, logits: torch.Tensor, labels: torch.Tensor) -> Sums:
+    """How many labels there are, their summed cross-entropy, and how many answers are right."""
+    logits = logits.float()
+    return {
+        COUNTS[task]: (labels != -100).sum(),
+        f"{task}_loss": F.cross_entropy(logits, labels, reduction="sum"),
+        f"{task}_correct": (logits.argmax(-1) == labels).sum(),
+    }
 
 
 def mean_loss(sums: Sums, counts: Sums, tau: float) -> torch.Tensor:
@@ -104,8 +105,7 @@ def mean_loss(sums: Sums, counts: Sums, tau: float) -> torch.Tensor:
 
     With the counts of a global batch, the losses of its parts add up to its loss.
     """
-    loss = sums["mlm_loss"] / counts["predictions"].clamp(min=1)
-    loss = loss + sums["sop_loss"] / counts["pairs"].clamp(min=1)
+    loss = sum(sums[f"{x}_loss"] / counts[number].clamp(min=1) for x, number in COUNTS.items())
     if "ponder_cost" in sums:
         loss = loss + tau * sums["ponder_cost"] / counts["examples"]
     return loss
@@ -122,7 +122,7 @@ def means(sums: Sums, tau: float) -> dict[str, float]:
     Of an adaptive model also ponder_cost. What has no place to be measured at is left out.
     """
     values = {"loss": mean_loss(sums, sums, tau).item()}
-    for part, number in (("mlm", "predictions"), ("sop", "pairs")):
+    for part, number in COUNTS.items():
         if sums[number]:
             values[f"{part}_loss"] = (sums[f"{part}_loss"] / sums[number]).item()
             values[f"{part}_acc"] = (sums[f"{part}_correct"] / sums[number]).item()

@@ -1,1 +1,6 @@
-"""Adaptive Depth: ALBERT that stops every token for itself."""
+"""Adaptive Depth: every token has as many layer passes as it needs.
+
+halting: when a token stops        encoder: the layer, and the loops over its passes
+model: embeddings and encoder      heads: the model below the heads of tasks
+outputs: what these answer         loading: weights in
+"""

@@ -1,18 +1,71 @@
-"""The encoder of Adaptive Depth: one layer, applied to each token until the token halts."""
+"""The encoder of Adaptive Depth: one layer, applied to each token until the token halts.
+
+A halted token's state is constant and all passes share their weights, so its keys and values are
+constant too: without gradients, `RunningTokens` keeps them and leaves out everything else.
+"""
 
 import torch
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from modeling.act.compaction import RunningTokens
 from modeling.act.halting import Halting, interpolate
-from modeling.act.layer import AlbertActLayer
+from modeling.albert import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
 from modeling.configuration import AlbertActConfig
+from modeling.cpu_packing import PackedLayer
 from modeling.flops import layer_pass_flops
 from modeling.keys import ACT_KEYS, checked
 
 # The work of a layer pass that takes as long as gathering and scattering the running tokens: a
 # fixed time, so more work where work is faster. Measured on a CPU, estimated for accelerators.
 COMPACTION_FLOPS = {"cpu": 1e7, "cuda": 5e9}
+
+
+class AlbertAct(nn.Module):
+    """The halting head."""
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, 1)
+
+    def forward(self, state: torch.Tensor) -> torch.Tensor:
+        """New states (..., hidden) -> halting probabilities (...), at least float32.
+
+        Probabilities are added up to a threshold, which half precision is too coarse for.
+        """
+        score = self.dense(state).squeeze(-1)
+        return score.to(torch.promote_types(score.dtype, torch.float)).sigmoid()
+
+
+class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
+    """The shared layer under the published names, with the halting head."""
+
+    attention_class = SelfAttention
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.act = AlbertAct(config)
+
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        return self.LayerNorm
+
+    def pieces(self) -> "AlbertActLayer | PackedLayer":
+        """What runs `project` and `finish`: packed weights inside `packed_weights`."""
+        return self if torch.compiler.is_compiling() else self.packed or self
+
+    def feed_forward(self, attended: torch.Tensor) -> torch.Tensor:
+        return self.dropout(super().feed_forward(attended))
+
+    def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:
+        """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
+        return self.attention.project(flat, parts)
+
+    def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        """The pass after attention: states and contexts (tokens, hidden) -> new states."""
+        (context,) = self.attention.split_heads(context[None])
+        return self.complete(flat, self.attention.output(context)[0])
 
 
 def keep(trail: list[torch.Tensor] | None, states: torch.Tensor) -> None:
@@ -94,9 +147,74 @@ class AlbertActEncoder(nn.Module):
         """At most `passes` more passes over the running tokens alone; returns all states."""
         tokens = RunningTokens(self.albert_layer, hidden, mask, halting)
         for _ in range(passes):
-            rows, state = tokens.gather()
+            rows = halting.running.flatten().nonzero()[:, 0]
             if len(rows) == 0:
                 break
-            tokens.scatter(rows, tokens.update(rows, state))
+            tokens.update(rows)
             keep(trail, tokens.states.view_as(hidden))
         return tokens.states.view_as(hidden)
+
+
+def grid_slots(running: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Where the running tokens of (batch, length) go in a (batch, width) grid, and its width.
+
+    An example's tokens stand side by side at the left of its row of the grid. Returns their flat
+    positions in the grid (running,), and the largest number of tokens that an example has.
+    """
+    place = running.cumsum(1)  # counted from 1
+    width = int(place[:, -1].max())
+    row_start = torch.arange(len(running), device=running.device)[:, None] * width
+    return (row_start + place - 1)[running], width
+
+
+class RunningTokens:
+    """The states of a batch's tokens, of which passes update those that `halting` says run.
+
+    states: (batch · length, hidden), of all tokens; the caller's `hidden` is left as it is.
+    key_value: (batch · length, 2·hidden), their keys and values.
+    """
+
+    def __init__(
+        self,
+        layer: AlbertActLayer,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        halting: Halting,
+    ) -> None:
+        self.layer, self.mask, self.halting = layer, mask, halting
+        self.pieces = layer.pieces()
+        self.states = hidden.flatten(0, 1).clone()
+        self.key_value = self.pieces.project(self.states, KEY_VALUE)
+        self.changed: torch.Tensor | None = None  # rows of which key_value is out of date
+
+    def update(self, rows: torch.Tensor) -> None:
+        """One pass over the running tokens, which are at `rows`, and its account in `halting`."""
+        state = self.states[rows]  # (running, hidden)
+        new = self.layer_pass(state)
+        probability = self.halting.spent.new_zeros(len(self.states))
+        probability[rows] = self.layer.act(new)
+        weight = self.halting.advance(probability.view_as(self.halting.spent))
+        self.states[rows] = interpolate(new, state, weight.flatten()[rows])
+        self.changed = rows
+
+    def layer_pass(self, state: torch.Tensor) -> torch.Tensor:
+        """What the layer makes of the running tokens' states, (running, hidden).
+
+        Every query meets the keys of its own example; the linear layers see running tokens only.
+        """
+        attention, running = self.layer.attention, self.halting.running
+        slots, width = grid_slots(running)
+        query = self.pieces.project(state, QUERY)
+        grid = query.new_zeros(len(running) * width, query.shape[-1])
+        grid[slots] = query
+        (query,) = attention.split_heads(grid.view(len(running), width, -1))
+        key, value = attention.split_heads(self.keys_and_values().view(*running.shape, -1))
+        context = attention.attend(query, key, value, self.mask)  # (batch, heads, width, head_size)
+        return self.pieces.finish(state, context.transpose(1, 2).reshape(grid.shape)[slots])
+
+    def keys_and_values(self) -> torch.Tensor:
+        """`key_value`, after those that the last pass changed are brought up to date."""
+        if self.changed is not None:
+            self.key_value[self.changed] = self.pieces.project(self.states[self.changed], KEY_VALUE)
+            self.changed = None
+        return self.key_value

@@ -25,8 +25,8 @@ from modeling.act.outputs import (
 )
 from modeling.albert import the_input
 from modeling.configuration import AlbertActConfig
-from modeling.elbert.model import task_loss
 from modeling.keys import ACT_KEYS, checked
+from modeling.losses import task_loss
 
 
 def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -125,29 +125,25 @@ class AlbertActForMultipleChoice(AlbertActTask):
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, 1)
 
-    @can_return_tuple
-    def forward(
+    def encode(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        *ids_masks_types: torch.Tensor | None,
         inputs_embeds: torch.Tensor | None = None,
         **others: bool | None,
-    ) -> AlbertActOutput:
+    ) -> AlbertActModelOutput:
         """Inputs (batch, choices, length), or inputs_embeds (batch, choices, length, embedding).
 
         updates is (batch · choices, 1, 1, length), hidden states likewise; an example's
         ponder_cost is its choices' sum.
         """
-        batch, choices = the_input(input_ids, inputs_embeds).shape[:2]
-        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
-        flat = (None if x is None else x.flatten(0, 1) for x in inputs)
-        encoded = self.encode(*flat, **others)
+        batch, choices = the_input(ids_masks_types[0], inputs_embeds).shape[:2]
+        inputs = (*ids_masks_types, inputs_embeds)
+        encoded = super().encode(*(x if x is None else x.flatten(0, 1) for x in inputs), **others)
         encoded.ponder_cost = encoded.ponder_cost.view(batch, choices).sum(1)
-        logits = self.logits_of(encoded).view(batch, choices)
-        loss = None if labels is None else self.task_loss(logits, labels)
-        return AlbertActOutput(self.penalised(loss, encoded), logits, **encoded.carried())
+        return encoded
+
+    def logits_of(self, encoded: AlbertActModelOutput) -> torch.Tensor:
+        return super().logits_of(encoded).view(len(encoded.ponder_cost), -1)  # (batch, choices)
 
 
 class AlbertActForQuestionAnswering(AlbertActTask):

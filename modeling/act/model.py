@@ -25,15 +25,8 @@ class AlbertActPreTrainedModel(AlbertPreTrainedModel):
 
     config_class = AlbertActConfig
     config: AlbertActConfig
-    supports_gradient_checkpointing = True
     # Published checkpoints hold the position numbers 0, 1, 2, …, too.
     _keys_to_ignore_on_load_unexpected = (r"embeddings\.position_ids$",)
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return getattr(self, "albert", self).embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        getattr(self, "albert", self).embeddings.word_embeddings = value
 
 
 def drop_position_ids(

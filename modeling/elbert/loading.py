@@ -5,7 +5,7 @@ from pathlib import Path
 from modeling.configuration import ElbertConfig
 from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.loading.configs import load_config
-from modeling.loading.names import Tensors, suite_names
+from modeling.loading.names import suite_names
 from modeling.loading.weights import LoadReport, adopt, read_as
 
 # ELBERT's tensors that belong to the task that it was fine-tuned on.
@@ -28,16 +28,10 @@ def load_pretrained(
     config = config or load_config(source, cache_dir, model_class.config_class)
     model = model_class(config)
     tensors = read_as(suite_names, source, cache_dir)
-    adopt_classifier(
-        tensors, model.state_dict(), "classifier", "albert.encoder.exit_out_layer.classifier"
-    )
-    heads = ("albert.pooler.", *TASK_OWN)
-    return model, adopt(model, tensors, source, heads, TASK_OWN if other_task else ())
-
-
-def adopt_classifier(tensors: Tensors, wanted: Tensors, old: str, new: str) -> None:
-    """A fine-tuned model's `old` classifier becomes `new`, if the number of labels is the same."""
-    for part in ("weight", "bias"):
-        theirs, ours = f"{old}.{part}", f"{new}.{part}"
+    wanted = model.state_dict()
+    for part in ("weight", "bias"):  # a fine-tuned model's classifier, if it has as many labels
+        theirs, ours = f"classifier.{part}", f"albert.encoder.exit_out_layer.classifier.{part}"
         if theirs in tensors and ours in wanted and tensors[theirs].shape == wanted[ours].shape:
             tensors.setdefault(ours, tensors.pop(theirs))
+    heads = ("albert.pooler.", *TASK_OWN)
+    return model, adopt(model, tensors, source, heads, TASK_OWN if other_task else ())

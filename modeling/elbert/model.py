@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
 from transformers import initialization as init
 from transformers.utils import ModelOutput
@@ -21,6 +20,7 @@ from modeling.depth import Check, EarlyExitModel, State, layer_states, run_depth
 from modeling.elbert import rules
 from modeling.elbert.exits import ExitClassifier, pool
 from modeling.elbert.rules import ExitRule
+from modeling.losses import joint_loss, task_loss
 
 
 @dataclass
@@ -44,25 +44,6 @@ class ElbertOutput(ModelOutput):
         return self.logits
 
 
-def task_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy, or squared error for a single output; mean over the batch."""
-    if logits.shape[-1] == 1:
-        return F.mse_loss(logits.squeeze(-1), labels.float())
-    return F.cross_entropy(logits, labels)
-
-
-def joint_loss(exit_losses: torch.Tensor, exit_weights: torch.Tensor | None = None) -> torch.Tensor:
-    """Weighted sum of the N exits' losses (N,).
-
-    `equal` (no weights): the plain sum. `dyn`, with W = exit_weights (N − 1,):
-    Σᵢ<N σ(Wᵢ)·Lᵢ + (N − Σᵢ σ(Wᵢ))·L_N, so that the weights add up to N.
-    """
-    if exit_weights is None:
-        return exit_losses.sum()
-    weights = exit_weights.sigmoid()
-    return (weights * exit_losses[:-1]).sum() + (len(exit_losses) - weights.sum()) * exit_losses[-1]
-
-
 class ElbertForSequenceClassification(EarlyExitModel):
     """Sequence classification (num_labels > 1) or regression (num_labels = 1) with early exit.
 
@@ -71,7 +52,6 @@ class ElbertForSequenceClassification(EarlyExitModel):
     """
 
     config_class = ElbertConfig
-    supports_gradient_checkpointing = True
     config: ElbertConfig
 
     def __init__(self, config: ElbertConfig) -> None:
@@ -95,12 +75,6 @@ class ElbertForSequenceClassification(EarlyExitModel):
         if module is self and self.exit_weights is not None:
             init.constant_(self.exit_weights, self.config.w_init)
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.albert.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.albert.embeddings.word_embeddings = value
-
     @can_return_tuple
     def forward(
         self,
@@ -123,7 +97,10 @@ class ElbertForSequenceClassification(EarlyExitModel):
         mask = attention_mask_of(attention_mask)
         if self.training:
             all_logits = self.all_exits(hidden, mask)
-            loss = None if labels is None else self.training_loss(all_logits, labels)
+            loss = None
+            if labels is not None:
+                losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
+                loss = joint_loss(losses, self.exit_weights)
             last = torch.full((len(hidden),), len(all_logits), device=hidden.device)
             return ElbertOutput(loss, all_logits[-1], last, all_logits)
         all_logits = None
@@ -158,10 +135,6 @@ class ElbertForSequenceClassification(EarlyExitModel):
                 answers[rows] = step.check.answer[step.leaving]
                 exit_layer[rows] = step.layer
         return answers, exit_layer
-
-    def training_loss(self, all_logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
-        return joint_loss(losses, self.exit_weights)
 
     # The steps of depth: see EarlyExitModel.
 

@@ -18,11 +18,9 @@ logger = logging.getLogger(__name__)
 Config = TypeVar("Config", bound=AlbertConfig)
 OwnConfig = TypeVar("OwnConfig", bound=AdaptiveConfig)
 
-# What a file says of its origin, not of the model, and whether a call answers by names or a tuple:
-# the scripts read names.
-ORIGIN_KEYS = (
-    *("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map"),
-    "return_dict",
+# What a file says of its origin, not of the model; and how a call answers: scripts read names.
+ORIGIN_KEYS = tuple(
+    "model_type architectures transformers_version _name_or_path auto_map return_dict".split()
 )
 
 

@@ -12,20 +12,17 @@ from modeling.errors import UserError
 
 Tensors = dict[str, torch.Tensor]  # by name
 
-BERT_NAMES = (
-    ("attention.self.query", "attention.query"),
-    ("attention.self.key", "attention.key"),
-    ("attention.self.value", "attention.value"),
-    ("attention.output.dense", "attention.dense"),
-    ("attention.output.LayerNorm", "attention.LayerNorm"),
-    ("intermediate.dense", "ffn"),
-    ("output.dense", "ffn_output"),
-    ("output.LayerNorm", "full_layer_layer_norm"),
-)
+BERT_NAMES = {
+    "attention.self.": "attention.",
+    "attention.output.": "attention.",
+    "intermediate.dense.": "ffn.",
+    "output.dense.": "ffn_output.",
+    "output.LayerNorm.": "full_layer_layer_norm.",
+}
 
 
 def suite_names(tensors: Tensors) -> Tensors:
-    """The tensors under this suite's names (DESIGN: the published ones, `albert.*`).
+    """The tensors under this suite's names, the published ones: `albert.*`.
 
     Raises UserError for weights that are neither ALBERT's nor BERT's.
     """
@@ -57,24 +54,16 @@ def bert_as_albert(tensors: Tensors) -> Tensors:
         layer = re.match(r"encoder\.layer\.(\d+)\.", name)
         if layer:
             inner = name[layer.end() :]
-            for old, new in BERT_NAMES:
-                if inner.startswith(old + "."):
-                    inner = new + inner[len(old) :]
-                    break
+            old = next((old for old in BERT_NAMES if inner.startswith(old)), "")
+            inner = BERT_NAMES.get(old, "") + inner.removeprefix(old)
             name = f"albert.encoder.albert_layer_groups.{layer[1]}.albert_layers.0.{inner}"
-        elif name.startswith("embeddings."):
-            name = f"albert.{name}"
-        elif name.startswith("pooler.dense."):
-            name = f"albert.pooler.{name.removeprefix('pooler.dense.')}"
+        elif name.startswith(("embeddings.", "pooler.dense.")):
+            name = "albert." + name.replace("pooler.dense.", "pooler.")
         renamed[name] = tensor
-    size = tensors_of_words(renamed).shape[1]
+    words = renamed.get("albert.embeddings.word_embeddings.weight")
+    if words is None:
+        raise UserError("the weights hold no word embeddings")
+    size = words.shape[1]
     renamed["albert.encoder.embedding_hidden_mapping_in.weight"] = torch.eye(size)
     renamed["albert.encoder.embedding_hidden_mapping_in.bias"] = torch.zeros(size)
     return renamed
-
-
-def tensors_of_words(tensors: Tensors) -> torch.Tensor:
-    words = tensors.get("albert.embeddings.word_embeddings.weight")
-    if words is None:
-        raise UserError("the weights hold no word embeddings")
-    return words

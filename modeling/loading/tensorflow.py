@@ -47,20 +47,12 @@ from modeling.loading.tensorflow_names import (
 from modeling.loading.weights import in_brief
 
 OWN = "give the albert_config.json that came with the checkpoint"
-# The model of each set of heads.
+# The models of each set of heads.
 MODELS = {
-    AlbertConfig: {
-        (): AlbertModel,
-        ("predictions",): AlbertForMaskedLM,
-        ("predictions", "sop_classifier"): AlbertForPreTraining,
-        ("classifier",): AlbertForSequenceClassification,
-    },
-    AlbertActConfig: {
-        (): AlbertActModel,
-        ("predictions",): AlbertActForMaskedLM,
-        ("predictions", "sop_classifier"): AlbertActForPreTraining,
-        ("classifier",): AlbertActForSequenceClassification,
-    },
+    (): (AlbertModel, AlbertActModel),
+    ("predictions",): (AlbertForMaskedLM, AlbertActForMaskedLM),
+    ("predictions", "sop_classifier"): (AlbertForPreTraining, AlbertActForPreTraining),
+    ("classifier",): (AlbertForSequenceClassification, AlbertActForSequenceClassification),
 }
 
 
@@ -248,10 +240,9 @@ def check_shape(key: str, found: list[int], rule: Rule, config: AlbertConfig) ->
 def build(config: AlbertConfig, tensors: dict[str, torch.Tensor]) -> PreTrainedModel:
     """The model of the heads that are there; raises UserError unless the tensors are all of it."""
     heads = tuple(sorted({name.split(".")[0] for name in tensors} - {"albert"}))
-    models = MODELS[type(config)]
-    if heads not in models:
+    if heads not in MODELS:
         raise UserError(f"no model has these heads, and no others: {', '.join(heads)}")
-    model = models[heads](config)
+    model = MODELS[heads][isinstance(config, AlbertActConfig)](config)
     encoder = model.base_model
     if encoder.pooler is None and "albert.pooler.weight" in tensors:
         # A masked language model has no use for it, but what is fine-tuned from one does.

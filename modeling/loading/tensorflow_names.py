@@ -47,9 +47,13 @@ def layer(scope: str, name: str, attention_norm: str) -> tuple[Rule, ...]:
     hidden, inner = "hidden_size", "intermediate_size"
     attention = f"{scope}/attention_1"
     return (
-        *dense(f"{attention}/self/query", f"{name}.attention.query", hidden, hidden),
-        *dense(f"{attention}/self/key", f"{name}.attention.key", hidden, hidden),
-        *dense(f"{attention}/self/value", f"{name}.attention.value", hidden, hidden),
+        *(
+            rule
+            for part in ("query", "key", "value")
+            for rule in dense(
+                f"{attention}/self/{part}", f"{name}.attention.{part}", hidden, hidden
+            )
+        ),
         *dense(f"{attention}/output/dense", f"{name}.attention.dense", hidden, hidden),
         *norm(f"{scope}/{NORM}", f"{name}.{attention_norm}", hidden),
         *dense(f"{scope}/ffn_1/intermediate/dense", f"{name}.ffn", hidden, inner),
@@ -68,20 +72,17 @@ ACT_LAYER = f"(?:{BERT}/encoder/)?transformer"
 MAPPING = "albert.encoder.embedding_hidden_mapping_in"
 
 RULES = (
-    Rule(
-        f"{BERT}/embeddings/word_embeddings",
-        "albert.embeddings.word_embeddings.weight",
-        ("vocab_size", "embedding_size"),
-    ),
-    Rule(
-        f"{BERT}/embeddings/position_embeddings",
-        "albert.embeddings.position_embeddings.weight",
-        ("max_position_embeddings", "embedding_size"),
-    ),
-    Rule(
-        f"{BERT}/embeddings/token_type_embeddings",
-        "albert.embeddings.token_type_embeddings.weight",
-        ("type_vocab_size", "embedding_size"),
+    *(
+        Rule(
+            f"{BERT}/embeddings/{kind}_embeddings",
+            f"albert.embeddings.{kind}_embeddings.weight",
+            (rows, "embedding_size"),
+        )
+        for kind, rows in (
+            ("word", "vocab_size"),
+            ("position", "max_position_embeddings"),
+            ("token_type", "type_vocab_size"),
+        )
     ),
     *norm(f"{BERT}/embeddings/{NORM}", "albert.embeddings.LayerNorm", "embedding_size"),
     *dense(f"{BERT}/encoder/embedding_hidden_mapping_in", MAPPING, "embedding_size", "hidden_size"),

@@ -1,1 +1,6 @@
-"""PonderNet and PALBERT: halting distributions, losses and models."""
+"""PonderALBERT: every layer gives a halting probability, learned with the task.
+
+texts: the second [CLS]            distribution: the step of halting, and its prior
+criteria: who leaves, and when     model: all of it, and loading
+parity: PonderNet's own experiment, a GRU
+"""

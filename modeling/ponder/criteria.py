@@ -1,13 +1,14 @@
 """Exit criteria of a ponder model: who stops, given each layer's halting probability λ.
 
-A criterion is defined once, as a row of `CRITERIA`: what it remembers at depth 0, and what it
-decides after a layer. Inference steps through the layers, `scan_halting` through recorded ones.
+A criterion is defined once, as a class: what it remembers at depth 0, and what it decides after a
+layer. Inference steps through the layers, `scan_halting` through recorded ones.
 
 Sources: PonderNet (Banino et al., 2021) for `sample`; PALBERT (Balagansky and Gavrilov, 2022) for
 `threshold`, its Q-exit.
 """
 
-from collections.abc import Callable
+import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,76 +46,89 @@ class Layer(NamedTuple):
     halt_probability: torch.Tensor  # λ, (batch,)
 
 
-def started(draws: torch.Tensor, classes: int) -> State:
-    """What every criterion remembers of as many examples as there are draws.
+class Criterion(ABC):
+    """Exits where the halting CDF, 1 − Π (1 − λ_j), exceeds a limit.
 
-    alive: Π (1 − λ_j) so far, (batch,); halt_probability: λ of the newest layer, (batch,).
+    reads: the exit keys that it reads. draws: does it need a uniform number for each example?
+    mixes: is its answer one of all layers, so that nobody leaves before the last?
     """
-    alive = torch.ones_like(draws)
-    return {"alive": alive, "halt_probability": torch.zeros_like(alive)}
+
+    reads: tuple[str, ...] = ()
+    draws = mixes = False
+
+    @abstractmethod
+    def limit(self, rule: HaltingRule, state: State) -> float | torch.Tensor:
+        """What the CDF has to exceed: one number, (batch,), or (settings, 1)."""
+
+    def start(self, draws: torch.Tensor, classes: int) -> State:
+        """What is remembered of as many examples as there are draws.
+
+        alive: Π (1 − λ_j) so far, (batch,); halt_probability: λ of the newest layer, (batch,).
+        """
+        alive = torch.ones_like(draws)
+        return {"alive": alive, "halt_probability": torch.zeros_like(alive)}
+
+    def step(self, rule: HaltingRule, layer: Layer, state: State) -> Check:
+        """The layer's answer, who exits there, and the state one layer later."""
+        halt = layer.halt_probability
+        state = {**state, "alive": state["alive"] * (1 - halt), "halt_probability": halt}
+        return Check(layer.logits, 1 - state["alive"] > self.limit(rule, state), state)
 
 
-def passed(layer: Layer, state: State) -> State:
-    """The state one layer later."""
-    halt = layer.halt_probability
-    return {**state, "alive": state["alive"] * (1 - halt), "halt_probability": halt}
+class Threshold(Criterion):
+    """Exit where the CDF exceeds exit_thres."""
+
+    reads = ("exit_thres",)
+
+    def limit(self, rule: HaltingRule, state: State) -> float | torch.Tensor:
+        return rule.exit_thres
 
 
-def threshold_step(rule: HaltingRule, layer: Layer, state: State) -> Check:
-    """Exit where the halting CDF, 1 − Π (1 − λ_j), exceeds exit_thres."""
-    state = passed(layer, state)
-    return Check(layer.logits, 1 - state["alive"] > rule.exit_thres, state)
-
-
-def sample_start(draws: torch.Tensor, classes: int) -> State:
-    """draw: the example's own threshold, uniform in [0, 1)."""
-    return {**started(draws, classes), "draw": draws}
-
-
-def sample_step(rule: HaltingRule, layer: Layer, state: State) -> Check:
-    """Exit where the halting CDF exceeds the draw.
+class Sample(Criterion):
+    """Exit where the CDF exceeds the example's own uniform number.
 
     By inversion of the CDF this halts with probability λ_n at each layer, as PonderNet does, and
     needs one draw an example.
     """
-    state = passed(layer, state)
-    return Check(layer.logits, 1 - state["alive"] > state["draw"], state)
+
+    draws = True
+
+    def start(self, draws: torch.Tensor, classes: int) -> State:
+        """draw: the example's own threshold, uniform in [0, 1)."""
+        return {**super().start(draws, classes), "draw": draws}
+
+    def limit(self, rule: HaltingRule, state: State) -> torch.Tensor:
+        return state["draw"]
 
 
-def expectation_start(draws: torch.Tensor, classes: int) -> State:
-    """mixed: Σ p_j · scores_j, (batch, classes); mass: Σ p_j, (batch,)."""
-    mixed = draws.new_zeros(len(draws), classes)
-    return {**started(draws, classes), "mixed": mixed, "mass": torch.zeros_like(draws)}
-
-
-def expectation_step(rule: HaltingRule, layer: Layer, state: State) -> Check:
+class Expectation(Criterion):
     """Full depth; the answer is the mean of the layers' answers so far under p.
 
     Log of the mean probabilities; for regression the mean value.
     """
-    weight = state["alive"] * layer.halt_probability  # p_n
-    weight = weight.clamp_min(torch.finfo(weight.dtype).tiny)
-    mixed = state["mixed"] + weight[:, None] * exit_scores(layer.logits)
-    mass = state["mass"] + weight
-    mean = mixed / mass[:, None]
-    answer = floored_log(mean) if mean.shape[-1] > 1 else mean
-    state = {**passed(layer, state), "mixed": mixed, "mass": mass}
-    return Check(answer, torch.zeros_like(weight, dtype=torch.bool), state)
+
+    mixes = True
+
+    def limit(self, rule: HaltingRule, state: State) -> float:
+        return math.inf
+
+    def start(self, draws: torch.Tensor, classes: int) -> State:
+        """mixed: Σ p_j · scores_j, (batch, classes); mass: Σ p_j, (batch,)."""
+        mixed = draws.new_zeros(len(draws), classes)
+        return {**super().start(draws, classes), "mixed": mixed, "mass": torch.zeros_like(draws)}
+
+    def step(self, rule: HaltingRule, layer: Layer, state: State) -> Check:
+        weight = state["alive"] * layer.halt_probability  # p_n
+        weight = weight.clamp_min(torch.finfo(weight.dtype).tiny)
+        mixed = state["mixed"] + weight[:, None] * exit_scores(layer.logits)
+        mass = state["mass"] + weight
+        mean = mixed / mass[:, None]
+        answer = floored_log(mean) if mean.shape[-1] > 1 else mean
+        _, nobody, state = super().step(rule, layer, state)
+        return Check(answer, nobody, {**state, "mixed": mixed, "mass": mass})
 
 
-class Criterion(NamedTuple):
-    """What a criterion remembers of (draws, classes), and how it decides; which keys it reads."""
-
-    start: Callable[[torch.Tensor, int], State]
-    step: Callable[[HaltingRule, Layer, State], Check]
-    reads: tuple[str, ...]
-
-
-CRITERIA = {
-    "sample": Criterion(sample_start, sample_step, ()),
-    "threshold": Criterion(started, threshold_step, ("exit_thres",)),
-    "expectation": Criterion(expectation_start, expectation_step, ()),
-}
+CRITERIA = {"sample": Sample(), "threshold": Threshold(), "expectation": Expectation()}
 
 
 def scan_halting(
@@ -144,6 +158,6 @@ def scan_halting(
         if exit_layer is None:
             exit_layer = torch.full(done.shape, layers, device=device)
         exit_layer[done & (exit_layer > number)] = number
-    if rule.exit_criteria == "expectation":
+    if criterion.mixes:
         return answer, exit_layer
     return all_logits[exit_layer - 1, torch.arange(batch, device=device)], exit_layer

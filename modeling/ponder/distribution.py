@@ -6,12 +6,14 @@ Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022
 prior; the public PonderALBERT for names.
 """
 
+from collections.abc import Callable
 from functools import cached_property
+from operator import attrgetter
 
 import torch
 from torch.nn import functional as F
+from transformers import AlbertConfig
 
-from modeling.configuration import PonderAlbertConfig
 from modeling.errors import UserError
 
 
@@ -63,15 +65,6 @@ class GeneralizedGeometricDist:
         dist.log_stop, dist.log_keep = F.logsigmoid(logits), F.logsigmoid(-logits)
         return dist
 
-    @classmethod
-    def from_log_pmf(cls, log_pmf: torch.Tensor) -> "GeneralizedGeometricDist":
-        """The stop probabilities that give this distribution (batch, steps), which sums to 1."""
-        log_rest = log_pmf.flip(1).logcumsumexp(1).flip(1)  # log Σ_{j≥n} p_j
-        dist = cls((log_pmf - log_rest).exp())
-        dist.log_stop = log_pmf - log_rest
-        dist.log_keep = F.pad(log_rest[:, 1:], (0, 1), value=-torch.inf) - log_rest
-        return dist
-
     def log_pmf(self, normalize: bool = True) -> torch.Tensor:
         """Logarithm of `pmf`, (batch, steps)."""
         not_before = F.pad(self.log_keep.cumsum(1)[:, :-1], (1, 0))  # Σ_{j<n} log(1 − λ_j)
@@ -101,19 +94,44 @@ class GeneralizedGeometricDist:
         return f"GeneralizedGeometricDist(batch={batch}, steps={steps})"
 
 
+class Prior(GeneralizedGeometricDist):
+    """A distribution that is made when it is first read: only training does."""
+
+    def __init__(self, make: Callable[[], GeneralizedGeometricDist]) -> None:
+        self.make = make
+
+    @cached_property
+    def made(self) -> GeneralizedGeometricDist:
+        return self.make()
+
+    stop_probabilities = property(attrgetter("made.stop_probabilities"))
+    log_stop = property(attrgetter("made.log_stop"))
+    log_keep = property(attrgetter("made.log_keep"))
+
+
 def prior(
-    config: PonderAlbertConfig, batch: int, steps: int, device: torch.device
+    config: AlbertConfig, batch: int, steps: int, device: torch.device
 ) -> GeneralizedGeometricDist:
     """The distribution over the first `steps` layers that the loss pulls to.
 
     geometric: λ_p at every layer. normal: p_n ∝ exp(−(n − 1/λ_p)²), as PALBERT has it.
     """
-    halt = config.target_halt_probability
-    if config.prior_type == "normal":
-        layers = torch.arange(1.0, steps + 1, device=device)
-        log_pmf = -((layers - 1 / halt) ** 2)
-        return GeneralizedGeometricDist.from_log_pmf(log_pmf.log_softmax(0).expand(batch, -1))
-    halts = torch.full((batch, steps), halt, device=device)
-    if config.halt_normalization == "last_layer" and steps == config.num_hidden_layers:
-        halts[:, -1] = 1.0
-    return GeneralizedGeometricDist(halts)
+    halt, ends = config.target_halt_probability, config.halt_normalization == "last_layer"
+    ends = ends and steps == config.num_hidden_layers
+
+    def geometric() -> GeneralizedGeometricDist:
+        halts = torch.full((batch, steps), halt, device=device)
+        if ends:
+            halts[:, -1] = 1.0
+        return GeneralizedGeometricDist(halts)
+
+    def normal() -> GeneralizedGeometricDist:
+        log_pmf = -((torch.arange(1.0, steps + 1, device=device) - 1 / halt) ** 2)
+        log_pmf = log_pmf.log_softmax(0).expand(batch, -1)
+        log_rest = log_pmf.flip(1).logcumsumexp(1).flip(1)  # log Σ_{j≥n} p_j
+        dist = GeneralizedGeometricDist((log_pmf - log_rest).exp())
+        dist.log_stop = log_pmf - log_rest
+        dist.log_keep = F.pad(log_rest[:, 1:], (0, 1), value=-torch.inf) - log_rest
+        return dist
+
+    return Prior(normal if config.prior_type == "normal" else geometric)

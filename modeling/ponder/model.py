@@ -7,7 +7,9 @@ Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022
 head that sees two layers; the public PonderALBERT for the model and its names.
 """
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,34 +17,27 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import (
-    AlbertConfig,
-    AutoModelForSequenceClassification,
-    PreTrainedTokenizerBase,
-)
+from transformers import AlbertConfig, AutoModelForSequenceClassification, PreTrainedTokenizerBase
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from modeling.albert import (
-    AlbertEmbeddings,
-    AlbertLayer,
-    ExitLinear,
-    attention_mask_of,
-)
+from modeling.albert import AlbertEmbeddings, AlbertLayer, ExitLinear, attention_mask_of
 from modeling.configuration import HEAD_WIDTH, PonderAlbertConfig
 from modeling.depth import Check, EarlyExitModel, State, layer_states, run_depths
-from modeling.elbert.model import task_loss
 from modeling.errors import UserError
 from modeling.keys import PONDER_KEYS, checked
 from modeling.loading.configs import load_config, own_settings
+from modeling.loading.names import Tensors, modern_name
+from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import LoadReport, adopt, read_as
-from modeling.ponder.checkpoints import HEADS, find_tokenizer, ponder_names
+from modeling.losses import PonderClassificationLoss, task_loss
 from modeling.ponder.criteria import CRITERIA, HaltingRule, Layer, scan_halting
 from modeling.ponder.distribution import GeneralizedGeometricDist, prior
-from modeling.ponder.losses import PonderClassificationLoss
 from modeling.ponder.texts import HALTING_TOKEN, Texts, encode_texts
+
+HEADS = ("classifier.", "ponder.")  # what a plain ALBERT lacks
 
 
 @dataclass
@@ -110,7 +105,6 @@ class PonderAlbertClassifier(EarlyExitModel):
     """
 
     config_class = PonderAlbertConfig
-    supports_gradient_checkpointing = True
     config: PonderAlbertConfig
 
     def __init__(
@@ -119,7 +113,8 @@ class PonderAlbertClassifier(EarlyExitModel):
         tokenizer: PreTrainedTokenizerBase | None = None,
         target_halt_probability: float | None = None,
     ) -> None:
-        config = as_ponder_config(config)
+        if not isinstance(config, PonderAlbertConfig):
+            config = PonderAlbertConfig(**own_settings(config.to_dict(), PonderAlbertConfig))
         if target_halt_probability is not None:
             config.target_halt_probability = checked(
                 "target_halt_probability", target_halt_probability, PONDER_KEYS
@@ -165,7 +160,10 @@ class PonderAlbertClassifier(EarlyExitModel):
             UserError: a checkpoint whose layers are not all the same one, or that is no ALBERT.
         """
         config = config or load_config(name, cache_dir, PonderAlbertConfig, **settings)
-        tokenizer = tokenizer or find_tokenizer(name, cache_dir)
+        if tokenizer is None:
+            # Without one token ids are input enough; a call with texts will ask for it.
+            with suppress(UserError):
+                tokenizer = load_tokenizer(name, cache_dir=cache_dir)
         model = cls(config, tokenizer, target_halt_probability)
         adopt(model, read_as(ponder_names, name, cache_dir), name, HEADS)
         return model.eval()
@@ -175,12 +173,6 @@ class PonderAlbertClassifier(EarlyExitModel):
         super().save_pretrained(save_directory, **kwargs)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(save_directory)
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embeddings.word_embeddings = value
 
     @can_return_tuple
     def forward(
@@ -211,10 +203,9 @@ class PonderAlbertClassifier(EarlyExitModel):
             labels = torch.as_tensor(labels, device=self.device)
         if self.training:
             return self.training_output(hidden, mask, labels)
-        if output_all_exits or self.config.exit_criteria == "expectation":
-            logits, halts, answer, exit_layer = self.full_depth(hidden, mask, draws)
-        else:
-            logits, halts, answer, exit_layer = self.early_exit(hidden, mask, draws)
+        everything = output_all_exits or CRITERIA[self.exit_rule().exit_criteria].mixes
+        run = self.full_depth if everything else self.early_exit
+        logits, halts, answer, exit_layer = run(hidden, mask, draws)
         loss = None if labels is None else task_loss(answer, labels)
         dist = GeneralizedGeometricDist(halts)
         target = prior(self.config, *halts.shape, self.device)
@@ -231,8 +222,7 @@ class PonderAlbertClassifier(EarlyExitModel):
         out = PonderOutput(None, logits, halts, dist, target, len(logits))
         if labels is not None:
             losses = PonderClassificationLoss(self.config.kl_penalty_factor)(out, labels)
-            out.loss = losses.pop("total_loss")
-            out.weighted_ce_loss, out.kl_loss = losses["weighted_ce_loss"], losses["kl_loss"]
+            out.loss, out.weighted_ce_loss, out.kl_loss = losses.values()
         return out
 
     def all_exits(
@@ -253,8 +243,7 @@ class PonderAlbertClassifier(EarlyExitModel):
     ) -> tuple[torch.Tensor, ...]:
         """As `early_exit`, with every layer's own logits and λ."""
         rule = self.exit_rule()
-        if draws is None and rule.exit_criteria == "sample":
-            draws = self.draw(len(hidden))
+        draws = self.draws_of(len(hidden), draws, rule)
         logits, halt_logits = self.all_exits(hidden, mask)
         halts = halt_logits.sigmoid()
         return logits, halts, *scan_halting(rule, logits, halts, draws)
@@ -314,14 +303,17 @@ class PonderAlbertClassifier(EarlyExitModel):
         """(count,) uniform numbers for as many examples; the same ones in whatever portions."""
         return torch.rand(count, generator=self.generator).to(self.device)
 
+    def draws_of(self, batch: int, draws: torch.Tensor | None, rule: HaltingRule) -> torch.Tensor:
+        """`draws`, new ones by default; (batch,) of 0 for a criterion that needs none."""
+        if not CRITERIA[rule.exit_criteria].draws:
+            return torch.zeros(batch, device=self.device)
+        return self.draw(batch) if draws is None else draws
+
     def start(
         self, batch: int, draws: torch.Tensor | None = None, rule: HaltingRule | None = None
     ) -> State:
         rule = rule or self.exit_rule()
-        if rule.exit_criteria != "sample":
-            draws = torch.zeros(batch, device=self.device)  # nobody reads them
-        elif draws is None:
-            draws = self.draw(batch)
+        draws = self.draws_of(batch, draws, rule)
         state = CRITERIA[rule.exit_criteria].start(draws, self.config.num_labels)
         state["depth"] = torch.zeros(batch, dtype=torch.long, device=self.device)
         if self.reads_previous:
@@ -367,10 +359,15 @@ class PonderAlbertClassifier(EarlyExitModel):
         return Check(answer, done | last, state)
 
 
-def as_ponder_config(config: AlbertConfig) -> PonderAlbertConfig:
-    if isinstance(config, PonderAlbertConfig):
-        return config
-    return PonderAlbertConfig(**own_settings(config.to_dict(), PonderAlbertConfig))
+def ponder_names(tensors: Tensors) -> Tensors:
+    """An ALBERT checkpoint's tensors under the names of `PonderAlbertClassifier`."""
+    layer = r"^encoder\.albert_layer_groups\.0\.albert_layers\.0\."
+    renamed = {}
+    for name, tensor in tensors.items():
+        name = modern_name(name).removeprefix("albert.")
+        name = re.sub(layer, "albert_layer.", name)
+        renamed[name.removeprefix("encoder.")] = tensor
+    return renamed
 
 
 def load_ponder(

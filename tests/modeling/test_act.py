@@ -22,8 +22,7 @@ from modeling import (
     AlbertActModel,
     UserError,
 )
-from modeling.act.compaction import grid_slots
-from modeling.act.encoder import COMPACTION_FLOPS
+from modeling.act.encoder import COMPACTION_FLOPS, grid_slots
 from modeling.act.halting import Halting, halting_weight
 from modeling.flops import layer_pass_flops
 

@@ -1,6 +1,6 @@
-"""The loss of a ponder model: the layers' losses weighed by p, and p pulled to a prior.
+"""Losses: of a task, and of all layers' answers to it.
 
-Sources: PonderNet (Banino et al., 2021); the public PonderALBERT for the form.
+Sources: PonderNet (Banino et al., 2021); the public PonderALBERT for the form of its loss.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,32 @@ from torch.nn import functional as F
 from modeling.keys import PONDER_KEYS, checked
 
 
+def task_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy, or squared error for a single output; mean over the batch."""
+    if logits.shape[-1] == 1:
+        return F.mse_loss(logits.squeeze(-1), labels.float())
+    return F.cross_entropy(logits, labels)
+
+
 def losses_of_steps(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy, or squared error for a single output, per answer."""
+    """The same per answer: logits (steps, batch, classes), labels (batch,) -> (steps, batch)."""
     steps, batch, classes = logits.shape
     if classes == 1:
         return (logits[..., 0] - labels.float()) ** 2
     repeated = labels.expand(steps, batch).flatten()
     return F.cross_entropy(logits.flatten(0, 1), repeated, reduction="none").view(steps, batch)
+
+
+def joint_loss(exit_losses: torch.Tensor, exit_weights: torch.Tensor | None = None) -> torch.Tensor:
+    """Weighted sum of the N exits' losses (N,).
+
+    `equal` (no weights): the plain sum. `dyn`, with W = exit_weights (N − 1,):
+    Σᵢ<N σ(Wᵢ)·Lᵢ + (N − Σᵢ σ(Wᵢ))·L_N, so that the weights add up to N.
+    """
+    if exit_weights is None:
+        return exit_losses.sum()
+    weights = exit_weights.sigmoid()
+    return (weights * exit_losses[:-1]).sum() + (len(exit_losses) - weights.sum()) * exit_losses[-1]
 
 
 class PonderClassificationLoss(nn.Module):

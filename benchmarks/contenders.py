@@ -1,0 +1,171 @@
+"""What speed.py compares: HF's ALBERT and ours with forced exits; their texts and their runs."""
+
+import itertools
+import random
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import AlbertConfig, AlbertForSequenceClassification
+
+from modeling import ElbertConfig, ElbertForSequenceClassification
+from modeling.albert import cast_layers
+from modeling.compilation import compile_for_inference
+from modeling.cpu_packing import packed_weights
+from modeling.depth import Check, State
+from modeling.depth_batching import DepthBatcher
+from modeling.memory import keep_freed_memory
+from training.optimizer import make_optimizer
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BASE = {
+    "hidden_size": 768,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "hidden_act": "gelu_new",
+}
+# Tokens of the dev sets' texts (WordPiece, at most 128) at 64 evenly spaced quantiles.
+LENGTHS = {
+    "SST-2": [
+        *(7, 8, 9, 10, 11, 12, 12, 12, 13, 14, 14, 15, 15, 16, 17, 17, 18, 18, 18, 19, 19, 20),
+        *(20, 20, 21, 21, 22, 22, 23, 23, 24, 24, 25, 25, 25, 26, 26, 27, 27, 28, 28, 29, 29, 30),
+        *(30, 31, 31, 32, 32, 33, 34, 35, 35, 36, 37, 38, 39, 40, 41, 41, 43, 44, 48, 52),
+    ],
+    "RTE": [
+        *(21, 24, 28, 29, 31, 33, 34, 35, 35, 36, 36, 38, 38, 39, 40, 41, 41, 42, 43, 43, 44, 46),
+        *(46, 47, 48, 48, 49, 49, 50, 51, 52, 53, 54, 54, 55, 56, 56, 58, 60, 60, 62, 64, 67, 68),
+        *(71, 73, 74, 78, 80, 81, 95, 100, 108, 112, 116, 122, *[128] * 8),
+    ],
+}
+# Exit layers whose mean over 12 layers is the cost, spread as a trained model's are.
+FORCED = {
+    1.0: [12],
+    0.75: [6, 8, 9, 10, 12, 9],
+    0.5: [2, 4, 6, 8, 10, 6],
+    0.25: [1, 2, 3, 4, 5, 3],
+}
+
+
+class ForcedExits(ElbertForSequenceClassification):
+    """An ELBERT whose examples exit where they are told, in the order in which they start."""
+
+    def force(self, cost: float) -> "ForcedExits":
+        self.targets = itertools.cycle(random.Random(0).sample(FORCED[cost], len(FORCED[cost])))
+        return self
+
+    def start(self, batch: int, draws: None = None, rule: Any = None) -> State:
+        targets = torch.tensor(list(itertools.islice(self.targets, batch)), device=self.device)
+        return {**super().start(batch, draws, rule), "target": targets}
+
+    def check_exit(self, rule, hidden, mask, weights, state) -> Check:
+        logits, _, new = super().check_exit(rule, hidden, mask, weights, state)
+        done = new["depth"] >= state["target"]
+        return Check(logits, done, {**new, "target": state["target"]})
+
+
+def hf_model() -> AlbertForSequenceClassification:
+    return AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE)
+
+
+def hf_keeping_memory() -> AlbertForSequenceClassification:
+    keep_freed_memory()
+    return hf_model()
+
+
+def hf_compiled() -> torch.nn.Module:
+    return torch.compile(hf_model(), dynamic=True)
+
+
+PROCESS = ExitStack()  # what lasts as long as the process
+
+
+def our_model(dtype: torch.dtype = torch.float32, compiled: bool = False) -> ForcedExits:
+    """With its weights packed, as evaluation packs them once for a whole data set."""
+    keep_freed_memory()
+    model = ForcedExits(ElbertConfig(**BASE)).eval().to(DEVICE).force(1.0)
+    cast_layers(model, dtype)
+    if compiled:
+        compile_for_inference(model)
+    PROCESS.enter_context(packed_weights(model))
+    return model
+
+
+# What each contender's process makes; those for --quick first.
+QUICK = {"hf": hf_model, "fp32": our_model, "bf16": partial(our_model, torch.bfloat16)}
+ALL = {
+    **QUICK,
+    "hf keeping": hf_keeping_memory,
+    "hf compiled": hf_compiled,
+    "compiled": partial(our_model, compiled=True),
+}
+
+
+def ids_of(lengths: Sequence[int]) -> list[list[int]]:
+    draw = random.Random(0)
+    return [[draw.randrange(5, 30000) for _ in range(length)] for length in lengths]
+
+
+def texts_of(task: str, count: int) -> list[list[int]]:
+    """`count` texts, a multiple of 8, whose lengths spread as the task's, in random order."""
+    lengths = LENGTHS[task]
+    lengths = lengths * (count // 64) if count >= 64 else lengths[64 // count // 2 :: 64 // count]
+    texts = ids_of(lengths)
+    random.Random(1).shuffle(texts)
+    return texts
+
+
+def padded(texts: list[list[int]], width: int | None = None) -> dict[str, torch.Tensor]:
+    width = width or max(map(len, texts))
+    ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=DEVICE)
+    return {"input_ids": ids, "attention_mask": (ids > 0).long()}  # no text holds a 0
+
+
+@torch.inference_mode()
+def run_hf(batch: int, width: int | None, model, texts: list[list[int]]) -> None:
+    """HF's model over the texts, `batch` at a time, padded to `width` or to the longest."""
+    for start in range(0, len(texts), batch):
+        model(**padded(texts[start : start + batch], width)).logits.argmax(-1).tolist()
+
+
+def run_ours(batch: int, cost: float, model: ForcedExits, texts: list[list[int]]) -> None:
+    """Early exit over the texts: one by one, or `batch` slots."""
+    model.force(cost)
+    if batch == 1:
+        for text in texts:
+            model(torch.tensor([text], device=DEVICE)).logits.argmax(-1).tolist()
+        return
+    batcher = DepthBatcher(model, slots=batch)
+    batcher.submit((text, [0] * len(text)) for text in texts)
+    for _ in batcher.answers():
+        pass
+
+
+Trained = tuple[torch.nn.Module, torch.optim.Optimizer]  # what a training process makes
+
+
+def hf_trained() -> Trained:
+    model = hf_model().train()
+    return model, torch.optim.AdamW(model.parameters(), lr=3e-5)
+
+
+def ours_trained() -> Trained:
+    keep_freed_memory()
+    model = ElbertForSequenceClassification(ElbertConfig(**BASE)).to(DEVICE).train()
+    return model, make_optimizer(model, 3e-5, 0.0, 1e-8)
+
+
+def run_steps(width: int | None, bf16: bool, made: Trained, texts: list[list[int]]) -> None:
+    """Steps of 32 texts each, in the order given."""
+    model, optimizer = made
+    for start in range(0, len(texts), 32):
+        batch = texts[start : start + 32]
+        labels = torch.arange(len(batch), device=DEVICE) % 2
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=bf16):
+            loss = model(**padded(batch, width), labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
