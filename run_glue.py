@@ -28,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.modes import MODES
+from evaluation.modes import MODES, keys_of
 from evaluation.settings import GROUPS, GlueSettings, ModeSettings
 from glue.files import run_script
 from modeling.errors import UserError
@@ -67,7 +67,7 @@ def read_settings() -> GlueSettings:
 
 def configuration_keys(settings: ModeSettings) -> dict[str, Any]:
     """The configuration's keys of --set and of the flags that are keys, typed."""
-    keys, values = MODES[settings.model_type].table.keys, {}
+    keys, values = keys_of(settings.model_type).keys, {}
     for flag, pair in settings.pairs():
         key, equals, text = pair.partition("=")
         if not equals or key not in keys:
@@ -227,7 +227,7 @@ def predict_all(
     settings: GlueSettings, keys: dict[str, Any], task: Task, device: torch.device
 ) -> None:
     """Answer the test sets of `task`: the official GLUE files, and predictions.tsv with details."""
-    from evaluation.predictions import predict
+    from evaluation.results import predict
     from glue.submission import check_test_set
     from glue.tasks import prediction_tasks, read_examples
 

@@ -6,7 +6,7 @@ Imports no torch, so that --help and a wrong flag answer at once.
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from evaluation.modes import MODES
+from evaluation.modes import REGISTRY
 from modeling.keys import PONDER_KEYS
 from training.fine_tuning_settings import (
     DataSettings,
@@ -33,7 +33,7 @@ class ModeSettings:
         ...,
         "who stops: an example by a rule (albert, which here is ELBERT, not the dense ALBERT) or "
         "by a learned halting probability (ponder_albert), or each token by its own (albert_act)",
-        choices=tuple(MODES),
+        choices=tuple(REGISTRY),
         type=str.lower,
     )
     set: list[str] = setting(

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import change_config
 import run_glue
 import training.checkpoints as checkpointing
-from evaluation import predictions
+from evaluation import results
 from modeling import ElbertForSequenceClassification
 from tests.commands import flags, no_file_above, refused
 from tests.conftest import TINY, contents, edit_json, sentence, tsv
@@ -508,8 +508,8 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(
 def test_a_label_count_that_does_not_match_is_refused(
     trained, albert_dir, rte, script, monkeypatch
 ):
-    whole = predictions.predictions_of
-    monkeypatch.setattr(predictions, "predictions_of", lambda logits: whole(logits)[:-1])
+    whole = results.predictions_of
+    monkeypatch.setattr(results, "predictions_of", lambda logits: whole(logits)[:-1])
     refused(
         script,
         flags(albert_dir, rte, trained, "RTE", "--do_predict"),
