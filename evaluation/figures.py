@@ -1,6 +1,7 @@
 """Pictures of the trade-off between answers and cost."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from glue.files import write_file
+
 BARS, LINE, WINDOW = "#b8c7dc", "#b3412e", "#f1e3b5"
 
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a PNG in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part.png")
-    figure.savefig(temporary, dpi=150, bbox_inches="tight")
-    temporary.replace(path)
+    write_file(path, partial(figure.savefig, dpi=150, bbox_inches="tight", format="png"))
     plt.close(figure)
 
 

@@ -23,6 +23,7 @@ from scipy.stats import binom
 
 from evaluation.modes.base import RuleSet
 from exit_lab.grids import RuleGrid
+from exit_lab.metrics import taken
 from exit_lab.settings import Goal
 from exit_lab.sweep import Sweep
 from glue.tasks import Task
@@ -105,8 +106,7 @@ def losses(
     Regression: by how much the absolute error grows, as a share of `width`, the range of the
     scores; growth beyond the range counts as 1, a smaller error as 0.
     """
-    early = predictions[exit_layer.astype(np.intp) - 1, np.arange(len(labels))]
-    full = predictions[-1]
+    early, full = taken(predictions, exit_layer), predictions[-1]
     if not task.is_regression:
         return ((full == labels) & (early != labels)).astype(float)
     growth = np.abs(early - labels) - np.abs(full - labels)
@@ -202,7 +202,12 @@ def control_risk(
     if swept.task.is_regression and not wanted.width:
         raise UserError("the range of the scores is unknown; add it: --pick risk=… range=HIGH-LOW")
     share = wanted.delta / len(rules)
-    paths = [deepest_first_settings(swept, rule, rule_set) for rule in rules]
+    paths = [
+        swept.of_rule(grid.rule).start + np.array(deepest_first(grid, rule_set))
+        for rule in rules
+        for grid in swept.grids
+        if grid.rule == rule
+    ]
     passed = [i for path in paths for i in safe_start(swept, path, rows, wanted, share)]
     note = (
         f"{len(passed)} of {sum(map(len, paths))} settings along {len(rules)} fixed "
@@ -213,12 +218,6 @@ def control_risk(
         return Choice(None, note + why_nothing_passed(len(rows), wanted.alpha, share))
     costs = swept.cost(swept.exit_layer[passed], rows)
     return Choice(passed[int(costs.argmin())], note)
-
-
-def deepest_first_settings(swept: Sweep, rule: str, rule_set: RuleSet) -> np.ndarray:
-    """Numbers of a rule's settings in the order of `deepest_first`."""
-    grid = next(grid for grid in swept.grids if grid.rule == rule)
-    return swept.of_rule(rule).start + np.array(deepest_first(grid, rule_set))
 
 
 def safe_start(

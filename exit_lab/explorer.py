@@ -47,6 +47,7 @@ def explorer_page(
     listed = np.arange(len(examples))
     if len(listed) > most:
         listed = np.sort(np.random.default_rng(view.seed).permutation(listed)[:most])
+    full_depth = swept.metrics(swept.truncations[-1:])
     data = {
         "title": view.title,
         "metric": primary_metric(swept.task),
@@ -58,7 +59,7 @@ def explorer_page(
         "start": view.start,
         "rules": rules(swept),
         "settings": settings_columns(swept),
-        "full": {name: float(v[0]) for name, v in full_depth(swept).items()},
+        "full": {name: float(v[0]) for name, v in full_depth.items()},
         **example_columns(swept, examples, confidence, listed),
     }
     # "<" would let a text end the script element that carries the data.
@@ -66,10 +67,6 @@ def explorer_page(
     parts = {"title": html.escape(view.title), "data": text}
     page = TEMPLATE.read_text(encoding="utf-8")
     return re.sub(r"\{\{(title|data)\}\}", lambda match: parts[match[1]], page)
-
-
-def full_depth(swept: Sweep) -> dict[str, np.ndarray]:
-    return swept.metrics(swept.truncations[-1:])
 
 
 def rules(swept: Sweep) -> list[dict[str, Any]]:
