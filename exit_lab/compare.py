@@ -87,13 +87,11 @@ def cell_of(
     (draws, rows); None where a model has no candidate."""
     if any(one is None for one in chosen):
         return None
-    metric = [one.swept.main_metric(one.exit_layer, rows) for one in chosen]
+    metric = float(np.mean([one.swept.main_metric(one.exit_layer, rows) for one in chosen]))
     drawn = [one.swept.main_metric(one.exit_layer, rows, weights)[0] for one in chosen]
-    cost = [one.swept.cost(one.exit_layer, rows) for one in chosen]
+    cost = float(np.mean([one.swept.cost(one.exit_layer, rows) for one in chosen]))
     settings = tuple(one.setting for one in chosen)
-    return Cell(
-        float(np.mean(metric)), *interval(np.mean(drawn, 0)), float(np.mean(cost)), settings
-    )
+    return Cell(metric, *interval(np.mean(drawn, 0)), cost, settings)
 
 
 def comparison_table(cells: dict[str, list[Cell | None]], limits: Sequence[float]) -> str:
