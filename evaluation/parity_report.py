@@ -4,7 +4,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from evaluation.figures import BARS, LINE
+from evaluation.figures import BARS, BELOW, LINE
 from training.parity import Epoch, Score, means
 
 
@@ -23,7 +23,7 @@ def training_figure(history: list[Epoch], title: str) -> Figure:
     left.set_title(title, loc="left", fontsize=10)
     left.set_zorder(right.get_zorder() + 1)  # accuracy in front
     left.patch.set_visible(False)
-    figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=2, frameon=False)
+    figure.legend(ncol=2, **BELOW)
     return figure
 
 
