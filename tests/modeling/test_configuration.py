@@ -214,9 +214,9 @@ def test_a_checked_value_has_the_type_of_its_key(name, value):
         json.dumps(result, allow_nan=False)
 
 
-def readme_tables() -> list[dict[str, tuple[str, str]]]:
-    """The README's tables of keys, each as key -> (default, meaning)."""
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def documented_tables() -> list[dict[str, tuple[str, str]]]:
+    """The tables of keys of docs/configuration.md, each as key -> (default, meaning)."""
+    text = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")
     tables = []
     for block in text.split("| key | default | meaning |\n|---|---|---|\n")[1:]:
         rows = [line.strip("| ").split(" | ") for line in block.split("\n\n")[0].splitlines()]
@@ -229,9 +229,9 @@ DERIVED = {"cnt_thres": "8, or N if less", "fc_size1": "hidden_size", "fc_size2"
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_the_readme_lists_every_key_as_the_code_has_it(number):
+def test_the_page_lists_every_key_as_the_code_has_it(number):
     keys = (ELBERT_KEYS, PONDER_KEYS, ACT_KEYS)[number]
-    listed = readme_tables()[number]
+    listed = documented_tables()[number]
     assert list(listed) == list(keys)
     for name, key in keys.items():
         default, meaning = listed[name]
