@@ -16,7 +16,7 @@ eager one. Several rules mean several walks, which share δ evenly (Bonferroni).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import binom
@@ -273,18 +273,23 @@ def choice_table(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
         " | 95% interval |",
         "|---|---|---|---|",
     ]
-    on_both = [(swept.metrics(chosen, rows), swept.metrics(full, rows)) for rows in parts]
-    drawn, drawn_full = (swept.metrics(e, parts.report, weights) for e in (chosen, full))
-    for name in on_both[0][0]:
-        values = [taken[name][0] for taken, _ in on_both]
-        drops = [deep[name][0] - taken[name][0] for taken, deep in on_both]
-        low, high = interval(drawn[name][0])
-        lines.append(f"| {name} | {values[0]:.4f} | {values[1]:.4f} | {low:.4f} … {high:.4f} |")
-        low, high = interval(drawn_full[name][0] - drawn[name][0])
-        lines.append(
-            f"| {name}, drop from full depth | {drops[0]:.4f} | {drops[1]:.4f}"
-            f" | {low:.4f} … {high:.4f} |"
-        )
+
+    def rows_on(examples: np.ndarray, weights: np.ndarray | None = None) -> dict[str, Any]:
+        early, deep = (swept.metrics(e, examples, weights) for e in (chosen, full))
+        return {
+            text: value
+            for name in early
+            for text, value in (
+                (name, early[name][0]),
+                (f"{name}, drop from full depth", deep[name][0] - early[name][0]),
+            )
+        }
+
+    calibration, report = map(rows_on, parts)
+    for name, drawn in rows_on(parts.report, weights).items():
+        low, high = interval(drawn)
+        values = f"{calibration[name]:.4f} | {report[name]:.4f} | {low:.4f} … {high:.4f}"
+        lines.append(f"| {name} | {values} |")
     costs = [swept.cost(chosen, rows)[0] for rows in parts]
     lines.append(f"| computation cost | {costs[0]:.4f} | {costs[1]:.4f} | |")
     return "\n".join(lines)
