@@ -1,4 +1,4 @@
-"""What every evaluation reports: metrics, latency, eval_results.txt, predictions, closing lines."""
+"""What every evaluation reports and prints, and the answers to a test set."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +13,7 @@ from evaluation.job import Answers, Job
 from glue.features import Features
 from glue.files import write_json, write_text
 from glue.submission import add_to_submission
-from glue.tasks import (
-    Example,
-    Task,
-    compute_metrics,
-    label_text,
-    primary_metric,
-    write_submission,
-)
+from glue.tasks import Example, Task, compute_metrics, label_text, primary_metric, write_submission
 from modeling.elbert.rules import exit_scores
 from modeling.errors import UserError
 
@@ -65,15 +58,13 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
 
     Raises UserError when the file holds another task's columns.
     """
-    metrics = {name: f"{value:.4f}" for name, value in summary["metrics"].items()}
-    first, *rest = metrics
+    (first, value), *rest = summary["metrics"].items()
+    numbers = dict([(first, value), ("compute_ratio", summary["computation_cost"]), *rest])
     rule = summary["rule"]
     row = {"": "0"}
     if "exit_thres" in rule:
         row["exit_thres"] = f"{rule['exit_thres']:.2f}"
-    row[first] = metrics[first]
-    row["compute_ratio"] = f"{summary['computation_cost']:.4f}"
-    row |= {name: metrics[name] for name in rest}
+    row |= {name: f"{number:.4f}" for name, number in numbers.items()}
     row |= {k: str(v) for k, v in rule.items() if k not in ("exit_thres", "window_score")}
     header, line = ",".join(row), ",".join(row.values())
     try:

@@ -81,7 +81,12 @@ class AdaptiveDepth(Mode):
         if is_main():
             write_results(place.results, summary, job.out_mode)
             draw_tokens(place.results, job, record)
-            print_updates(summary, place.checkpoint)
+            by_class = summary["updates_per_token_class"].items()
+            lines = [
+                f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}",
+                *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
+            ]
+            print_summary(summary, place.checkpoint, lines)
         return summary
 
 
@@ -130,16 +135,6 @@ def summarise_updates(job: Job, record: UpdateRecord) -> dict[str, Any]:
         "tokens_per_updates": tokens_per_updates.tolist(),
         "flops_ratio": sum(spent) / sum(full),
     }
-
-
-def print_updates(summary: dict[str, Any], prefix: str = "") -> None:
-    """The closing lines, in the form of those of early exit."""
-    by_class = summary["updates_per_token_class"].items()
-    lines = [
-        f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}",
-        *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
-    ]
-    print_summary(summary, prefix, lines)
 
 
 def draw_tokens(directory: Path, job: Job, record: UpdateRecord) -> None:
