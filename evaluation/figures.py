@@ -26,6 +26,16 @@ def save_figure(figure: Figure, path: Path) -> None:
     plt.close(figure)
 
 
+def two_scales(x: str, left: str, right: str) -> tuple[Figure, Axes, Axes]:
+    """Two panels over one axis of whole numbers, with a scale on either side."""
+    figure, panel = plt.subplots(figsize=(6.4, 3.6))
+    other = panel.twinx()
+    panel.set(xlabel=x, ylabel=left)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    other.set_ylabel(right)
+    return figure, panel, other
+
+
 def exits_figure(
     exits_per_layer: Sequence[int],
     metric_per_layer: Sequence[float],
@@ -35,14 +45,9 @@ def exits_figure(
 ) -> Figure:
     """Exits per layer as bars, the metric of every layer's answers as a line."""
     layers = range(1, len(exits_per_layer) + 1)
-    figure, left = plt.subplots(figsize=(6.4, 3.6))
+    figure, left, right = two_scales("layer", "examples", metric)
     left.bar(layers, exits_per_layer, color=BARS, label="examples that exit here")
-    left.set_xlabel("layer")
-    left.set_ylabel("examples")
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    right = left.twinx()
     right.plot(layers, metric_per_layer, color=LINE, marker="o", label=f"{metric} of the layer")
-    right.set_ylabel(metric)
     right.set_ylim(min(0.4, *metric_per_layer) - 0.02, 1.02)
     left.set_title(f"{title}: computation cost {cost:.2f}", loc="left", fontsize=10)
     figure.legend(ncol=2, **BELOW)

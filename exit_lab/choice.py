@@ -202,11 +202,9 @@ def control_risk(
     if swept.task.is_regression and not wanted.width:
         raise UserError("the range of the scores is unknown; add it: --pick risk=… range=HIGH-LOW")
     share = wanted.delta / len(rules)
+    grids = {grid.rule: grid for grid in swept.grids}
     paths = [
-        swept.of_rule(grid.rule).start + np.array(deepest_first(grid, rule_set))
-        for rule in rules
-        for grid in swept.grids
-        if grid.rule == rule
+        swept.of_rule(rule).start + np.array(deepest_first(grids[rule], rule_set)) for rule in rules
     ]
     passed = [i for path in paths for i in safe_start(swept, path, rows, wanted, share)]
     note = (
