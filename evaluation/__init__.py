@@ -1,6 +1,7 @@
 """Running a model over a data set: the three modes, their reports and their pictures.
 
 settings            run_glue.py's flags for who stops, and for the evaluation
+glue_run            a run of run_glue.py: train, evaluate, predict
 modes               who stops, and when: all that differs between ways to stop, one file each
 job                 a trained model, a data set, and how the one is to run over the other
 answering           a data set in batches, shared among processes

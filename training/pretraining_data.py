@@ -13,6 +13,7 @@ import io
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import NamedTuple
 import sentencepiece
 import torch
 from tokenizers import normalizers
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from glue.files import write_file
@@ -181,20 +183,13 @@ def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> Ex
     Of the chosen, 80% become [MASK], 10% a random piece, 10% stay; never a special piece.
     """
     draw = recipe.draw("mask", epoch, draft.document, draft.number)
-    ids, offsets, ends = [vocabulary.cls], [], []
-    for segment in (draft.first, draft.second) if draft.second else (draft.first,):
-        offsets.append(len(ids))
-        ids += [*segment, vocabulary.sep]
-        ends.append(len(ids))
-    classes = [TokenClass.UNMASKED] * len(ids)
-    classes[0] = TokenClass.CLS
-    for end in ends:
-        classes[end - 1] = TokenClass.SEP
+    ids, types, classes, segments = [vocabulary.cls], [0], [TokenClass.CLS], []
+    for kind, pieces in enumerate((draft.first, draft.second) if draft.second else (draft.first,)):
+        segments.append(vocabulary.words(pieces, len(ids)))
+        ids += [*pieces, vocabulary.sep]
+        types += [kind] * (len(pieces) + 1)
+        classes += [TokenClass.UNMASKED] * len(pieces) + [TokenClass.SEP]
     labels = [-100] * len(ids)
-    segments = [
-        vocabulary.words(ids[start : end - 1], start)
-        for start, end in zip(offsets, ends, strict=True)
-    ]
     budget = min(recipe.max_predictions, max(1, round(len(ids) * recipe.masked_share)))
     for place in choose_positions(segments, budget, recipe.max_ngram, draw):
         labels[place] = ids[place]
@@ -203,7 +198,6 @@ def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> Ex
             ids[place] = vocabulary.mask
         elif classes[place] == TokenClass.MASK_RANDOM:
             ids[place] = draw.choice(vocabulary.ordinary)
-    types = [0] * ends[0] + [1] * (len(ids) - ends[0])
     order = int(draft.swapped) if draft.second else NO_PAIR
     return Example(ids, types, labels, classes, order)
 
@@ -213,17 +207,14 @@ def pad_examples(examples: Sequence[Example], pad: int) -> dict[str, torch.Tenso
 
     A batch that needs no padding has no attention mask: the model then skips masking altogether.
     """
-    lengths = torch.tensor([len(example.input_ids) for example in examples])
-    shape = (len(examples), int(lengths.max()))
     fill = {"input_ids": pad, "token_type_ids": 0, "labels": -100, "token_classes": 0}
-    batch = {}
-    for name, value in fill.items():
-        batch[name] = torch.full(shape, value)
-        for row, example in zip(batch[name], examples, strict=True):
-            values = getattr(example, name)
-            row[: len(values)] = torch.tensor(values)
+    batch = {
+        name: pad_sequence([torch.tensor(getattr(e, name)) for e in examples], True, value)
+        for name, value in fill.items()
+    }
+    lengths = torch.tensor([len(example.input_ids) for example in examples])
     if lengths.min() < lengths.max():
-        batch["attention_mask"] = (torch.arange(shape[1]) < lengths[:, None]).long()
+        batch["attention_mask"] = (torch.arange(lengths.max()) < lengths[:, None]).long()
     batch["sentence_order_label"] = torch.tensor([e.sentence_order_label for e in examples])
     return batch
 
@@ -245,6 +236,7 @@ def shuffled(items: Iterable[Item], buffer_size: int, draw: random.Random) -> It
     yield from buffer
 
 
+@dataclass
 class PretrainingData:
     """A text as batches.
 
@@ -252,17 +244,14 @@ class PretrainingData:
     batch_size: examples of a global batch, over all processes.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[str | Path],
-        split: bool,
-        tokenizer: PreTrainedTokenizerBase,
-        recipe: Recipe,
-        batch_size: int,
-    ) -> None:
-        self.paths, self.split = paths, split
-        self.tokenizer, self.vocabulary = tokenizer, Vocabulary(tokenizer)
-        self.recipe, self.batch_size = recipe, batch_size
+    paths: Sequence[str | Path]
+    split: bool
+    tokenizer: PreTrainedTokenizerBase
+    recipe: Recipe
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        self.vocabulary = Vocabulary(self.tokenizer)
 
     def drafts(self, epoch: int) -> Iterator[Draft]:
         """All examples of an epoch before masking, in the order of the text."""
