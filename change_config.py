@@ -13,10 +13,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import evaluation.modes  # noqa: F401 - the registry makes every mode's keys known
+from evaluation.modes import keys_of
 from glue.files import run_script, write_json
 from modeling.errors import UserError
-from modeling.keys import ELBERT_KEYS, INERT_KEYS, key_table, nearest_names, plain_value, typed
+from modeling.keys import ELBERT_KEYS, INERT_KEYS, nearest_names, plain_value, typed
 from modeling.loading.files import read_json
 
 
@@ -61,7 +61,7 @@ def change(path: Path, key: str, text: str) -> tuple[Any, Any]:
     else:
         values = read_json(path)
     model = model_of(path, values)
-    table, layers = key_table(model.get("model_type")), model.get("num_hidden_layers")
+    table, layers = keys_of(model.get("model_type")), model.get("num_hidden_layers")
     layers = layers if isinstance(layers, int) else None  # loading the model says what is wrong
     inert = INERT_KEYS if table.keys is ELBERT_KEYS else ()
     names = list(table.exit_keys) if overrides else sorted({*table.keys, *inert, *values})

@@ -127,22 +127,13 @@ def fetch(folder: str, data_dir: Path, base_url: str, path_to_mrpc: str | None) 
 
 def chosen_folders(tasks: str) -> list[str]:
     """The folders of a comma-separated list, each once; "sample" stands for itself."""
-    folders: list[str] = []
-    for name in filter(None, (name.strip() for name in tasks.split(","))):
-        if name.lower() == "all":
-            folders += FOLDERS
-        elif name.lower() == "sample":
-            folders.append("sample")
-        else:
-            folders.append(_folder(name))
+    groups, folders = {"all": FOLDERS, "sample": ["sample"]}, []
+    for name in filter(None, map(str.strip, tasks.split(","))):
+        try:
+            folders += groups.get(name.lower()) or [get_task(name).folder]
+        except UserError as error:
+            raise UserError(f"--tasks: {error}, and: all, sample") from error
     return list(dict.fromkeys(folders))
-
-
-def _folder(name: str) -> str:
-    try:
-        return get_task(name).folder
-    except UserError as error:
-        raise UserError(f"--tasks: {error}, and: all, sample") from error
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -1,1 +1,15 @@
-"""Running a model over a data set: the three modes, their reports and their pictures."""
+"""Running a model over a data set: the three modes, their reports and their pictures.
+
+settings            run_glue.py's flags for who stops, and for the evaluation
+glue_run            a run of run_glue.py: train, evaluate, predict
+modes               who stops, and when: all that differs between ways to stop, one file each
+job                 a trained model, a data set, and how the one is to run over the other
+answering           a data set in batches, shared among processes
+early_exit          running a model whose examples stop; recording all its layers
+results             what every evaluation reports, and the answers to a test set
+exit_reports        where examples leave, at which cost, and what every layer says
+figures             pictures of the trade-off between answers and cost
+token_pictures      sentences with each token coloured by its number of updates
+parity_report       what run_parity.py shows
+pretraining_report  what run_pretraining.py shows
+"""

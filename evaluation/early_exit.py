@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
+from evaluation.answering import Part, Rows, batches_of, collected, inputs_of
 from evaluation.job import Job
-from evaluation.processes import gathered, is_main, my_part, to_device
-from glue.features import Features, collate, sorted_batches
+from glue.features import Features
 from modeling.albert import attention_mask_of
-from modeling.cpu_packing import packed_weights
 from modeling.depth import run_depths
 from modeling.depth_batching import Answer, DepthBatcher
 
@@ -36,25 +34,27 @@ class Record:
 
 
 def run_early_exit(job: Job) -> Record:
-    """Answer every example with early exit; processes take examples in turn, all get all answers.
+    """Answer every example with early exit.
 
     Batch size 1, the reporting default, goes in input order and never pads; above it, `batch_size`
     slots are kept full by depth batching. The answers are the same, also where exits are sampled:
     every example brings its own draw.
     """
-    features, model = my_part(job.features), job.model.eval()
-    count = len(features)
-    logits = torch.empty(count, model.config.num_labels)
-    exit_layer = torch.empty(count, dtype=torch.long)
-    seconds = torch.empty(count, dtype=torch.double)
+    return Record(**collected(job, early_answers, "Evaluating"))
+
+
+def early_answers(job: Job, features: Features) -> Iterator[Part]:
+    """A `Record`'s entries of one example after the other, as they are answered."""
     run = one_by_one if job.batch_size == 1 else depth_batched
-    with packed_weights(model):
-        answers = run(job, features)
-        for answer in tqdm(answers, "Evaluating", count, unit="example", disable=not is_main()):
-            logits[answer.row] = answer.logits
-            exit_layer[answer.row] = answer.exit_layer
-            seconds[answer.row] = answer.seconds
-    return Record(*(gathered(t, len(job.features)) for t in (logits, exit_layer, seconds)))
+    for answer in run(job, features):
+        yield (
+            [answer.row],
+            {
+                "logits": answer.logits[None],
+                "exit_layer": torch.tensor([answer.exit_layer]),
+                "seconds": torch.tensor([answer.seconds], dtype=torch.double),
+            },
+        )
 
 
 def one_by_one(job: Job, features: Features) -> Iterator[Answer]:
@@ -64,8 +64,7 @@ def one_by_one(job: Job, features: Features) -> Iterator[Answer]:
         start = time.perf_counter()
         out = job.model(**batch)
         exit_layer = int(out.exit_layer)  # waits for the device
-        seconds = time.perf_counter() - start
-        yield Answer(row, out.answer[0].cpu(), exit_layer, seconds)
+        yield Answer(row, out.answer[0], exit_layer, time.perf_counter() - start)
 
 
 def depth_batched(job: Job, features: Features) -> Iterator[Answer]:
@@ -79,13 +78,6 @@ def depth_batched(job: Job, features: Features) -> Iterator[Answer]:
     return batcher.answers()
 
 
-def inputs_of(job: Job, features: Features, rows: list[int]) -> dict[str, torch.Tensor]:
-    """A padded batch on the model's device, without labels."""
-    batch = to_device(collate(features, rows, job.pad_token_id), job.model.device)
-    batch.pop("labels", None)
-    return batch
-
-
 def record_layers(job: Job, batch_size: int = 1) -> dict[str, torch.Tensor]:
     """What every layer says of every example, float32, and what else the mode's rules read.
 
@@ -94,37 +86,28 @@ def record_layers(job: Job, batch_size: int = 1) -> dict[str, torch.Tensor]:
 
     Goes through the depths as inference does, with the exit check after each, so that at batch
     size 1 the answers are those of an early-exit run to the last bit. Larger batches are faster
-    and differ in that bit, which a setting exactly at a tie can show. Processes take examples in
-    turn; all get all answers.
+    and differ in that bit, which a setting exactly at a tie can show.
     """
-    features = my_part(job.features)
-    tensors: dict[str, torch.Tensor] = {}
-    with packed_weights(job.model.eval()):
-        batches = list(batches_of(features, batch_size))
-        for rows in tqdm(batches, desc="All layers", unit="batch", disable=not is_main()):
-            for name, values in layers_of(job, features, rows).items():
-                shape = (len(features), *values.shape[1:])
-                tensors.setdefault(name, torch.empty(shape))[rows] = values.cpu()
-    whole = {name: gathered(t, len(job.features)) for name, t in tensors.items()}
-    by_layer = {name: t.transpose(0, 1).contiguous() for name, t in whole.items()}
-    return dict(job.mode.recorded(by_layer, job.features))
+
+    def layers(job: Job, features: Features) -> Iterator[Part]:
+        return ((rows, layers_of(job, features, rows)) for rows in batches_of(features, batch_size))
+
+    tensors = collected(job, layers, "All layers")
+    tensors["all_logits"] = tensors["all_logits"].transpose(0, 1).contiguous()
+    if job.features.draws is not None:
+        tensors["draws"] = torch.as_tensor(job.features.draws, dtype=torch.float)
+    return tensors
 
 
-def layers_of(job: Job, features: Features, rows: list[int]) -> dict[str, torch.Tensor]:
+def layers_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tensor]:
     """All layers' answers to a batch, and the mode's own record: (batch, layers, …) each."""
     model, batch = job.model, inputs_of(job, features, rows)
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
     mask = attention_mask_of(batch.get("attention_mask"))
-    layers: dict[str, list[torch.Tensor]] = {}
-    for step in run_depths(model, hidden, mask, batch.get("draws"), leave=False):
-        answer, state = step.check.answer, step.check.state
-        for name, tensor in {"all_logits": answer, **job.mode.record_layer(state)}.items():
-            layers.setdefault(name, []).append(tensor)
-    return {name: torch.stack(found, 1) for name, found in layers.items()}
-
-
-def batches_of(features: Features, batch_size: int) -> Iterator[list[int]]:
-    """Rows of every batch: in input order at batch size 1, else neighbours in length."""
-    if batch_size == 1:
-        return ([row] for row in range(len(features)))
-    return sorted_batches(features.lengths, batch_size)
+    steps = run_depths(model, hidden, mask, batch.get("draws"), leave=False)
+    checks = [step.check for step in steps]
+    own = {
+        name: torch.stack([check.state[key] for check in checks], 1)
+        for name, key in job.mode.recorded.items()
+    }
+    return {"all_logits": torch.stack([check.answer for check in checks], 1), **own}

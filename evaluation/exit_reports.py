@@ -11,10 +11,10 @@ from evaluation.early_exit import Record
 from evaluation.figures import exits_figure, save_figure
 from evaluation.job import Job
 from evaluation.modes.base import Tensors
-from evaluation.results import labels_of, latency_of, layer_curve, predictions_of, print_summary
+from evaluation.results import labels_of, layer_curve, print_summary, summary_of
 from glue.files import write_text
 from glue.tables import as_csv
-from glue.tasks import compute_metrics, primary_metric
+from glue.tasks import primary_metric
 from modeling.elbert.rules import exit_scores, normalised_entropy
 from modeling.flops import early_exit_flops, full_depth_flops
 
@@ -22,23 +22,19 @@ from modeling.flops import early_exit_flops, full_depth_flops
 def summarise(job: Job, record: Record) -> dict[str, Any]:
     """Metrics, computation cost, exits per layer, FLOPs ratio and latency of a run."""
     config, lengths = job.model.config, job.features.lengths.tolist()
-    layers, labels = config.num_hidden_layers, labels_of(job.features)
+    layers = config.num_hidden_layers
     exits = torch.bincount(record.exit_layer, minlength=layers + 1)[1:]
     spent = map(partial(early_exit_flops, config), lengths, record.exit_layer.tolist())
     full = map(partial(full_depth_flops, config), lengths)
     average = record.exit_layer.double().mean().item()
     return {
-        "task": job.task.name,
-        "examples": len(labels),
-        "metrics": compute_metrics(job.task, predictions_of(record.logits), labels),
+        **summary_of(job, record),
         "computation_cost": average / layers,
         "average_layer": average,
         "num_layers": layers,
-        "exit_sample_ratio": 1 - exits[-1].item() / len(labels),
+        "exit_sample_ratio": 1 - exits[-1].item() / len(lengths),
         "exits_per_layer": exits.tolist(),
         "flops_ratio": sum(spent) / sum(full),
-        "latency_ms": latency_of(record.seconds),
-        "rule": config.exit_keys(),
     }
 
 

@@ -1,8 +1,9 @@
 """Pictures of the trade-off between answers and cost."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -13,16 +14,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from glue.files import write_file
+
 BARS, LINE, WINDOW = "#b8c7dc", "#b3412e", "#f1e3b5"
+BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "frameon": False}  # of a legend
 
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a PNG in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part.png")
-    figure.savefig(temporary, dpi=150, bbox_inches="tight")
-    temporary.replace(path)
+    write_file(path, partial(figure.savefig, dpi=150, bbox_inches="tight", format="png"))
     plt.close(figure)
+
+
+def two_scales(x: str, left: str, right: str) -> tuple[Figure, Axes, Axes]:
+    """Two panels over one axis of whole numbers, with a scale on either side."""
+    figure, panel = plt.subplots(figsize=(6.4, 3.6))
+    other = panel.twinx()
+    panel.set(xlabel=x, ylabel=left)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    other.set_ylabel(right)
+    return figure, panel, other
 
 
 def exits_figure(
@@ -34,25 +45,12 @@ def exits_figure(
 ) -> Figure:
     """Exits per layer as bars, the metric of every layer's answers as a line."""
     layers = range(1, len(exits_per_layer) + 1)
-    figure, left = plt.subplots(figsize=(6.4, 3.6))
+    figure, left, right = two_scales("layer", "examples", metric)
     left.bar(layers, exits_per_layer, color=BARS, label="examples that exit here")
-    left.set_xlabel("layer")
-    left.set_ylabel("examples")
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    right = left.twinx()
     right.plot(layers, metric_per_layer, color=LINE, marker="o", label=f"{metric} of the layer")
-    right.set_ylabel(metric)
     right.set_ylim(min(0.4, *metric_per_layer) - 0.02, 1.02)
     left.set_title(f"{title}: computation cost {cost:.2f}", loc="left", fontsize=10)
-    handles = [artist.get_legend_handles_labels() for artist in (left, right)]
-    figure.legend(
-        [h for pair in handles for h in pair[0]],
-        [text for pair in handles for text in pair[1]],
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0.0),
-        ncol=2,
-        frameon=False,
-    )
+    figure.legend(ncol=2, **BELOW)
     for side in (left, right):
         side.spines["top"].set_visible(False)
     return figure
@@ -78,60 +76,52 @@ def frontier_figure(
 ) -> Figure:
     """Metric against cost: all rules' frontiers in one panel, then each with settings and band."""
     count = len(curves) + 1
-    columns = count if count < 4 else -(-count // 2)
-    rows = -(-count // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(3.1 * columns, 2.6 * rows + 0.4), sharex=True, sharey=True
-    )
-    panels = list(np.atleast_1d(axes).flat)
-    for curve, panel in zip(curves, panels[1:], strict=False):
+    figure, panels = panels_of(count, count if count < 4 else -(-count // 2), (3.1, 2.6))
+    for curve, panel in zip(curves, panels[1:], strict=True):
         color = plt.get_cmap("tab10").colors[curve.number % 10]
         panel.plot(curve.cost, curve.metric, ".", color="#b5b5b5", markersize=2, zorder=1)
-        cost, low, high = (
-            to_full_cost(values) for values in (curve.cost[curve.frontier], curve.low, curve.high)
+        # What is best stays best at every higher cost.
+        cost = np.r_[curve.cost[curve.frontier], 1.0]
+        best, low, high = (
+            np.r_[values, values[-1:]]
+            for values in (curve.metric[curve.frontier], curve.low, curve.high)
         )
-        cost[-1] = 1.0
         panel.fill_between(cost, low, high, step="post", color=color, alpha=0.2, linewidth=0)
-        draw_frontier(panel, curve, color, 1.8)
-        draw_frontier(panels[0], curve, color, 1.3)
+        for where, width in ((panel, 1.8), (panels[0], 1.3)):
+            where.step(cost, best, where="post", color=color, linewidth=width, label=curve.rule)
         panel.set_title(curve.rule, fontsize=10, loc="left", color=color, weight="bold")
     panels[0].set_title("all rules", fontsize=10, loc="left")
-    for panel in panels[:count]:
+    for panel in panels:
         panel.axhline(full_depth, color="black", linestyle="--", linewidth=0.9)
-        panel.spines[["top", "right"]].set_visible(False)
-    hide_unused(panels, count, columns)
     panels[0].set_xlim(0, 1.02)
     shown = [values for c in curves for values in (c.low, c.high)]
     panels[0].set_ylim(*frame(np.concatenate([*shown, [full_depth]])))
-    figure.supxlabel("computation cost (mean exit layer / layers)", fontsize=10)
-    figure.supylabel(metric, fontsize=10)
-    figure.suptitle(
+    about = (
         f"{title}: best setting at or under each cost; band: 95% bootstrap; dots: all settings; "
-        "dashed: full depth",
-        fontsize=10,
-        x=0.01,
-        ha="left",
+        "dashed: full depth"
     )
-    figure.tight_layout()
+    name_axes(figure, "computation cost (mean exit layer / layers)", metric, about)
     return figure
 
 
-def hide_unused(panels: Sequence[Axes], used: int, columns: int) -> None:
-    """Hide the panels behind the first `used`; the lowest one of a column carries its ticks."""
+def panels_of(count: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """`count` panels of about `size` inches with common axes; a column's lowest has its ticks."""
+    rows, (width, height) = -(-count // columns), size
+    inches = (width * columns, height * rows + 0.5)
+    figure, axes = plt.subplots(rows, columns, figsize=inches, sharex=True, sharey=True)
+    panels = list(np.atleast_1d(axes).flat)
     for number, panel in enumerate(panels):
-        panel.set_visible(number < used)
-        panel.tick_params(labelbottom=used - columns <= number)
+        panel.set_visible(number < count)
+        panel.tick_params(labelbottom=count - columns <= number)
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure, panels[:count]
 
 
-def to_full_cost(values: np.ndarray) -> np.ndarray:
-    """With the last value once more: what is best stays best at every higher cost."""
-    return np.r_[values, values[-1:]]
-
-
-def draw_frontier(panel: Axes, curve: RuleCurve, color: Any, width: float) -> None:
-    cost, metric = (to_full_cost(v[curve.frontier]) for v in (curve.cost, curve.metric))
-    cost[-1] = 1.0
-    panel.step(cost, metric, where="post", color=color, linewidth=width, label=curve.rule)
+def name_axes(figure: Figure, x: str, y: str, title: str) -> None:
+    figure.supxlabel(x, fontsize=10)
+    figure.supylabel(y, fontsize=10)
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+    figure.tight_layout()
 
 
 def frame(values: np.ndarray) -> tuple[float, float]:
@@ -195,31 +185,14 @@ def decisions_figure(
     decisions: Sequence[Decision], class_names: Sequence[str], title: str
 ) -> Figure:
     """Class probabilities against layer for single examples; window shaded, exit marked."""
-    columns = min(3, len(decisions))
-    rows = -(-len(decisions) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(3.5 * columns, 2.5 * rows + 0.7), sharex=True, sharey=True
-    )
-    panels = list(np.atleast_1d(axes).flat)
-    for decision, panel in zip(decisions, panels, strict=False):
+    figure, panels = panels_of(len(decisions), min(3, len(decisions)), (3.5, 2.5))
+    for decision, panel in zip(decisions, panels, strict=True):
         draw_decision(panel, decision, class_names)
-    hide_unused(panels, len(decisions), columns)
-    figure.supxlabel("layer", fontsize=10)
-    figure.supylabel("probability" if class_names else "predicted value", fontsize=10)
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-    figure.tight_layout()
+    name_axes(figure, "layer", "probability" if class_names else "predicted value", title)
     named = {}  # not every panel has a window
     for panel in panels:
         named |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    figure.legend(
-        list(named.values()),
-        list(named),
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0.0),
-        ncol=len(named),
-        frameon=False,
-        fontsize=9,
-    )
+    figure.legend(named.values(), named, ncol=len(named), fontsize=9, **BELOW)
     return figure
 
 
@@ -242,7 +215,6 @@ def draw_decision(panel: Axes, decision: Decision, class_names: Sequence[str]) -
     panel.set_title(decision.title, fontsize=8.5, loc="left")
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.set_xlim(0.5, len(layers) + 0.5)
-    panel.spines[["top", "right"]].set_visible(False)
 
 
 def heatmap_figure(

@@ -16,7 +16,7 @@ from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 from evaluation.job import Job, Place, load_trained
 from evaluation.modes import MODES, check_mode
 from evaluation.modes.base import Mode
-from evaluation.predictions import predict
+from evaluation.results import predict
 from evaluation.settings import GROUPS, GlueSettings
 from glue.cache import cache_path, cached_features
 from glue.custom import custom_task

@@ -18,6 +18,7 @@ from glue.tasks import Task
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference, repays
 from modeling.errors import UserError
+from modeling.loading.configs import apply_exit_config
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import in_brief
 
@@ -156,6 +157,9 @@ def load_trained(
             f"{directory} was trained on {trained_on} ({model.config.num_labels} labels), not on "
             f"{task.name} ({task.num_labels} labels)"
         )
-    if overrides := mode.apply_exit_config(model.config, directory):
+    overrides = {}
+    if "exit_config_path" in mode.table.keys:
+        overrides = apply_exit_config(model.config, directory)
+    if overrides:
         logger.info("exit keys overridden by %s: %s", model.config.exit_config_path, overrides)
     return model.to(device).eval(), load_tokenizer(directory, do_lower_case)

@@ -1,29 +1,22 @@
 """What the parity experiment shows of its training and its end."""
 
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from evaluation.figures import BARS, LINE
+from evaluation.figures import BARS, BELOW, LINE, two_scales
 from training.parity import Epoch, Score, means
 
 
 def training_figure(history: list[Epoch], title: str) -> Figure:
     """Sampled accuracy and expected steps at every epoch's end."""
-    figure, left = plt.subplots(figsize=(6.4, 3.6))
+    figure, left, right = two_scales("epoch", "accuracy", "steps")
     epochs = [epoch.epoch for epoch in history]
     left.plot(epochs, [epoch.accuracy for epoch in history], color=LINE, label="sampled accuracy")
-    left.set_xlabel("epoch")
-    left.set_ylabel("accuracy")
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    right = left.twinx()
     right.plot(epochs, [epoch.steps for epoch in history], color=BARS, label="expected steps")
-    right.set_ylabel("steps")
     right.set_ylim(bottom=0)
     left.set_title(title, loc="left", fontsize=10)
     left.set_zorder(right.get_zorder() + 1)  # accuracy in front
     left.patch.set_visible(False)
-    figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=2, frameon=False)
+    figure.legend(ncol=2, **BELOW)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""What every evaluation reports: metrics, latency, eval_results.txt, predictions, closing lines."""
+"""What every evaluation reports and prints, and the answers to a test set."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +8,12 @@ import numpy as np
 import torch
 from filelock import FileLock
 
+from evaluation.answering import is_main
+from evaluation.job import Answers, Job
 from glue.features import Features
 from glue.files import write_json, write_text
-from glue.tasks import Example, Task, compute_metrics, label_text, primary_metric
+from glue.submission import add_to_submission
+from glue.tasks import Example, Task, compute_metrics, label_text, primary_metric, write_submission
 from modeling.elbert.rules import exit_scores
 from modeling.errors import UserError
 
@@ -28,21 +31,23 @@ def labels_of(features: Features) -> np.ndarray:
     return features.labels
 
 
-def metrics_by_layer(task: Task, all_logits: torch.Tensor, labels: np.ndarray) -> list[dict]:
-    """The task's metrics of every layer's answers."""
-    return [compute_metrics(task, predictions_of(logits), labels) for logits in all_logits]
-
-
 def layer_curve(task: Task, all_logits: torch.Tensor, labels: np.ndarray) -> list[float]:
-    """The task's main metric of every layer."""
+    """The task's main metric of every layer's answers."""
     name = primary_metric(task)
-    return [metrics[name] for metrics in metrics_by_layer(task, all_logits, labels)]
+    return [compute_metrics(task, predictions_of(logits), labels)[name] for logits in all_logits]
 
 
-def latency_of(seconds: torch.Tensor) -> dict[str, float]:
-    """Milliseconds an example took."""
-    median, p95 = np.percentile((seconds * 1000).numpy(), [50, 95]).tolist()
-    return {"median": median, "p95": p95}
+def summary_of(job: Job, answers: Answers) -> dict[str, Any]:
+    """What every mode reports: task, metrics, milliseconds an example took, and the rule."""
+    labels = labels_of(job.features)
+    median, p95 = np.percentile((answers.seconds * 1000).numpy(), [50, 95]).tolist()
+    return {
+        "task": job.task.name,
+        "examples": len(labels),
+        "metrics": compute_metrics(job.task, predictions_of(answers.logits), labels),
+        "latency_ms": {"median": median, "p95": p95},
+        "rule": job.model.config.exit_keys(),
+    }
 
 
 def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
@@ -53,15 +58,13 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
 
     Raises UserError when the file holds another task's columns.
     """
-    metrics = {name: f"{value:.4f}" for name, value in summary["metrics"].items()}
-    first, *rest = metrics
+    (first, value), *rest = summary["metrics"].items()
+    numbers = dict([(first, value), ("compute_ratio", summary["computation_cost"]), *rest])
     rule = summary["rule"]
     row = {"": "0"}
     if "exit_thres" in rule:
         row["exit_thres"] = f"{rule['exit_thres']:.2f}"
-    row[first] = metrics[first]
-    row["compute_ratio"] = f"{summary['computation_cost']:.4f}"
-    row |= {name: metrics[name] for name in rest}
+    row |= {name: f"{number:.4f}" for name, number in numbers.items()}
     row |= {k: str(v) for k, v in rule.items() if k not in ("exit_thres", "window_score")}
     header, line = ",".join(row), ",".join(row.values())
     try:
@@ -81,6 +84,25 @@ def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> No
     """eval_results.txt and eval_results.json."""
     append_results(directory / "eval_results.txt", summary, out_mode)
     write_json(directory / "eval_results.json", summary)
+
+
+def predict(
+    job: Job, examples: Sequence[Example], output: Path, details: str, submission_dir: str | None
+) -> None:
+    """Answer `examples`; write the task's official file and `details` into `output`.
+
+    With `submission_dir` the official file goes there, too, see `add_to_submission`.
+    """
+    fast, _ = job.fast()
+    answers = job.mode.run(fast)
+    if not is_main():
+        return
+    path = write_submission(job.task, examples, predictions_of(answers.logits), output)
+    table = predictions_table(job.task, examples, answers.logits, answers.details())
+    write_text(output / details, table)
+    print(f"{len(examples)} predictions: {path}, {output / details}")
+    if submission_dir:
+        print(add_to_submission(path, submission_dir))
 
 
 def predictions_table(

@@ -6,7 +6,7 @@ Imports no torch, so that --help and a wrong flag answer at once.
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from evaluation.modes import MODES
+from evaluation.modes import REGISTRY, keys_of
 from modeling.errors import UserError
 from modeling.keys import PONDER_KEYS, nearest_names, typed
 from training.fine_tuning_settings import (
@@ -34,7 +34,7 @@ class ModeSettings:
         ...,
         "who stops: an example by a rule (albert, which here is ELBERT, not the dense ALBERT) or "
         "by a learned halting probability (ponder_albert), or each token by its own (albert_act)",
-        choices=tuple(MODES),
+        choices=tuple(REGISTRY),
         type=str.lower,
     )
     set: list[str] = setting(
@@ -53,7 +53,7 @@ class ModeSettings:
 
     def keys(self) -> dict[str, Any]:
         """The configuration's keys of --set and of every flag that is a key, typed."""
-        known, values = MODES[self.model_type].table.keys, {}
+        known, values = keys_of(self.model_type).keys, {}
         flags = {entry.name: getattr(self, entry.name) for entry in fields(self)[2:]}
         pairs = [("--set", pair) for pair in self.set]
         pairs += [(f"--{key}", f"{key}={text}") for key, text in flags.items() if text is not None]

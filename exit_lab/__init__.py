@@ -1,1 +1,15 @@
-"""Record every layer once, then sweep, choose, compare and explore every exit setting."""
+"""Record every layer once, then sweep, choose, compare and explore every exit setting.
+
+settings   the flags of sweep_exits.py
+run        a whole run: open, record, sweep, pick, verify, draw, compare
+lab        a trained model on a dev set; what a run does with it
+recording  the one full-depth pass, kept on disk
+grids      the settings of each rule that a sweep tries
+sweep      where each setting lets examples exit
+metrics    the tasks' metrics for many settings and bootstrap draws at once
+tables     a sweep as rows; the settings that no other beats
+choice     a setting under a cost, within a drop, or with a guarantee
+compare    the rules at equal costs, over several models
+pictures   what a sweep shows
+explorer   explorer.html: a sweep as one page
+"""

@@ -16,13 +16,14 @@ eager one. Several rules mean several walks, which share δ evenly (Bonferroni).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import binom
 
 from evaluation.modes.base import RuleSet
 from exit_lab.grids import RuleGrid
+from exit_lab.metrics import taken
 from exit_lab.settings import Goal
 from exit_lab.sweep import Sweep
 from glue.tasks import Task
@@ -105,8 +106,7 @@ def losses(
     Regression: by how much the absolute error grows, as a share of `width`, the range of the
     scores; growth beyond the range counts as 1, a smaller error as 0.
     """
-    early = predictions[exit_layer.astype(np.intp) - 1, np.arange(len(labels))]
-    full = predictions[-1]
+    early, full = taken(predictions, exit_layer), predictions[-1]
     if not task.is_regression:
         return ((full == labels) & (early != labels)).astype(float)
     growth = np.abs(early - labels) - np.abs(full - labels)
@@ -202,7 +202,10 @@ def control_risk(
     if swept.task.is_regression and not wanted.width:
         raise UserError("the range of the scores is unknown; add it: --pick risk=… range=HIGH-LOW")
     share = wanted.delta / len(rules)
-    paths = [deepest_first_settings(swept, rule, rule_set) for rule in rules]
+    grids = {grid.rule: grid for grid in swept.grids}
+    paths = [
+        swept.of_rule(rule).start + np.array(deepest_first(grids[rule], rule_set)) for rule in rules
+    ]
     passed = [i for path in paths for i in safe_start(swept, path, rows, wanted, share)]
     note = (
         f"{len(passed)} of {sum(map(len, paths))} settings along {len(rules)} fixed "
@@ -213,12 +216,6 @@ def control_risk(
         return Choice(None, note + why_nothing_passed(len(rows), wanted.alpha, share))
     costs = swept.cost(swept.exit_layer[passed], rows)
     return Choice(passed[int(costs.argmin())], note)
-
-
-def deepest_first_settings(swept: Sweep, rule: str, rule_set: RuleSet) -> np.ndarray:
-    """Numbers of a rule's settings in the order of `deepest_first`."""
-    grid = next(grid for grid in swept.grids if grid.rule == rule)
-    return swept.of_rule(rule).start + np.array(deepest_first(grid, rule_set))
 
 
 def safe_start(
@@ -274,18 +271,23 @@ def choice_table(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
         " | 95% interval |",
         "|---|---|---|---|",
     ]
-    on_both = [(swept.metrics(chosen, rows), swept.metrics(full, rows)) for rows in parts]
-    drawn, drawn_full = (swept.metrics(e, parts.report, weights) for e in (chosen, full))
-    for name in on_both[0][0]:
-        values = [taken[name][0] for taken, _ in on_both]
-        drops = [deep[name][0] - taken[name][0] for taken, deep in on_both]
-        low, high = interval(drawn[name][0])
-        lines.append(f"| {name} | {values[0]:.4f} | {values[1]:.4f} | {low:.4f} … {high:.4f} |")
-        low, high = interval(drawn_full[name][0] - drawn[name][0])
-        lines.append(
-            f"| {name}, drop from full depth | {drops[0]:.4f} | {drops[1]:.4f}"
-            f" | {low:.4f} … {high:.4f} |"
-        )
+
+    def rows_on(examples: np.ndarray, weights: np.ndarray | None = None) -> dict[str, Any]:
+        early, deep = (swept.metrics(e, examples, weights) for e in (chosen, full))
+        return {
+            text: value
+            for name in early
+            for text, value in (
+                (name, early[name][0]),
+                (f"{name}, drop from full depth", deep[name][0] - early[name][0]),
+            )
+        }
+
+    calibration, report = map(rows_on, parts)
+    for name, drawn in rows_on(parts.report, weights).items():
+        low, high = interval(drawn)
+        values = f"{calibration[name]:.4f} | {report[name]:.4f} | {low:.4f} … {high:.4f}"
+        lines.append(f"| {name} | {values} |")
     costs = [swept.cost(chosen, rows)[0] for rows in parts]
     lines.append(f"| computation cost | {costs[0]:.4f} | {costs[1]:.4f} | |")
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from glue.tasks import primary_metric
 from modeling.errors import UserError
 
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+TRUNCATION = "fixed truncation"  # a row that is no rule
 
 
 @dataclass(frozen=True)
@@ -29,35 +30,12 @@ class Cell:
     settings: tuple[str, ...]  # of each model
 
 
-@dataclass(frozen=True)
-class Taken:
-    """One model's chosen setting, seen on the report part."""
+class Candidate(NamedTuple):
+    """One model's chosen setting."""
 
-    metric: float
-    draws: np.ndarray  # the metric in each bootstrap draw
-    cost: float
+    swept: Sweep
+    exit_layer: np.ndarray  # (1, examples)
     setting: str
-
-
-def seen_on_report(
-    swept: Sweep, exit_layer: np.ndarray, rows: np.ndarray, weights: np.ndarray, setting: str
-) -> Taken:
-    """exit_layer (1, examples) on the report part `rows`; weights (draws, rows)."""
-    return Taken(
-        float(swept.main_metric(exit_layer, rows)[0]),
-        swept.main_metric(exit_layer, rows, weights)[0],
-        float(swept.cost(exit_layer, rows)[0]),
-        setting,
-    )
-
-
-def mean_cell(taken: Sequence[Taken]) -> Cell:
-    """Mean over models that were asked the same examples, resampled together."""
-    low, high = interval(np.mean([one.draws for one in taken], 0))
-    metric, cost = (
-        float(np.mean([getattr(t, name) for t in taken])) for name in ("metric", "cost")
-    )
-    return Cell(metric, low, high, cost, tuple(one.setting for one in taken))
 
 
 def compare(
@@ -77,40 +55,43 @@ def compare(
         raise UserError("the models were recorded on different examples; give all the same data")
     weights = bootstrap_weights(len(parts.report), draws, seed)
     result: dict[str, list[Cell | None]] = {}
-    for rule in [*(grid.rule for grid in sweeps[0].grids), "fixed truncation"]:
-        found = [best_of(swept, rule, parts, limits, weights) for swept in sweeps]
+    for rule in [*(grid.rule for grid in sweeps[0].grids), TRUNCATION]:
+        found = [best_of(swept, rule, parts.calibration, limits) for swept in sweeps]
         at_limit = zip(*found, strict=True)
-        result[rule] = [
-            None if any(one is None for one in taken) else mean_cell(taken) for taken in at_limit
-        ]
-    full = [
-        seen_on_report(swept, swept.truncations[-1:], parts.report, weights, "all layers")
-        for swept in sweeps
-    ]
-    result["full depth"] = [mean_cell(full)] * len(limits)
+        result[rule] = [cell_of(chosen, parts.report, weights) for chosen in at_limit]
+    full = [Candidate(swept, swept.truncations[-1:], "all layers") for swept in sweeps]
+    result["full depth"] = [cell_of(full, parts.report, weights)] * len(limits)
     return result
 
 
 def best_of(
-    swept: Sweep, rule: str, parts: Parts, limits: Sequence[float], weights: np.ndarray
-) -> list[Taken | None]:
-    """One model's best setting of `rule` (or truncation) at each limit, on the report part."""
-    if rule == "fixed truncation":
+    swept: Sweep, rule: str, rows: np.ndarray, limits: Sequence[float]
+) -> list[Candidate | None]:
+    """One model's best setting of `rule` (or truncation) at each limit, on the examples `rows`."""
+    if rule == TRUNCATION:
         exits = swept.truncations
         names = [f"layer {n}" for n in range(1, len(exits) + 1)]
     else:
         own = swept.of_rule(rule)
         exits = swept.exit_layer[own]
         names = [describe(setting, swept.name_key) for setting in swept.settings[own]]
-    cost = swept.cost(exits, parts.calibration)
-    metric = swept.main_metric(exits, parts.calibration)
+    cost, metric = swept.cost(exits, rows), swept.main_metric(exits, rows)
     chosen = [best_under_cost(cost, metric, limit) for limit in limits]
-    return [
-        None
-        if i is None
-        else seen_on_report(swept, exits[i : i + 1], parts.report, weights, names[i])
-        for i in chosen
-    ]
+    return [None if i is None else Candidate(swept, exits[i : i + 1], names[i]) for i in chosen]
+
+
+def cell_of(
+    chosen: Sequence[Candidate | None], rows: np.ndarray, weights: np.ndarray
+) -> Cell | None:
+    """Mean over models that were asked the same examples `rows`, resampled together by `weights`
+    (draws, rows); None where a model has no candidate."""
+    if any(one is None for one in chosen):
+        return None
+    metric = float(np.mean([one.swept.main_metric(one.exit_layer, rows) for one in chosen]))
+    drawn = [one.swept.main_metric(one.exit_layer, rows, weights)[0] for one in chosen]
+    cost = float(np.mean([one.swept.cost(one.exit_layer, rows) for one in chosen]))
+    settings = tuple(one.setting for one in chosen)
+    return Cell(metric, *interval(np.mean(drawn, 0)), cost, settings)
 
 
 def comparison_table(cells: dict[str, list[Cell | None]], limits: Sequence[float]) -> str:
@@ -142,22 +123,11 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
         f"{comparison_table(cells, LIMITS)}\n"
     )
     write_text(output / "compare.md", text)
-    write_text(output / "compare.csv", as_csv(comparison_rows(cells)))
-    print(f"\n{text}")
-
-
-def comparison_rows(cells: dict[str, list[Cell | None]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "rule": rule,
-            "max_cost": limit,
-            "metric": cell.metric,
-            "low": cell.low,
-            "high": cell.high,
-            "cost": cell.cost,
-            "settings": "; ".join(cell.settings),
-        }
+    rows = [
+        {"rule": rule, "max_cost": limit, **vars(cell), "settings": "; ".join(cell.settings)}
         for rule, row in cells.items()
         for limit, cell in zip(LIMITS, row, strict=True)
         if cell
     ]
+    write_text(output / "compare.csv", as_csv(rows))
+    print(f"\n{text}")

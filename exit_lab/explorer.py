@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from exit_lab.sweep import Sweep
-from exit_lab.tables import frontier, table
+from exit_lab.tables import frontier
 from glue.tasks import Example, primary_metric
 
 TEMPLATE = Path(__file__).with_name("explorer_template.html")
@@ -47,6 +47,7 @@ def explorer_page(
     listed = np.arange(len(examples))
     if len(listed) > most:
         listed = np.sort(np.random.default_rng(view.seed).permutation(listed)[:most])
+    full_depth = swept.metrics(swept.truncations[-1:])
     data = {
         "title": view.title,
         "metric": primary_metric(swept.task),
@@ -58,7 +59,7 @@ def explorer_page(
         "start": view.start,
         "rules": rules(swept),
         "settings": settings_columns(swept),
-        "full": {name: float(v[0]) for name, v in full_depth(swept).items()},
+        "full": {name: float(v[0]) for name, v in full_depth.items()},
         **example_columns(swept, examples, confidence, listed),
     }
     # "<" would let a text end the script element that carries the data.
@@ -66,10 +67,6 @@ def explorer_page(
     parts = {"title": html.escape(view.title), "data": text}
     page = TEMPLATE.read_text(encoding="utf-8")
     return re.sub(r"\{\{(title|data)\}\}", lambda match: parts[match[1]], page)
-
-
-def full_depth(swept: Sweep) -> dict[str, np.ndarray]:
-    return swept.metrics(swept.truncations[-1:])
 
 
 def rules(swept: Sweep) -> list[dict[str, Any]]:
@@ -92,12 +89,14 @@ def rules(swept: Sweep) -> list[dict[str, Any]]:
 
 def settings_columns(swept: Sweep) -> dict[str, str]:
     """The numbers of sweep.csv, packed: metrics and costs (settings,), exits (settings, layers)."""
-    rows = table(swept)
-    metrics = swept.metrics(swept.exit_layer[:1])
-    names = [*metrics, "compute_ratio", "exit_sample_ratio"]
-    columns = {name: packed(np.array([row[name] for row in rows], dtype="<f8")) for name in names}
-    exits = swept.exits_per_layer(swept.exit_layer).astype("<u4")
-    return {**columns, "exits": packed(exits)}
+    exits = swept.exits_per_layer(swept.exit_layer)
+    columns = {
+        **swept.metrics(swept.exit_layer),
+        "compute_ratio": swept.cost(swept.exit_layer),
+        "exit_sample_ratio": 1 - exits[:, -1] / len(swept.labels),
+    }
+    packed_columns = {name: packed(values.astype("<f8")) for name, values in columns.items()}
+    return {**packed_columns, "exits": packed(exits.astype("<u4"))}
 
 
 def example_columns(

@@ -15,6 +15,7 @@ from evaluation.modes import trained_mode
 from evaluation.modes.base import RuleSet, Setting
 from evaluation.results import append_results
 from exit_lab.grids import RuleGrid, make_grids, parse_values
+from exit_lab.metrics import taken
 from exit_lab.recording import Recording, recorded
 from exit_lab.settings import LabSettings, SweepSettings
 from exit_lab.sweep import Sweep, scan_setting
@@ -173,7 +174,7 @@ def vary(lab: Lab, recording: Recording, request: str, results: Path) -> None:
     for number, value in enumerate(values):
         rule = {**configured, key: value}
         exits = scan_setting(lab.rule_set, rule, recording)[0]
-        answers = recording.predictions[exits.astype(np.intp) - 1, np.arange(len(exits))]
+        answers = taken(recording.predictions, exits)
         summary = {
             "metrics": compute_metrics(lab.task, answers, recording.labels),
             "computation_cost": exits.mean(dtype=float) / lab.config.num_hidden_layers,

@@ -1,6 +1,6 @@
 """The tasks' metrics for many exit settings, and many bootstrap draws, at once.
 
-`glue_tasks.compute_metrics` is the definition; here are its closed forms from weighted sums. A
+`glue.tasks.compute_metrics` is the definition; here are its closed forms from weighted sums. A
 weight says how often an example is drawn, so one function gives a metric and its bootstrap.
 """
 
@@ -14,7 +14,10 @@ CHUNK = 2**20  # numbers of a (settings, examples) or (draws, examples) block he
 
 
 def taken(by_layer: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
-    """What each setting answers: (layers, examples) at (settings, examples) -> the latter."""
+    """What each setting answers: (layers, examples) at (settings, examples) -> the latter.
+
+    One setting's exits may be (examples,).
+    """
     return by_layer[exit_layer.astype(np.intp) - 1, np.arange(by_layer.shape[1])]
 
 

@@ -18,6 +18,7 @@ from evaluation.modes.base import RuleSet, Setting
 from exit_lab.choice import best_under_cost, bootstrap_weights
 from exit_lab.explorer import View, explorer_page
 from exit_lab.lab import Lab
+from exit_lab.metrics import taken
 from exit_lab.recording import Recording
 from exit_lab.sweep import Sweep, scan_setting
 from exit_lab.tables import describe, frontier, nearest_setting
@@ -124,7 +125,7 @@ def telling_examples(
     predictions: np.ndarray, labels: np.ndarray, exit_layer: np.ndarray, regression: bool
 ) -> list[tuple[int, str]]:
     """Examples worth a look, each with what it shows: early, late, lost and won by exiting."""
-    early = predictions[exit_layer.astype(np.intp) - 1, np.arange(len(labels))]
+    early = taken(predictions, exit_layer)
     wrong, full_wrong = (
         np.abs(answer - labels) if regression else (answer != labels).astype(float)
         for answer in (early, predictions[-1])

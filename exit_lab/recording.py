@@ -5,19 +5,18 @@ A kept recording is used while its hash, of weights, architecture and data, matc
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from evaluation.early_exit import record_layers
 from evaluation.job import Job
 from evaluation.results import labels_of, predictions_of
-from glue.files import make_public
+from glue.files import write_file
 from modeling.errors import UserError
 
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
@@ -78,7 +77,8 @@ def recorded(path: Path, job: Job) -> Recording:
     if tensors is None:
         print(f"{path} {problem}: recording {len(labels)} examples at full depth")
         tensors = record(job)
-        keep_recording(path, {**tensors, "labels": torch.from_numpy(labels)}, stamp)
+        kept = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": stamp})
+        write_file(path, lambda file: file.write(kept))
     else:
         print(f"{path} reused: its weights and data are these")
     return Recording({name: t for name, t in tensors.items() if name != "labels"}, labels)
@@ -95,17 +95,3 @@ def read_recording(path: Path, stamp: str) -> tuple[dict[str, torch.Tensor] | No
             return {name: file.get_tensor(name) for name in file.keys()}, ""  # noqa: SIM118
     except (OSError, SafetensorError):
         return None, "is damaged"
-
-
-def keep_recording(path: Path, tensors: dict[str, torch.Tensor], stamp: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, temporary, metadata={"fingerprint": stamp})
-        make_public(temporary)
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"cannot write {path}: {error}") from error
-    finally:
-        if temporary.exists():
-            temporary.unlink()

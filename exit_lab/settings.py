@@ -1,7 +1,8 @@
 """The flags of sweep_exits.py; nothing here imports torch."""
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from modeling.errors import UserError
 from modeling.keys import nearest_names
@@ -59,8 +60,7 @@ class SweepSettings:
         return dict(item.split("=", 1) for item in self.grid)
 
 
-@dataclass(frozen=True)
-class Goal:
+class Goal(NamedTuple):
     """What --pick asks for; exactly one of max_cost, max_drop and (risk, delta)."""
 
     max_cost: float | None = None
@@ -87,26 +87,24 @@ class ChoiceSettings:
 
     def goal(self) -> Goal | None:
         """What --pick asks for; raises UserError saying what goes together."""
-        return parse_goal(self.pick) if self.pick else None
-
-
-def parse_goal(items: Sequence[str]) -> Goal:
-    """Goal from KEY=VALUE texts; raises UserError saying what goes together."""
-    values: dict[str, float] = {}
-    for item in items:
-        key, _, text = item.partition("=")
-        if key not in Goal.__dataclass_fields__:
-            raise UserError(f"--pick {item}: {nearest_names(key, list(Goal.__dataclass_fields__))}")
-        try:
-            values[key] = float(text)
-        except ValueError as error:
-            raise UserError(f"--pick {item}: {text!r} is not a number") from error
-        inside = 0 < values[key] < 1 if key in ("risk", "delta") else values[key] >= 0
-        if not inside or values[key] == float("inf"):
-            allowed = "between 0 and 1" if key in ("risk", "delta") else "0 or more"
-            raise UserError(f"--pick {item}: allowed is a number {allowed}")
-    if set(values) - {"range"} not in ({"max_cost"}, {"max_drop"}, {"risk", "delta"}):
-        raise UserError(
-            f"--pick {' '.join(items)}: give max_cost=…, or max_drop=…, or risk=… with delta=…"
-        )
-    return Goal(**values)
+        values: dict[str, float] = {}
+        for item in self.pick or []:
+            key, _, text = item.partition("=")
+            if key not in Goal._fields:
+                raise UserError(f"--pick {item}: {nearest_names(key, list(Goal._fields))}")
+            try:
+                values[key] = float(text)
+            except ValueError as error:
+                raise UserError(f"--pick {item}: {text!r} is not a number") from error
+            share = key in ("risk", "delta")
+            if not (0 < values[key] < 1 if share else 0 <= values[key] < math.inf):
+                allowed = "between 0 and 1" if share else "0 or more"
+                raise UserError(f"--pick {item}: allowed is a number {allowed}")
+        if values.keys() - {"range"} in ({"max_cost"}, {"max_drop"}, {"risk", "delta"}):
+            return Goal(**values)
+        if self.pick:
+            raise UserError(
+                f"--pick {' '.join(self.pick)}: give max_cost=…, or max_drop=…, or risk=… with "
+                "delta=…"
+            )
+        return None

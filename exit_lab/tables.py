@@ -73,6 +73,6 @@ def nearest_setting(swept: Sweep, setting: Setting, exit_layer: np.ndarray) -> i
     if setting in swept.settings:
         return swept.settings.index(setting)
     rule = setting[swept.name_key]
-    known = any(grid.rule == rule for grid in swept.grids)
+    known = rule in [grid.rule for grid in swept.grids]
     own = swept.of_rule(rule) if known else slice(0, None)
     return own.start + int((swept.exit_layer[own] == exit_layer).sum(1).argmax())

@@ -1,1 +1,12 @@
-"""GLUE and tasks like it: files, columns, labels, metrics, token ids and submission files."""
+"""GLUE and tasks like it: files, columns, labels, metrics, token ids and submission files.
+
+tasks       each task's files, columns, labels, metric and submission file
+custom      the user's own task, from its files
+tables      strict reading of text tables
+files       whole-file writing, and how a script ends on a user's error
+features    from examples to padded batches
+cache       token ids kept on disk
+submission  submission.zip for gluebenchmark.com
+download    fetching and unpacking
+mrpc        MRPC as GLUE has it, from the corpus
+"""

@@ -1,9 +1,11 @@
 """`submission.zip` for gluebenchmark.com: the official files of all tasks, each of full length."""
 
 import zipfile
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
-from glue.files import write_text
+from glue.files import write_file, write_text
 from glue.tables import read_lines
 from glue.tasks import TASKS, Task
 from modeling.errors import UserError
@@ -54,12 +56,11 @@ def add_to_submission(path: Path, directory: str | Path) -> str:
     for name, task in OFFICIAL.items():
         check_file(directory / name, task)
     archive = directory / "submission.zip"
-    partial = archive.with_suffix(".part")
-    try:
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
-            for name in OFFICIAL:
-                file.write(directory / name, name)
-        partial.replace(archive)
-    except OSError as error:
-        raise UserError(f"cannot write {archive}: {error.strerror}") from error
+    write_file(archive, partial(pack, directory))
     return f"{archive}: all {len(OFFICIAL)} files, ready for gluebenchmark.com"
+
+
+def pack(directory: Path, target: BinaryIO) -> None:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in OFFICIAL:
+            archive.write(directory / name, name)

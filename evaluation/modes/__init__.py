@@ -1,27 +1,56 @@
 """The modes of --model_type: who stops, and when. Each is one class in one file here.
 
-REGISTRY names them. Loading it loads no torch: a mode imports its model when it is used.
+base      what a mode is, and the exit rules that a sweep varies
+examples  what the modes share whose whole examples stop
+elbert    a rule over the exits' answers so far stops an example
+ponder    a learned halting probability a layer stops an example
+act       a learned halting probability an update stops a token
+
+Importing this package loads no torch: a mode is imported when it is first asked for.
 """
+
+from __future__ import annotations
 
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
-from evaluation.modes.base import Mode
 from modeling.errors import UserError
+from modeling.keys import KEY_TABLES, KeyTable, key_table
 from modeling.loading.files import find_file, read_json
 
-REGISTRY = (
-    "evaluation.modes.elbert:Elbert",
-    "evaluation.modes.ponder:Ponder",
-    "evaluation.modes.act:AdaptiveDepth",
-)
-MODES: dict[str, Mode] = {mode.name: mode for mode in (resolve_name(path)() for path in REGISTRY)}
+if TYPE_CHECKING:
+    from evaluation.modes.base import Mode
+
+# Named as in --model_type and in config.json; there, any other model_type is an ELBERT.
+REGISTRY = {
+    "albert": "evaluation.modes.elbert:Elbert",
+    "ponder_albert": "evaluation.modes.ponder:Ponder",
+    "albert_act": "evaluation.modes.act:AdaptiveDepth",
+}
+
+
+class Modes(dict[str, "Mode"]):
+    """The modes by name; each is imported, and torch with it, when it is first asked for."""
+
+    def __missing__(self, name: str) -> Mode:
+        self[name] = resolve_name(REGISTRY[name])()
+        return self[name]
+
+
+MODES = Modes()
 
 
 def mode_of_type(model_type: object) -> Mode:
     """The mode whose models have this model_type in config.json; an unknown one is ELBERT's."""
-    found = (mode for mode in MODES.values() if mode.model_type == model_type)
-    return next(found, MODES["albert"])
+    return MODES[str(model_type) if str(model_type) in REGISTRY else "albert"]
+
+
+def keys_of(model_type: object) -> KeyTable:
+    """The configuration's keys of a mode; only one that keeps them in its own file is imported."""
+    if str(model_type) in REGISTRY.keys() - KEY_TABLES.keys() - {"albert"}:
+        return mode_of_type(model_type).table
+    return key_table(model_type)
 
 
 def check_mode(directory: Path, wanted: Mode) -> None:

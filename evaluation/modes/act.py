@@ -1,38 +1,56 @@
 """Adaptive Depth, `--model_type albert_act`: a learned halting probability stops each token."""
 
-from __future__ import annotations
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
+import torch
+from torch.nn import functional as F
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import ModelOutput
 
+from evaluation.answering import Part, batches_of, collected, inputs_of, is_main
+from evaluation.figures import save_figure
+from evaluation.job import Job, Place
 from evaluation.modes.base import Mode
-from modeling.keys import KEY_TABLES
+from evaluation.results import labels_of, predictions_of, print_summary, summary_of, write_results
+from evaluation.token_pictures import TokenExample, tokens_figure, tokens_html
+from glue.features import Features
+from glue.files import write_text
+from glue.tasks import label_text, primary_metric
+from modeling.act.heads import AlbertActForSequenceClassification
+from modeling.act.loading import load_act
+from modeling.flops import adaptive_flops
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-    from transformers.utils import ModelOutput
+PICTURED = 20  # examples in tokens.html and tokens.png
 
-    from evaluation.job import Job, Place
-    from evaluation.token_updates import UpdateRecord
+
+@dataclass(frozen=True)
+class UpdateRecord:
+    """What an adaptive-depth model answered, in input order."""
+
+    logits: torch.Tensor  # (examples, num_labels)
+    updates: torch.Tensor  # (examples, length of the longest) int16, 0 on padding
+    seconds: torch.Tensor  # (examples,), of the call that answered the example
+
+    def details(self) -> dict[str, list[str]]:
+        """Columns of predictions.tsv."""
+        means = self.updates.sum(1) / (self.updates > 0).sum(1)
+        return {"mean_updates": [f"{mean:.4f}" for mean in means.tolist()]}
 
 
 class AdaptiveDepth(Mode):
     """A learned halting probability an update stops a token."""
 
-    name, model_type, table = "albert_act", "albert_act", KEY_TABLES["albert_act"]
+    name, model_class = "albert_act", AlbertActForSequenceClassification
+    load = staticmethod(load_act)
     compiles = False
 
-    @property
-    def model_class(self) -> type[PreTrainedModel]:
-        from modeling.act.heads import AlbertActForSequenceClassification
-
-        return AlbertActForSequenceClassification
-
-    def load(self, *arguments: Any, **keywords: Any) -> tuple:
-        from modeling.act.loading import load_act
-
-        return load_act(*arguments, **keywords)
-
-    def scalars(self, model: PreTrainedModel, out: ModelOutput) -> dict[str, float]:
+    def scalars(
+        self, model: AlbertActForSequenceClassification, out: ModelOutput
+    ) -> dict[str, float]:
         """Ponder cost, mean over the batch; updates, mean over its tokens."""
         updates, cost = out.updates, out.ponder_cost.mean()
         return {
@@ -43,9 +61,6 @@ class AdaptiveDepth(Mode):
 
     def dev_scalars(self, job: Job) -> tuple[dict[str, float], dict[str, Any]]:
         """The main metric and the computation cost."""
-        from evaluation.token_updates import summarise_updates
-        from glue.tasks import primary_metric
-
         summary, name = summarise_updates(job, self.run(job)), primary_metric(job.task)
         values = {
             f"eval_{name}": summary["metrics"][name],
@@ -54,21 +69,88 @@ class AdaptiveDepth(Mode):
         return values, values
 
     def run(self, job: Job) -> UpdateRecord:
-        from evaluation.token_updates import run_adaptive
-
-        return run_adaptive(job)
+        """Batch size 1, the reporting default, goes in input order and never pads; larger batches
+        hold neighbours in length. The answers are the same."""
+        return UpdateRecord(**collected(job, adaptive_answers, "Evaluating"))
 
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
         """How often tokens are updated, and at which cost."""
-        from evaluation.processes import is_main
-        from evaluation.results import write_results
-        from evaluation.token_updates import draw_tokens, print_updates, summarise_updates
-
         fast, conditions = job.fast()
         record = self.run(fast)
         summary = summarise_updates(job, record) | conditions
         if is_main():
             write_results(place.results, summary, job.out_mode)
             draw_tokens(place.results, job, record)
-            print_updates(summary, place.checkpoint)
+            by_class = summary["updates_per_token_class"].items()
+            lines = [
+                f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}",
+                *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
+            ]
+            print_summary(summary, place.checkpoint, lines)
         return summary
+
+
+def adaptive_answers(job: Job, features: Features) -> Iterator[Part]:
+    """An `UpdateRecord`'s entries of one batch after the other."""
+    longest = int(job.features.lengths.max())
+    for rows in batches_of(features, job.batch_size):
+        batch = inputs_of(job, features, rows)
+        start = time.perf_counter()
+        out = job.model(**batch)
+        logits = out.logits.float().cpu()  # waits for the device
+        seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
+        updates = out.updates[:, 0, 0].short()  # (rows, length)
+        updates = F.pad(updates, (0, longest - updates.shape[1]))
+        yield rows, {"logits": logits, "updates": updates, "seconds": seconds}
+
+
+def updates_by_class(
+    features: Features, updates: torch.Tensor, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, float]:
+    """Mean updates of [CLS], of [SEP], and of all other tokens."""
+    real = torch.arange(updates.shape[1]) < torch.as_tensor(features.lengths)[:, None]
+    counts, ids = updates[real].numpy(), features.tokens  # (tokens,), text after text
+    cls, sep = ids == tokenizer.cls_token_id, ids == tokenizer.sep_token_id
+    found = {"[CLS]": cls, "[SEP]": sep, "others": ~(cls | sep)}
+    return {name: float(counts[chosen].mean()) for name, chosen in found.items() if chosen.any()}
+
+
+def summarise_updates(job: Job, record: UpdateRecord) -> dict[str, Any]:
+    """Metrics, updates over their maximum, updates per token class, FLOPs ratio and latency.
+
+    The computation cost is the mean number of updates of a token over the maximum.
+    """
+    config, lengths = job.model.config, job.features.lengths.tolist()
+    maximum, per_text = config.num_hidden_layers, record.updates.sum(1).tolist()
+    spent = [adaptive_flops(config, n, u) for n, u in zip(lengths, per_text, strict=True)]
+    full = [adaptive_flops(config, n, n * maximum) for n in lengths]
+    mean = sum(per_text) / sum(lengths)
+    tokens_per_updates = record.updates[record.updates > 0].bincount(minlength=maximum + 1)[1:]
+    return {
+        **summary_of(job, record),
+        "computation_cost": mean / maximum,
+        "mean_updates": mean,
+        "maximum_updates": maximum,
+        "updates_per_token_class": updates_by_class(job.features, record.updates, job.tokenizer),
+        "tokens_per_updates": tokens_per_updates.tolist(),
+        "flops_ratio": sum(spent) / sum(full),
+    }
+
+
+def draw_tokens(directory: Path, job: Job, record: UpdateRecord) -> None:
+    """The first examples as tokens.html and tokens.png."""
+    answers, labels = predictions_of(record.logits), labels_of(job.features)
+    pictured = []
+    for row in range(min(PICTURED, len(labels))):
+        ids = job.features.input_ids(row)
+        pictured.append(
+            TokenExample(
+                job.tokenizer.convert_ids_to_tokens(ids),
+                record.updates[row, : len(ids)].tolist(),
+                job.model.config.num_hidden_layers,
+                label_text(job.task, answers[row]),
+                label_text(job.task, labels[row]),
+            )
+        )
+    write_text(directory / "tokens.html", tokens_html(pictured))
+    save_figure(tokens_figure(pictured), directory / "tokens.png")

@@ -1,8 +1,7 @@
 """What a mode is: the one place for all that differs between ways to stop.
 
 A new mode is a subclass of `Mode`, or of `evaluation.modes.examples.ExampleMode` where whole
-examples stop, in a file of its own, and its line in MODES. Nothing outside asks which mode it is.
-Methods import what needs torch, so that the registry is quick to load.
+examples stop, in a file of its own, and its line in REGISTRY. Nothing outside asks which it is.
 """
 
 from __future__ import annotations
@@ -13,20 +12,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+from transformers import AlbertConfig, PreTrainedModel
+from transformers.utils import ModelOutput
+
+from glue.features import Features
 from modeling.errors import UserError
 from modeling.keys import Key, KeyTable
+from modeling.loading.configs import load_config
+from modeling.loading.weights import LoadReport
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import AlbertConfig, PreTrainedModel
-    from transformers.utils import ModelOutput
-
     from evaluation.job import Answers, Job, Place
-    from glue.features import Features
-    from modeling.loading.weights import LoadReport
 
 Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
-Tensors = Mapping[str, "torch.Tensor"]  # of a recording
+Tensors = Mapping[str, torch.Tensor]  # of a recording
+
+
+def no_window(setting: Setting, tensors: Tensors) -> torch.Tensor:
+    """Of rules that look at one layer: no exit has a window, (examples,) of 0."""
+    return torch.zeros(tensors["all_logits"].shape[1], dtype=torch.long)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +54,7 @@ class RuleSet:
     keys: Mapping[str, Key]
     reads: Callable[[bool], Mapping[str, tuple[str, ...]]]
     scan: Callable[[Setting, Tensors], torch.Tensor]
-    window: Callable[[Setting, Tensors], torch.Tensor]
+    window: Callable[[Setting, Tensors], torch.Tensor] = no_window
     eager_when_low: tuple[str, ...] = ()
     recorded_as: Setting = field(default_factory=dict)
     unswept: Mapping[str, str] = field(default_factory=dict)
@@ -58,26 +63,27 @@ class RuleSet:
 class Mode(ABC):
     """A way to decide who stops, and when.
 
-    name: of --model_type; model_type: in a saved config.json.
-    table: the configuration's keys, and those of them that may change after training.
+    name: of --model_type.
+    model_class: the model; its `config_class` has the configuration's keys.
     extra_tokens: how many `prepare` adds to a text.
     compiles: can torch.compile serve inference? Not where every pass has another shape.
     optional: tensors that a trained model may lack.
+    recorded: what a recording keeps beside the answers: its name -> the name in a layer's `State`.
     """
 
     name: ClassVar[str]
-    model_type: ClassVar[str]
-    table: ClassVar[KeyTable]
+    model_class: ClassVar[type[PreTrainedModel]]
     extra_tokens: ClassVar[int] = 0
     compiles: ClassVar[bool] = True
     optional: ClassVar[tuple[str, ...]] = ()
-
-    # What it reads.
+    recorded: ClassVar[Mapping[str, str]] = {}
 
     @property
-    @abstractmethod
-    def model_class(self) -> type[PreTrainedModel]:
-        """The model; its `config_class` is the mode's."""
+    def table(self) -> KeyTable:
+        """The configuration's keys, and those of them that may change after training."""
+        return self.model_class.config_class.table
+
+    # What it reads.
 
     @abstractmethod
     def load(
@@ -93,17 +99,7 @@ class Mode(ABC):
         self, source: str | Path, cache_dir: str | None = None, **keys: Any
     ) -> AlbertConfig:
         """Configuration of a checkpoint for this mode; raises UserError if it cannot be one."""
-        from modeling.loading.configs import load_config
-
         return load_config(source, cache_dir, self.model_class.config_class, **keys)
-
-    def apply_exit_config(self, config: AlbertConfig, directory: Path) -> Setting:
-        """Put the keys of `exit_config_path` into force, for modes that have one; returns them."""
-        if "exit_config_path" not in self.table.keys:
-            return {}
-        from modeling.loading.configs import apply_exit_config
-
-        return apply_exit_config(config, directory)
 
     def set_exit_keys(self, config: AlbertConfig, values: Setting) -> None:
         """Put exit keys into force; raises UserError for values that do not fit the model."""
@@ -134,7 +130,7 @@ class Mode(ABC):
     def dev_scalars(self, job: Job) -> tuple[dict[str, float], dict[str, Any]]:
         """Dev metric at a logging step: what TensorBoard gets, and the console's line."""
 
-    # How it runs, reports and records.
+    # How it runs and reports.
 
     @abstractmethod
     def run(self, job: Job) -> Answers:
@@ -150,11 +146,3 @@ class Mode(ABC):
             f"--model_type {self.name}: its depth follows from what was learned in training, so "
             "there is nothing to sweep"
         )
-
-    def record_layer(self, state: Tensors) -> dict[str, torch.Tensor]:
-        """What a recording keeps of a layer's `state`, (batch, …) each, beside the answers."""
-        return {}
-
-    def recorded(self, tensors: dict[str, torch.Tensor], features: Features) -> Tensors:
-        """A finished recording from `record_layer`'s tensors, (layers, examples, …) each."""
-        return tensors

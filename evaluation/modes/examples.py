@@ -1,17 +1,23 @@
 """What the modes share whose whole examples stop: they run, report and record alike."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from transformers import AlbertConfig
+
+from evaluation.answering import is_main
+from evaluation.early_exit import Record, record_layers, run_early_exit
+from evaluation.exit_reports import (
+    against_all_layers,
+    draw_exits,
+    print_results,
+    summarise,
+    write_statistics,
+)
+from evaluation.job import Job, Place
 from evaluation.modes.base import Mode, RuleSet, Setting
-
-if TYPE_CHECKING:
-    from transformers import AlbertConfig
-
-    from evaluation.early_exit import Record
-    from evaluation.job import Job, Place
+from evaluation.results import labels_of, layer_curve, write_results
+from glue.tasks import primary_metric
 
 
 class ExampleMode(Mode):
@@ -27,10 +33,6 @@ class ExampleMode(Mode):
 
     def dev_scalars(self, job: Job) -> tuple[dict[str, float], dict[str, Any]]:
         """The main metric of every layer."""
-        from evaluation.early_exit import record_layers
-        from evaluation.results import labels_of, layer_curve
-        from glue.tasks import primary_metric
-
         name = f"eval_{primary_metric(job.task)}"
         all_logits = record_layers(job, job.batch_size)["all_logits"]
         curve = layer_curve(job.task, all_logits, labels_of(job.features))
@@ -38,23 +40,10 @@ class ExampleMode(Mode):
         return scalars, {f"{name}_per_layer": curve}
 
     def run(self, job: Job) -> Record:
-        from evaluation.early_exit import run_early_exit
-
         return run_early_exit(job)
 
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
         """Where examples leave, at which cost, and what every layer would answer."""
-        from evaluation.early_exit import record_layers
-        from evaluation.exit_reports import (
-            against_all_layers,
-            draw_exits,
-            print_results,
-            summarise,
-            write_statistics,
-        )
-        from evaluation.processes import is_main
-        from evaluation.results import write_results
-
         recorded = record_layers(job, batch_size=32)
         fast, conditions = job.fast()
         record = self.run(fast)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import run_glue
 import training.checkpoints as checkpointing
-from evaluation import predictions
+from evaluation import results
 from modeling import ElbertForSequenceClassification
 from tests.commands import edit_key, flags, no_file_above, report_of
 from tests.conftest import PAIRS, TINY, contents, edit_json, sentence, tsv, write_sts_b
@@ -444,8 +444,8 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(glue, tmp
 
 
 def test_a_label_count_that_does_not_match_is_refused(trained, glue, monkeypatch):
-    whole = predictions.predictions_of
-    monkeypatch.setattr(predictions, "predictions_of", lambda logits: whole(logits)[:-1])
+    whole = results.predictions_of
+    monkeypatch.setattr(results, "predictions_of", lambda logits: whole(logits)[:-1])
     glue(trained, "--do_predict").refused("4 predictions for 5 examples", "not written")
     assert not (trained / "RTE.tsv").exists()
 
