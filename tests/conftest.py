@@ -25,7 +25,7 @@ from evaluation.modes import mode_of_type
 from glue.features import Features
 from glue.files import run_script
 from glue.tasks import get_task
-from modeling import ElbertConfig, ElbertForSequenceClassification
+from modeling import ElbertConfig, ElbertForSequenceClassification, load_tokenizer
 
 settings.register_profile(
     "tests",
@@ -201,3 +201,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def write(path: Path, content: str | bytes) -> Path:
     path.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
     return path
+
+
+@pytest.fixture
+def tokenizer(albert_dir: Path):
+    return load_tokenizer(albert_dir)

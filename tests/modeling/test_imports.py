@@ -81,7 +81,8 @@ import os, transformers
 sizes = dict(vocab_size=9, embedding_size=4, hidden_size=4, num_attention_heads=1,
     intermediate_size=4, num_hidden_layers=1)
 auto_names = "AutoModelForSequenceClassification AutoModelForPreTraining AutoModel"
-for name in (auto_names + " AutoModelForMultipleChoice AutoConfig").split():
+auto_names += " AutoModelForMultipleChoice AutoConfig AlbertModel PreTrainedTokenizerFast"
+for name in auto_names.split():
     getattr(transformers, name)  # loads it
 for home, pairs in {CONFIGS}.items():
     for name, auto_name in pairs:

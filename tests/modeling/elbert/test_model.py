@@ -15,7 +15,7 @@ from modeling.compilation import compile_for_training
 from modeling.elbert.model import joint_loss
 from modeling.keys import POOLER_INPUTS, rule_names
 from tests.conftest import TINY, random_ids, tiny_model
-from tests.models import assert_near, mask_of
+from tests.models import assert_near
 
 
 def padded(rows: list[torch.Tensor], length: int, seed: int) -> dict[str, torch.Tensor]:
@@ -66,26 +66,6 @@ def test_answers_do_not_depend_on_the_batch_or_its_padding(shape, lengths, extra
             for out in (together, everything):
                 assert out.exit_layer[i] == alone.exit_layer[0]
                 assert_near(out.logits[i], alone.logits[0])
-
-
-def test_full_depth_answers_are_those_of_hf_with_its_classifier():
-    model = tiny_model(num_labels=3)
-    torch.manual_seed(4)
-    twin = transformers.AlbertForSequenceClassification(
-        transformers.AlbertConfig(**TINY, num_labels=3)
-    ).eval()
-    weights = twin.state_dict()
-    for part in ("weight", "bias"):
-        name = f"albert.encoder.exit_out_layer.classifier.{part}"
-        weights[name] = weights.pop(f"classifier.{part}")
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert (missing, unexpected) == (["exit_weights"], [])
-    ids = random_ids(3, 8)
-    mask = mask_of([8, 3, 5])
-    with torch.no_grad():
-        ours = model(ids, mask, output_all_exits=True).all_logits[-1]
-        theirs = twin(ids, mask).logits
-    assert_near(ours, theirs)
 
 
 def test_the_config_is_read_at_every_call():
