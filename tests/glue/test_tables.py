@@ -17,6 +17,7 @@ def read_rte(directory: Path, content: str | bytes, split: str = "dev") -> list[
 
 
 RTE_HEADER = "index\tsentence1\tsentence2\tlabel\n"
+# One file of each layout, with the expected example worked out by hand.
 LAYOUTS = [
     ("cola", "train", "gj04\t1\t\tOne.\ngj04\t0\t*\tTwo.\n", [("0", "One.", None, 1)]),
     ("cola", "test", "index\tsentence\n0\tOne.\n", [("0", "One.", None, None)]),
@@ -87,6 +88,9 @@ def test_texts_keep_quotes_stray_separators_and_may_be_empty(tmp_path):
 def test_limit_stops_before_it_reads_on(tmp_path):
     write(tmp_path / "dev.tsv", RTE_HEADER + "0\ta\tb\tentailment\nbroken\n")
     assert len(read_examples(get_task("rte"), tmp_path, "dev", limit=1)) == 1
+
+
+# Bad files. The line is that of the fault.
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,9 @@ def test_an_unknown_task_is_answered_with_the_nearest_and_all():
         get_task("")
 
 
+# The table, against what the transformers 2.7 processors and gluebenchmark.com publish.
+
+
 def test_labels_are_in_the_published_order():
     nli, entailment = (
         ["contradiction", "entailment", "neutral"],
@@ -114,6 +117,9 @@ def test_a_bad_submission_leaves_the_old_file(tmp_path, predictions, message):
     with pytest.raises(UserError, match=message):
         write_submission(get_task("rte"), examples_of(2), predictions, tmp_path)
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("RTE.tsv", "old")]
+
+
+# The real files: every line but the header is an example; dev label counts as published.
 
 
 @needs_glue

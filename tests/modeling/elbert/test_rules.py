@@ -173,6 +173,9 @@ def test_a_model_of_one_layer_exits_there():
         assert scan(ExitRule(name, cnt_thres=1), torch.zeros(1, 3, 2)).tolist() == [1, 1, 1]
 
 
+# A rewrite of DESIGN's table, one example and one layer at a time.
+
+
 class TooClose(Exception):
     """A comparison that float32 rounding decides; such an example tells nothing."""
 

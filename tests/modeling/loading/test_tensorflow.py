@@ -225,6 +225,8 @@ def test_adaptive_depth(tf, script, tmp_path, tensorflow_2, heads):
     assert_every_value(weights, encoder, arrays)
 
 
+# The outputs, computed by TensorFlow from the checkpoint.
+
 IDS = np.random.default_rng(3).integers(1, 90, (3, 7))
 MASK = np.array([[1] * 7, [1] * 4 + [0] * 3, [1] * 6 + [0]], dtype="float32")
 TYPES = (IDS % 2).astype("int64")
@@ -302,6 +304,9 @@ def test_adaptive_depths_first_update_is_tensorflows(tf, tmp_path, tensorflow_2)
     expected = weight * new + (1 - weight) * old
     assert_close(out.last_hidden_state, expected, INPUTS["attention_mask"].bool())
     assert_close(out.pooler_output, reference.pool(expected))
+
+
+# What goes wrong.
 
 
 def refusal(script, checkpoint, config, target) -> str:
