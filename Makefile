@@ -1,14 +1,14 @@
 # make demo   train, edit a threshold and evaluate on the bundled sample (under 5 minutes)
 # make test   the test suite
 # make test-slow   the tests that take longer, and those that need real GLUE data or TensorFlow
-# All make a virtual environment in .venv first.
+# make venv   a virtual environment in .venv; all others make it first
 
 PYTHON ?= python3
 BIN := .venv/bin
 # One thread a test process: the models are tiny, and two processes share two cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test test-slow lint clean
+.PHONY: venv demo test test-slow lint clean
 
 .venv/run: requirements.txt
 	$(PYTHON) -m venv .venv
@@ -22,6 +22,8 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 .venv/tf: .venv/dev requirements-tf.txt
 	$(BIN)/python -m pip install --quiet --requirement requirements.txt --requirement requirements-tf.txt
 	touch $@
+
+venv: .venv/run
 
 demo: .venv/run
 	PYTHON=$(BIN)/python bash examples/demo.sh

@@ -1,4 +1,4 @@
-"""The tables of keys, as the README lists them."""
+"""The tables of keys, as docs/configuration.md lists them."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ import pytest
 from modeling.keys import ACT_KEYS, ELBERT_KEYS, PONDER_KEYS
 
 
-def readme_tables() -> list[dict[str, tuple[str, str]]]:
-    """The README's tables of keys, each as key -> (default, meaning)."""
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def documented_tables() -> list[dict[str, tuple[str, str]]]:
+    """The tables of keys of docs/configuration.md, each as key -> (default, meaning)."""
+    text = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")
     tables = []
     for block in text.split("| key | default | meaning |\n|---|---|---|\n")[1:]:
         rows = [line.strip("| ").split(" | ") for line in block.split("\n\n")[0].splitlines()]
@@ -22,9 +22,9 @@ DERIVED = {"cnt_thres": "8, or N if less", "fc_size1": "hidden_size", "fc_size2"
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_the_readme_lists_every_key_as_the_code_has_it(number):
+def test_the_page_lists_every_key_as_the_code_has_it(number):
     keys = (ELBERT_KEYS, PONDER_KEYS, ACT_KEYS)[number]
-    listed = readme_tables()[number]
+    listed = documented_tables()[number]
     assert list(listed) == list(keys)
     for name, key in keys.items():
         default, meaning = listed[name]
