@@ -26,7 +26,7 @@ from evaluation.job import Job
 from evaluation.modes import mode_of_type
 from glue.features import Features
 from glue.tasks import get_task
-from modeling import ElbertConfig, ElbertForSequenceClassification
+from modeling import ElbertConfig, ElbertForSequenceClassification, load_tokenizer
 from tests.commands import Outcome, exit_status, flags, pretraining_flags, train
 from tests.downloads import Server, serving
 
@@ -261,3 +261,13 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+    return path
+
+
+@pytest.fixture
+def tokenizer(albert_dir: Path):
+    return load_tokenizer(albert_dir)

@@ -23,11 +23,6 @@ from tests.conftest import write_rte
 
 
 @pytest.fixture
-def tokenizer(albert_dir):
-    return load_tokenizer(albert_dir)
-
-
-@pytest.fixture
 def split(tmp_path):
     return Split(get_task("rte"), write_rte(tmp_path / "RTE"), "train")
 

@@ -9,13 +9,8 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from glue.features import CHUNK, Features, collate, encode, epoch_batches, sorted_batches
 from glue.tasks import Example
-from modeling import load_tokenizer, with_halting_token
+from modeling import with_halting_token
 from tests.conftest import sentence
-
-
-@pytest.fixture
-def tokenizer(albert_dir):
-    return load_tokenizer(albert_dir)
 
 
 def pairs(count: int = 4) -> list[Example]:

@@ -17,6 +17,7 @@ from modeling.albert import cast_layers
 from modeling.cpu_packing import packed_weights
 from modeling.keys import rule_names
 from tests.conftest import TINY, random_ids, tiny_model
+from tests.models import assert_near
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +42,7 @@ def test_compiled_answers_are_the_eager_ones_for_every_rule_and_length():
         model.config.thres_name = rule
         for got, eager in zip(answers(model, batches), expected[rule], strict=True):
             assert torch.equal(got.exit_layer, eager.exit_layer)
-            torch.testing.assert_close(got.logits, eager.logits, atol=1e-5, rtol=0)
+            assert_near(got.logits, eager.logits)
 
 
 @pytest.mark.slow
@@ -81,7 +82,7 @@ def test_a_compiled_ponder_model_halts_where_the_eager_one_does():
     assert compilation.compile_for_inference(model)
     for got, eager in zip(answers(model, batches), expected, strict=True):
         assert torch.equal(got.exit_layer, eager.exit_layer)
-        torch.testing.assert_close(got.answer, eager.answer, atol=1e-5, rtol=0)
+        assert_near(got.answer, eager.answer)
 
 
 def test_without_a_compiler_there_is_one_warning_and_eager_mode(monkeypatch, caplog):

@@ -6,13 +6,13 @@ import torch
 from modeling import PonderAlbertClassifier
 from modeling.depth import EarlyExitModel, layer_states, run_depths
 from tests.conftest import random_ids, tiny_model
-from tests.modeling import test_ponder
+from tests.models import assert_near, tiny_ponder
 
 MODELS = {
     "elbert": lambda: tiny_model(exit_thres=0.9, thres_name="entropy"),
     "elbert, untied": lambda: tiny_model(num_hidden_groups=2, num_exit_layers=4, cnt_thres=2),
-    "threshold": lambda: test_ponder.tiny_model(exit_criteria="threshold", exit_thres=0.3),
-    "sample": lambda: test_ponder.tiny_model(lambda_layer_arch="linear_cat"),
+    "threshold": lambda: tiny_ponder(exit_criteria="threshold", exit_thres=0.3),
+    "sample": lambda: tiny_ponder(lambda_layer_arch="linear_cat"),
 }
 
 
@@ -49,9 +49,9 @@ def test_full_depth_steps_say_what_all_exits_at_once_say(model):
     if isinstance(model, PonderAlbertClassifier):
         expected, halts = expected
         found = torch.stack([step.check.state["halt_probability"] for step in steps], 1)
-        torch.testing.assert_close(found, halts.sigmoid(), atol=1e-5, rtol=0)
+        assert_near(found, halts.sigmoid())
     answers = torch.stack([step.check.answer for step in steps])
-    torch.testing.assert_close(answers, expected, atol=1e-5, rtol=0)
+    assert_near(answers, expected)
     assert steps[-1].check.done.all()
     assert all(step.leaving == [] and len(step.rows) == 16 for step in steps)
 
@@ -61,9 +61,7 @@ def test_who_leaves_is_in_no_later_step_and_says_the_same_as_at_full_depth(model
     for step, expected in zip(steps_of(model, leave=True), full, strict=False):
         assert step.rows.tolist() == running
         rows = step.rows
-        torch.testing.assert_close(
-            step.check.answer, expected.check.answer[rows], atol=1e-5, rtol=0
-        )
+        assert_near(step.check.answer, expected.check.answer[rows])
         assert step.leaving == step.check.done.nonzero()[:, 0].tolist()
         assert (step.check.state["depth"] == step.layer).all()
         running = [row for i, row in enumerate(running) if i not in step.leaving]

@@ -5,12 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from modeling import PonderAlbertClassifier, PonderAlbertConfig
-from modeling.flops import (
-    early_exit_flops,
-    embedding_flops,
-    full_depth_flops,
-    layer_pass_flops,
-)
+from modeling.flops import early_exit_flops, embedding_flops, full_depth_flops, layer_pass_flops
 from tests.conftest import TINY, random_ids, tiny_model
 
 

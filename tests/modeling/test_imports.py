@@ -18,36 +18,36 @@ def printed(code: str) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        *("modeling", "modeling.errors", "modeling.keys", "modeling.loading.files"),
-        *("change_config", "download_glue_data"),
-    ],
-)
-def test_what_needs_no_torch_does_not_load_it(module):
-    code = f"import sys, {module}; print([x for x in {HEAVY} if x in sys.modules])"
-    assert printed(code) == "[]\n"
+def test_what_needs_no_torch_does_not_load_it():
+    modules = "modeling, modeling.errors, modeling.keys, modeling.loading.files"
+    code = f"import sys, {modules}, change_config, download_glue_data"
+    assert printed(f"{code}; print([x for x in {HEAVY} if x in sys.modules])") == "[]\n"
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        *("run_glue", "run_pretraining", "run_parity", "sweep_exits"),
-        "convert_albert_original_tf_checkpoint_to_pytorch",
-    ],
+SCRIPTS = (
+    *("run_glue", "run_pretraining", "run_parity", "sweep_exits"),
+    "convert_albert_original_tf_checkpoint_to_pytorch",
 )
-@pytest.mark.parametrize("flag", ["--help", "--no_such_flag"])
-def test_a_script_answers_without_torch(script, flag):
+
+
+def test_a_script_answers_without_torch():
+    """One after the other in one process: none loads what the next is asked about."""
     code = f"""
 import runpy, sys
-sys.argv = ["{script}.py", "{flag}"]
-try:
-    runpy.run_path("{script}.py", run_name="__main__")
-except SystemExit as ended:
-    print(ended.code, "torch" in sys.modules)
+for script in {SCRIPTS}:
+    for flag in ("--help", "--no_such_flag"):
+        sys.argv = [script + ".py", flag]
+        try:
+            runpy.run_path(script + ".py", run_name="__main__")
+        except SystemExit as ended:
+            print("end of", script, flag, ended.code, "torch" in sys.modules)
 """
-    assert printed(code).splitlines()[-1] == f"{0 if flag == '--help' else 2} False"
+    ends = [line for line in printed(code).splitlines() if line.startswith("end of")]
+    assert ends == [
+        f"end of {script} {flag} {status} False"
+        for script in SCRIPTS
+        for flag, status in (("--help", 0), ("--no_such_flag", 2))
+    ]
 
 
 def test_every_public_name_is_there():
@@ -58,24 +58,35 @@ def test_every_public_name_is_there():
         _ = modeling.AlbertModel
 
 
+CLASSIFIER = "AutoModelForSequenceClassification"
+
+
 @pytest.mark.parametrize(
-    ("home", "name", "auto_class"),
+    "imports",
     [
-        ("modeling", "ElbertConfig", "AutoModelForSequenceClassification"),
-        ("modeling.elbert.model", "ElbertConfig", "AutoModelForSequenceClassification"),
-        ("modeling", "PonderAlbertConfig", "AutoModelForSequenceClassification"),
-        ("modeling.ponder.model", "PonderAlbertConfig", "AutoModelForSequenceClassification"),
-        ("modeling", "AlbertActConfig", "AutoModelForPreTraining"),
-        ("modeling", "AlbertActConfig", "AutoModel"),
-        ("modeling.act.heads", "AlbertActConfig", "AutoModelForMultipleChoice"),
+        [
+            ("modeling", "ElbertConfig", CLASSIFIER),
+            ("modeling", "PonderAlbertConfig", CLASSIFIER),
+            ("modeling", "AlbertActConfig", "AutoModelForPreTraining"),
+            ("modeling", "AlbertActConfig", "AutoModel"),
+        ],
+        [
+            ("modeling.act.heads", "AlbertActConfig", "AutoModelForMultipleChoice"),
+            ("modeling.ponder.model", "PonderAlbertConfig", CLASSIFIER),
+            ("modeling.elbert.model", "ElbertConfig", CLASSIFIER),
+        ],
     ],
 )
-def test_one_import_makes_a_mode_known_to_the_auto_classes(home, name, auto_class):
+def test_one_import_makes_a_mode_known_to_the_auto_classes(imports):
+    """In two orders, so that no mode is known thanks to another's import alone."""
     code = f"""
-from {home} import {name} as Config
-from transformers import AutoConfig, {auto_class}
-config = AutoConfig.for_model(Config.model_type, vocab_size=9, embedding_size=4, hidden_size=4,
-    num_attention_heads=1, intermediate_size=4, num_hidden_layers=1)
-print(type({auto_class}.from_config(config)).__module__)
+import importlib, transformers
+for home, name, auto_name in {imports}:
+    Config = getattr(importlib.import_module(home), name)
+    config = transformers.AutoConfig.for_model(Config.model_type, vocab_size=9, embedding_size=4,
+        hidden_size=4, num_attention_heads=1, intermediate_size=4, num_hidden_layers=1)
+    print(type(getattr(transformers, auto_name).from_config(config)).__module__)
 """
-    assert printed(code).startswith("modeling.")
+    modules = printed(code).splitlines()
+    assert len(modules) == len(imports)
+    assert all(module.startswith("modeling.") for module in modules)

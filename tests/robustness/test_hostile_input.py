@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import training.checkpoints as checkpointing
+from glue.custom import custom_task
+from glue.tasks import TASKS, get_task, read_examples
 from modeling import (
     AlbertActConfig,
     ElbertConfig,
+    ElbertForSequenceClassification,
+    ExitRule,
     PonderAlbertConfig,
     UserError,
     apply_exit_config,
@@ -21,21 +25,29 @@ from modeling import (
     load_pretrained,
 )
 from modeling.configuration import parameter_count
-from modeling.keys import EXIT_KEYS
+from modeling.keys import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, checked
 from modeling.loading.weights import read_weights
-from tests.conftest import JSON, TINY, tiny_config, tiny_model
+from tests.conftest import JSON, TINY, tiny_config
 from training.checkpoints import damage, find_checkpoint, read_state
 
 BYTES = st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8"))
-KEYS = sorted(json.loads(tiny_config().to_json_string(use_diff=False)))
+BYTES_OR_JSON = BYTES | JSON.map(lambda value: json.dumps(value).encode())
+NEAR = st.integers(-2, 40) | st.sampled_from([0.5, 1.0, 2.0, "bias_2", "lead", "gelu", "relu"])
+VALUES = NEAR | JSON
+KNOWN = sorted(json.loads(tiny_config().to_json_string(use_diff=False)))
+KEYS = st.sampled_from([*KNOWN, *ELBERT_KEYS, *INERT_KEYS]) | st.text(max_size=6)
 
 
 def tried(function, *arguments):
-    """The function's answer; None when it refused in the project's words."""
+    """The function's answer, or the error that it refused with in the project's words."""
     try:
         return function(*arguments)
-    except UserError:
-        return None
+    except UserError as error:
+        return error
+
+
+def refused(answer) -> bool:
+    return isinstance(answer, UserError)
 
 
 def write_any(path: Path, content: bytes | dict) -> Path:
@@ -43,22 +55,63 @@ def write_any(path: Path, content: bytes | dict) -> Path:
     return path
 
 
-@given(BYTES | JSON.map(lambda value: json.dumps(value).encode()))
+@given(BYTES_OR_JSON)
+@example(b"[" * 100_000)
+@example(b'{"exit_thres": ' + b"9" * 5000 + b"}")
 def test_any_bytes_as_config_json(tmp_path, content):
-    path = write_any(tmp_path / "config.json", content)
-    config = tried(load_config, path)
-    assert config is None or isinstance(config, ElbertConfig)
+    config = tried(load_config, write_any(tmp_path / "config.json", content))
+    if refused(config):
+        assert "config.json" in str(config)
+    else:
+        assert isinstance(config, ElbertConfig)
+        assert isinstance(json.loads(content), dict)
 
 
 @settings(max_examples=150)
-@given(st.dictionaries(st.sampled_from(KEYS), JSON, min_size=1, max_size=3))
+@given(st.dictionaries(KEYS, VALUES, max_size=4))
+@example({"cnt_thres": 10**400})
+@example({"hidden_act": "none such"})
+@example({"hidden_dropout_prob": 2.0})
+@example({"num_labels": 0})
+@example({"num_labels": -1})
+@example({"id2label": [1]})
+@example({"layer_norm_eps": "x"})
+@example({"initializer_range": -1.0})
+@example({"pad_token_id": 10**6})
+@example({"num_attention_heads": -4})
+@example({"dtype": "float99"})
+@example({"": 1})
 def test_any_value_of_any_key_of_config_json(tmp_path, edits):
-    """A configuration that is accepted can be built: on no device, so that none is exhausted."""
+    """A configuration that is accepted can be built: a large one on no device."""
     path = write_any(tmp_path / "config.json", {**TINY, **edits})
     config = tried(load_config, path)
-    if config is not None and parameter_count(config) < 10**6:
+    if refused(config):
+        assert str(path) in str(config)
+    elif largest(config) < 10**6:
+        ElbertForSequenceClassification(config)
+    elif parameter_count(config) < 10**6:
         with torch.device("meta"):
-            tried(type(tiny_model()), config)
+            tried(ElbertForSequenceClassification, config)
+
+
+def largest(config: ElbertConfig) -> int:
+    """Numbers in the largest matrix, times the layers."""
+    names = "vocab_size embedding_size hidden_size intermediate_size fc_size1 fc_size2".split()
+    *_, second, first = sorted(getattr(config, name) for name in names)
+    layers = config.num_hidden_layers * config.inner_group_num
+    return max(first * second * layers, config.max_position_embeddings * first)
+
+
+@given(name=st.sampled_from(list(ELBERT_KEYS)), value=VALUES)
+@example(name="range_tmp", value=10**400)
+def test_a_checked_value_has_the_type_of_its_key(name, value):
+    result = tried(checked, name, value)
+    if refused(result):
+        assert name in str(result)
+    else:
+        assert type(result) is ELBERT_KEYS[name].kind
+        assert result == value
+        json.dumps(result, allow_nan=False)
 
 
 @pytest.mark.parametrize("kind", [ElbertConfig, PonderAlbertConfig, AlbertActConfig])
@@ -81,23 +134,28 @@ def test_a_million_untied_layers_are_refused():
         tiny_config(num_hidden_layers=10**6, num_hidden_groups=10**6)
 
 
-@given(BYTES | JSON.map(lambda value: json.dumps(value).encode()))
+@given(BYTES_OR_JSON)
 def test_any_bytes_as_exit_config_json(tmp_path, content):
     write_any(tmp_path / "exit_config.json", content)
-    config = tiny_config(exit_config_path="exit_config.json")
-    overrides = tried(apply_exit_config, config, tmp_path)
-    assert overrides is None or set(overrides) <= set(EXIT_KEYS)
+    overrides = tried(apply_exit_config, tiny_config(exit_config_path="exit_config.json"), tmp_path)
+    assert refused(overrides) or set(overrides) <= set(EXIT_KEYS)
 
 
-@settings(max_examples=100)
-@given(st.dictionaries(st.sampled_from(sorted(EXIT_KEYS)), JSON, min_size=1))
+@settings(max_examples=150)
+@given(st.dictionaries(st.sampled_from(sorted(EXIT_KEYS)) | KEYS, VALUES, max_size=4))
+@example({"cnt_thres": 10**400})
 def test_any_value_of_any_key_of_exit_config_json(tmp_path, values):
-    write_any(tmp_path / "exit_config.json", values)
+    path = write_any(tmp_path / "exit_config.json", values)
     config = tiny_config(exit_config_path="exit_config.json")
-    if tried(apply_exit_config, config, tmp_path) is not None:
-        assert all(
-            not isinstance(x, float) or math.isfinite(x) for x in config.exit_keys().values()
-        )
+    before = config.exit_keys()
+    overrides = tried(apply_exit_config, config, tmp_path)
+    if refused(overrides):
+        assert path.name in str(overrides)
+        assert config.exit_keys() == before
+    else:
+        assert config.exit_keys() == {**before, **overrides}
+        ExitRule.from_config(config)
+        assert all(math.isfinite(x) for x in config.exit_keys().values() if type(x) is float)
 
 
 @given(BYTES | JSON.map(lambda v: json.dumps({"weight_map": v}).encode()))
@@ -114,7 +172,7 @@ def test_any_bytes_as_weights(tmp_path, content):
         folder.mkdir(exist_ok=True)
         write_any(folder / "config.json", dict(TINY))
         write_any(folder / name, content)
-        assert tried(load_pretrained, folder) is None
+        assert refused(tried(load_pretrained, folder))
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +185,12 @@ def checkpoint(tmp_path_factory) -> Path:
     return folder
 
 
-@given(BYTES | JSON.map(lambda value: json.dumps(value).encode()))
+@given(BYTES_OR_JSON)
 def test_any_bytes_as_a_checkpoints_index(checkpoint, content):
     write_any(checkpoint / checkpointing.STATE, {})
     write_any(checkpoint / checkpointing.MANIFEST, content)
     assert damage(checkpoint)
-    assert tried(find_checkpoint, checkpoint.parent, "latest") is None
+    assert refused(tried(find_checkpoint, checkpoint.parent, "latest"))
 
 
 @given(st.dictionaries(st.sampled_from(["config.json", "../x", "/etc/passwd", "a\0b"]), JSON))
@@ -145,8 +203,41 @@ def test_any_entry_of_a_checkpoints_index(checkpoint, extra):
     assert reason if extra else reason is None
 
 
-@given(BYTES | JSON.map(lambda value: json.dumps(value).encode()))
+@given(BYTES_OR_JSON)
 def test_any_bytes_as_a_checkpoints_state(checkpoint, content):
     write_any(checkpoint / checkpointing.STATE, content)
     state = tried(read_state, checkpoint)
-    assert state is None or isinstance(state, dict)
+    assert refused(state) or isinstance(state, dict)
+
+
+ANY_TABLE = st.binary(max_size=300) | st.text(
+    alphabet='\t\n\r"{}[]:,01.na\x00\ufeff\ud7ffé', max_size=300
+).map(str.encode)
+
+
+@settings(max_examples=150)
+@given(content=ANY_TABLE, name=st.sampled_from(list(TASKS)), split=st.sampled_from(["dev", "test"]))
+@example(content=b"\xef\xbb\xbf\n\n", name="cola", split="dev")
+def test_any_bytes_as_a_tasks_tsv(tmp_path, content, name, split):
+    task = get_task(name)
+    columns = [*task.text_columns, task.label_column]
+    header = b"" if task.headerless and split == "dev" else "\t".join(columns).encode() + b"\n"
+    for text in (content, header + content):
+        write_any(tmp_path / task.files.get(split, "none"), text)
+        examples = tried(read_examples, task, tmp_path, split)
+        if not refused(examples):
+            assert examples
+            assert all(isinstance(e.text_a, str) for e in examples)
+
+
+@settings(max_examples=150)
+@given(content=ANY_TABLE, suffix=st.sampled_from([".csv", ".tsv", ".jsonl"]))
+@example(content=b"[" * 100_000, suffix=".jsonl")
+@example(content=b'{"sentence1": "\\ud800", "label": 1}', suffix=".jsonl")
+@example(content=b"\x00,\x00", suffix=".csv")
+def test_any_bytes_as_the_users_own_file(tmp_path, content, suffix):
+    header = {".csv": b"sentence1,label\n", ".tsv": b"sentence1\tlabel\n", ".jsonl": b""}[suffix]
+    for text in (content, header + content):
+        path = write_any(tmp_path / f"train{suffix}", text)
+        task = tried(custom_task, path)
+        assert refused(task) or tried(read_examples, task, "", "train")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -105,16 +106,27 @@ def test_a_stopped_run_saves_says_so_and_goes_on(
     assert_same_weights(out, reference)
 
 
-@pytest.fixture
-def stopped(tmp_path, albert_dir, rte, script) -> Path:
+@pytest.fixture(scope="session")
+def stopped_run(tmp_path_factory, albert_dir, rte) -> Path:
     """A run of eight steps with checkpoints at 4 and 8 whose end is missing."""
-    out = tmp_path / "out"
+    out = tmp_path_factory.mktemp("stopped") / "out"
     command = training(albert_dir, rte, out, "--save_steps", 4, "--max_steps", 8)
-    assert script(run_glue.main, *command).status == 0
+    assert run(command) == 0
     for name in ("config.json", "model.safetensors"):
         (out / name).unlink()
     (out / checkpointing.IN_PROGRESS).write_text("{}")
     return out
+
+
+@pytest.fixture
+def stopped(tmp_path, stopped_run) -> Path:
+    return Path(shutil.copytree(stopped_run, tmp_path / "out"))
+
+
+@pytest.fixture
+def again(tmp_path, albert_dir, rte) -> list[str]:
+    """The command that takes up `stopped`."""
+    return training(albert_dir, rte, tmp_path / "out", "--save_steps", 4, "--max_steps", 8)
 
 
 def flip(path: Path) -> None:
@@ -132,22 +144,20 @@ def cut(path: Path) -> None:
     "name", ["model.safetensors", "optimizer.safetensors", "training_state.json", "checksums.json"]
 )
 def test_a_damaged_checkpoint_is_refused_and_the_newest_intact_one_offered(
-    harm, name, stopped, albert_dir, rte, script
+    harm, name, stopped, again, script
 ):
     harm(stopped / "checkpoint-8" / name)
     before = contents(stopped)
-    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
-    refused(script, command, "checkpoint-8 is damaged", name, f"{stopped}/checkpoint-4")
+    refused(script, again, "checkpoint-8 is damaged", name, f"{stopped}/checkpoint-4")
     assert contents(stopped) == before
-    offered = [*command, "--resume_from_checkpoint", stopped / "checkpoint-4"]
+    offered = [*again, "--resume_from_checkpoint", stopped / "checkpoint-4"]
     assert script(run_glue.main, *offered).status == 0
 
 
-def test_all_checkpoints_damaged_is_said(stopped, albert_dir, rte, script):
+def test_all_checkpoints_damaged_is_said(stopped, again, script):
     for path in checkpoints_of(stopped):
         flip(path / "optimizer.safetensors")
-    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
-    refused(script, command, "No other checkpoint is intact", "--overwrite_output_dir")
+    refused(script, again, "No other checkpoint is intact", "--overwrite_output_dir")
 
 
 @pytest.mark.parametrize(
@@ -160,43 +170,38 @@ def test_all_checkpoints_damaged_is_said(stopped, albert_dir, rte, script):
         (("--max_train_samples", 9), ["max_train_samples was None, is 9"]),
     ],
 )
-def test_another_runs_checkpoint_is_refused(more, words, stopped, albert_dir, rte, script):
+def test_another_runs_checkpoint_is_refused(more, words, stopped, again, script):
     before = contents(stopped)
-    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8, *more)
-    refused(script, command, "another run", *words)
+    refused(script, [*again, *more], "another run", *words)
     assert contents(stopped) == before
 
 
-def test_other_data_is_refused(stopped, albert_dir, tmp_path, script):
+def test_other_data_is_refused(stopped, again, tmp_path, script):
     other = write_rte(tmp_path / "RTE")
     rows = (other / "train.tsv").read_text().splitlines()
     (other / "train.tsv").write_text("\n".join([*rows[:-1], rows[1]]) + "\n")
-    command = training(albert_dir, other, stopped, "--save_steps", 4, "--max_steps", 8)
-    refused(script, command, "training examples or their tokens are others")
+    refused(script, [*again, "--data_dir", other], "training examples or their tokens are others")
 
 
-def test_a_checkpoint_whose_state_is_of_something_else_is_refused(stopped, albert_dir, rte, script):
+def test_a_checkpoint_whose_state_is_of_something_else_is_refused(stopped, again, script):
     """Its checksums are right, so only its content can tell."""
     latest = latest_checkpoint(stopped)
     edit_json(latest / "training_state.json", position={"paragraph": 3})
     stamp = checkpointing.file_stamp(latest / "training_state.json")
     edit_json(latest / "checksums.json", **{"training_state.json": stamp})
-    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
-    refused(script, command, "not a checkpoint of this script: its position")
+    refused(script, again, "not a checkpoint of this script: its position")
 
 
-def test_a_path_to_nothing_names_the_latest(stopped, albert_dir, rte, script):
-    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
-    command.insert(command.index("--resume_from_checkpoint") + 1, stopped / "checkpoint-5")
-    refused(script, command, "checkpoint-5: no such directory", f"{stopped}/checkpoint-8")
+def test_a_path_to_nothing_names_the_latest(stopped, again, script):
+    again.insert(again.index("--resume_from_checkpoint") + 1, stopped / "checkpoint-5")
+    refused(script, again, "checkpoint-5: no such directory", f"{stopped}/checkpoint-8")
 
 
-def test_a_finished_training_is_left_as_it_is(stopped, albert_dir, rte, script):
-    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
-    assert script(run_glue.main, *command).status == 0
+def test_a_finished_training_is_left_as_it_is(stopped, again, script):
+    assert script(run_glue.main, *again).status == 0
     before = {path: path.stat().st_mtime_ns for path in stopped.glob("*.safetensors")}
     assert before
-    assert script(run_glue.main, *command).status == 0
+    assert script(run_glue.main, *again).status == 0
     assert {path: path.stat().st_mtime_ns for path in stopped.glob("*.safetensors")} == before
 
 
@@ -227,36 +232,25 @@ def test_a_checkpoint_holds_no_pickle(stopped):
         optional=dict.fromkeys("position schedule arguments optimizer data".split(), JSON),
     ).filter(bool)
 )
-def test_any_state_that_parses(stopped, albert_dir, rte, script, edits):
+def test_any_state_that_parses(stopped, again, script, edits):
     """The checksums agree: only the values can tell."""
     latest = stopped / "checkpoint-8"
     state = json.loads((latest / checkpointing.STATE).read_text())
     (latest / checkpointing.STATE).write_text(json.dumps({**state, **edits}))
-    manifest = json.loads((latest / checkpointing.MANIFEST).read_text())
     stamp = checkpointing.file_stamp(latest / checkpointing.STATE)
-    manifest[checkpointing.STATE] = stamp
-    (latest / checkpointing.MANIFEST).write_text(json.dumps(manifest))
-    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
-    ended = script(run_glue.main, *command)
+    edit_json(latest / checkpointing.MANIFEST, **{checkpointing.STATE: stamp})
+    ended = script(run_glue.main, *again)
     assert ended.status == 2
     assert ended.err.rstrip().splitlines()[-1].startswith("error: ")
     (latest / checkpointing.STATE).write_text(json.dumps(state))
 
 
 @pytest.mark.parametrize("room", [0, 2_000, 30_000])
-def test_a_full_disk_in_a_checkpoint_leaves_the_one_before(
-    room,
-    tmp_path,
-    stopped,
-    albert_dir,
-    rte,
-    script,
-):
-    command = training(albert_dir, rte, stopped, "--save_steps", 4, "--max_steps", 8)
+def test_a_full_disk_in_a_checkpoint_leaves_the_one_before(room, stopped, again, script):
     checkpointing.remove(stopped / "checkpoint-8")
     before = contents(stopped / "checkpoint-4")
     with no_file_above(room):
-        refused(script, command, "cannot write")
+        refused(script, again, "cannot write")
     assert contents(stopped / "checkpoint-4") == before
     assert [path.name for path in checkpointing.checkpoints_of(stopped)] == ["checkpoint-4"]
-    assert script(run_glue.main, *command).status == 0
+    assert script(run_glue.main, *again).status == 0

@@ -1,8 +1,6 @@
 """TensorFlow checkpoints, written by TensorFlow: every value, the outputs, and what goes wrong."""
 
 import json
-import re
-import resource
 import sys
 from pathlib import Path
 
@@ -14,9 +12,9 @@ import transformers
 import convert_albert_original_tf_checkpoint_to_pytorch as converter
 from modeling import AlbertActModel, UserError, load_pretrained, load_tokenizer
 from modeling.loading.tensorflow import checkpoint_prefix, load_tf_checkpoint, object_path
-from modeling.loading.tensorflow_names import IGNORED, find_ignored, find_rule, place
+from tests.commands import no_file_above
 from tests.conftest import contents
-from tests.modeling.test_albert import hidden_states
+from tests.models import hidden_states
 from tests.tf_albert import (
     CLASSIFIER,
     CONFIG,
@@ -34,82 +32,6 @@ from tests.tf_albert import (
     with_optimizer,
     write_config,
 )
-
-# Without TensorFlow: names alone
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        albert(MLM, SOP, groups=2, inner=2),
-        albert(CLASSIFIER),
-        adaptive(MLM, SOP),
-        adaptive(MLM, SOP, tensorflow_2=True),
-    ],
-)
-def test_every_published_name_has_its_place(names):
-    placed, ignored = place({name: (name,) for name in names})
-    assert {name: key for name, (key, _) in placed.items()} == {
-        target: name for name, (target, _) in names.items()
-    }
-    assert ignored == {}
-    for name, rule in placed.values():
-        assert rule.transposed == name.endswith("kernel")
-        assert len(rule.sizes) == len(names[name][1])
-
-
-def test_outer_scopes_do_not_matter():
-    for name, (target, _) in albert(MLM, SOP).items():
-        assert find_rule(f"module/{name}")[0] == target
-        assert find_rule(f"tower_0/model/{name}")[0] == target
-
-
-@pytest.mark.parametrize(
-    ("variable", "rule"),
-    [
-        ("bert/pooler/dense/kernel/adam_m", "moments of Adam and LAMB"),
-        ("bert/pooler/dense/kernel/adam_v", "moments of Adam and LAMB"),
-        ("bert/pooler/dense/kernel/Adam_1", "moments of Adam and LAMB"),
-        ("beta1_power", "powers of Adam's decay rates"),
-        ("global_step", "training step"),
-        ("bert/pooler/dense/kernel/accum", "accumulated gradients"),
-        ("local_step", "accumulated gradients"),
-        ("batch_finite", "accumulated gradients"),
-        ("bert/pooler/dense/bias/ExponentialMovingAverage", "moving averages"),
-        ("optimizer/learning_rate/.ATTRIBUTES/VARIABLE_VALUE", "object-based optimizer"),
-        (
-            "model/pooler/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE",
-            "object-based optimizer",
-        ),
-        ("_CHECKPOINTABLE_OBJECT_GRAPH", "object-based bookkeeping"),
-        ("save_counter/.ATTRIBUTES/VARIABLE_VALUE", "object-based bookkeeping"),
-        ("layer/.ATTRIBUTES/OBJECT_CONFIG_JSON", "object-based bookkeeping"),
-        ("bert/pooler/dense/kernel", None),
-        ("bert/optimizer_kernel", None),
-    ],
-)
-def test_what_is_no_weight_is_left_out_by_a_named_rule(variable, rule):
-    assert find_ignored(variable) == rule
-    assert rule is None or (rule in IGNORED and find_rule(variable) is None)
-
-
-@pytest.mark.parametrize(
-    "variable",
-    [
-        "cls/squad/output_weights",
-        "bert/encoder/layer_0/output/dense/kernel",
-        "xbert/pooler/dense/bias",
-    ],
-)
-def test_variables_of_other_models_have_no_place(variable):
-    with pytest.raises(UserError, match=rf"1 variables: {variable}\. Nothing is converted"):
-        place({variable: (variable,)})
-
-
-def test_two_variables_for_one_tensor_are_an_error():
-    names = ("bert/pooler/dense/bias", "module/bert/pooler/dense/bias")
-    with pytest.raises(UserError, match=r"(?s)bert/pooler.* and module/bert.*albert\.pooler\.bias"):
-        place({name: (name,) for name in names})
 
 
 def test_object_paths_of_a_table():
@@ -161,9 +83,6 @@ def convert(script, checkpoint, config, target):
     )
 
 
-# With TensorFlow
-
-
 @pytest.fixture(scope="session")
 def tf():
     return pytest.importorskip("tensorflow", reason="needs pip install -r requirements-tf.txt")
@@ -200,12 +119,8 @@ def test_a_directory_loads_in_hf_and_here(tf, script, spiece, tmp_path):
     outcome = convert(script, prefix, write_config(tmp_path), tmp_path / "out")
     assert outcome.status == 0
     assert "Variables ignored: none" in outcome.out
-    assert sorted(contents(tmp_path / "out")) == [
-        "config.json",
-        "model.safetensors",
-        "spiece.model",
-        "spiece.vocab",
-    ]
+    files = "config.json model.safetensors spiece.model spiece.vocab"
+    assert " ".join(sorted(contents(tmp_path / "out"))) == files
     twin = transformers.AlbertForPreTraining.from_pretrained(tmp_path / "out")
     assert_every_value(twin.state_dict(), names, arrays)
     assert twin.config.hidden_act == "gelu_new"
@@ -310,8 +225,7 @@ def test_adaptive_depth(tf, script, tmp_path, tensorflow_2, heads):
     assert_every_value(weights, encoder, arrays)
 
 
-# The outputs, computed by TensorFlow from the checkpoint
-
+# The outputs, computed by TensorFlow from the checkpoint.
 
 IDS = np.random.default_rng(3).integers(1, 90, (3, 7))
 MASK = np.array([[1] * 7, [1] * 4 + [0] * 3, [1] * 6 + [0]], dtype="float32")
@@ -347,25 +261,20 @@ def test_outputs_are_tensorflows(tf, tmp_path):
     twin.save_pretrained(tmp_path / "out")
     ours, _ = load_pretrained(tmp_path / "out")
     real = INPUTS["attention_mask"].bool()
-    found = hidden_states(
-        ours.eval(), INPUTS["input_ids"], INPUTS["attention_mask"], INPUTS["token_type_ids"]
-    )
-    for mine, theirs in zip(found, states, strict=True):
+    for mine, theirs in zip(hidden_states(ours.eval(), *INPUTS.values()), states, strict=True):
         assert_close(mine, theirs, real)
     with torch.no_grad():
         out = twin(**INPUTS)
         encoded = twin.albert(**INPUTS)
     assert_close(encoded.last_hidden_state, states[-1], real)
     assert_close(encoded.pooler_output, reference.pool(states[-1]))
-    transformed = reference.dense(states[-1], "cls/predictions/transform/dense")
-    transformed = reference.norm(
-        tf.nn.gelu(transformed, approximate=True), "cls/predictions/transform/LayerNorm"
-    )
+    head = "cls/predictions/transform"
+    transformed = tf.nn.gelu(reference.dense(states[-1], f"{head}/dense"), approximate=True)
+    transformed = reference.norm(transformed, f"{head}/LayerNorm")
     words = reference.variable("bert/embeddings/word_embeddings")
     logits = tf.matmul(transformed, words, transpose_b=True)
-    assert_close(
-        out.prediction_logits, logits + reference.variable("cls/predictions/output_bias"), real
-    )
+    logits += reference.variable("cls/predictions/output_bias")
+    assert_close(out.prediction_logits, logits, real)
     weights = reference.variable("cls/seq_relationship/output_weights")
     order = tf.matmul(reference.pool(states[-1]), weights, transpose_b=True)
     assert_close(out.sop_logits, order + reference.variable("cls/seq_relationship/output_bias"))
@@ -397,7 +306,7 @@ def test_adaptive_depths_first_update_is_tensorflows(tf, tmp_path, tensorflow_2)
     assert_close(out.pooler_output, reference.pool(expected))
 
 
-# What goes wrong
+# What goes wrong.
 
 
 def refusal(script, checkpoint, config, target) -> str:
@@ -435,45 +344,40 @@ def test_two_shards_load(script, saved, tmp_path):
     assert convert(script, *restore(saved, tmp_path)).status == 0
 
 
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+FETCH = ("model.ckpt", "damaged", "fetch all of them again")
+INDEX = "model.ckpt.index"
+
+
 @pytest.mark.tf
-@pytest.mark.parametrize("size", [0, 100, 0.5, 0.99])
-def test_a_truncated_shard_is_damage(script, saved, tmp_path, size):
+@pytest.mark.parametrize(
+    ("name", "harm", "words"),
+    [
+        (SHARD, lambda content: b"", FETCH),
+        (SHARD, lambda content: content[:100], FETCH),
+        (SHARD, lambda content: content[: len(content) // 2], FETCH),
+        (SHARD, lambda content: content[: int(0.99 * len(content))], FETCH),
+        (SHARD, flipped, ("hecksum",)),
+        (SHARD, None, (SHARD,)),
+        (INDEX, lambda content: b"", (INDEX, "damaged")),
+        (INDEX, lambda content: b"garbage", (INDEX, "damaged")),
+        (INDEX, lambda content: b"{}" * 100, (INDEX, "damaged")),
+        (INDEX, lambda content: content[: len(content) // 2], (INDEX, "damaged")),
+    ],
+)
+def test_a_damaged_or_missing_file_is_named(script, saved, tmp_path, name, harm, words):
     arguments = restore(saved, tmp_path)
-    kept = int(size * len(saved[SHARD])) if size < 1 else size
-    (tmp_path / SHARD).write_bytes(saved[SHARD][:kept])
+    if harm:
+        (tmp_path / name).write_bytes(harm(saved[name]))
+    else:
+        (tmp_path / name).unlink()
     message = refusal(script, *arguments)
-    assert str(arguments[0]) in message
-    assert "damaged" in message
-    assert "fetch all of them again" in message
-
-
-@pytest.mark.tf
-def test_a_flipped_bit_is_damage(script, saved, tmp_path):
-    arguments = restore(saved, tmp_path)
-    content = bytearray(saved[SHARD])
-    content[len(content) // 2] ^= 1
-    (tmp_path / SHARD).write_bytes(content)
-    assert "hecksum" in refusal(script, *arguments)
-
-
-@pytest.mark.tf
-def test_a_missing_shard_is_named(script, saved, tmp_path):
-    arguments = restore(saved, tmp_path)
-    (tmp_path / SHARD).unlink()
-    assert SHARD in refusal(script, *arguments)
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize("content", [b"", b"garbage", b"{}" * 100, None])
-def test_an_index_that_is_none_is_damage(script, saved, tmp_path, content):
-    arguments = restore(saved, tmp_path)
-    index = saved["model.ckpt.index"]
-    (tmp_path / "model.ckpt.index").write_bytes(
-        index[: len(index) // 2] if content is None else content
-    )
-    message = refusal(script, *arguments)
-    assert "model.ckpt.index" in message
-    assert "damaged" in message
+    for word in words:
+        assert (str(tmp_path / word) if word == "model.ckpt" else word) in message
 
 
 @pytest.mark.parametrize("name", ["albert_config.json", "nowhere", "pytorch_model.bin"])
@@ -509,15 +413,6 @@ def test_a_configuration_of_another_model_names_the_key(script, saved, tmp_path,
         assert word in message
 
 
-@pytest.mark.tf
-@pytest.mark.parametrize("labels", [{"num_labels": 2}, {"id2label": {"0": "no", "1": "yes"}}])
-def test_another_number_of_labels_than_the_classifiers_is_refused(tf, script, tmp_path, labels):
-    prefix = save_by_name(tf, tmp_path / "m", random_arrays(albert(CLASSIFIER)))
-    message = refusal(script, prefix, write_config(tmp_path, **labels), tmp_path / "out")
-    assert "num_labels = 2" in message
-    assert "(3" in message
-
-
 @pytest.mark.parametrize("content", ["{", "[1]", "not JSON", ""])
 def test_a_configuration_that_is_no_json(script, tmp_path, content):
     (tmp_path / "model.index").touch()
@@ -526,38 +421,50 @@ def test_a_configuration_that_is_no_json(script, tmp_path, content):
     assert str(tmp_path / "config.json") in refusal(script, *arguments)
 
 
-@pytest.mark.tf
-def test_unknown_variables_are_all_listed(tf, script, tmp_path):
-    arrays = random_arrays(albert(MLM, SOP))
-    unknown = {name: np.ones(2, "float32") for name in ("cls/squad/output_bias", "my/weights")}
-    prefix = save_by_name(tf, tmp_path / "m", {**arrays, **unknown})
-    message = refusal(script, prefix, write_config(tmp_path), tmp_path / "out")
-    assert "2 variables: cls/squad/output_bias, my/weights" in message
+UNKNOWN = dict.fromkeys(("cls/squad/output_bias", "my/weights"), np.ones(2, "float32"))
+PRE_TRAINING = albert(MLM, SOP)
 
 
 @pytest.mark.tf
 @pytest.mark.parametrize(
-    ("lost", "missing"),
+    ("names", "changes", "config", "words"),
     [
-        ("bert/pooler/dense/bias", r"albert\.pooler\.bias"),
-        ("bert/embeddings/word_embeddings", r"albert\.embeddings\.word_embeddings\.weight"),
-        ("bert/encoder/embedding_hidden_mapping_in/kernel", "embedding_hidden_mapping_in"),
-        ("cls/predictions/transform/LayerNorm/beta", r"predictions\.LayerNorm\.bias"),
+        (PRE_TRAINING, UNKNOWN, {}, ["2 variables: cls/squad/output_bias, my/weights"]),
+        (PRE_TRAINING, "bert/pooler/dense/bias", {}, ["albert.pooler.bias"]),
+        (
+            PRE_TRAINING,
+            "bert/embeddings/word_embeddings",
+            {},
+            ["albert.embeddings.word_embeddings.weight"],
+        ),
+        (
+            PRE_TRAINING,
+            "bert/encoder/embedding_hidden_mapping_in/kernel",
+            {},
+            ["embedding_hidden_mapping_in"],
+        ),
+        (
+            PRE_TRAINING,
+            "cls/predictions/transform/LayerNorm/beta",
+            {},
+            ["predictions.LayerNorm.bias"],
+        ),
+        (albert(SOP, CLASSIFIER), {}, {}, ["classifier, sop_classifier"]),  # no model has both
+        (albert(CLASSIFIER), {}, {"num_labels": 2}, ["num_labels = 2", "(3"]),
+        (albert(CLASSIFIER), {}, {"id2label": {0: "no", 1: "yes"}}, ["num_labels = 2", "(3"]),
     ],
 )
-def test_a_missing_variable_is_named(tf, script, tmp_path, lost, missing):
-    arrays = random_arrays(albert(MLM, SOP))
-    arrays.pop(lost)
+def test_variables_of_no_model_are_named(tf, script, tmp_path, names, changes, config, words):
+    """`changes` are variables that no model has, or the one that is missing."""
+    arrays = random_arrays(names)
+    if isinstance(changes, str):
+        arrays.pop(changes)
+    else:
+        arrays |= changes
     prefix = save_by_name(tf, tmp_path / "m", arrays)
-    message = refusal(script, prefix, write_config(tmp_path), tmp_path / "out")
-    assert re.search(missing, message)
-
-
-@pytest.mark.tf
-def test_heads_that_no_model_has_together(tf, script, tmp_path):
-    prefix = save_by_name(tf, tmp_path / "m", random_arrays(albert(SOP, CLASSIFIER)))
-    message = refusal(script, prefix, write_config(tmp_path), tmp_path / "out")
-    assert "classifier, sop_classifier" in message
+    message = refusal(script, prefix, write_config(tmp_path, **config), tmp_path / "out")
+    for word in words:
+        assert word in message
 
 
 def test_a_file_is_not_overwritten_by_a_directory(script, tmp_path):
@@ -575,12 +482,8 @@ def test_a_failed_write_leaves_what_was_there(script, saved, tmp_path, target):
     checkpoint, config, _ = restore(saved, tmp_path)
     assert convert(script, checkpoint, config, tmp_path / target).status == 0
     before = contents(tmp_path)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))  # bytes; the weights have 50 000
-    try:
+    with no_file_above(10_000):  # bytes; the weights have 50 000
         outcome = convert(script, checkpoint, config, tmp_path / target)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert outcome.status == 2
     assert f"cannot write {tmp_path / target}" in outcome.err
     assert "File too large" in outcome.err

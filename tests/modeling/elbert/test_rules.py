@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modeling.elbert import rules
-from modeling.elbert.exits import pool
 from modeling.elbert.rules import ExitRule, exit_scores, normalised_entropy, scan
 from modeling.keys import EXIT_KEYS
 from tests.conftest import random_ids, tiny_model
+from tests.models import assert_near
 
 RULES = tuple(rules.RULES)
 NUMBERS = ("exit_thres", "cnt_thres", "margin", "range_tmp")
@@ -48,125 +48,103 @@ def two(*first) -> list[list[float]]:
     return [[p, 1 - p] for p in first]
 
 
-def test_entropy_exits_below_the_threshold():
-    # H(0.9) / log 2 = 0.469, H(0.99) / log 2 = 0.081.
-    table = two(0.6, 0.9, 0.99, 0.5)
-    assert exit_of(table, "entropy", exit_thres=0.47) == 2
-    assert exit_of(table, "entropy", exit_thres=0.46) == 3
-    assert exit_of(table, "entropy", exit_thres=0.08) == 4
+def case(thres_name: str, exit_layer: int, table: list[list[float]], **settings) -> tuple:
+    """Where `table` exits; entropy never fires unless `exit_thres` is given."""
+    return table, {"thres_name": thres_name, "exit_thres": 0.0, **settings}, exit_layer
+
+
+SURER = two(0.6, 0.9, 0.99, 0.5)  # H(0.9) / log 2 = 0.469, H(0.99) / log 2 = 0.081
+THREE = [[0.4, 0.3, 0.3], [0.5, 0.3, 0.2], [0.5, 0.45, 0.05], [0.9, 0.05, 0.05]]
+EVEN = two(0.6, 0.6, 0.6, 0.6, 0.6)
+TURNING = two(0.6, 0.4, 0.3, 0.2, 0.9)  # leaders 0 1 1 1 0
+# Class 1 leads all through, and class 0 stays below 0.5 all through.
+SECOND = [[0.3, 0.4, 0.3], [0.1, 0.6, 0.3], [0.2, 0.5, 0.3]]
+# The leader changes between 1 and 2: no window by lead; class 0 is always far below 0.5.
+SWAPPING = [[0.1, 0.6, 0.3], [0.1, 0.3, 0.6], [0.1, 0.6, 0.3], [0.1, 0.3, 0.6]]
+# Class 0 leads with less than 0.5: class0 sees the other side.
+WEAK = [[0.4, 0.3, 0.3], [0.35, 0.35, 0.3], [0.3, 0.4, 0.3], [0.25, 0.4, 0.35]]
+
+
+@pytest.mark.parametrize(
+    ("table", "settings", "expected"),
+    [
+        case("entropy", 2, SURER, exit_thres=0.47),
+        case("entropy", 3, SURER, exit_thres=0.46),
+        case("entropy", 4, SURER, exit_thres=0.08),
+        case("entropy", 3, two(0.5, 0.5, 0.5), exit_thres=1.0),  # strict
+        # The smallest probability.
+        case("logits", 2, THREE, exit_thres=0.21),
+        case("logits", 3, THREE, exit_thres=0.1),
+        case("logits", 3, two(0.5, 0.25, 0.125), exit_thres=0.25),  # strict
+        # The largest.
+        case("max_prob", 2, THREE, exit_thres=0.55),
+        case("max_prob", 4, THREE, exit_thres=0.2),
+        case("max_prob", 3, two(0.5, 0.75, 0.875), exit_thres=0.25),  # strict
+        # The same leader all through the window.
+        case("bias_1", 3, EVEN, cnt_thres=3),
+        case("bias_1", 1, EVEN, cnt_thres=1),
+        case("bias_1", 5, EVEN, cnt_thres=5),
+        case("bias_1", 5, two(0.6, 0.4, 0.6, 0.6, 0.6), cnt_thres=3),  # the leader changes
+        case("bias_1", 3, two(0.4, 0.3, 0.2, 0.6, 0.6), cnt_thres=3),  # either class may lead
+        # 0.6 leads by 0.2, not by 0.4.
+        case("bias_1", 5, two(0.6, 0.6, 0.6, 0.8, 0.8), margin=0.2, cnt_thres=2),
+        # Strict: p > 0.5 + margin.
+        case("bias_1", 5, two(0.75, 0.75, 0.75, 0.875, 0.875), margin=0.25, cnt_thres=2),
+        case("bias_1", 4, two(0.5, 0.5, 0.6, 0.6, 0.5), cnt_thres=2),  # nobody leads at 0.5
+        case("bias_1", 3, SECOND, cnt_thres=3),
+        case("bias_1", 3, SECOND, cnt_thres=2, margin=0.14),  # leads of 0.3 and 0.2
+        case("bias_1", 4, SWAPPING, cnt_thres=2),
+        case("bias_1", 2, SWAPPING, cnt_thres=2, window_score="class0"),
+        # The opener's class never falls.
+        case("bias_2", 3, two(0.6, 0.7, 0.8, 0.9), cnt_thres=3),
+        case("bias_2", 3, two(0.6, 0.6, 0.6, 0.6), cnt_thres=3),  # equal is fine
+        case("bias_2", 5, two(0.6, 0.7, 0.65, 0.7, 0.8), cnt_thres=3),  # from layer 2 to 3
+        case("bias_2", 3, two(0.4, 0.3, 0.2, 0.1), cnt_thres=3),  # class 1 rises
+        # The opener must lead by more than 0.3.
+        case("bias_2", 3, two(0.6, 0.7, 0.8, 0.9), margin=0.15, cnt_thres=2),
+        case("bias_2", 3, two(0.75, 0.8, 0.85, 0.9), margin=0.25, cnt_thres=2),  # strict
+        case("bias_2", 1, two(0.8, 0.7, 0.6, 0.5), cnt_thres=1),  # one layer cannot fall
+        case("bias_2", 4, two(0.5, 0.6, 0.55, 0.5), cnt_thres=2),  # nobody leads at 0.5
+        case("bias_2", 4, WEAK, cnt_thres=2),
+        case("bias_2", 2, WEAK, cnt_thres=2, window_score="class0"),
+        # The window is steady.
+        case("bias_3", 2, two(0.6, 0.7, 0.8, 0.9), range_tmp=0.15, cnt_thres=2),
+        case("bias_3", 3, two(0.6, 0.8, 0.9, 0.95), range_tmp=0.15, cnt_thres=2),
+        case("bias_3", 4, two(0.6, 0.8, 0.9, 0.95), range_tmp=0.16, cnt_thres=3),
+        # Equal to range_tmp is within it.
+        case("bias_3", 2, two(0.25, 0.125, 0.0625, 0.03125), range_tmp=0.125, cnt_thres=2),
+        # The leader changed at layer 2.
+        case("bias_3", 3, two(0.6, 0.4, 0.45, 0.42), range_tmp=0.2, cnt_thres=2),
+        # Low entropy exits before the window is full.
+        case("bias_1", 2, two(0.6, 0.99, 0.6, 0.6), exit_thres=0.1, cnt_thres=4),
+        case("bias_2", 2, two(0.6, 0.99, 0.6, 0.6), exit_thres=0.1, cnt_thres=4),
+        case("bias_3", 2, two(0.6, 0.99, 0.6, 0.6), exit_thres=0.1, cnt_thres=4),
+        # Agreements with the layer before.
+        case("patience", 3, TURNING, cnt_thres=1),
+        case("patience", 4, TURNING, cnt_thres=2),
+        case("patience", 5, TURNING, cnt_thres=3),  # never: the last layer
+        case("patience", 3, two(0.6, 0.6, 0.6), cnt_thres=3),  # 3 agreements need 4 layers
+        case("patience", 2, two(0.999, 0.999), exit_thres=1.0, cnt_thres=2),  # no entropy
+    ],
+)
+def test_exits_of_worked_tables(table, settings, expected):
+    assert exit_of(table, **settings) == expected
+    if len(table[0]) == 2 and settings["thres_name"] == "bias_1":  # there the two are one rule
+        for score in ("lead", "class0"):
+            assert exit_of(table, **settings, window_score=score) == expected
 
 
 def test_entropy_is_strict_at_equality():
-    assert exit_of(two(0.5, 0.5, 0.5), "entropy", exit_thres=1.0) == 3
     certain = torch.tensor([[[0.0, -math.inf]]] * 3)  # a probability of exactly 1: entropy 0
     assert scan(ExitRule("entropy", exit_thres=0.0), certain).item() == 3
     assert scan(ExitRule("entropy", exit_thres=1e-6), certain).item() == 1
 
 
 def test_entropy_is_normalised_by_the_number_of_classes():
-    assert normalised_entropy(torch.full((3,), 1 / 3)).item() == pytest.approx(1)
-    assert normalised_entropy(torch.full((2,), 1 / 2)).item() == pytest.approx(1)
-    assert normalised_entropy(torch.tensor([0.5, 0.5, 0.0])).item() == pytest.approx(
-        math.log(2) / math.log(3)
-    )
-    assert normalised_entropy(torch.tensor([0.0, 1.0, 0.0])).item() == 0
-
-
-def test_logits_rule_looks_at_the_smallest_probability():
-    table = [[0.4, 0.3, 0.3], [0.5, 0.3, 0.2], [0.5, 0.45, 0.05], [0.9, 0.05, 0.05]]
-    assert exit_of(table, "logits", exit_thres=0.21) == 2
-    assert exit_of(table, "logits", exit_thres=0.1) == 3
-    assert exit_of(two(0.5, 0.25, 0.125), "logits", exit_thres=0.25) == 3  # strict
-
-
-def test_max_prob_looks_at_the_largest_probability():
-    table = [[0.4, 0.3, 0.3], [0.5, 0.3, 0.2], [0.5, 0.45, 0.05], [0.9, 0.05, 0.05]]
-    assert exit_of(table, "max_prob", exit_thres=0.55) == 2
-    assert exit_of(table, "max_prob", exit_thres=0.2) == 4
-    assert exit_of(two(0.5, 0.75, 0.875), "max_prob", exit_thres=0.25) == 3  # strict
-
-
-@pytest.mark.parametrize(
-    ("first", "margin", "count", "expected"),
-    [
-        ((0.6, 0.6, 0.6, 0.6, 0.6), 0.0, 3, 3),
-        ((0.6, 0.6, 0.6, 0.6, 0.6), 0.0, 1, 1),
-        ((0.6, 0.4, 0.6, 0.6, 0.6), 0.0, 3, 5),  # the leader changes
-        ((0.4, 0.3, 0.2, 0.6, 0.6), 0.0, 3, 3),  # either class may lead
-        ((0.6, 0.6, 0.6, 0.8, 0.8), 0.2, 2, 5),  # 0.6 leads by 0.2, not by 0.4
-        ((0.75, 0.75, 0.75, 0.875, 0.875), 0.25, 2, 5),  # strict: p > 0.5 + margin
-        ((0.5, 0.5, 0.6, 0.6, 0.5), 0.0, 2, 4),  # nobody leads at 0.5
-        ((0.6, 0.6, 0.6, 0.6, 0.6), 0.0, 5, 5),
-    ],
-)
-def test_bias_1_wants_the_same_leader_all_through_the_window(first, margin, count, expected):
-    table = two(*first)
-    assert exit_of(table, "bias_1", exit_thres=0.0, margin=margin, cnt_thres=count) == expected
-    for score in ("lead", "class0"):  # with two classes these are the same rule
-        settings = {"margin": margin, "cnt_thres": count, "window_score": score}
-        assert exit_of(table, "bias_1", exit_thres=0.0, **settings) == expected
-
-
-@pytest.mark.parametrize(
-    ("first", "margin", "count", "expected"),
-    [
-        ((0.6, 0.7, 0.8, 0.9), 0.0, 3, 3),
-        ((0.6, 0.6, 0.6, 0.6), 0.0, 3, 3),  # never falls: equal is fine
-        ((0.6, 0.7, 0.65, 0.7, 0.8), 0.0, 3, 5),  # falls from layer 2 to 3
-        ((0.4, 0.3, 0.2, 0.1), 0.0, 3, 3),  # class 1 rises
-        ((0.6, 0.7, 0.8, 0.9), 0.15, 2, 3),  # the opener must lead by more than 0.3
-        ((0.75, 0.8, 0.85, 0.9), 0.25, 2, 3),  # strict at the opener
-        ((0.8, 0.7, 0.6, 0.5), 0.0, 1, 1),  # a window of one layer cannot fall
-        ((0.5, 0.6, 0.55, 0.5), 0.0, 2, 4),  # nobody leads at 0.5
-    ],
-)
-def test_bias_2_wants_the_openers_class_never_to_fall(first, margin, count, expected):
-    table = two(*first)
-    assert exit_of(table, "bias_2", exit_thres=0.0, margin=margin, cnt_thres=count) == expected
-
-
-@pytest.mark.parametrize(
-    ("first", "range_tmp", "count", "expected"),
-    [
-        ((0.6, 0.7, 0.8, 0.9), 0.15, 2, 2),
-        ((0.6, 0.8, 0.9, 0.95), 0.15, 2, 3),
-        ((0.6, 0.8, 0.9, 0.95), 0.16, 3, 4),
-        ((0.25, 0.125, 0.0625, 0.03125), 0.125, 2, 2),  # equal to range_tmp is within it
-        ((0.6, 0.4, 0.45, 0.42), 0.2, 2, 3),  # the leader changed at layer 2
-    ],
-)
-def test_bias_3_wants_the_window_to_be_steady(first, range_tmp, count, expected):
-    settings = {"exit_thres": 0.0, "range_tmp": range_tmp, "cnt_thres": count}
-    assert exit_of(two(*first), "bias_3", **settings) == expected
-
-
-@pytest.mark.parametrize("name", ["bias_1", "bias_2", "bias_3"])
-def test_low_entropy_exits_before_the_window_is_full(name):
-    assert exit_of(two(0.6, 0.99, 0.6, 0.6), name, exit_thres=0.1, cnt_thres=4) == 2
-
-
-def test_three_classes_lead_and_class0_differ():
-    # Class 1 leads all through, and class 0 stays below 0.5 all through.
-    table = [[0.3, 0.4, 0.3], [0.1, 0.6, 0.3], [0.2, 0.5, 0.3]]
-    assert exit_of(table, "bias_1", exit_thres=0.0, cnt_thres=3) == 3
-    assert exit_of(table, "bias_1", exit_thres=0.0, cnt_thres=2, margin=0.14) == 3  # lead 0.3, 0.2
-    # The leader changes between 1 and 2: no window by lead; class 0 is always far below 0.5.
-    table = [[0.1, 0.6, 0.3], [0.1, 0.3, 0.6], [0.1, 0.6, 0.3], [0.1, 0.3, 0.6]]
-    assert exit_of(table, "bias_1", exit_thres=0.0, cnt_thres=2) == 4
-    assert exit_of(table, "bias_1", exit_thres=0.0, cnt_thres=2, window_score="class0") == 2
-    # Class 0 leads with less than 0.5: class0 sees the other side.
-    table = [[0.4, 0.3, 0.3], [0.35, 0.35, 0.3], [0.3, 0.4, 0.3], [0.25, 0.4, 0.35]]
-    assert exit_of(table, "bias_2", exit_thres=0.0, cnt_thres=2) == 4
-    assert exit_of(table, "bias_2", exit_thres=0.0, cnt_thres=2, window_score="class0") == 2
-
-
-def test_patience_counts_agreements_with_the_layer_before():
-    table = two(0.6, 0.4, 0.3, 0.2, 0.9)  # leaders 0 1 1 1 0
-    assert exit_of(table, "patience", cnt_thres=1) == 3
-    assert exit_of(table, "patience", cnt_thres=2) == 4
-    assert exit_of(table, "patience", cnt_thres=3) == 5  # never: the last layer
-    assert exit_of(two(0.6, 0.6, 0.6), "patience", cnt_thres=3) == 3  # 3 agreements need 4 layers
-    assert exit_of(two(0.999, 0.999), "patience", exit_thres=1.0, cnt_thres=2) == 2  # no entropy
+    thirds, halves, one = [1 / 3] * 3, [0.5, 0.5, 0.0], [0.0, 1.0, 0.0]
+    entropies = [normalised_entropy(torch.tensor(p)).item() for p in (thirds, [0.5, 0.5], halves)]
+    assert entropies == pytest.approx([1, 1, math.log(2) / math.log(3)])
+    assert normalised_entropy(torch.tensor(one)).item() == 0
 
 
 def regression(*values) -> torch.Tensor:
@@ -374,24 +352,5 @@ def test_inference_exits_where_a_scan_of_its_recorded_answers_does(data, seed, c
     assert torch.equal(out.exit_layer, scan(rule, full.all_logits))
     assert torch.equal(out.exit_layer, full.exit_layer)
     taken = full.all_logits[out.exit_layer - 1, torch.arange(6)]
-    torch.testing.assert_close(out.logits, taken, atol=1e-5, rtol=0)
-    torch.testing.assert_close(full.logits, taken, atol=0, rtol=0)
-
-
-# What an exit sees of a layer.
-
-
-def test_pooling_runs_over_real_tokens_only():
-    hidden = torch.tensor([[[1.0], [3.0], [100.0]], [[-5.0], [-7.0], [-9.0]]])
-    mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()[:, None, None]
-    expected = {
-        "cls": [1, -5],
-        "mean": [2, -7],
-        "max": [3, -5],
-        "cls-mean": [1 + 2, -5 - 7],
-        "cls-max": [1 + 3, -5 - 5],
-        "mean-max": [2 + 3, -7 - 5],
-    }
-    for name, values in expected.items():
-        assert pool(hidden, mask, name).flatten().tolist() == values, name
-    assert pool(hidden[1:], None, "mean-max").item() == -12
+    assert_near(out.logits, taken)
+    assert_near(full.logits, taken, 0)

@@ -8,6 +8,7 @@ from modeling.depth import layer_states
 from modeling.elbert.rules import ExitRule, scan
 from modeling.keys import EXIT_KEYS
 from tests.golden_vectors import load_golden
+from tests.models import assert_near
 
 NAMES = ["elbert_cls", "elbert_three_way"]
 
@@ -42,7 +43,7 @@ def test_every_layer_answers_as_published(name):
     model, _, tensors = published_model(name)
     with torch.no_grad():
         out = model(**inputs_of(tensors), output_all_exits=True)
-    torch.testing.assert_close(out.all_logits, tensors["all_logits"], atol=1e-5, rtol=0)
+    assert_near(out.all_logits, tensors["all_logits"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,7 +57,7 @@ def test_the_default_attention_is_the_published_formula(name):
             mask = tensors["attention_mask"].bool()[:, None, None]
             *_, last = layer_states(model, hidden, mask)
             answers.append(last[:, 0])
-    torch.testing.assert_close(*answers, atol=1e-12, rtol=0)
+    assert_near(*answers, 1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,20 +69,19 @@ def test_joint_loss_and_gradients_are_the_published_ones(name, case):
         with torch.no_grad():
             model.exit_weights.copy_(tensors["W"])
     out = model.train()(**inputs_of(tensors), labels=tensors["labels"])
-    torch.testing.assert_close(out.loss, tensors[f"loss_{case}"][0], atol=1e-5, rtol=0)
+    assert_near(out.loss, tensors[f"loss_{case}"][0])
     if case != "dyn":
         return
     out.loss.backward()
-    torch.testing.assert_close(model.exit_weights.grad, tensors["grad_W"], atol=1e-5, rtol=0)
+    assert_near(model.exit_weights.grad, tensors["grad_W"])
     classifier = model.albert.encoder.exit_out_layer.classifier.weight
-    torch.testing.assert_close(classifier.grad, tensors["grad_classifier"], atol=1e-5, rtol=0)
+    assert_near(classifier.grad, tensors["grad_classifier"])
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("attention", "tolerance"), [("eager", 1e-5), ("sdpa", 5e-5)])
-def test_all_published_runs_exit_at_the_same_layers(name, attention, tolerance):
+def test_all_published_runs_exit_at_the_same_layers(name):
     """Every run twice: a batch stepped layer by layer, and a scan of the recorded answers."""
-    model, text, tensors = published_model(name, attention)
+    model, text, tensors = published_model(name)
     assert len(text["runs"]) == 102
     padded = inputs_of(tensors)
     for k, run in enumerate(text["runs"]):
@@ -91,7 +91,7 @@ def test_all_published_runs_exit_at_the_same_layers(name, attention, tolerance):
             out = model(**padded)
         expected = tensors[f"run{k}.exit_idx"] + 1
         assert torch.equal(out.exit_layer, expected), (k, run)
-        torch.testing.assert_close(out.logits, tensors[f"run{k}.logits"], atol=tolerance, rtol=0)
+        assert_near(out.logits, tensors[f"run{k}.logits"])
         cost = out.exit_layer.double().mean() / model.config.num_hidden_layers
         assert cost.item() == pytest.approx(run["compute_ratio"], abs=1e-6)
         rule = ExitRule.from_config(model.config)
@@ -99,11 +99,25 @@ def test_all_published_runs_exit_at_the_same_layers(name, attention, tolerance):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_all_published_exits_are_those_of_the_default_attention(name):
+    """By scans of one pass at full depth, which test_rules.py compares with stepping."""
+    model, text, tensors = published_model(name, "sdpa")
+    rows = torch.arange(len(tensors["labels"]))
+    with torch.no_grad():
+        all_logits = model(**inputs_of(tensors), output_all_exits=True).all_logits
+    for k, run in enumerate(text["runs"]):
+        rule = ExitRule(**run_settings(run), window_score="class0")
+        exits = scan(rule, all_logits)
+        assert torch.equal(exits, tensors[f"run{k}.exit_idx"] + 1), (k, run)
+        assert_near(all_logits[exits - 1, rows], tensors[f"run{k}.logits"], 5e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("padded", [True, False])
 def test_published_runs_hold_one_example_at_a_time(name, padded):
     """As published (padded to 24 tokens), and cut to the example's own length."""
     model, text, tensors = published_model(name)
-    for k in range(0, len(text["runs"]), 10):
+    for k in range(5, 102, 20) if padded else range(0, 102, 10):
         for key, value in run_settings(text["runs"][k]).items():
             setattr(model.config, key, value)
         for row in range(len(tensors["labels"])):
@@ -112,12 +126,7 @@ def test_published_runs_hold_one_example_at_a_time(name, padded):
             with torch.no_grad():
                 out = model(**{name: tensor[:, :length] for name, tensor in inputs.items()})
             assert out.exit_layer.item() == tensors[f"run{k}.exit_idx"][row].item() + 1
-            torch.testing.assert_close(
-                out.logits[0],
-                tensors[f"run{k}.logits"][row],
-                atol=1e-5 if padded else 5e-5,
-                rtol=0,
-            )
+            assert_near(out.logits[0], tensors[f"run{k}.logits"][row], 1e-5 if padded else 5e-5)
 
 
 def test_two_class_runs_need_no_class0_setting():

@@ -9,6 +9,7 @@ from transformers import AlbertTokenizer
 
 from modeling import AlbertActConfig, AlbertActForPreTraining, AlbertActModel
 from tests.golden_vectors import load_golden
+from tests.models import assert_near
 
 
 def published_model(attention: str = "sdpa") -> tuple[AlbertActModel, dict[str, torch.Tensor]]:
@@ -33,8 +34,8 @@ def test_states_and_updates_are_the_published_ones(attention, compact):
         out = model(tensors["input_ids"], tensors["attention_mask"])
     real = tensors["attention_mask"].bool()
     states, expected = out.last_hidden_state[real], tensors["last_hidden_state"][real]
-    torch.testing.assert_close(states, expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(out.pooler_output, tensors["pooler_output"], atol=1e-5, rtol=0)
+    assert_near(states, expected)
+    assert_near(out.pooler_output, tensors["pooler_output"])
     assert out.updates.shape == (32, 1, 1, 24)
     assert torch.equal(out.updates[:, 0, 0], published_updates(tensors))
 
@@ -46,7 +47,7 @@ def test_each_example_alone_and_without_padding_is_as_published():
         with torch.no_grad():
             out = model(tensors["input_ids"][row : row + 1, :length])
         expected = tensors["last_hidden_state"][row, :length]
-        torch.testing.assert_close(out.last_hidden_state[0], expected, atol=1e-5, rtol=0)
+        assert_near(out.last_hidden_state[0], expected)
         assert torch.equal(out.updates[0, 0, 0], updates[row, :length])
 
 
@@ -61,7 +62,7 @@ def test_both_attentions_and_both_loops_are_one_formula():
                 out = model(tensors["input_ids"], tensors["attention_mask"])
             answers.append((out.last_hidden_state, out.ponder_cost))
     for answer in answers[1:]:
-        torch.testing.assert_close(answer, answers[0], atol=1e-12, rtol=0)
+        assert_near(answer, answers[0], 1e-12)
 
 
 def test_a_published_checkpoint_directory_loads_as_it_is(tmp_path):
@@ -75,7 +76,7 @@ def test_a_published_checkpoint_directory_loads_as_it_is(tmp_path):
         assert torch.equal(loaded.state_dict()[name], weight), name
     with torch.no_grad():
         out = loaded(tensors["input_ids"], tensors["attention_mask"])
-    torch.testing.assert_close(out.pooler_output, tensors["pooler_output"], atol=1e-5, rtol=0)
+    assert_near(out.pooler_output, tensors["pooler_output"])
     below_heads = AlbertActForPreTraining.from_pretrained(tmp_path)
     words = below_heads.albert.embeddings.word_embeddings.weight
     assert torch.equal(words, weights["embeddings.word_embeddings.weight"])

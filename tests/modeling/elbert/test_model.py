@@ -15,6 +15,7 @@ from modeling.compilation import compile_for_training
 from modeling.elbert.model import joint_loss
 from modeling.keys import POOLER_INPUTS, rule_names
 from tests.conftest import TINY, random_ids, tiny_model
+from tests.models import assert_near
 
 
 def padded(rows: list[torch.Tensor], length: int, seed: int) -> dict[str, torch.Tensor]:
@@ -64,27 +65,7 @@ def test_answers_do_not_depend_on_the_batch_or_its_padding(shape, lengths, extra
             alone = model(row[None], token_type_ids=row[None] % 2)
             for out in (together, everything):
                 assert out.exit_layer[i] == alone.exit_layer[0]
-                torch.testing.assert_close(out.logits[i], alone.logits[0], atol=1e-5, rtol=0)
-
-
-def test_full_depth_answers_are_those_of_hf_with_its_classifier():
-    model = tiny_model(num_labels=3)
-    torch.manual_seed(4)
-    twin = transformers.AlbertForSequenceClassification(
-        transformers.AlbertConfig(**TINY, num_labels=3)
-    ).eval()
-    weights = twin.state_dict()
-    for part in ("weight", "bias"):
-        name = f"albert.encoder.exit_out_layer.classifier.{part}"
-        weights[name] = weights.pop(f"classifier.{part}")
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert (missing, unexpected) == (["exit_weights"], [])
-    ids = random_ids(3, 8)
-    mask = torch.tensor([8, 3, 5])[:, None].gt(torch.arange(8)).long()
-    with torch.no_grad():
-        ours = model(ids, mask, output_all_exits=True).all_logits[-1]
-        theirs = twin(ids, mask).logits
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+                assert_near(out.logits[i], alone.logits[0])
 
 
 def test_the_config_is_read_at_every_call():
@@ -200,7 +181,7 @@ def test_saving_and_loading_gives_the_same_model(shape, tmp_path):
         assert state == {}
         with torch.no_grad():
             ours, theirs = (m(ids, output_all_exits=True).all_logits for m in (model, loaded))
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+        assert_near(ours, theirs)
 
 
 def test_state_dict_names_are_the_published_ones():

@@ -1,0 +1,80 @@
+"""Metrics against values worked out by hand."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glue.tasks import compute_metrics, get_task, primary_metric
+from modeling.errors import UserError
+
+
+def test_accuracy_f1_and_their_mean():
+    # true positives 2, false positives 1, false negatives 1, true negatives 1
+    metrics = compute_metrics(get_task("mrpc"), [1, 1, 1, 0, 0], [1, 1, 0, 1, 0])
+    assert metrics == pytest.approx({"acc": 3 / 5, "f1": 2 / 3, "acc_and_f1": (3 / 5 + 2 / 3) / 2})
+    assert compute_metrics(get_task("rte"), [0, 1, 1], [0, 0, 1]) == {"acc": 2 / 3}
+    none = compute_metrics(get_task("mrpc"), [0, 0], [0, 0])  # F1 is 0/0, by convention 0
+    assert none == {"acc": 1.0, "f1": 0.0, "acc_and_f1": 0.5}
+    assert primary_metric(get_task("qqp")) == "acc"
+
+
+@pytest.mark.filterwarnings("ignore:A single label")
+def test_matthews_correlation():
+    # the same table: (2·1 − 1·1) / √(3·3·2·2)
+    metrics = compute_metrics(get_task("cola"), [1, 1, 1, 0, 0], [1, 1, 0, 1, 0])
+    assert metrics == pytest.approx({"mcc": 1 / 6})
+    assert compute_metrics(get_task("cola"), [1, 1, 1], [1, 0, 1]) == {"mcc": 0.0}
+    assert compute_metrics(get_task("cola"), [1, 1], [1, 1]) == {"mcc": 0.0}
+
+
+def test_correlations():
+    # deviations (−2 −1 0 1 2) and (−1.6 −0.6 0.4 1.4 0.4); ranks of the labels 1 2 3.5 5 3.5
+    metrics = compute_metrics(get_task("sts-b"), [1, 2, 3, 4, 5], [5, 6, 7, 8, 7])
+    pearson, spearman = 6 / math.sqrt(10 * 5.2), 8 / math.sqrt(10 * 9.5)
+    assert metrics == pytest.approx(
+        {"pearson": pearson, "spearmanr": spearman, "corr": (pearson + spearman) / 2}
+    )
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("predictions", "labels"), [([2.5, 2.5, 2.5], [1.0, 2.0, 3.0]), ([1.0], [2.0])]
+)
+def test_a_correlation_that_is_not_defined_is_zero(predictions, labels):
+    metrics = compute_metrics(get_task("sts-b"), predictions, labels)
+    assert metrics == {"pearson": 0.0, "spearmanr": 0.0, "corr": 0.0}
+
+
+@pytest.mark.filterwarnings("ignore")
+@settings(deadline=None)
+@given(
+    st.integers(2, 6).flatmap(
+        lambda n: st.tuples(*[st.lists(st.floats(-1e9, 1e9), min_size=n, max_size=n)] * 2)
+    )
+)
+def test_correlations_of_any_scores_are_within_one(scores):
+    for value in compute_metrics(get_task("sts-b"), *scores).values():
+        assert abs(value) <= 1 + 1e-12
+
+
+def test_metrics_take_arrays_and_give_plain_numbers():
+    metrics = compute_metrics(get_task("rte"), np.array([0, 1]), np.array([0, 1]))
+    assert json.dumps(metrics) == '{"acc": 1.0}'
+
+
+@pytest.mark.parametrize(
+    ("predictions", "labels", "message"),
+    [
+        ([1.0], [1.0, 2.0], "1 predictions for 2 labels"),
+        ([], [], "0 predictions for 0 labels"),
+        ([1.0, math.nan], [1.0, 2.0], "prediction 1 is nan"),
+        ([1.0, 2.0], [1.0, None], "label 1 is nan"),
+    ],
+)
+def test_metrics_refuse_what_they_cannot_score(predictions, labels, message):
+    with pytest.raises(UserError, match=message):
+        compute_metrics(get_task("sts-b"), predictions, labels)

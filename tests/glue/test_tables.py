@@ -1,0 +1,170 @@
+"""GLUE's files: every published layout, and bad ones, named with file and line."""
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from glue.tables import MAX_LINE_BYTES
+from glue.tasks import Example, get_task, read_examples
+from modeling.errors import UserError
+from tests.conftest import write
+
+
+def read_rte(directory: Path, content: str | bytes, split: str = "dev") -> list[Example]:
+    write(directory / f"{split}.tsv", content)
+    return read_examples(get_task("rte"), directory, split)
+
+
+RTE_HEADER = "index\tsentence1\tsentence2\tlabel\n"
+# One file of each layout, with the expected example worked out by hand.
+LAYOUTS = [
+    ("cola", "train", "gj04\t1\t\tOne.\ngj04\t0\t*\tTwo.\n", [("0", "One.", None, 1)]),
+    ("cola", "test", "index\tsentence\n0\tOne.\n", [("0", "One.", None, None)]),
+    ("sst-2", "dev", "sentence\tlabel\nfine \t1\n", [("0", "fine ", None, 1)]),
+    (
+        "mrpc",
+        "dev",
+        '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t8\t9\the "a\tb\r\n',
+        [("0", 'he "a', "b", 1)],
+    ),
+    (
+        "mrpc",
+        "test",
+        "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n5\t8\t9\ta\tb\n",
+        [("5", "a", "b", None)],
+    ),
+    (
+        "sts-b",
+        "dev",
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+        "3\tg\tf\ty\to\ts\ts\ta\tb\t3.250\n",
+        [("0", "a", "b", 3.25)],
+    ),
+    (
+        "qqp",
+        "dev",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n133273\t1\t2\ta\tb\t0\n",
+        [("0", "a", "b", 0)],
+    ),
+    ("qqp", "test", "id\tquestion1\tquestion2\n4\ta\tb\n", [("4", "a", "b", None)]),
+    (
+        "mnli",
+        "train",
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\ta\tb\tx\tneutral\n",
+        [("0", "a", "b", 2)],
+    ),
+    (
+        "mnli-mm",
+        "dev",
+        "index\tsentence1\tsentence2\tlabel1\tlabel2\tgold_label\n0\ta\tb\tx\ty\tcontradiction\n",
+        [("0", "a", "b", 0)],
+    ),
+    (
+        "qnli",
+        "dev",
+        "index\tquestion\tsentence\tlabel\n0\tq\ts\tnot_entailment\n",
+        [("0", "q", "s", 1)],
+    ),
+    ("rte", "train", RTE_HEADER + "0\ta\tb\tentailment", [("0", "a", "b", 0)]),
+    ("wnli", "dev", RTE_HEADER + "0\ta\tb\t1\n", [("0", "a", "b", 1)]),
+    ("ax", "test", "index\tsentence1\tsentence2\n0\ta\tb\n", [("0", "a", "b", None)]),
+]
+
+
+@pytest.mark.parametrize(("name", "split", "content", "expected"), LAYOUTS)
+def test_each_published_layout_is_read(tmp_path, name, split, content, expected):
+    task = get_task(name)
+    write(tmp_path / task.files[split], content)
+    assert read_examples(task, tmp_path, split, limit=1) == expected
+
+
+def test_texts_keep_quotes_stray_separators_and_may_be_empty(tmp_path):
+    rows = '0\t"open\t\tentailment\n1\ta\u2028b\rc\t"d" \tnot_entailment\n\n'
+    examples = read_rte(tmp_path, RTE_HEADER + rows)
+    assert [pair[1:] for pair in examples] == [('"open', "", 0), ("a\u2028b\rc", '"d" ', 1)]
+
+
+def test_limit_stops_before_it_reads_on(tmp_path):
+    write(tmp_path / "dev.tsv", RTE_HEADER + "0\ta\tb\tentailment\nbroken\n")
+    assert len(read_examples(get_task("rte"), tmp_path, "dev", limit=1)) == 1
+
+
+# Bad files. The line is that of the fault.
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", r"dev\.tsv is empty"),
+        ("\ufeff", r"dev\.tsv, line 1: no column 'sentence1'"),
+        (RTE_HEADER, r"dev\.tsv has no examples"),
+        ("index\tsentence1\tlabel\n", "line 1: no column 'sentence2'.* index, sentence1, label"),
+        ("label\t" + RTE_HEADER, "line 1: two columns 'label'"),
+        (RTE_HEADER + "0\ta\tb\tentailment\n1\ta\n", "line 3: no 'sentence2'.*2 of 4 columns"),
+        (RTE_HEADER + "0\ta\tb\tmaybe\n", "line 2: label 'maybe'.*: entailment, not_entailment"),
+        (RTE_HEADER + "0\ta\tb\t\n", "line 2: label ''"),
+        (RTE_HEADER.encode() + b"0\ta\tb\xff\tentailment\n", r"line 2: byte 6 \(0xff\) is not UTF"),
+        (RTE_HEADER.encode("utf-16"), "line 1: byte 1 .* is not UTF-8"),
+    ],
+)
+def test_a_bad_file_is_refused_with_file_and_line(tmp_path, content, message):
+    with pytest.raises(UserError, match=message) as caught:
+        read_rte(tmp_path, content)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("score", ["high", "nan", "-inf", ""])
+def test_a_score_must_be_a_finite_number(tmp_path, score):
+    write(tmp_path / "dev.tsv", f"sentence1\tsentence2\tscore\na\tb\t1\na\tb\t{score}\n")
+    with pytest.raises(UserError, match=f"line 3: score '{score}' is not a finite number"):
+        read_examples(get_task("sts-b"), tmp_path, "dev")
+
+
+def test_a_missing_file_names_the_command_that_fetches_it(tmp_path):
+    here = tmp_path / "SST-2"
+    command = rf"--data_dir {tmp_path} --tasks SST-2"
+    with pytest.raises(
+        UserError, match=rf"no dev\.tsv in {here}; .*download_glue_data.py {command}"
+    ):
+        read_examples(get_task("sst2"), here, "dev")
+
+
+def test_a_data_dir_one_level_too_high_is_pointed_out(tmp_path):
+    (tmp_path / "RTE").mkdir()
+    write(tmp_path / "RTE" / "dev.tsv", RTE_HEADER)
+    with pytest.raises(UserError, match=f"pass --data_dir {tmp_path / 'RTE'}"):
+        read_examples(get_task("rte"), tmp_path, "dev")
+
+
+def test_a_split_that_the_task_lacks_and_a_folder_in_its_place_are_errors(tmp_path):
+    with pytest.raises(UserError, match="ax has no dev file, only: test"):
+        read_examples(get_task("ax"), tmp_path, "dev")
+    (tmp_path / "dev.tsv").mkdir()
+    with pytest.raises(UserError, match=r"cannot read .*dev\.tsv: Is a directory"):
+        read_examples(get_task("rte"), tmp_path, "dev")
+
+
+def test_a_line_of_100_megabytes_is_refused_without_being_read(tmp_path):
+    path = write(tmp_path / "dev.tsv", RTE_HEADER)
+    with open(path, "r+b") as file:
+        file.truncate(100_000_000)
+    tracemalloc.start()
+    try:
+        message = r"line 2: longer than 1048576 bytes; .* one example or sentence a line"
+        with pytest.raises(UserError, match=message):
+            read_examples(get_task("rte"), tmp_path, "dev")
+        assert tracemalloc.get_traced_memory()[1] < 10 * MAX_LINE_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_short_rows_are_skipped_in_qqp_train_alone_and_counted_once(tmp_path, caplog):
+    rows = "1\t2\t3\tq\tr\t1\n2\t3\t4\tcut\nin two\t0\n3\t4\t5\ts\tt\t0\n"
+    for name in ("train.tsv", "dev.tsv"):
+        write(tmp_path / name, "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n" + rows)
+    assert [e.label for e in read_examples(get_task("qqp"), tmp_path, "train")] == [1, 0]
+    (record,) = caplog.records
+    assert "skipped 2 short rows, the first at line 3" in record.getMessage()
+    with pytest.raises(UserError, match="line 3: no 'question2'"):
+        read_examples(get_task("qqp"), tmp_path, "dev")

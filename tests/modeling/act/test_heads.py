@@ -1,0 +1,185 @@
+"""Adaptive Depth's heads: outputs and losses against HF's on the same weights, and files."""
+
+import pytest
+import torch
+import transformers
+from torch.nn import functional as F
+
+from modeling import (
+    AlbertActForMaskedLM,
+    AlbertActForPreTraining,
+    AlbertActForQuestionAnswering,
+    AlbertActForSequenceClassification,
+    AlbertActModel,
+    UserError,
+)
+from tests.models import ACT_HEADS, SMALL, assert_near, padded_batch, tiny_act
+
+
+def labels_for(head: str, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    batch = len(inputs["input_ids"])
+    tokens = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+    classes = torch.arange(batch) % 2
+    return {
+        "PreTraining": {"labels": tokens, "sentence_order_label": classes},
+        "MaskedLM": {"labels": tokens},
+        "SequenceClassification": {"labels": classes},
+        "TokenClassification": {"labels": tokens.clamp(max=1)},
+        "QuestionAnswering": {"start_positions": classes, "end_positions": classes + 1},
+        "MultipleChoice": {"labels": classes},
+    }[head]
+
+
+def inputs_for(head: str) -> dict[str, torch.Tensor]:
+    """(batch, length), or (batch, 2 choices, length)."""
+    if head == "QuestionAnswering":  # HF's answers may begin in the padding; without any, all agree
+        return padded_batch([9, 9, 9], 6)
+    if head != "MultipleChoice":
+        return padded_batch([9, 6, 7], 6)
+    return {k: v.view(2, 2, -1) for k, v in padded_batch([9, 6, 7, 9], 6).items()}
+
+
+def hf_name(name: str) -> str:
+    """HF ALBERT's name of a weight."""
+    name = name.replace("albert_layer.LayerNorm", "albert_layer.attention.LayerNorm")
+    return name.replace("albert_layer.", "albert_layer_groups.0.albert_layers.0.")
+
+
+def hf_twins(head: str) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """A model whose tokens halt at once, and HF's with one layer, on the same weights."""
+    model = tiny_act(6, ACT_HEADS[head], tau=0.0)
+    with torch.no_grad():
+        model.albert.encoder.albert_layer.act.dense.bias.fill_(1e3)
+    config = transformers.AlbertConfig(**{**SMALL, "num_hidden_layers": 1})
+    peer = getattr(transformers, f"AlbertFor{head}")(config).double().eval()
+    weights = {hf_name(k): v for k, v in model.state_dict().items() if ".act." not in k}
+    peer.load_state_dict(weights)
+    return model, peer
+
+
+def assert_same_on_the_text(
+    ours: torch.Tensor, theirs: torch.Tensor, attention_mask: torch.Tensor
+) -> None:
+    """Equal but for the values of padding, which HF updates too."""
+    real = attention_mask.bool()
+    if ours.shape[: real.dim()] == real.shape:
+        ours, theirs = ours[real], theirs[real]
+    assert_near(ours, theirs, 1e-9)
+
+
+@pytest.mark.parametrize("head", ACT_HEADS)
+def test_halting_at_once_is_hf_albert_with_one_layer(head):
+    """Logits and task loss of every head, against HF's head on the same weights."""
+    model, peer = hf_twins(head)
+    inputs = inputs_for(head)
+    labels = labels_for(head, inputs)
+    out, expected = model(**inputs, **labels), peer(**inputs, **labels)
+    assert (out.updates <= 1).all()
+    torch.testing.assert_close(out.loss, expected.loss)
+    names = [name for name in expected if name.endswith("logits")]
+    assert names
+    for name in names:
+        assert_same_on_the_text(out[name], expected[name], inputs["attention_mask"])
+
+
+@pytest.mark.parametrize("head", ACT_HEADS)
+def test_calls_are_those_of_hf_albert(head):
+    """Embedded words for ids, the states of every depth, and a tuple with HF's in front."""
+    model, peer = hf_twins(head)
+    inputs = inputs_for(head)
+    mask, labels = inputs["attention_mask"], labels_for(head, inputs)
+    words = peer.albert.embeddings.word_embeddings(inputs.pop("input_ids")).detach()
+    call = {**inputs, **labels, "inputs_embeds": words}
+    for ours, theirs in zip(
+        model(**call, output_hidden_states=True).hidden_states,
+        peer(**call, output_hidden_states=True).hidden_states,
+        strict=True,
+    ):
+        assert_same_on_the_text(ours, theirs, mask.flatten(0, -2))
+    expected = peer(**call, return_dict=False)
+    answer = model(**call, return_dict=False)
+    for ours, theirs in zip(answer[: len(expected)], expected, strict=True):
+        assert_same_on_the_text(ours, theirs, mask)
+    # The configuration may ask for the same.
+    model.config.return_dict, model.config.output_hidden_states = False, True
+    assert isinstance(model(**call), tuple)
+    assert len(model(**call)) == len(answer) + 1
+
+
+def test_a_model_takes_ids_or_embedded_words():
+    model, inputs = tiny_act(0), padded_batch([3], 0)
+    words = model.embeddings.word_embeddings(inputs["input_ids"])
+    for call in ({}, {**inputs, "inputs_embeds": words}):
+        with pytest.raises(UserError, match="input_ids or inputs_embeds"):
+            model(**call)
+
+
+@pytest.mark.parametrize("head", ACT_HEADS)
+def test_loss_is_task_loss_plus_tau_times_mean_ponder_cost(head):
+    model, inputs = tiny_act(7, ACT_HEADS[head], tau=0.0), inputs_for(head)
+    labels = labels_for(head, inputs)
+    task = model(**inputs, **labels)
+    model.config.tau = 0.03
+    out = model(**inputs, **labels)
+    assert out.ponder_cost.shape == (len(inputs["input_ids"]),)
+    torch.testing.assert_close(out.loss, task.loss + 0.03 * task.ponder_cost.mean())
+    assert model(**inputs).loss is None
+
+
+def test_pre_training_loss_is_the_sum_of_its_parts():
+    model, inputs = tiny_act(8, AlbertActForPreTraining, tau=0.0), padded_batch([9, 6], 8)
+    labels = labels_for("PreTraining", inputs)
+    out = model(**inputs, **labels)
+    torch.testing.assert_close(out.loss, out.mlm_loss + out.sop_loss)
+    torch.testing.assert_close(model(**inputs, labels=labels["labels"]).loss, out.mlm_loss)
+    # A batch without sentence pairs, or without a masked piece, is no reason for NaN.
+    labels["sentence_order_label"] = torch.tensor([-100, -100])
+    torch.testing.assert_close(model(**inputs, **labels).loss, out.mlm_loss)
+
+
+def test_regression_is_mean_squared_error():
+    model = tiny_act(9, AlbertActForSequenceClassification, num_labels=1, tau=0.0)
+    inputs, labels = padded_batch([4, 6], 9), torch.tensor([0.5, 4.0], dtype=torch.double)
+    out = model(**inputs, labels=labels)
+    torch.testing.assert_close(out.loss, ((out.logits[:, 0] - labels.float()) ** 2).mean())
+
+
+def test_an_answer_never_lies_in_the_padding():
+    """Padding changes neither the loss nor the answer; a span beyond the text does not count."""
+    model = tiny_act(13, AlbertActForQuestionAnswering, tau=0.0)
+    inputs = padded_batch([5, 5], 13)
+    padded = {name: F.pad(tensor, (0, 4)) for name, tensor in inputs.items()}
+    start, end = torch.tensor([1, 2]), torch.tensor([3, 7])
+    out = model(**inputs, start_positions=start, end_positions=end)
+    wide = model(**padded, start_positions=start, end_positions=end)
+    expected = F.cross_entropy(out.start_logits, start) + F.cross_entropy(
+        out.end_logits[:1], end[:1]
+    )
+    torch.testing.assert_close(out.loss, expected / 2)
+    torch.testing.assert_close(wide.loss, out.loss)
+    assert torch.equal(wide.start_logits.argmax(1), out.start_logits.argmax(1))
+    assert (wide.end_logits.softmax(1)[:, 5:] == 0).all()
+
+
+@pytest.mark.parametrize("head", ACT_HEADS)
+def test_save_and_auto_class_round_trip(head, tmp_path):
+    model, inputs = tiny_act(10, ACT_HEADS[head]).float(), inputs_for(head)
+    model.save_pretrained(tmp_path)
+    auto_class = getattr(transformers, f"AutoModelFor{head}")
+    loaded = auto_class.from_pretrained(tmp_path)
+    assert type(loaded) is ACT_HEADS[head]
+    with torch.no_grad():
+        torch.testing.assert_close(dict(loaded.eval()(**inputs)), dict(model(**inputs)))
+
+
+def test_encoder_and_heads_load_each_other(tmp_path):
+    model = tiny_act(11, AlbertActForPreTraining).float()
+    model.save_pretrained(tmp_path)
+    encoder = transformers.AutoModel.from_pretrained(tmp_path)
+    assert type(encoder) is AlbertActModel
+    for name, weight in model.albert.state_dict().items():
+        assert torch.equal(encoder.state_dict()[name], weight), name
+    encoder.save_pretrained(tmp_path / "encoder")
+    head = AlbertActForMaskedLM.from_pretrained(tmp_path / "encoder")
+    layer = model.albert.encoder.albert_layer
+    assert torch.equal(head.albert.encoder.albert_layer.act.dense.weight, layer.act.dense.weight)

@@ -1,0 +1,192 @@
+"""Adaptive Depth against the recurrence, token by token."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from modeling import (
+    AlbertActForMaskedLM,
+    AlbertActForSequenceClassification,
+    AlbertActModel,
+    UserError,
+)
+from tests.models import assert_near, padded_batch, tiny_act
+
+seeds = st.integers(0, 10**6)
+batches = st.lists(st.integers(1, 12), min_size=1, max_size=5)
+examples = settings(max_examples=25, deadline=None)
+
+
+def reference(model: AlbertActModel, ids: torch.Tensor, types: torch.Tensor):
+    """Simoulin and Crabbé (2021) one token at a time, from the state dict and torch.nn.functional.
+
+    Returns the states (length, hidden) of every depth, from the embedding's to the maximum's, and
+    updates and ponder cost of one unpadded text.
+    """
+    w, config = model.state_dict(), model.config
+
+    def linear(x, name):
+        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def norm(x, name):
+        return F.layer_norm(
+            x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], config.layer_norm_eps
+        )
+
+    tables = [w[f"embeddings.{x}_embeddings.weight"] for x in ("word", "position", "token_type")]
+    indices = (ids, torch.arange(len(ids)), types)
+    embedded = sum(table[index] for table, index in zip(tables, indices, strict=True))
+    embedded = norm(embedded, "embeddings.LayerNorm")
+    states = list(linear(embedded, "encoder.embedding_hidden_mapping_in"))
+    layer, heads = "encoder.albert_layer", config.num_attention_heads
+    size = config.hidden_size // heads
+    spent, updates, cost = [0.0] * len(ids), [0] * len(ids), 0.0
+    halted = [False] * len(ids)
+    trail = [torch.stack(states)]
+    for _ in range(config.num_hidden_layers):
+        old = trail[-1]
+        keys, values = (
+            linear(old, f"{layer}.attention.key"),
+            linear(old, f"{layer}.attention.value"),
+        )
+        for token in range(len(ids)):
+            if halted[token]:
+                continue
+            query = linear(old[token], f"{layer}.attention.query")
+            context = []
+            for head in range(heads):
+                part = slice(head * size, (head + 1) * size)
+                scores = keys[:, part] @ query[part] / size**0.5
+                context.append(scores.softmax(0) @ values[:, part])
+            attended = linear(torch.cat(context), f"{layer}.attention.dense") + old[token]
+            attended = norm(attended, f"{layer}.LayerNorm")
+            inner = F.gelu(linear(attended, f"{layer}.ffn"), approximate="tanh")
+            new = norm(
+                linear(inner, f"{layer}.ffn_output") + attended, f"{layer}.full_layer_layer_norm"
+            )
+            p = linear(new, f"{layer}.act.dense").sigmoid().item()
+            halted[token] = spent[token] + p > 1 - config.act_epsilon
+            weight = 1 - spent[token] if halted[token] else p
+            spent[token] += weight
+            updates[token] += 1
+            cost += weight if halted[token] else 0.0
+            states[token] = weight * new + (1 - weight) * old[token]
+        trail.append(torch.stack(states))
+    cost += sum(updates) + sum(1 - s for s, done in zip(spent, halted, strict=True) if not done)
+    return trail, updates, cost
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_model_is_the_recurrence_token_by_token(seed, compact):
+    model, inputs = tiny_act(seed), padded_batch([9, 4, 12], seed)
+    model.encoder.compact = compact
+    with torch.no_grad():
+        out = model(**inputs, output_hidden_states=True)
+        assert torch.equal(model(**inputs).last_hidden_state, out.last_hidden_state)
+    assert out.updates.unique().numel() > 2  # 0 on padding, and tokens that differ
+    assert len(out.hidden_states) == out.updates.max() + 1
+    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
+    for row, length in enumerate((9, 4, 12)):
+        ids, types = inputs["input_ids"][row, :length], inputs["token_type_ids"][row, :length]
+        trail, updates, cost = reference(model, ids, types)
+        for depth, expected in enumerate(trail):
+            # After the last update of any token, all states stay as they are.
+            states = out.hidden_states[min(depth, len(out.hidden_states) - 1)]
+            assert_near(states[row, :length], expected, 1e-9)
+        assert out.updates[row, 0, 0, :length].tolist() == updates
+        assert out.ponder_cost[row].item() == pytest.approx(cost, abs=1e-9)
+
+
+@examples
+@given(seeds, batches, st.floats(0.001, 0.9), st.integers(1, 8))
+def test_updates_weights_and_remainders_add_up(seed, lengths, epsilon, maximum):
+    model = tiny_act(seed, act_epsilon=epsilon, num_hidden_layers=maximum)
+    inputs = padded_batch(lengths, seed)
+    real = inputs["attention_mask"].bool()
+    embedded = model.embeddings(inputs["input_ids"], inputs["token_type_ids"])
+    _, halting = model.encoder(embedded, real[:, None, None])
+    assert (halting.updates[real] >= 1).all()
+    assert (halting.updates <= maximum).all()
+    assert (halting.updates[~real] == 0).all()
+    assert (halting.remainder[~real] == 0).all()
+    stopped = real & ~halting.running  # by themselves; the others by the maximum
+    ones = torch.ones_like(halting.spent)
+    torch.testing.assert_close(halting.spent[stopped], ones[stopped])
+    unspent = (halting.spent + halting.remainder)[halting.running]
+    torch.testing.assert_close(unspent, ones[halting.running])
+    assert (halting.updates[halting.running] == maximum).all()
+    assert (halting.spent[halting.running] <= 1 - epsilon).all()
+
+
+@examples
+@given(seeds, batches)
+def test_compacted_loop_is_the_dense_loop(seed, lengths):
+    """Over random models, batches and paddings, in float32 and float64."""
+    model, inputs = tiny_act(seed), padded_batch(lengths, seed)
+    real = inputs["attention_mask"].bool()
+    for tolerance, dtype in ((1e-10, torch.double), (1e-5, torch.float)):
+        answers = []
+        for compact in (False, True):
+            model.to(dtype).encoder.compact = compact
+            with torch.no_grad():
+                out = model(**inputs)
+            answers.append((out.last_hidden_state[real], out.updates, out.ponder_cost))
+        torch.testing.assert_close(*answers, atol=tolerance, rtol=tolerance)
+
+
+@examples
+@given(seeds, batches, st.integers(0, 8), st.booleans())
+def test_an_example_depends_neither_on_its_batch_nor_on_padding(seed, lengths, padding, compact):
+    model, inputs = tiny_act(seed), padded_batch(lengths, seed)
+    model.encoder.compact = compact
+    padded = {name: F.pad(tensor, (0, padding)) for name, tensor in inputs.items()}
+    padded["input_ids"][padded["attention_mask"] == 0] = 7  # whatever stands there
+    with torch.no_grad():
+        together = model(**padded)
+        for row, length in enumerate(lengths):
+            alone = model(**{k: v[row : row + 1, :length] for k, v in inputs.items()})
+            assert_near(together.last_hidden_state[row, :length], alone.last_hidden_state[0], 1e-10)
+            assert torch.equal(together.updates[row, 0, 0, :length], alone.updates[0, 0, 0])
+            assert (together.updates[row, 0, 0, length:] == 0).all()
+            torch.testing.assert_close(together.ponder_cost[row], alone.ponder_cost[0])
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_half_precision_runs(compact):
+    """bf16 weights, and bf16 autocast over float32 ones, which keeps states in float32."""
+    inputs = padded_batch([8, 5], 1)
+    model = tiny_act(1).float()
+    model.encoder.compact = compact
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        out = model(**inputs)
+    assert out.last_hidden_state.dtype == torch.float
+    with torch.no_grad():
+        half = model.bfloat16()(**inputs)
+    assert half.last_hidden_state.dtype == torch.bfloat16
+    assert half.ponder_cost.dtype == torch.float
+    assert half.last_hidden_state.isfinite().all()
+
+
+def test_gradient_checkpointing_changes_no_gradient():
+    inputs, labels = padded_batch([8, 5], 14), torch.tensor([0, 1])
+    gradients = []
+    for checkpointing in (False, True):
+        model = tiny_act(14, AlbertActForSequenceClassification).train()
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        model(**inputs, labels=labels).loss.backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    torch.testing.assert_close(*gradients)
+
+
+def test_values_set_later_are_checked_too():
+    model, inputs = tiny_act(12, AlbertActForMaskedLM), padded_batch([3], 12)
+    model.config.tau = -1.0
+    with pytest.raises(UserError, match="tau"):
+        model(**inputs, labels=inputs["input_ids"])
+    model.config.tau, model.config.act_epsilon = 0.0, 1.0
+    with pytest.raises(UserError, match="act_epsilon"):
+        model(**inputs)

@@ -1,0 +1,119 @@
+"""Ponder models from files of ALBERT, of ELBERT, and of their own."""
+
+import pytest
+import torch
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    AlbertForSequenceClassification,
+    AlbertModel,
+    AutoConfig,
+    AutoModelForSequenceClassification,
+)
+
+from modeling import (
+    ElbertConfig,
+    ElbertForSequenceClassification,
+    PonderAlbertClassifier,
+    PonderAlbertConfig,
+    PonderClassificationLoss,
+    UserError,
+)
+from tests.conftest import edit_json
+from tests.models import SMALL, hidden_states, ponder_batch, tiny_ponder, word_tokenizer
+
+
+def test_the_published_snippets_run_as_written(tmp_path):
+    checkpoint = save_albert(tmp_path, AlbertModel)
+    tokenizer = word_tokenizer()
+    tokenizer.save_pretrained(checkpoint)
+
+    config = AlbertConfig(**SMALL)
+    model = PonderAlbertClassifier(config, tokenizer, target_halt_probability=0.2)
+    model = PonderAlbertClassifier.from_pretrained(
+        checkpoint, num_hidden_layers=43, target_halt_probability=0.2
+    )
+    texts = ["The cat sat on the mat"]
+    labels = [0]
+    optimizer = torch.optim.Adam(model.parameters())
+    criterion = PonderClassificationLoss(kl_penalty_factor=1e-2)
+    model.train()
+    prediction = model(texts)
+    loss = criterion(prediction, labels)["total_loss"]
+    loss.backward()
+    optimizer.step()
+    assert prediction["logits"].shape == (43, 1, 2)
+
+    model.eval()
+    torch.manual_seed(0)
+    passes = {model(["My cool new text"])["passes"] for _ in range(30)}
+    assert len(passes) > 3  # stochastic
+    assert passes <= set(range(1, 44))
+
+
+def save_albert(path, kind, **keys):
+    torch.manual_seed(0)
+    kind(AlbertConfig(**{**SMALL, **keys})).save_pretrained(path / "albert")
+    return path / "albert"
+
+
+@pytest.mark.parametrize("kind", [AlbertModel, AlbertForMaskedLM, AlbertForSequenceClassification])
+def test_layers_of_an_hf_checkpoint_compute_what_hf_computes_at_any_depth(tmp_path, kind):
+    checkpoint = save_albert(tmp_path, kind)
+    model = PonderAlbertClassifier.from_pretrained(checkpoint, num_hidden_layers=9)
+    hf = AlbertModel.from_pretrained(checkpoint, num_hidden_layers=9).eval()
+    ids, mask, types = ponder_batch([9, 14]).values()
+    with torch.no_grad():
+        expected = hf(ids, mask, types, output_hidden_states=True).hidden_states
+    for state, theirs in zip(hidden_states(model, ids, mask, types), expected, strict=True):
+        real = mask.bool()
+        torch.testing.assert_close(state[real], theirs[real], atol=1e-5, rtol=1e-5)
+
+
+def test_an_elbert_checkpoint_gives_its_encoder_and_not_its_entropy_threshold(tmp_path):
+    torch.manual_seed(0)
+    elbert = ElbertForSequenceClassification(ElbertConfig(**SMALL, exit_thres=0.05, cnt_thres=2))
+    elbert.save_pretrained(tmp_path)
+    model = PonderAlbertClassifier.from_pretrained(tmp_path)
+    layer = elbert.albert.encoder.albert_layer_groups[0].albert_layers[0]
+    assert torch.equal(model.albert_layer.ffn.weight, layer.ffn.weight)
+    assert model.config.exit_thres == 0.5
+
+
+def test_a_saved_model_comes_back_with_its_tokenizer_and_settings(tmp_path):
+    model = tiny_ponder(exit_criteria="threshold", exit_thres=0.7, lambda_layer_arch="linear_cat")
+    model.config.target_halt_probability = 0.15
+    model.save_pretrained(tmp_path)
+    for loaded in (
+        PonderAlbertClassifier.from_pretrained(tmp_path),
+        AutoModelForSequenceClassification.from_pretrained(tmp_path),
+    ):
+        assert isinstance(loaded, PonderAlbertClassifier)
+        assert loaded.config.exit_keys() == {"exit_criteria": "threshold", "exit_thres": 0.7}
+        assert loaded.config.target_halt_probability == 0.15
+        texts = ["the cat sat", "a dog"]
+        assert torch.equal(loaded(texts).answer, model(texts).answer)
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, loaded.state_dict()[name])
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), PonderAlbertConfig)
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ({"num_hidden_groups": 2}, "config.json: num_hidden_groups = 2: allowed is 1, since a pon"),
+        ({"inner_group_num": 2}, "config.json: inner_group_num = 2: allowed is 1, since a ponder"),
+        ({"model_type": "bert"}, "model_type = 'bert': a ponder model applies one layer"),
+        ({"intermediate_size": 64}, r"albert_layer\.ffn.*shape"),
+    ],
+)
+def test_a_checkpoint_of_another_shape_is_an_error(tmp_path, edits, message):
+    checkpoint = save_albert(tmp_path, AlbertModel)
+    edit_json(checkpoint / "config.json", **edits)
+    with pytest.raises(UserError, match=message):
+        PonderAlbertClassifier.from_pretrained(checkpoint)
+
+
+def test_a_missing_checkpoint_is_an_error(tmp_path):
+    with pytest.raises(UserError, match=r"holds no config\.json"):
+        PonderAlbertClassifier.from_pretrained(tmp_path)

@@ -1,0 +1,97 @@
+"""The halting criteria: sampled, by threshold, and the expectation, stepped and scanned."""
+
+import pytest
+import torch
+from scipy import stats
+
+from modeling import HaltingRule, scan_halting
+from tests.models import direct_pmf, ponder_batch, tiny_ponder
+
+
+def test_sampled_halting_layers_follow_the_pmf():
+    """20,000 draws for one text: chi-square against p_n, the last layer taking what is left."""
+    model = tiny_ponder(seed=6, halt_normalization="last_layer")
+    example = ponder_batch([8], seed=5)
+    full = model(**example, output_all_exits=True)
+    expected = torch.tensor(direct_pmf(full.halt_probabilities[0].tolist()))
+    assert expected.sum().item() == pytest.approx(1, abs=1e-5)
+    assert (expected * 20_000 > 5).all()
+    model.generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        out = model(**{name: tensor.expand(20_000, -1) for name, tensor in example.items()})
+    counts = torch.bincount(out.exit_layer, minlength=7)[1:]
+    frequencies = expected.double() / expected.double().sum() * 20_000
+    assert stats.chisquare(counts.numpy(), frequencies.numpy()).pvalue > 0.01
+
+
+def test_a_seeded_generator_makes_sampling_repeatable():
+    model, batch = tiny_ponder(), ponder_batch([8] * 20)
+    runs = []
+    for seed in (0, 0, 1):
+        model.generator = torch.Generator().manual_seed(seed)
+        runs.append(model(**batch).exit_layer)
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+def test_examples_draw_the_same_numbers_in_whatever_portions():
+    model = tiny_ponder()
+    model.generator = torch.Generator().manual_seed(7)
+    whole = model.draw(50)
+    model.generator = torch.Generator().manual_seed(7)
+    assert torch.equal(whole, torch.cat([model.draw(n) for n in (1, 16, 30, 3)]))
+
+
+@pytest.mark.parametrize("exit_thres", [0.0, 0.2, 0.5, 0.9, 1.0])
+def test_threshold_exits_at_the_first_layer_whose_cdf_exceeds_it(exit_thres):
+    model = tiny_ponder(exit_criteria="threshold", exit_thres=exit_thres)
+    batch = ponder_batch([6, 9, 12, 5, 20, 11])
+    halts = model(**batch, output_all_exits=True).halt_probabilities.tolist()
+    out = model(**batch)
+    for row, stops in enumerate(halts):
+        cdf = torch.tensor(direct_pmf(stops)).double().cumsum(0)
+        above = [layer for layer, mass in enumerate(cdf.tolist(), 1) if mass > exit_thres]
+        assert out.exit_layer[row] == (above or [6])[0]
+    assert torch.equal(out.exit_layer, model(**batch).exit_layer)
+
+
+@pytest.mark.parametrize("num_labels", [1, 3])
+@pytest.mark.parametrize("halt_normalization", ["renormalise", "last_layer"])
+def test_expectation_is_the_mean_of_all_layers_answers_under_p(halt_normalization, num_labels):
+    keys = {"halt_normalization": halt_normalization, "num_labels": num_labels}
+    model = tiny_ponder(exit_criteria="expectation", **keys)
+    out = model(**ponder_batch([6, 9, 12]))
+    pmf = out.model_halt_dist.pmf().T[..., None]  # (layers, batch, 1)
+    if num_labels == 1:
+        expected = (pmf * out.logits).sum(0)
+    else:
+        expected = (pmf * out.logits.softmax(-1)).sum(0).log()
+    torch.testing.assert_close(out.answer, expected, atol=1e-5, rtol=1e-5)
+    assert (out.exit_layer == 6).all()
+
+
+@pytest.mark.parametrize("criterion", ["sample", "threshold", "expectation"])
+def test_a_scan_of_recorded_layers_gives_what_stepping_gives(criterion):
+    model = tiny_ponder(exit_criteria=criterion)
+    batch, draws = ponder_batch([6, 9, 12, 5, 20]), torch.linspace(0.05, 0.95, 5)
+    record = model(**batch, output_all_exits=True, draws=draws)
+    for exit_thres in (0.1, 0.5, 0.8):
+        model.config.exit_thres = exit_thres
+        stepped = model(**batch, draws=draws)
+        rule = HaltingRule(criterion, exit_thres)
+        answer, exit_layer = scan_halting(rule, record.logits, record.halt_probabilities, draws)
+        assert torch.equal(exit_layer, stepped.exit_layer)
+        torch.testing.assert_close(answer, stepped.answer, atol=1e-5, rtol=1e-5)
+
+
+def test_many_thresholds_scan_at_once():
+    model, thresholds = tiny_ponder(exit_criteria="threshold"), [0.0, 0.25, 0.5, 0.75, 1.0]
+    record = model(**ponder_batch([6, 9, 12, 5]), output_all_exits=True)
+    recorded = record.logits, record.halt_probabilities
+    rule = HaltingRule("threshold", torch.tensor(thresholds)[:, None])
+    answers, exit_layers = scan_halting(rule, *recorded)
+    assert answers.shape == (5, 4, 2)
+    for k, threshold in enumerate(thresholds):
+        answer, exit_layer = scan_halting(HaltingRule("threshold", threshold), *recorded)
+        assert torch.equal(exit_layers[k], exit_layer)
+        assert torch.equal(answers[k], answer)

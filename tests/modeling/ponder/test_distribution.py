@@ -1,0 +1,108 @@
+"""The halting distribution against the product formula, scipy, and a direct sum."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from modeling import GeneralizedGeometricDist, PonderAlbertConfig
+from modeling.ponder.distribution import prior
+from tests.models import SMALL, assert_near, direct_pmf, ponder_batch, tiny_ponder
+
+PROBABILITIES = st.lists(
+    st.one_of(st.sampled_from([0.0, 1.0, 1e-30, 1e-7, 1 - 6e-8]), st.floats(0, 1, width=32)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(PROBABILITIES)
+def test_pmf_is_the_product_formula_for_every_lambda_0_and_1_included(stops):
+    dist = GeneralizedGeometricDist(torch.tensor([stops]))
+    expected = torch.tensor([direct_pmf(torch.tensor(stops).tolist())])
+    torch.testing.assert_close(dist.pmf(normalize=False), expected, atol=1e-6, rtol=1e-5)
+
+
+@given(PROBABILITIES)
+def test_normalised_pmf_sums_to_one_and_keeps_the_proportions(stops):
+    pmf = GeneralizedGeometricDist(torch.tensor([stops])).pmf()
+    assert pmf.sum().item() == pytest.approx(1, abs=1e-5)
+    expected = direct_pmf(torch.tensor(stops).tolist())
+    total = sum(expected)
+    if total > 1e-20:
+        expected = torch.tensor([[p / total for p in expected]])
+        torch.testing.assert_close(pmf, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_one_lambda_for_all_is_scipys_geometric_distribution():
+    pmf = GeneralizedGeometricDist(0.3, max_steps=9, batch_size=2).pmf(normalize=False)
+    expected = torch.from_numpy(stats.geom(0.3).pmf(range(1, 10))).float()
+    torch.testing.assert_close(pmf, expected.expand(2, 9))
+
+
+@given(PROBABILITIES, st.integers(0, 99))
+def test_kl_is_the_direct_sum_never_negative_and_zero_for_equals(stops, seed):
+    stops = torch.tensor([stops])
+    others = torch.rand(stops.shape, generator=torch.Generator().manual_seed(seed))
+    other = GeneralizedGeometricDist(others.clamp(0.05, 0.95))
+    dist = GeneralizedGeometricDist(stops)
+    assert dist.kl_div(dist).item() == pytest.approx(0, abs=1e-6)
+    # kl_div(target) is KL(target ‖ self), summed here in double precision with 0 · log 0 = 0.
+    p, q = dist.pmf().double(), other.pmf().double()
+    direct = (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum().item()
+    assert other.kl_div(dist).item() == pytest.approx(direct, abs=1e-4)
+    assert other.kl_div(dist).item() >= -1e-6
+
+
+@given(PROBABILITIES)
+def test_gradients_are_finite_for_every_lambda_0_and_1_included(stops):
+    stops = torch.tensor([stops], requires_grad=True)
+    dist = GeneralizedGeometricDist(stops)
+    target = GeneralizedGeometricDist(0.2, stops.shape[1], 1)
+    (target.kl_div(dist) + dist.pmf()[0, 0] + dist.expected_steps().sum()).backward()
+    assert stops.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("logit", [-300.0, -90.0, 0.0, 90.0, 300.0])
+def test_a_saturated_halting_head_still_gets_a_finite_gradient(logit):
+    logits = torch.full((2, 5), logit, requires_grad=True)
+    dist = GeneralizedGeometricDist.from_logits(logits)
+    loss = GeneralizedGeometricDist(0.2, 5, 2).kl_div(dist)
+    loss.backward()
+    assert loss.isfinite()
+    assert logits.grad.isfinite().all()
+    torch.testing.assert_close(dist.pmf().sum(1), torch.ones(2))
+
+
+def test_expected_steps_of_a_long_geometric_distribution_are_one_over_lambda():
+    dist = GeneralizedGeometricDist(0.25, max_steps=200, batch_size=3)
+    torch.testing.assert_close(dist.expected_steps(), torch.full((3,), 4.0))
+
+
+@pytest.mark.parametrize("layers", [6, 43])
+def test_the_normal_prior_is_palberts_density_far_into_its_tail(layers):
+    config = PonderAlbertConfig(
+        **{**SMALL, "num_hidden_layers": layers}, prior_type="normal", target_halt_probability=0.25
+    )
+    dist = prior(config, 2, layers, torch.device("cpu"))
+    log_density = -((torch.arange(1, layers + 1).double() - 4) ** 2)
+    expected = (log_density - log_density.logsumexp(0)).float().expand(2, layers)
+    torch.testing.assert_close(dist.log_pmf(), expected, atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("prior_type", ["geometric", "normal"])
+@pytest.mark.parametrize("halt_normalization", ["renormalise", "last_layer"])
+def test_both_distributions_sum_to_one_unnormalised_only_where_the_last_layer_takes_the_rest(
+    halt_normalization, prior_type
+):
+    model = tiny_ponder(halt_normalization=halt_normalization, prior_type=prior_type).train()
+    out = model(**ponder_batch([7, 9]))
+    for dist in (out.model_halt_dist, out.target_halt_dist):
+        torch.testing.assert_close(dist.pmf().sum(1), torch.ones(2))
+    left = 1 - out.model_halt_dist.pmf(normalize=False).sum(1)
+    if halt_normalization == "last_layer":
+        assert_near(left, torch.zeros(2), 1e-6)
+        assert (out.halt_probabilities[:, -1] == 1).all()
+    else:
+        assert (left > 1e-4).all()

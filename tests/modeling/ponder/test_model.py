@@ -1,0 +1,180 @@
+"""The ponder model: independence of the batch, the halting head, training."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+from transformers import AlbertConfig
+
+from modeling import PonderAlbertClassifier, UserError
+from modeling.depth import layer_states
+from modeling.depth_batching import DepthBatcher
+from tests.models import SMALL, one_of, ponder_batch, tiny_ponder
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    lengths=st.lists(st.integers(2, 24), min_size=1, max_size=9),
+    criterion=st.sampled_from(["sample", "threshold", "expectation"]),
+    arch=st.sampled_from(["mlp", "linear", "linear_cat", "linear_diff"]),
+    seed=st.integers(0, 1000),
+)
+def test_an_examples_answer_does_not_depend_on_its_batch(lengths, criterion, arch, seed):
+    model = tiny_ponder(seed, exit_criteria=criterion, lambda_layer_arch=arch)
+    batch = ponder_batch(lengths, seed)
+    draws = torch.rand(len(lengths), generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        together = model(**batch, draws=draws)
+        for row in range(len(lengths)):
+            alone = model(**one_of(batch, row), draws=draws[row : row + 1])
+            assert alone.exit_layer.item() == together.exit_layer[row].item()
+            torch.testing.assert_close(alone.answer[0], together.answer[row], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("arch", ["mlp", "linear_cat"])
+@pytest.mark.parametrize("criterion", ["sample", "threshold", "expectation"])
+def test_slots_at_different_depths_may_share_a_step(criterion, arch):
+    """Example B enters two steps after A; both get the answers that they get alone."""
+    model = tiny_ponder(exit_criteria=criterion, lambda_layer_arch=arch, exit_thres=0.9)
+    batch, draws = ponder_batch([8, 8]), torch.tensor([0.95, 0.6])
+    rule, found = model.exit_rule(), {}
+    with torch.no_grad():
+        embedded = model.embed(batch["input_ids"], batch["token_type_ids"])
+        hidden, state = embedded[:1], model.start(1, draws[:1])
+        for number in range(8):
+            if number == 2:
+                hidden = torch.cat((hidden, embedded[1:]))
+                state = {k: torch.cat((state[k], v)) for k, v in model.start(1, draws[1:]).items()}
+            hidden = model.layer_pass(hidden, None, 0)
+            answer, done, state = model.check_exit(rule, hidden, None, 0, state)
+            for row in done.nonzero()[:, 0].tolist():
+                found.setdefault(row, (state["depth"][row].item(), answer[row]))
+        alone = model(**batch, draws=draws)
+    for row in (0, 1):
+        assert found[row][0] == alone.exit_layer[row]
+        torch.testing.assert_close(found[row][1], alone.answer[row], atol=1e-5, rtol=1e-5)
+
+
+def test_halted_examples_take_no_more_layer_passes():
+    model, rows = tiny_ponder(exit_criteria="threshold", exit_thres=0.3), []
+    model.albert_layer.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
+    out = model(**ponder_batch([5, 9, 12, 7, 6]))
+    assert sum(rows) == out.exit_layer.sum() < 5 * 6
+
+
+@pytest.mark.parametrize("arch", ["mlp", "linear_cat"])
+@pytest.mark.parametrize("criterion", ["sample", "threshold", "expectation"])
+@pytest.mark.parametrize("slots", [1, 3, 16])
+def test_depth_batching_gives_the_answers_of_one_at_a_time(slots, criterion, arch):
+    model = tiny_ponder(exit_criteria=criterion, exit_thres=0.3, lambda_layer_arch=arch)
+    batch, rows = ponder_batch([6, 9, 12, 5, 20, 11, 8, 7]), []
+    hook = model.albert_layer.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
+    examples = [one_of(batch, row) for row in range(8)]
+    draws = torch.linspace(0.95, 0.05, 8)
+    batcher = DepthBatcher(model, slots=slots, window=4)
+    batcher.submit(
+        (x["input_ids"][0].tolist(), x["token_type_ids"][0].tolist(), draw)
+        for x, draw in zip(examples, draws.tolist(), strict=True)
+    )
+    answers = list(batcher.in_order())
+    hook.remove()
+    assert sum(rows) == sum(answer.exit_layer for answer in answers)
+    with torch.no_grad():
+        for answer, example, draw in zip(answers, examples, draws, strict=True):
+            alone = model(**example, draws=draw[None])
+            assert answer.exit_layer == alone.exit_layer.item()
+            torch.testing.assert_close(answer.logits, alone.answer[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("arch", ["linear", "linear_cat", "linear_diff"])
+def test_palberts_head_sees_this_and_the_previous_layer_as_its_name_says(arch):
+    """Recomputed layer by layer with plain functions; the state before the first layer is 0."""
+    model = tiny_ponder(lambda_layer_arch=arch, num_lambda_layers=3)
+    batch = ponder_batch([9, 9])
+    linears = [module for module in model.ponder if isinstance(module, torch.nn.Linear)]
+    assert len(linears) == 4  # three tanh layers and the output
+    hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
+    previous, expected = torch.zeros(2, 16), []
+    for state in layer_states(model, hidden, None):
+        now = state[:, 1]
+        features = {"linear": now, "linear_diff": now - previous}.get(
+            arch, torch.cat((now, previous), 1)
+        )
+        for linear in linears[:-1]:
+            features = torch.tanh(F.linear(features, linear.weight, linear.bias))
+        expected.append(F.linear(features, linears[-1].weight, linears[-1].bias)[:, 0].sigmoid())
+        previous = now
+    found = model(**batch, output_all_exits=True).halt_probabilities
+    torch.testing.assert_close(found, torch.stack(expected, 1), atol=1e-5, rtol=1e-5)
+
+
+def test_the_classifier_reads_the_first_cls_and_the_halting_head_the_second():
+    model, batch = tiny_ponder(), ponder_batch([7, 7])
+    hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
+    state = model.start(2)
+    moved = hidden.clone()
+    moved[:, 1] += 1.0
+    first = model.check_exit(model.exit_rule(), hidden, None, 0, state)
+    second = model.check_exit(model.exit_rule(), moved, None, 0, state)
+    assert torch.equal(first.answer, second.answer)
+    assert not torch.equal(first.state["halt_probability"], second.state["halt_probability"])
+
+
+def test_the_configuration_is_read_at_every_call():
+    model, batch = tiny_ponder(exit_criteria="threshold", exit_thres=0.0), ponder_batch([9, 9])
+    assert (model(**batch).exit_layer == 1).all()
+    model.config.exit_thres = 1.0
+    assert (model(**batch).exit_layer == 6).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+def test_gradient_checkpointing_changes_no_gradient():
+    gradients = []
+    for checkpointing in (False, True):
+        model = tiny_ponder().train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model(**ponder_batch([9, 5]), labels=torch.tensor([0, 1])).loss.backward()
+        gradients.append(model.albert_layer.ffn.weight.grad)
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_model_can_be_copied():
+    model = tiny_ponder()
+    model.generator = torch.Generator().manual_seed(0)
+    twin, batch = copy.deepcopy(model), ponder_batch([9])
+    draws = torch.tensor([0.5])
+    assert torch.equal(twin(**batch, draws=draws).answer, model(**batch, draws=draws).answer)
+
+
+@pytest.mark.parametrize("normalization", ["renormalise", "last_layer"])
+def test_training_reduces_the_loss_and_gives_every_parameter_a_gradient(normalization):
+    model = tiny_ponder(halt_normalization=normalization, kl_penalty_factor=0.01).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    batch, labels = ponder_batch([9] * 16), torch.arange(16) % 2
+    losses = []
+    for _ in range(40):
+        loss = model(**batch, labels=labels).loss
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(p.grad is not None for p in model.parameters())
+        optimizer.step()
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("value", [0, -0.1, 1.5, math.nan, "0.2", True])
+def test_target_halt_probability_outside_0_to_1_is_an_error(value):
+    with pytest.raises(UserError, match="target_halt_probability = "):
+        PonderAlbertClassifier(AlbertConfig(**SMALL), None, value)
+
+
+def test_target_halt_probability_of_one_is_allowed():
+    model = PonderAlbertClassifier(AlbertConfig(**SMALL), None, 1).train()
+    out = model(**ponder_batch([5, 6]), labels=torch.tensor([0, 1]))
+    out.loss.backward()
+    assert out.loss.isfinite()

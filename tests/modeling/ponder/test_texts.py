@@ -1,0 +1,68 @@
+"""Texts for a ponder model: the second [CLS], pairs, and what is refused."""
+
+import pytest
+import torch
+from transformers import AlbertConfig
+
+from modeling import PonderAlbertClassifier, UserError, with_halting_token
+from tests.models import SMALL, tiny_ponder
+
+
+def test_texts_are_tokenised_with_a_second_cls():
+    model = tiny_ponder(exit_criteria="threshold", exit_thres=1.0)
+    ids, mask, segments = model.tokenize(["the cat", "a dog ran on the mat"])
+    assert ids.tolist() == [[2, 2, 4, 5, 3, 0, 0, 0, 0], [2, 2, 9, 10, 11, 7, 4, 8, 3]]
+    assert mask.sum(1).tolist() == [5, 9]
+    assert segments.sum() == 0
+    torch.testing.assert_close(
+        model(["the cat", "a dog ran on the mat"]).answer, model(ids, mask, segments).answer
+    )
+
+
+@pytest.mark.parametrize("pair", [tuple, list])
+def test_a_pair_of_lists_is_one_text_with_two_segments(pair):
+    ids, mask, segments = tiny_ponder().tokenize(pair([["the cat", "a"], ["sat", "on mat"]]))
+    assert ids.tolist() == [[2, 2, 4, 5, 3, 6, 3], [2, 2, 9, 3, 7, 8, 3]]
+    assert segments.tolist() == [[0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1]]
+    assert mask.all()
+
+
+def test_a_long_text_is_cut_to_the_positions_that_the_model_has():
+    ids, _, _ = tiny_ponder().tokenize(["cat " * 100])
+    assert ids.shape == (1, 24)
+    assert ids[0, [0, 1, -1]].tolist() == [2, 2, 3]
+
+
+def test_the_halting_token_is_inserted_in_lists_and_tensors():
+    assert with_halting_token([2, 7, 3]) == [2, 2, 7, 3]
+    assert with_halting_token(torch.tensor([[2, 7, 3], [2, 3, 0]])).tolist() == [
+        [2, 2, 7, 3],
+        [2, 2, 3, 0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([], "list of texts is empty"),
+        (([], []), "list of texts is empty"),
+        ((["the cat"], ["sat", "ran"]), "1 first texts and 2 second"),
+        ("the cat", r"write \['the cat'\]"),
+        ((["the cat"],), "pair of lists, got 1 parts"),
+        (("the cat", "a dog"), "pair of lists"),
+    ],
+)
+def test_texts_that_are_no_batch_are_an_error(texts, message):
+    with pytest.raises(UserError, match=message):
+        tiny_ponder()(texts)
+
+
+def test_texts_without_a_tokenizer_are_an_error():
+    model = PonderAlbertClassifier(AlbertConfig(**SMALL))
+    with pytest.raises(UserError, match="no tokenizer"):
+        model(["the cat"])
+
+
+def test_ids_too_short_for_the_second_cls_are_an_error():
+    with pytest.raises(UserError, match="with_halting_token"):
+        tiny_ponder()(torch.tensor([[2]]))
