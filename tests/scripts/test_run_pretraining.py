@@ -13,9 +13,16 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import run_pretraining
-from modeling import AlbertActForPreTraining, load_pretrained, load_tokenizer
-from tests.conftest import TINY, edit_json, sentence, tsv, write_rte
-from tests.forks import run, run_together, survive_kills
+from modeling import (
+    AlbertActConfig,
+    AlbertActForPreTraining,
+    AlbertActModel,
+    load_pretrained,
+    load_tokenizer,
+)
+from tests.berts import save, tiny_bert
+from tests.conftest import TINY, contents, edit_json, sentence, tsv, write_rte
+from tests.forks import assert_same_weights, run, run_together, survive_kills
 from training.checkpoints import checkpoints_of
 from training.pretraining_data import PretrainingData, TokenClass
 from training.pretraining_settings import Recipe
@@ -133,6 +140,43 @@ def test_both_kinds_of_checkpoint_go_into_fine_tuning(corpus, spiece, tmp_path, 
     for name, tensor in model.state_dict().items():
         if name in trained:
             assert torch.equal(tensor, trained[name])
+
+
+@pytest.mark.parametrize("kind", ["albert", "albert_act"])
+def test_another_folders_model_is_evaluated_and_trained_on(kind, corpus, spiece, tmp_path, script):
+    """The results are those of its own folder; a learning rate of 0 keeps all of its weights."""
+    source, results, out = tmp_path / "source", tmp_path / "results", tmp_path / "out"
+    made = script(run_pretraining.main, *flags(corpus, spiece, source, "--do_eval", kind=kind))
+    assert made.status == 0, made.err
+    before, more = contents(source), ("--model_name_or_path", source)
+    command = flags(corpus, spiece, results, *more, kind=kind, do="eval")
+    outcome = script(run_pretraining.main, *command)
+    assert outcome.status == 0, outcome.err
+    assert (results / "eval_results.json").read_bytes() == before["eval_results.json"]
+    command = flags(corpus, spiece, out, *more, "--learning_rate", 0, kind=kind)
+    for name in ("--config_name", "--tokenizer_name"):  # the source's own
+        del command[command.index(name) : command.index(name) + 2]
+    outcome = script(run_pretraining.main, *command)
+    assert outcome.status == 0, outcome.err
+    assert_same_weights(out, source)
+    assert contents(source) == before
+
+
+def test_what_cannot_be_started_from_or_evaluated(corpus, spiece, tmp_path, script):
+    """A BERT, whose layers differ; an encoder without what predicts words."""
+    bert, encoder = save(tiny_bert(), tmp_path / "bert"), tmp_path / "encoder"
+    command = flags(corpus, spiece, tmp_path / "out", "--model_name_or_path", bert)
+    del command[2:4]  # --config_name
+    outcome = script(run_pretraining.main, *command)
+    assert (outcome.status, "share_layers.py" in outcome.err) == (2, True)
+    config = AlbertActConfig.from_pretrained(corpus)
+    AlbertActModel(config).save_pretrained(encoder)
+    more = ("--model_name_or_path", encoder)
+    outcome = script(
+        run_pretraining.main, *flags(corpus, spiece, tmp_path / "out", *more, do="eval")
+    )
+    assert outcome.status == 2
+    assert "no weights for predictions." in outcome.err
 
 
 def test_a_tokenizer_comes_out_of_the_text(corpus, tmp_path, script):
