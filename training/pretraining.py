@@ -132,8 +132,8 @@ def read_config(settings: ModelSettings) -> AlbertConfig:
     written = read_json(path)
     if written.get("model_type") == "bert" and not settings.config_name:
         raise UserError(
-            f"{source} is a BERT, with a layer of its own at every depth: make an ALBERT of it with "
-            "share_layers.py"
+            f"{source} is a BERT, with a layer of its own at every depth: make an ALBERT of it "
+            "with share_layers.py"
         )
     foreign = {*ORIGIN_KEYS, *ELBERT_KEYS}
     kind = MODELS[settings.model_type].config_class

@@ -1,5 +1,7 @@
 """Plain text as batches for a student that follows its teacher."""
 
+import torch
+
 from modeling import load_tokenizer
 from tests.berts import plain_text, save, tiny_bert
 from training.layer_sharing import TeacherText
