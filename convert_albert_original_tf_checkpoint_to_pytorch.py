@@ -9,20 +9,20 @@ the checkpoint; a path that ends in .bin gets the state dict alone. Needs Tensor
 pip install -r requirements-tf.txt
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from glue.files import run_script, write_file
 from modeling.errors import UserError
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
+FLAGS = {
+    "--tf_checkpoint_path": "what its files' names share (albert_base/model.ckpt-best), or a "
+    "TF-Hub export",
+    "--albert_config_file": "its albert_config.json, or a config.json",
+    "--pytorch_dump_path": "a directory, or a file that ends in .bin",
+}
 # A tokenizer's files, and the names that they have beside published checkpoints.
 VOCABULARIES = {
     "spiece.model": ("spiece.model", "*30k-clean*.model"),
@@ -35,17 +35,8 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--tf_checkpoint_path",
-        required=True,
-        help="what its files' names share (albert_base/model.ckpt-best), or a TF-Hub export",
-    )
-    parser.add_argument(
-        "--albert_config_file", required=True, help="its albert_config.json, or a config.json"
-    )
-    parser.add_argument(
-        "--pytorch_dump_path", required=True, help="a directory, or a file that ends in .bin"
-    )
+    for flag, meaning in FLAGS.items():
+        parser.add_argument(flag, required=True, help=meaning)
     return parser.parse_args()
 
 
@@ -65,33 +56,14 @@ def vocabulary(prefix: str) -> dict[str, Path]:
     return found
 
 
-def write_model(directory: Path, model: PreTrainedModel, files: dict[str, Path]) -> None:
-    """Write the model and its tokenizer's files whole; raises UserError where that fails."""
-    from training.checkpoints import write_directory
-
-    def fill(temporary: Path) -> None:
-        model.save_pretrained(temporary)
-        for name, path in files.items():
-            shutil.copyfile(path, temporary / name)
-
-    write_directory(directory, fill)
-
-
-def write_state_dict(path: Path, model: PreTrainedModel) -> None:
-    """Write the .bin file whole; raises UserError where that fails."""
-    import torch
-
-    buffer = io.BytesIO()  # given a file, torch.save hides the reason of a failed write
-    torch.save(model.state_dict(), buffer)
-    write_file(path, lambda file: file.write(buffer.getbuffer()))
-
-
 def main() -> None:
     args = parse_args()
     # torch, and what stands on it: not before the flags are known to be right.
+    import torch
     from transformers.utils import logging as hf_logging
 
     from modeling.loading.tensorflow import load_tf_checkpoint
+    from training.checkpoints import write_directory
 
     hf_logging.disable_progress_bar()
     target = Path(args.pytorch_dump_path)
@@ -102,11 +74,19 @@ def main() -> None:
         )
     model, report = load_tf_checkpoint(args.tf_checkpoint_path, args.albert_config_file)
     print("\n".join(report.lines()))
+    files = vocabulary(report.prefix)
+
+    def fill(directory: Path) -> None:
+        model.save_pretrained(directory)
+        for name, path in files.items():
+            shutil.copyfile(path, directory / name)
+
     if as_file:
-        write_state_dict(target, model)
+        buffer = io.BytesIO()  # given a file, torch.save hides the reason of a failed write
+        torch.save(model.state_dict(), buffer)
+        write_file(target, lambda file: file.write(buffer.getbuffer()))
     else:
-        files = vocabulary(report.prefix)
-        write_model(target, model, files)
+        write_directory(target, fill)
         print(f"Vocabulary: {', '.join(files) or 'none beside the checkpoint'}")
     print(f"{type(model).__name__} written to {target}")
 

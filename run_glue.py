@@ -18,32 +18,19 @@ The same with `--model_type ponder_albert`, whose examples stop by a learned hal
 
 `--do_predict` writes the files for gluebenchmark.com. The user's own task: `--train_file`,
 `--validation_file`, `--test_file` with columns sentence1[,sentence2],label.
-"""
 
-from __future__ import annotations
+The flags are read here; `evaluation/glue_run.py` does what they ask for, and the training loop is
+`training/loop.py`.
+"""
 
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from evaluation.modes import MODES
-from evaluation.settings import GROUPS, GlueSettings, ModeSettings
+from evaluation.settings import GROUPS, GlueSettings
 from glue.files import run_script
 from modeling.errors import UserError
-from modeling.keys import nearest_names, typed
 from training.settings import parse
-
-if TYPE_CHECKING:
-    import torch
-    from accelerate import Accelerator
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from evaluation.job import Job
-    from glue.features import Features
-    from glue.tasks import Task
-    from training.fine_tuning import Plan, Reader
 
 
 def read_settings() -> GlueSettings:
@@ -65,182 +52,29 @@ def read_settings() -> GlueSettings:
     return settings
 
 
-def configuration_keys(settings: ModeSettings) -> dict[str, Any]:
-    """The configuration's keys of --set and of the flags that are keys, typed."""
-    keys, values = MODES[settings.model_type].table.keys, {}
-    for flag, pair in settings.pairs():
-        key, equals, text = pair.partition("=")
-        if not equals or key not in keys:
-            known = nearest_names(key, list(keys))
-            raise UserError(f"{flag} {pair}: no key of --model_type {settings.model_type}; {known}")
-        try:
-            values[key] = typed(key, text, keys)
-        except UserError as error:
-            raise UserError(f"{flag}: {error}") from error
-    return values
-
-
 def main() -> None:
     settings = read_settings()
-    keys = configuration_keys(settings.mode)
     # torch, and what stands on it: not before the flags are known to be right.
-    from training.fine_tuning import Plan, find_task
-    from training.start import check_output_dir, start_script
+    from evaluation.glue_run import GlueRun
 
+    run = GlueRun(settings)
     if settings.search.hp_search:
-        best = best_of_search(settings, keys)
+        best = run.search(sys.argv[1:])
         if not settings.evaluation.do_predict:
             return
         settings = settings._replace(
             run=replace(settings.run, output_dir=str(best), do_train=False),
             evaluation=replace(settings.evaluation, do_eval=False),
+            search=replace(settings.search, hp_search=False),
         )
-    run, directory = settings.run, Path(settings.run.output_dir)
-    plan = Plan(run, settings.training, settings.evaluation.compile == "on", settings)
-    accelerator = plan.accelerator()
-    start_script(accelerator, run.seed)
-    check_output_dir(run)
-    accelerator.wait_for_everyone()  # before the main process writes into it
-    task = find_task(settings.data, None if run.do_train else directory)
-    if run.do_train:
-        fine_tune(settings, keys, task, plan, accelerator)
+        run = GlueRun(settings)
+    run.start()
+    if settings.run.do_train:
+        run.fine_tune()
     if settings.evaluation.do_eval:
-        evaluate_all(settings, keys, task, accelerator.device)
+        run.evaluate()
     if settings.evaluation.do_predict:
-        predict_all(settings, keys, task, accelerator.device)
-
-
-def reader_of(settings: GlueSettings) -> Reader:
-    from training.fine_tuning import Reader
-
-    mode, source = MODES[settings.mode.model_type], settings.model.model_name_or_path
-    return Reader(mode, settings.data, source, settings.run.seed)
-
-
-def best_of_search(settings: GlueSettings, keys: dict[str, Any]) -> Path:
-    """Run a search; the directory of its best model."""
-    from training.fine_tuning import StartingPoint, check_files, content_hashes, find_task
-    from training.search import Search, flags_of_every_run, search, shared_values
-
-    flags, task = flags_of_every_run(sys.argv[1:], GROUPS), find_task(settings.data, None)
-    evaluation = settings.evaluation
-    whole = evaluation.submission_dir is not None
-    check_files(task, settings.data.folder, True, evaluation.do_predict, whole)
-    start = StartingPoint(MODES[settings.mode.model_type], settings.model, task, keys)
-    wanted = Search(
-        settings=settings.search,
-        task=task,
-        name=f"{settings.mode.model_type}-{task.name}",
-        output_dir=Path(settings.run.output_dir),
-        flags=flags,
-        given=shared_values(*settings),
-        contents=content_hashes(start, reader_of(settings), settings.run.do_lower_case),
-    )
-    return search(wanted, evaluation.do_predict)
-
-
-def fine_tune(
-    settings: GlueSettings, keys: dict[str, Any], task: Task, plan: Plan, accelerator: Accelerator
-) -> None:
-    """Train, or go on with a training; nothing where it is finished."""
-    from evaluation.job import Job
-    from training.checkpoints import left_to_train
-    from training.fine_tuning import Material, StartingPoint, check_files, train
-
-    run, evaluation = settings.run, settings.evaluation
-    whole = evaluation.submission_dir is not None
-    check_files(task, settings.data.folder, evaluation.do_eval, evaluation.do_predict, whole)
-    unfinished, checkpoint = left_to_train(run.output_dir, run.resume_from_checkpoint)
-    if not unfinished:
-        return
-    mode, reader = MODES[settings.mode.model_type], reader_of(settings)
-    start = StartingPoint(mode, settings.model, task, keys)
-    model, tokenizer = start.load(settings.data.max_seq_length, run.do_lower_case)
-    features = reader.training_set(task, tokenizer)
-    material = Material(model, tokenizer, features, task.is_regression)
-    dev = None
-    if settings.training.evaluate_during_training:
-        dev = Job(mode, model, tokenizer, task, reader.dev_set(task, tokenizer), batch_size=32)
-    for step, log in train(plan, accelerator, mode, material, checkpoint):
-        if dev:
-            scalars, line = mode.dev_scalars(dev)
-            log.scalars(scalars, step.number)
-            log.line({**line, "step": step.number})
-
-
-def load_for_evaluation(
-    settings: GlueSettings, keys: dict[str, Any], directory: Path, task: Task, device: torch.device
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The trained model of `directory`, with the exit keys that the flags give."""
-    from evaluation.job import load_trained
-    from evaluation.modes import check_mode
-
-    mode, run = MODES[settings.mode.model_type], settings.run
-    fixed = [key for key in keys if key not in mode.table.exit_keys]
-    if fixed and not run.do_train:
-        raise UserError(
-            f"{', '.join(fixed)}: decided in training; without --do_train only "
-            f"{', '.join(mode.table.exit_keys)} can be set"
-        )
-    check_mode(directory, mode)
-    model, tokenizer = load_trained(directory, mode, task, device, run.do_lower_case)
-    mode.check_length(settings.data.max_seq_length, model.config)
-    mode.set_exit_keys(model.config, {k: v for k, v in keys.items() if k not in fixed})
-    return model, tokenizer
-
-
-def job_of(
-    settings: GlueSettings,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    features: Features,
-) -> Job:
-    from evaluation.job import Job
-
-    mode, how = MODES[settings.mode.model_type], settings.evaluation
-    speed = {"batch_size": how.per_gpu_eval_batch_size, "dtype": how.dtype, "compile": how.compile}
-    return Job(mode, model, tokenizer, task, features, **speed, out_mode=how.out_mode)
-
-
-def evaluate_all(
-    settings: GlueSettings, keys: dict[str, Any], task: Task, device: torch.device
-) -> None:
-    """Evaluate the trained model and, if asked for, each of its checkpoints."""
-    from evaluation.job import Place
-    from glue.tasks import evaluation_tasks
-    from training.checkpoints import checkpoints_of
-
-    directory = Path(settings.run.output_dir)
-    checkpoints = checkpoints_of(directory) if settings.evaluation.eval_all_checkpoints else []
-    for checkpoint in [*checkpoints, directory]:
-        model, tokenizer = load_for_evaluation(settings, keys, checkpoint, task, device)
-        for part, suffix in evaluation_tasks(task):
-            features = reader_of(settings).dev_set(part, tokenizer)
-            job = job_of(settings, model, tokenizer, part, features)
-            place = Place(directory, suffix, "" if checkpoint == directory else checkpoint.name)
-            job.announce(place)
-            job.mode.evaluate(job, place)
-
-
-def predict_all(
-    settings: GlueSettings, keys: dict[str, Any], task: Task, device: torch.device
-) -> None:
-    """Answer the test sets of `task`: the official GLUE files, and predictions.tsv with details."""
-    from evaluation.predictions import predict
-    from glue.submission import check_test_set
-    from glue.tasks import prediction_tasks, read_examples
-
-    directory, submission_dir = Path(settings.run.output_dir), settings.evaluation.submission_dir
-    model, tokenizer = load_for_evaluation(settings, keys, directory, task, device)
-    for part in prediction_tasks(task, settings.data.folder):
-        examples = read_examples(part, settings.data.folder, "test")
-        if submission_dir:
-            check_test_set(part, len(examples))
-        features = reader_of(settings).test_set(part, tokenizer)
-        details = "predictions.tsv" if part.name == task.name else f"predictions-{part.name}.tsv"
-        job = job_of(settings, model, tokenizer, part, features)
-        predict(job, examples, directory, details, submission_dir)
+        run.predict()
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ tried on fuller ones. Progress goes to TensorBoard, the end to results.json and 
 from pathlib import Path
 
 from glue.files import run_script, write_json
-from training.parity_settings import GROUPS, ParitySettings
+from training.parity_settings import ParitySettings
 from training.settings import as_dict, parse
 
 
 def read_settings() -> ParitySettings:
-    return ParitySettings(*parse(GROUPS, __doc__))
+    return parse([ParitySettings], __doc__)[0]
 
 
 def main() -> None:
@@ -31,30 +31,28 @@ def main() -> None:
     from modeling import ParityPonderGRU
     from training.parity import evaluate, train
 
-    vectors, prior, how = settings
-    torch.manual_seed(how.seed)
+    torch.manual_seed(settings.seed)
     # One step of so small a GRU is too short to be shared out.
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    directory = Path(how.output_dir)
-    results = {"settings": as_dict(*settings) | {"torch": torch.__version__, "device": device.type}}
+    directory = Path(settings.output_dir)
+    results = {"settings": as_dict(settings) | {"torch": torch.__version__, "device": device.type}}
     write_json(directory / "results.json", results)  # fails now, not at the end
-    known, harder = vectors.non_zeros()
-    model = ParityPonderGRU(vectors.n_elems, prior.n_hidden, prior.max_steps).to(device)
+    known, harder = settings.non_zeros()
+    model = ParityPonderGRU(settings.n_elems, settings.n_hidden, settings.max_steps).to(device)
     history = []
     with SummaryWriter(str(directory / "runs")) as writer:
         for epoch in train(settings, model, device):
             history.append(epoch)
             for name, value in epoch._asdict().items():
                 writer.add_scalar(name, value, epoch.epoch)
-    scores = evaluate(model, vectors.n_elems, known, 4096, device)
-    results["in_distribution"] = report("in distribution", scores)
-    if harder:
-        scores = evaluate(model, vectors.n_elems, harder, 4096, device)
-        results["extrapolation"] = report("extrapolation", scores)
+    for name, non_zeros in (("in distribution", known), ("extrapolation", harder)):
+        if non_zeros:
+            scores = evaluate(model, settings.n_elems, non_zeros, 4096, device)
+            results[name.replace(" ", "_")] = report(name, scores)
     results["history"] = [epoch._asdict() for epoch in history]
     write_json(directory / "results.json", results)
-    title = f"Parity of {vectors.n_elems} elements, at most {prior.max_steps} steps"
+    title = f"Parity of {settings.n_elems} elements, at most {settings.max_steps} steps"
     save_figure(training_figure(history, title), directory / "training.png")
     print(f"{directory / 'results.json'}, {directory / 'training.png'}")
 

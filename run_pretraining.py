@@ -17,6 +17,7 @@ model to evaluate, and the results go to --output_dir.
 
 On several GPUs: `torchrun --nproc_per_node 8 run_pretraining.py …` with the same flags.
 `--model_type albert` trains the dense model; run_glue.py fine-tunes either.
+`training/pretraining.py` sets a training up; the loop is `training/loop.py`.
 
 The defaults are the published schedule (ALBERT's, Lan et al. 2020; Simoulin and Crabbé 2021): LAMB,
 4096 examples a step, 112 500 steps at length 128 with a peak learning rate of 1.76e-3, then 12 500
@@ -52,15 +53,15 @@ def main() -> None:
     # torch, and what stands on it: not before the flags are known to be right.
     from evaluation.pretraining_report import evaluate, report
     from training.checkpoints import left_to_train
-    from training.pretraining import lengths_of, make_tokenizer, new_model, train, trained_model
+    from training.pretraining import make_tokenizer, new_model, train, trained_model
     from training.pretraining_data import PretrainingData
     from training.start import check_new_output_dir, make_accelerator, start_script
     from training.text import check_text
 
-    model_settings, text, run, _, evaluation = settings
+    model, text, run, _, evaluation = settings
     accelerator = make_accelerator(run.no_cuda, "bf16" if run.bf16 else "no")
     start_script(accelerator, run.seed)
-    if run.do_train or model_settings.train_tokenizer:
+    if run.do_train or model.train_tokenizer:
         check_new_output_dir(run)
     # What is wrong with a text is worth knowing before the training, not days into it.
     if run.do_train:
@@ -68,22 +69,20 @@ def main() -> None:
     if evaluation.do_eval:
         check_text([evaluation.eval_file])
     accelerator.wait_for_everyone()  # before the main process writes into it
-    if model_settings.train_tokenizer and accelerator.is_main_process:
-        make_tokenizer(model_settings, text, run)
+    if model.train_tokenizer and accelerator.is_main_process:
+        make_tokenizer(settings)
     accelerator.wait_for_everyone()
-    lengths = lengths_of(settings)
     if run.do_train:
         unfinished, checkpoint = left_to_train(run.output_dir, run.resume_from_checkpoint)
         if unfinished:
-            model, tokenizer = new_model(model_settings, run, lengths)
-            train(settings, accelerator, model, tokenizer, checkpoint)
+            train(settings, accelerator, *new_model(settings), checkpoint)
     if evaluation.do_eval:
-        model, tokenizer = trained_model(model_settings, run, lengths)
+        trained, tokenizer = trained_model(settings)
         batch_size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes
         recipe = text.recipe(text.max_seq_length, run.seed)
-        paths, split = [evaluation.eval_file], text.split_sentences
-        data = PretrainingData(paths, split, tokenizer, recipe, batch_size)
-        summary = evaluate(accelerator, model, data)
+        paths = [evaluation.eval_file]
+        data = PretrainingData(paths, text.split_sentences, tokenizer, recipe, batch_size)
+        summary = evaluate(accelerator, trained, data)
         if accelerator.is_main_process:
             report(summary, Path(run.output_dir))
 

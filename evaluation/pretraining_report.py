@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from evaluation.job import environment
 from glue.files import write_json
+from modeling.cpu_packing import packed_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.pretraining import mean_updates
 from training.pretraining_data import PretrainingData, TokenClass
@@ -22,8 +23,10 @@ def evaluate(
     """Losses, accuracies and mean updates of `model` on a text."""
     objective = PreTrainingObjective(model.to(accelerator.device).eval(), len(TokenClass))
     total: Sums = {}
-    for batch in data.evaluation_batches((accelerator.process_index, accelerator.num_processes)):
-        total = add_sums(total, objective(**send_to_device(batch, accelerator.device)).sums)
+    shard = accelerator.process_index, accelerator.num_processes
+    with packed_weights(model):
+        for batch in data.evaluation_batches(shard):
+            total = add_sums(total, objective(**send_to_device(batch, accelerator.device)).sums)
     total, tau = accelerator.reduce(total, "sum"), objective.tau
     return {
         **means(total, tau),

@@ -7,14 +7,15 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from evaluation.modes import MODES
-from modeling.keys import PONDER_KEYS
+from modeling.errors import UserError
+from modeling.keys import PONDER_KEYS, nearest_names, typed
 from training.fine_tuning_settings import (
     DataSettings,
     ModelSettings,
     SearchSettings,
     TrainingSettings,
 )
-from training.settings import PLACE, RESUMING, Allowed, RunSettings, as_dict, setting
+from training.settings import PLACE, RESUMING, Allowed, RunSettings, setting
 
 
 def ponder_key(name: str) -> Any:
@@ -50,14 +51,25 @@ class ModeSettings:
     exit_criteria: str | None = ponder_key("exit_criteria")
     exit_thres: str | None = ponder_key("exit_thres")
 
-    def pairs(self) -> list[tuple[str, str]]:
-        """(flag, KEY=VALUE) of --set and of every flag that is a key."""
+    def keys(self) -> dict[str, Any]:
+        """The configuration's keys of --set and of every flag that is a key, typed."""
+        known, values = MODES[self.model_type].table.keys, {}
+        flags = {entry.name: getattr(self, entry.name) for entry in fields(self)[2:]}
         pairs = [("--set", pair) for pair in self.set]
-        for entry in fields(self)[2:]:
-            value = getattr(self, entry.name)
-            if value is not None:
-                pairs.append((f"--{entry.name}", f"{entry.name}={value}"))
-        return pairs
+        pairs += [(f"--{key}", f"{key}={text}") for key, text in flags.items() if text is not None]
+        for flag, pair in pairs:
+            key, equals, text = pair.partition("=")
+            if not equals or key not in known:
+                near = nearest_names(key, list(known))
+                raise UserError(f"{flag} {pair}: no key of --model_type {self.model_type}; {near}")
+            try:
+                values[key] = typed(key, text, known)
+            except UserError as error:
+                raise UserError(f"{flag}: {error}") from error
+        return values
+
+    def check(self) -> None:
+        self.keys()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +120,6 @@ class GlueSettings(NamedTuple):
     training: TrainingSettings
     evaluation: EvaluationSettings
     search: SearchSettings
-
-    def as_dict(self) -> dict[str, Any]:
-        """All values by their flags' names, as a checkpoint keeps them."""
-        return as_dict(*self)
 
 
 GROUPS = tuple(GlueSettings.__annotations__.values())

@@ -14,7 +14,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from glue.files import run_script
-from modeling import ElbertConfig, UserError, load_config
+from modeling import UserError, load_config
 from modeling.flops import early_exit_flops
 
 SECONDS_AN_HOUR = 3600
@@ -41,17 +41,6 @@ SIZES = {
 }
 
 
-def training_flops(config: ElbertConfig, size: Size, epochs: float) -> float:
-    """Forward and backward over every example, with an exit after every layer."""
-    forward = early_exit_flops(config, round(size.length), config.num_hidden_layers)
-    return 3 * forward * size.train * epochs
-
-
-def sweep_flops(config: ElbertConfig, size: Size) -> float:
-    """The recorded pass that all rules and thresholds are read from."""
-    return early_exit_flops(config, round(size.length), config.num_hidden_layers) * size.dev
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -69,8 +58,9 @@ def main() -> None:
     print("| task | petaFLOP, training | petaFLOP, sweep | hours, all seeds |\n|---|---|---|---|")
     total = 0.0
     for task, size in SIZES.items():
-        training = training_flops(config, size, args.epochs)
-        sweep = sweep_flops(config, size)
+        # Of an example's pass, with an exit after every layer; a backward pass is two more.
+        forward = early_exit_flops(config, round(size.length), config.num_hidden_layers)
+        training, sweep = 3 * forward * size.train * args.epochs, forward * size.dev
         hours = args.seeds * (training + sweep) / args.rate / SECONDS_AN_HOUR
         total += hours
         print(f"| {task} | {training / 1e15:.2f} | {sweep / 1e15:.3f} | {hours:.2f} |")

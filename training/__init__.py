@@ -1,1 +1,20 @@
-"""Training: settings, a loop that can stop and go on, checkpoints, search, pre-training, parity."""
+"""Training: everything that changes weights, and what a training leaves on disk.
+
+loop                   the training loop, for every script: steps, checkpoints, stopping, going on
+start                  what a script begins with: devices, logging, an output directory
+settings               flags as dataclasses: their help, ranges, and what may change between runs
+checkpoints            whole checkpoints, verified when read, and the finished model
+logs                   progress bar, TensorBoard and JSON lines
+optimizer              AdamW and LAMB in the published parameter groups; fine-tuning's schedule
+stopping               signals that ask a training to stop
+fine_tuning            run_glue.py: the optimiser, batches and log of a task
+fine_tuning_settings   run_glue.py: the flags of model, data, training and search
+search, study          run_glue.py --hp_search: the grid and its table; the queue that workers share
+pretraining            run_pretraining.py: schedule, model, tokenizer, and the training
+pretraining_settings   run_pretraining.py: its flags
+pretraining_data       examples for MLM and SOP, masked on the way; SentencePiece tokenizers
+layer_sharing          share_layers.py: text in batches, the student, and the training
+layer_sharing_settings    share_layers.py: its flags
+text                   text files to sentences, and to examples before masking
+parity, parity_settings   run_parity.py: the vectors, the training, the flags
+"""

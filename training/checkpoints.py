@@ -119,12 +119,12 @@ def save_model(
 
 
 def check_finite(model: PreTrainedModel, directory: str | Path) -> None:
-    broken = [name for name, p in model.named_parameters() if not p.isfinite().all()]
-    if broken:
-        raise UserError(
-            f"{broken[0]} is not finite after training; {directory} is not written. "
-            "Lower --learning_rate, add --warmup_steps, or train without --fp16"
-        )
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise UserError(
+                f"{name} is not finite after training; {directory} is not written. "
+                "Lower --learning_rate, add --warmup_steps, or train without --fp16"
+            )
 
 
 def save_checkpoint(directory: Path, learner: Learner, state: dict[str, Any]) -> None:
@@ -197,30 +197,21 @@ def find_checkpoint(output_dir: str | Path, wanted: str) -> Path | None:
 
     Raises UserError for a damaged one, naming the newest that is intact.
     """
-    if wanted == "latest":
-        checkpoint = latest_checkpoint(output_dir)
-        if checkpoint is None:
-            return None
-    else:
-        checkpoint = Path(wanted)
-        if not checkpoint.is_dir():
-            offered = latest_checkpoint(output_dir)
-            raise UserError(
-                f"--resume_from_checkpoint {wanted}: no such directory"
-                + (f"; the latest of {output_dir} is {offered}" if offered else "")
-            )
+    latest = latest_checkpoint(output_dir)
+    checkpoint = latest if wanted == "latest" else Path(wanted)
+    if checkpoint is None:
+        return None
+    if not checkpoint.is_dir():
+        offer = f"; the latest of {output_dir} is {latest}" if latest else ""
+        raise UserError(f"--resume_from_checkpoint {wanted}: no such directory{offer}")
     reason = damage(checkpoint)
     if reason is None:
         return checkpoint
+    advice = "No other checkpoint is intact; train again with --overwrite_output_dir"
     intact = [p for p in checkpoints_of(checkpoint.parent) if p != checkpoint and not damage(p)]
-    raise UserError(
-        f"{checkpoint} is damaged: {reason}. "
-        + (
-            f"The newest intact one is {intact[-1]}: --resume_from_checkpoint {intact[-1]}"
-            if intact
-            else "No other checkpoint is intact; train again with --overwrite_output_dir"
-        )
-    )
+    if intact:
+        advice = f"The newest intact one is {intact[-1]}: --resume_from_checkpoint {intact[-1]}"
+    raise UserError(f"{checkpoint} is damaged: {reason}. {advice}")
 
 
 def left_to_train(output_dir: str | Path, wanted: str | None) -> tuple[bool, Path | None]:
@@ -273,11 +264,8 @@ def alike(found: Any, expected: Any) -> bool:
             key in found and alike(found[key], value) for key, value in expected.items()
         )
     if isinstance(expected, list | tuple):
-        return (
-            isinstance(found, list)
-            and len(found) == len(expected)
-            and all(map(alike, found, expected))
-        )
+        same = isinstance(found, list) and len(found) == len(expected)
+        return same and all(map(alike, found, expected))
     if isinstance(expected, float):
         return type(found) in (int, float)
     return type(found) is type(expected)
@@ -332,18 +320,16 @@ def is_finished(output_dir: str | Path) -> bool:
 
 def check_finished(output_dir: str | Path) -> None:
     """Raise UserError unless `output_dir` holds a model whose training came to its end."""
-    if is_finished(output_dir):
+    directory, advice = Path(output_dir), "train again with --overwrite_output_dir"
+    if is_finished(directory):
         return
-    directory = Path(output_dir)
-    if (directory / IN_PROGRESS).exists():
-        kept = latest_checkpoint(directory)
+    if not (directory / IN_PROGRESS).exists():
         raise UserError(
-            f"training in {directory} did not finish; "
-            + (
-                "go on with its command and --resume_from_checkpoint latest, or evaluate its last "
-                f"checkpoint with --output_dir {kept}"
-                if kept
-                else "train again with --overwrite_output_dir"
-            )
+            f"no trained model in {directory}; run the same command with --do_train first"
         )
-    raise UserError(f"no trained model in {directory}; run the same command with --do_train first")
+    if kept := latest_checkpoint(directory):
+        advice = (
+            "go on with its command and --resume_from_checkpoint latest, or evaluate its last "
+            f"checkpoint with --output_dir {kept}"
+        )
+    raise UserError(f"training in {directory} did not finish; {advice}")

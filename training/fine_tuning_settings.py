@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from training.settings import PLACE, RESUMING, Allowed, setting
+from training.settings import AT_LEAST_0, AT_LEAST_1, PLACE, RESUMING, Allowed, setting
 
-AT_LEAST_0, AT_LEAST_1 = Allowed(low=0), Allowed(low=1)
 HOW_OFTEN = Allowed(low=1, resuming=True, searching=True)
 
 

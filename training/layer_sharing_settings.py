@@ -4,8 +4,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from training import pretraining_settings
-from training.pretraining_settings import AT_LEAST_0, AT_LEAST_1, LENGTH, Recipe
-from training.settings import PLACE, RESUMING, Allowed, RunSettings, setting
+from training.pretraining_settings import LENGTH, Recipe
+from training.settings import (
+    AT_LEAST_0,
+    AT_LEAST_1,
+    PLACE,
+    RESUMING,
+    Allowed,
+    RunSettings,
+    setting,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

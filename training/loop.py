@@ -1,4 +1,16 @@
-"""A training loop that can stop at any step, and go on as if it never had."""
+"""The training loop of all scripts. It can stop at any step, and go on as if it never had.
+
+`Training.steps` is the loop: batches in, optimiser steps out. `Training.backward` is one forward
+and backward pass. `Training.kept` writes checkpoints on the way, and the model at the end:
+
+    training = Training(accelerator, learner, run, save_steps, identity)
+    training.begin(checkpoint)
+    for step in training.kept(training.steps(batches, total)):
+        log.step(step)
+
+run_glue.py (`evaluation/glue_run.py`), run_pretraining.py (`training/pretraining.py`) and
+share_layers.py (`training/layer_sharing.py`) say what the batches, the optimiser and the log are.
+"""
 
 import hashlib
 import logging

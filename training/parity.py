@@ -58,13 +58,9 @@ def evaluate(
         x, y = parity_batch(samples, n_elems, range(count, count + 1), device)
         p, _, _, y_m = model(x)
         right = ((y_m > 0) == y.bool()).float().mean().item()
-        scores.append(Score(count, right, expected_steps(p)))
+        steps = p.T @ torch.arange(1.0, len(p) + 1, device=device)  # Σ n·p_n: (samples,)
+        scores.append(Score(count, right, steps.mean().item()))
     return scores
-
-
-def expected_steps(p: torch.Tensor) -> float:
-    """Mean over the batch of Σ n·p_n, p (steps, batch)."""
-    return (p.T @ torch.arange(1.0, len(p) + 1, device=p.device)).mean().item()
 
 
 def means(scores: list[Score]) -> dict[str, float]:
@@ -79,23 +75,22 @@ def train(
     settings: ParitySettings, model: ParityPonderGRU, device: torch.device
 ) -> Iterator[Epoch]:
     """Minimise L_Rec + β·L_Reg; yields after every epoch."""
-    vectors, prior, how = settings
-    n_elems, (non_zeros, _) = vectors.n_elems, vectors.non_zeros()
+    n_elems, (non_zeros, _) = settings.n_elems, settings.non_zeros()
     loss_rec = ReconstructionLoss(nn.BCEWithLogitsLoss(reduction="none"))
-    loss_reg = RegularizationLoss(prior.lambda_p, prior.max_steps).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=how.lr, fused=True)
-    total = how.epochs * how.n_batches
+    loss_reg = RegularizationLoss(settings.lambda_p, settings.max_steps).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, fused=True)
+    total = settings.epochs * settings.n_batches
     schedule = OneCycleLR(
-        optimizer, PEAK * how.lr, total, pct_start=0.2, div_factor=PEAK, cycle_momentum=False
+        optimizer, PEAK * settings.lr, total, pct_start=0.2, div_factor=PEAK, cycle_momentum=False
     )
     bar = tqdm(total=total, desc="Training", unit="batch")
-    for epoch in range(1, how.epochs + 1):
+    for epoch in range(1, settings.epochs + 1):
         sums = torch.zeros(3, device=device)
-        for _ in range(how.n_batches):
-            x, y = parity_batch(how.batch_size, n_elems, non_zeros, device)
+        for _ in range(settings.n_batches):
+            x, y = parity_batch(settings.batch_size, n_elems, non_zeros, device)
             p, y_hat, _, _ = model(x)
             rec, reg = loss_rec(p, y_hat, y), loss_reg(p)
-            loss = rec + prior.beta * reg
+            loss = rec + settings.beta * reg
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
@@ -103,9 +98,9 @@ def train(
             schedule.step()
             sums += torch.stack((loss, rec, reg)).detach()
             bar.update()
-        losses = (sums / how.n_batches).tolist()
+        losses = (sums / settings.n_batches).tolist()
         if not math.isfinite(losses[0]):
-            raise UserError(f"the loss is {losses[0]} in epoch {epoch}: lower --lr {how.lr}")
+            raise UserError(f"the loss is {losses[0]} in epoch {epoch}: lower --lr {settings.lr}")
         score = means(evaluate(model, n_elems, non_zeros, 512, device))
         bar.set_postfix(loss=f"{losses[0]:.4f}", accuracy=f"{score['accuracy']:.4f}")
         yield Epoch(epoch, *losses, **score)

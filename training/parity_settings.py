@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from modeling.errors import UserError
 from training.settings import setting
@@ -10,58 +9,18 @@ from training.settings import setting
 PEAK = 8  # highest learning rate of the one-cycle schedule, in units of the first
 
 
-def check_counts(settings: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        if value < 1:
-            raise UserError(f"--{name} {value}: allowed is a whole number of at least 1")
-
-
 @dataclass(frozen=True, kw_only=True)
-class VectorSettings:
-    """The vectors whose ones are counted."""
+class ParitySettings:
+    """The vectors whose ones are counted, the model that counts, and its training."""
 
-    _argument_group_name = "vectors"
+    _argument_group_name = "experiment"
 
     n_elems: int = setting(8, "elements of a vector")
     extrapolate: bool = setting(False, "train on emptier, test on fuller vectors")
-
-    def check(self) -> None:
-        check_counts(self, "n_elems")
-        if self.extrapolate and self.n_elems < 2:
-            raise UserError("--extrapolate needs vectors of at least 2 elements: raise --n_elems")
-
-    def non_zeros(self) -> tuple[range, range]:
-        """Numbers of non-zero elements: in training, and in the harder set (may be empty)."""
-        most = max(1, self.n_elems * 3 // 4) if self.extrapolate else self.n_elems
-        return range(1, most + 1), range(most + 1, self.n_elems + 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PonderSettings:
-    """The model, and when it is to halt."""
-
-    _argument_group_name = "model"
-
     n_hidden: int = setting(64, "size of the GRU's state")
     max_steps: int = setting(20, "N, where the last example is made to halt")
     lambda_p: float = setting(0.2, "prior: 1/λ_p steps are expected")
     beta: float = setting(0.01, "weight of the KL to the prior")
-
-    def check(self) -> None:
-        check_counts(self, "n_hidden", "max_steps")
-        if not 0 < self.lambda_p <= 1:
-            raise UserError(f"--lambda_p {self.lambda_p}: allowed is a number above 0, at most 1")
-        if not 0 <= self.beta < math.inf:
-            raise UserError(f"--beta {self.beta}: allowed is a number of at least 0")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleSettings:
-    """How long and how fast the model is trained, and where the results go."""
-
-    _argument_group_name = "training"
-
     epochs: int = setting(20, "passes of --n_batches")
     n_batches: int = setting(500, "batches an epoch")
     batch_size: int = setting(128, "vectors of a batch")
@@ -74,17 +33,21 @@ class ScheduleSettings:
     seed: int = setting(0, "of the vectors, the weights and the halting")
 
     def check(self) -> None:
-        check_counts(self, "epochs", "n_batches", "batch_size")
-        if not 0 < self.lr < math.inf:
-            raise UserError(f"--lr {self.lr}: allowed is a number above 0")
+        counts = ("n_elems", "n_hidden", "max_steps", "epochs", "n_batches", "batch_size")
+        whole = "a whole number of at least 1"
+        allowed = {
+            **{name: (getattr(self, name) >= 1, whole) for name in counts},
+            "lambda_p": (0 < self.lambda_p <= 1, "a number above 0, at most 1"),
+            "beta": (0 <= self.beta < math.inf, "a number of at least 0"),
+            "lr": (0 < self.lr < math.inf, "a number above 0"),
+        }
+        for name, (is_allowed, values) in allowed.items():
+            if not is_allowed:
+                raise UserError(f"--{name} {getattr(self, name)}: allowed is {values}")
+        if self.extrapolate and self.n_elems < 2:
+            raise UserError("--extrapolate needs vectors of at least 2 elements: raise --n_elems")
 
-
-class ParitySettings(NamedTuple):
-    """All settings of run_parity.py, in the order of --help."""
-
-    vectors: VectorSettings
-    model: PonderSettings
-    schedule: ScheduleSettings
-
-
-GROUPS = tuple(ParitySettings.__annotations__.values())
+    def non_zeros(self) -> tuple[range, range]:
+        """Numbers of non-zero elements: in training, and in the harder set (may be empty)."""
+        most = max(1, self.n_elems * 3 // 4) if self.extrapolate else self.n_elems
+        return range(1, most + 1), range(most + 1, self.n_elems + 1)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from huggingface_hub.errors import StrictDataclassError
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import (
     AlbertConfig,
@@ -21,9 +20,8 @@ from transformers import (
 
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
 from modeling.act.loading import act_names
-from modeling.configuration import check_architecture
 from modeling.keys import ACT_KEYS, ELBERT_KEYS
-from modeling.loading.configs import ORIGIN_KEYS
+from modeling.loading.configs import make_config
 from modeling.loading.files import find_file, read_json
 from modeling.loading.names import suite_names
 from modeling.loading.weights import LoadReport, adopt, in_brief, read_as
@@ -33,13 +31,8 @@ from training.logs import MeansLog
 from training.loop import Batch, Identity, Step, Training
 from training.optimizer import as_lamb, make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
-from training.pretraining_settings import (
-    ModelSettings,
-    PretrainingSettings,
-    ScheduleSettings,
-    TextSettings,
-)
-from training.settings import RunSettings
+from training.pretraining_settings import ModelSettings, PretrainingSettings, ScheduleSettings
+from training.start import check_pieces
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +78,11 @@ def phases_of(schedule: ScheduleSettings, max_seq_length: int, processes: int) -
     long_accumulation = -(-batch * accumulation // max(1, long_batch))
     long_warmup = int(schedule.warmup_steps * schedule.long_fraction)
     warmup, short_steps = schedule.warmup_steps, schedule.max_steps - long_steps
-    phases = [
+    both = (
         Phase(short_steps, short, batch, accumulation, 1.0, warmup),
         Phase(long_steps, long, long_batch, long_accumulation, LONG_RATE, long_warmup),
-    ]
-    phases = [phase for phase in phases if phase.steps > 0]
+    )
+    phases = [phase for phase in both if phase.steps > 0]
     for phase in phases:
         if phase.warmup_steps > phase.steps:
             logger.warning(
@@ -135,8 +128,7 @@ def read_config(settings: ModelSettings) -> AlbertConfig:
             f"{source} is a BERT, with a layer of its own at every depth: make an ALBERT of it "
             "with share_layers.py"
         )
-    foreign = {*ORIGIN_KEYS, *ELBERT_KEYS}
-    kind = MODELS[settings.model_type].config_class
+    kind, foreign = MODELS[settings.model_type].config_class, {*ELBERT_KEYS}
     if kind is AlbertConfig:
         foreign |= {*ACT_KEYS}
     values = {name: value for name, value in written.items() if name not in foreign}
@@ -144,91 +136,72 @@ def read_config(settings: ModelSettings) -> AlbertConfig:
         if kind is AlbertConfig:
             raise UserError("--tau is of --model_type albert_act; the dense model ponders nothing")
         values["tau"] = settings.tau
-    try:
-        config = kind(**values)
-        check_architecture(config)
-    # HF's own post-processing of a key of a wrong type fails in many ways.
-    except (StrictDataclassError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from error
-    return config
+    return make_config(path, values, kind)
 
 
-def lengths_of(settings: PretrainingSettings) -> dict[str, int]:
-    """The lengths of examples that a run uses, by their flags."""
+def tokenizer_of(
+    settings: PretrainingSettings, source: str, config: AlbertConfig
+) -> PreTrainedTokenizerBase:
+    """The tokenizer in `source`; UserError where pieces or places have no embeddings."""
+    tokenizer = load_tokenizer(source, settings.run.do_lower_case)
+    check_pieces(tokenizer, source, config)
     lengths = {"--max_seq_length": settings.text.max_seq_length}
     if settings.run.do_train and settings.schedule.long_fraction > 0:
         lengths["--long_seq_length"] = settings.schedule.long_seq_length
-    return lengths
-
-
-def check_sizes(
-    config: AlbertConfig, tokenizer: PreTrainedTokenizerBase, source: str, lengths: dict[str, int]
-) -> None:
-    """Raise UserError for a tokenizer (from `source`) or examples without embeddings for them."""
-    if len(tokenizer) > config.vocab_size:
-        raise UserError(
-            f"{source}: the tokenizer has {len(tokenizer)} pieces, "
-            f"vocab_size is {config.vocab_size}"
-        )
     for flag, length in lengths.items():
         if length > config.max_position_embeddings:
             raise UserError(
                 f"{flag} {length}: allowed is at most max_position_embeddings = "
                 f"{config.max_position_embeddings}"
             )
+    return tokenizer
 
 
-def make_tokenizer(settings: ModelSettings, text: TextSettings, run: RunSettings) -> None:
+def make_tokenizer(settings: PretrainingSettings) -> None:
     """--train_tokenizer: spiece.model in --output_dir, and no other tokenizer beside it."""
+    model, text, run, *_ = settings
     output = Path(run.output_dir)
     if run.resume_from_checkpoint and (output / "spiece.model").exists():
         return  # of the run that goes on
-    size = settings.vocab_size or read_config(settings).vocab_size
+    size = model.vocab_size or read_config(model).vocab_size
     train_tokenizer(text.train_files, text.split_sentences, size, run.do_lower_case, output)
     for stale in ("tokenizer.json", "tokenizer_config.json"):  # would be taken in its place
         (output / stale).unlink(missing_ok=True)
 
 
-def new_model(
-    settings: ModelSettings, run: RunSettings, lengths: dict[str, int]
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def new_model(settings: PretrainingSettings) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model with new weights, or those of --model_name_or_path, and the tokenizer of its text."""
-    config, source = read_config(settings), settings.model_name_or_path
-    home = settings.tokenizer_name or run.output_dir
-    if source and not (settings.tokenizer_name or settings.train_tokenizer):
-        home = source
-    tokenizer = load_tokenizer(home, run.do_lower_case)
-    check_sizes(config, tokenizer, home, lengths)
-    model = MODELS[settings.model_type](config)
+    flags, config = settings.model, read_config(settings.model)
+    source = flags.model_name_or_path
+    beside = settings.run.output_dir if flags.train_tokenizer else source or settings.run.output_dir
+    tokenizer = tokenizer_of(settings, flags.tokenizer_name or beside, config)
+    model = MODELS[flags.model_type](config)
     if source:
         logger.info("\n".join(load_weights(model, source).lines()))
     return model, tokenizer
 
 
 def trained_model(
-    settings: ModelSettings, run: RunSettings, lengths: dict[str, int]
+    settings: PretrainingSettings,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model to evaluate, and its tokenizer; UserError where they are not as asked for.
 
-    It is that in --output_dir, or of --model_name_or_path where nothing was trained from there.
+    The model is that in --output_dir or, where this command trains none, of --model_name_or_path.
     """
-    elsewhere = None if run.do_train else settings.model_name_or_path
+    flags, run = settings.model, settings.run
+    elsewhere = None if run.do_train else flags.model_name_or_path
     source = elsewhere or run.output_dir
     if not elsewhere or Path(source).is_dir():
         check_finished(source)
     path = config_path(source)
     kind = read_json(path).get("model_type")
-    if kind != settings.model_type:
-        raise UserError(f"{path}: the model is of --model_type {kind}, not {settings.model_type}")
-    config = read_config(replace(settings, config_name=str(path), tau=None))
-    home = (elsewhere and settings.tokenizer_name) or source
-    tokenizer = load_tokenizer(home, run.do_lower_case)
-    check_sizes(config, tokenizer, home, lengths)
+    if kind != flags.model_type:
+        raise UserError(f"{path}: the model is of --model_type {kind}, not {flags.model_type}")
+    config = read_config(replace(flags, config_name=str(path), tau=None))
+    tokenizer = tokenizer_of(settings, (elsewhere and flags.tokenizer_name) or source, config)
     model = MODELS[kind](config)
-    # What is tied to another tensor is no parameter of its own.
-    new = {name for name, _ in model.named_parameters()} & {
-        *load_weights(model, source).initialised
-    }
+    parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
+    new = parameters.intersection(load_weights(model, source).initialised)
     if new:
         raise UserError(f"{source}: no weights for {in_brief(new)}; --do_train trains them")
     return model, tokenizer
@@ -287,11 +260,13 @@ def train(
     """
     _, text, run, schedule, _ = settings
     phases = phases_of(schedule, text.max_seq_length, accelerator.num_processes)
-    recipes = [text.recipe(phase.max_seq_length, run.seed) for phase in phases]
-    data = [
-        PretrainingData(text.train_files, text.split_sentences, tokenizer, recipe, phase.batch_size)
-        for phase, recipe in zip(phases, recipes, strict=True)
-    ]
+    data = []
+    for phase in phases:
+        recipe = text.recipe(phase.max_seq_length, run.seed)
+        examples = phase.batch_size
+        data.append(
+            PretrainingData(text.train_files, text.split_sentences, tokenizer, recipe, examples)
+        )
     total = sum(phase.steps for phase in phases)
     logger.info("***** Running training *****")
     for phase in phases:

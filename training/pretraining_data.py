@@ -13,6 +13,7 @@ import io
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import NamedTuple
 import sentencepiece
 import torch
 from tokenizers import normalizers
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from glue.files import write_file
@@ -224,17 +226,14 @@ def pad_examples(examples: Sequence[Example], pad: int) -> dict[str, torch.Tenso
 
     A batch that needs no padding has no attention mask: the model then skips masking altogether.
     """
-    lengths = torch.tensor([len(example.input_ids) for example in examples])
-    shape = (len(examples), int(lengths.max()))
     fill = {"input_ids": pad, "token_type_ids": 0, "labels": -100, "token_classes": 0}
-    batch = {}
-    for name, value in fill.items():
-        batch[name] = torch.full(shape, value)
-        for row, example in zip(batch[name], examples, strict=True):
-            values = getattr(example, name)
-            row[: len(values)] = torch.tensor(values)
+    batch = {
+        name: pad_sequence([torch.tensor(getattr(e, name)) for e in examples], True, value)
+        for name, value in fill.items()
+    }
+    lengths = torch.tensor([len(example.input_ids) for example in examples])
     if lengths.min() < lengths.max():
-        batch["attention_mask"] = (torch.arange(shape[1]) < lengths[:, None]).long()
+        batch["attention_mask"] = (torch.arange(lengths.max()) < lengths[:, None]).long()
     batch["sentence_order_label"] = torch.tensor([e.sentence_order_label for e in examples])
     return batch
 
@@ -256,6 +255,7 @@ def shuffled(items: Iterable[Item], buffer_size: int, draw: random.Random) -> It
     yield from buffer
 
 
+@dataclass
 class PretrainingData:
     """A text as batches.
 
@@ -263,17 +263,14 @@ class PretrainingData:
     batch_size: examples of a global batch, over all processes.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[str | Path],
-        split: bool,
-        tokenizer: PreTrainedTokenizerBase,
-        recipe: Recipe,
-        batch_size: int,
-    ) -> None:
-        self.paths, self.split = paths, split
-        self.tokenizer, self.vocabulary = tokenizer, Vocabulary(tokenizer)
-        self.recipe, self.batch_size = recipe, batch_size
+    paths: Sequence[str | Path]
+    split: bool
+    tokenizer: PreTrainedTokenizerBase
+    recipe: Recipe
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        self.vocabulary = Vocabulary(self.tokenizer)
 
     def drafts(self, epoch: int) -> Iterator[Draft]:
         """All examples of an epoch before masking, in the order of the text."""

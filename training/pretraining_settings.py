@@ -5,10 +5,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from modeling.errors import UserError
-from training.settings import PLACE, RESUMING, Allowed, RunSettings, setting
+from training.settings import (
+    AT_LEAST_0,
+    AT_LEAST_1,
+    PLACE,
+    RESUMING,
+    Allowed,
+    RunSettings,
+    setting,
+)
 
-AT_LEAST_0, AT_LEAST_1, SHARE = Allowed(low=0), Allowed(low=1), Allowed(low=0, high=1)
-LENGTH = Allowed(low=8)
+SHARE, LENGTH = Allowed(low=0, high=1), Allowed(low=8)
 
 
 @dataclass(frozen=True)

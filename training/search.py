@@ -31,7 +31,7 @@ from training.checkpoints import is_finished, latest_checkpoint
 from training.fine_tuning_settings import SearchSettings
 from training.settings import add_flag, entries
 from training.stopping import StopRequest
-from training.study import LIVE, Run, enqueue, open_study, storage_errors, work
+from training.study import LIVE, Run, enqueue, open_study, storage_errors, trials, work
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")
@@ -96,9 +96,9 @@ def flags_of_every_run(argv: Sequence[str], classes: Sequence[type]) -> list[str
     if "--resume_from_checkpoint" in found:
         raise UserError("--hp_search goes on by itself: leave out --resume_from_checkpoint")
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for field in itertools.chain(*map(fields, classes)):
-        if not field.metadata["allowed"].passed_on:
-            add_flag(own, field)
+    for entry in itertools.chain(*map(fields, classes)):
+        if not entry.metadata["allowed"].passed_on:
+            add_flag(own, entry)
     return own.parse_known_args(argv)[1]
 
 
@@ -116,27 +116,21 @@ def grid(settings: SearchSettings, task: Task) -> list[Run]:
 
 def check_same_search(study: optuna.Study, search: Search) -> None:
     """UserError when the study was begun with other flags or contents: runs would not compare."""
-    begun = begun_with(study, "flags", search.given)
-    for name, value in search.given.items():
-        if begun.get(name, value) != value:
+    for kind, now in (("flags", search.given), ("contents", search.contents)):
+        if kind not in study.user_attrs:
+            study.set_user_attr(kind, now)
+        begun = study.user_attrs[kind]
+        changed = next((name for name in now if begun.get(name, now[name]) != now[name]), None)
+        if changed and kind == "flags":
             raise UserError(
-                f"study {study.study_name} was begun with --{name} {begun[name]}, not {value}; "
-                "give the same flags, or another --hp_study"
+                f"study {study.study_name} was begun with --{changed} {begun[changed]}, not "
+                f"{now[changed]}; give the same flags, or another --hp_study"
             )
-    begun = begun_with(study, "contents", search.contents)
-    for name, value in search.contents.items():
-        if begun[name] != value:
+        if changed:
             raise UserError(
-                f"study {study.study_name} was begun with other {name}: give {CONTENTS[name]} with "
-                "the same contents, or another --hp_study or --hp_storage"
+                f"study {study.study_name} was begun with other {changed}: give "
+                f"{CONTENTS[changed]} with the same contents, or another --hp_study or --hp_storage"
             )
-
-
-def begun_with(study: optuna.Study, kind: str, now: Mapping[str, Any]) -> dict[str, Any]:
-    """What the study keeps of the call that began it, which is `now` in a new one."""
-    if kind not in study.user_attrs:
-        study.set_user_attr(kind, now)
-    return study.user_attrs[kind]
 
 
 # A run.
@@ -179,7 +173,7 @@ def train_and_evaluate(
     command += [*itertools.chain(*values), "--output_dir", str(place)]
     command += ["--resume_from_checkpoint", "latest"] if stopped else ["--overwrite_output_dir"]
     command += ["--do_train", "--do_eval", "--out_mode", "one"]
-    states = [t.state for t in trial.study.get_trials(deepcopy=False, states=LIVE)]
+    states = [other.state for other in trials(trial.study, *LIVE)]
     print(f"{states.count(TrialState.COMPLETE)} of {len(states)} done; {place}", flush=True)
     log = place.with_name(f"{place.name}.log")
     with log.open("w", encoding="utf-8") as file:
@@ -202,7 +196,7 @@ def train_and_evaluate(
 
 def stopped_place(trial: optuna.Trial) -> Path | None:
     """The directory whose checkpoint the same run left when it was last stopped, if it is here."""
-    failed = trial.study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+    failed = trials(trial.study, TrialState.FAIL)
     same = [other.user_attrs.get("stopped") for other in failed if other.params == trial.params]
     place = Path(same[-1]) if same and same[-1] else None
     return place if place and latest_checkpoint(place) and not is_finished(place) else None
@@ -211,10 +205,10 @@ def stopped_place(trial: optuna.Trial) -> Path | None:
 # The result.
 
 
-def table(trials: Iterable[FrozenTrial], seeds: set[int]) -> list[Row]:
+def table(done: Iterable[FrozenTrial], seeds: set[int]) -> list[Row]:
     """The settings whose `seeds` are all done, from the highest mean down."""
     by_setting: dict[tuple, list[FrozenTrial]] = {}
-    for trial in trials:
+    for trial in done:
         if trial.params["seed"] in seeds:
             by_setting.setdefault(Run(**trial.params).setting, []).append(trial)
     rows = []
@@ -244,13 +238,9 @@ def report(rows: Sequence[Row], metric: str, directory: Path) -> None:
         for row in rows
     ]
     write_text(directory / "hp_search.csv", as_csv(columns))
-    for cells in [list(columns[0]), *(row.values() for row in columns)]:
-        print(
-            "  ".join(
-                str(cell).rjust(max(6, len(name)))
-                for name, cell in zip(columns[0], cells, strict=True)
-            )
-        )
+    widths = [max(6, len(name)) for name in columns[0]]
+    for cells in [columns[0], *(row.values() for row in columns)]:
+        print("  ".join(map(str.rjust, map(str, cells), widths)))
     best = rows[0].best
     run, machine = Run(**best.params), best.user_attrs["machine"]
     print(f"best setting: {run.name.rpartition('-')[0]}, mean {metric} = {rows[0].mean:.4f}")
@@ -284,8 +274,7 @@ def search(wanted: Search, predicting: bool) -> Path:
             number = signal.Signals((stop.args or (signal.SIGINT,))[0])
             print(f"{number.name}: stopped. Go on with the same command", file=sys.stderr)
             sys.exit(128 + number)
-        done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    rows = table(done, {run.seed for run in runs})
+        rows = table(trials(study, TrialState.COMPLETE), {run.seed for run in runs})
     if not rows:
         raise UserError(
             f"no setting came through with all its seeds; see the logs in {directory}, then give "

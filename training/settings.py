@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, get_args, get_origin
 
-from transformers.hf_argparser import HfArgumentParser
-
 LARGEST = sys.float_info.max
 
 
@@ -53,6 +51,7 @@ class Allowed:
 
 
 ANY = Allowed()
+AT_LEAST_0, AT_LEAST_1 = Allowed(low=0), Allowed(low=1)
 PLACE = Allowed(resuming=True, searching=True)  # where things lie and how fast: alters no step
 RESUMING = Allowed(resuming=True)
 
@@ -73,11 +72,8 @@ def setting(default: Any, meaning: str, allowed: Allowed = ANY, **words: Any) ->
     return field(default=default, metadata=metadata)
 
 
-def add_flag(parser: argparse.ArgumentParser, field: Field) -> None:
-    """The flag of a dataclass field that `setting` made.
-
-    HF's own method would add a second spelling with hyphens, and values to switches.
-    """
+def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
+    """The flag of a dataclass field that `setting` made."""
     words, kind = dict(field.metadata), field.type
     allowed, name = words.pop("allowed"), f"--{field.name}"
     if kind is bool:
@@ -96,26 +92,22 @@ def add_flag(parser: argparse.ArgumentParser, field: Field) -> None:
     parser.add_argument(name, **{"type": allowed.reader(kind), **words})
 
 
-class SettingsParser(HfArgumentParser):
-    """HF's parser of dataclasses, for fields that carry `Allowed`.
+class SettingsParser(argparse.ArgumentParser):
+    """The flags of some dataclasses.
 
-    A dataclass names its group of --help as `_argument_group_name`; its docstring describes it.
+    A class names its group of --help as `_argument_group_name`; its docstring describes the group.
     """
 
     def __init__(self, classes: Sequence[type], description: str | None = None) -> None:
         super().__init__(
-            classes,
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        described = {kind._argument_group_name: inspect.getdoc(kind) for kind in classes}
-        for group in self._action_groups:
-            group.description = described.get(group.title)
-
-    @staticmethod
-    def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:
-        add_flag(parser, field)
+        for kind in classes:
+            group = self.add_argument_group(kind._argument_group_name, inspect.getdoc(kind))
+            for entry in fields(kind):
+                add_flag(group, entry)
 
 
 def parse(
@@ -125,16 +117,14 @@ def parse(
 
     A class's own `check()`, where it has one, then looks at its values together.
     """
-    parser = SettingsParser(classes, description)
-    *parsed, unknown = parser.parse_args_into_dataclasses(
-        argv, return_remaining_strings=True, look_for_args_file=False
+    found = vars(SettingsParser(classes, description).parse_args(argv))
+    parsed = tuple(
+        kind(**{entry.name: found[entry.name] for entry in fields(kind)}) for kind in classes
     )
-    if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     for settings in parsed:
         if hasattr(settings, "check"):
             settings.check()
-    return tuple(parsed)
+    return parsed
 
 
 def entries(*many: Any) -> Iterator[tuple[str, Any, Allowed]]:

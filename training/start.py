@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
 from modeling.errors import UserError
@@ -78,3 +79,12 @@ def check_new_output_dir(run: RunSettings) -> None:
 def check_writable(directory: Path) -> None:
     if not os.access(directory, os.W_OK):
         raise UserError(f"--output_dir {directory} cannot be written")
+
+
+def check_pieces(tokenizer: PreTrainedTokenizerBase, source: str, config: PreTrainedConfig) -> None:
+    """UserError for a tokenizer, from `source`, with pieces that have no embeddings."""
+    if len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"{source}: the tokenizer has {len(tokenizer)} pieces, "
+            f"vocab_size is {config.vocab_size}"
+        )

@@ -8,7 +8,7 @@ import functools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from inspect import isfunction
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.exceptions import OptunaError, TrialPruned
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
-from optuna.trial import TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -26,7 +26,6 @@ from training.fine_tuning_settings import BATCH_SIZES, EPOCHS, RATES, SEEDS
 HEARTBEAT, GRACE = 30, 120  # seconds between a worker's reports, and until it counts as dead
 POLL = 5.0  # seconds between looks at the runs of other workers
 LIVE = (TrialState.COMPLETE, TrialState.RUNNING, TrialState.WAITING)
-OPEN = (TrialState.RUNNING, TrialState.WAITING)
 
 
 class Run(NamedTuple):
@@ -53,6 +52,11 @@ RANGES = {
     "epochs": FloatDistribution(EPOCHS.low, EPOCHS.high),
     "seed": IntDistribution(SEEDS.low, SEEDS.high),
 }
+
+
+def trials(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
+    """The runs in any of these states, not to be changed."""
+    return study.get_trials(deepcopy=False, states=states)
 
 
 def marked(method: Callable) -> Callable:
@@ -90,26 +94,23 @@ def storage_errors(url: str, given: bool) -> Iterator[None]:
             raise
         reason = str(error.__cause__ or error).partition("\n")[0]
         shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log
-        if given:
-            raise UserError(
-                f"--hp_storage {shown} cannot be opened, read or written: {reason}; give an Optuna "
-                "storage URL such as sqlite:///search.db or postgresql://user@host/db. If the "
-                "database is damaged, restore it from a copy or give another"
-            ) from error
-        raise UserError(
-            f"{url.removeprefix('sqlite:///')} cannot be opened, read or written: {reason}; if it "
-            "is damaged, restore it from a copy, or move it away to begin the search anew"
-        ) from error
+        place = f"--hp_storage {shown}" if given else url.removeprefix("sqlite:///")
+        advice = (
+            "give an Optuna storage URL such as sqlite:///search.db or postgresql://user@host/db. "
+            "If the database is damaged, restore it from a copy or give another"
+            if given
+            else "if it is damaged, restore it from a copy, or move it away to begin anew"
+        )
+        raise UserError(f"{place} cannot be opened, read or written: {reason}; {advice}") from error
 
 
 def open_study(url: str, name: str) -> optuna.Study:
     """The study of that name, made if it is new."""
     for _ in range(4):
         # Workers that start together get into each other's way until one has made the tables.
-        try:
+        with suppress(SQLAlchemyError, OptunaError, ImportError, RuntimeError, ValueError):
             return connect(url, name)
-        except (SQLAlchemyError, OptunaError, ImportError, RuntimeError, ValueError):
-            time.sleep(1)
+        time.sleep(1)
     return connect(url, name)
 
 
@@ -136,7 +137,7 @@ def connect(url: str, name: str) -> optuna.Study:
 
 def enqueue(study: optuna.Study, runs: Iterable[Run]) -> None:
     """Queue the runs that are not done, running or queued already; those that failed, again."""
-    known = {Run(**t.params) for t in study.get_trials(deepcopy=False, states=LIVE) if t.params}
+    known = {Run(**t.params) for t in trials(study, *LIVE) if t.params}
     for run in runs:
         if run not in known:
             study.add_trial(
@@ -154,8 +155,7 @@ def work(study: optuna.Study, train: Callable[[optuna.Trial], float]) -> None:
     def objective(trial: optuna.Trial) -> float:
         # Two workers may queue the same run at the same time; the first of it counts. No values at
         # all has a trial that was asked for when another worker had just taken the last.
-        live = study.get_trials(deepcopy=False, states=LIVE)
-        same = [other.number for other in live if other.params == trial.params]
+        same = [other.number for other in trials(study, *LIVE) if other.params == trial.params]
         if not trial.params or min(same) < trial.number:
             raise TrialPruned
         trial.storage.record_heartbeat(trial._trial_id)  # see `requeue_not_begun`
@@ -169,13 +169,13 @@ def work(study: optuna.Study, train: Callable[[optuna.Trial], float]) -> None:
         try:
             study.optimize(objective, n_trials=1)
         except UserError as error:
-            if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            if not trials(study, TrialState.COMPLETE):
                 raise
             print(f"left out: {error}", flush=True)
 
 
 def open_states(study: optuna.Study) -> set[TrialState]:
-    return {trial.state for trial in study.get_trials(deepcopy=False, states=OPEN)}
+    return {trial.state for trial in trials(study, TrialState.RUNNING, TrialState.WAITING)}
 
 
 def wait_for_others(study: optuna.Study) -> None:
@@ -197,7 +197,7 @@ def requeue_not_begun(study: optuna.Study) -> None:
 
     To Optuna such a run is never stale.
     """
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+    for trial in trials(study, TrialState.RUNNING):
         if trial.user_attrs.get("begun") != trial.number:
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
             enqueue(study, [Run(**trial.params)] if trial.params else [])

@@ -19,7 +19,8 @@ LEFT = ("*.pyc", "__pycache__", ".git", ".venv", "out", "runs", "node_modules", 
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    return [text for name, text in found if name == language]
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +67,11 @@ def test_a_new_mode_trains_evaluates_and_is_swept(extended):
     out = extended / "out/truncated"
     assert json.loads((out / "config.json").read_text())["exit_at"] == 3  # as edited
     report = json.loads((out / "eval_results.json").read_text())
-    assert report["exits_per_layer"] == [0, report["examples"], 0]
-    rows = sweep_of(out)
-    assert [row["exit_at"] for row in rows] == ["1", "2", "3"]
-    assert [float(row["compute_ratio"]) for row in rows] == pytest.approx([1 / 3, 2 / 3, 1])
+    assert report["exits_per_layer"] == [0, report["examples"], *[0] * 10]
+    rows, layers = sweep_of(out), range(1, 13)
+    assert [row["exit_at"] for row in rows] == [str(layer) for layer in layers]
+    costs = [float(row["compute_ratio"]) for row in rows]
+    assert costs == pytest.approx([layer / 12 for layer in layers])
     accuracy = report["acc_per_layer"]
     assert [float(row["acc"]) for row in rows] == pytest.approx(accuracy, abs=0.02)
 

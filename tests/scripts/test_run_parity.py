@@ -71,7 +71,7 @@ def test_flags_out_of_range_are_named_with_what_is_allowed(monkeypatch, flags, m
 def test_the_defaults_are_the_annotated_ones(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["run_parity.py"])
     named = {"n_elems": 8, "n_hidden": 64, "max_steps": 20, "lambda_p": 0.2, "beta": 0.01}
-    assert named.items() <= as_dict(*read_settings()).items()
+    assert named.items() <= as_dict(read_settings()).items()
 
 
 def test_an_output_directory_that_cannot_be_written_is_an_error_before_training(

@@ -8,7 +8,7 @@ import torch
 from modeling import ParityPonderGRU
 from modeling.ponder.parity import sampled_steps
 from training.parity import Score, evaluate, means, parity_batch
-from training.parity_settings import VectorSettings
+from training.parity_settings import ParitySettings
 
 
 def test_y_says_whether_the_number_of_ones_is_odd():
@@ -31,11 +31,11 @@ def test_non_zero_counts_places_and_signs_are_all_equally_frequent():
 
 @pytest.mark.parametrize("n_elems", [2, 8, 64])
 def test_the_harder_set_has_more_non_zero_elements_than_any_training_vector(n_elems):
-    known, harder = VectorSettings(n_elems=n_elems, extrapolate=True).non_zeros()
+    known, harder = ParitySettings(n_elems=n_elems, extrapolate=True).non_zeros()
     assert [*known, *harder] == list(range(1, n_elems + 1))
     assert known
     assert harder
-    assert [*VectorSettings(n_elems=n_elems).non_zeros()[0]] == list(range(1, n_elems + 1))
+    assert [*ParitySettings(n_elems=n_elems).non_zeros()[0]] == list(range(1, n_elems + 1))
 
 
 def test_sampled_steps_follow_p():

@@ -1,0 +1,280 @@
+"""What run_glue.py does: a model is trained, evaluated, answers a test set, or is searched for.
+
+The training loop itself is `training/loop.py`.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from evaluation.job import Job, Place, load_trained
+from evaluation.modes import MODES, check_mode
+from evaluation.modes.base import Mode
+from evaluation.predictions import predict
+from evaluation.settings import GROUPS, GlueSettings
+from glue.cache import cache_path, cached_features
+from glue.custom import custom_task
+from glue.features import Features, encode
+from glue.submission import check_test_set
+from glue.tasks import (
+    Split,
+    Task,
+    evaluation_tasks,
+    get_task,
+    prediction_tasks,
+    read_examples,
+)
+from modeling.compilation import compile_for_training
+from modeling.errors import UserError
+from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
+from modeling.loading.files import weight_files
+from modeling.loading.tokenizers import load_tokenizer
+from training.checkpoints import checkpoints_of, file_stamp, left_to_train
+from training.fine_tuning import FineTuningLog, make_learner, my_batches, total_steps
+from training.fine_tuning_settings import DataSettings
+from training.loop import Identity, Training, data_hash
+from training.search import Search, flags_of_every_run, search, shared_values
+from training.start import check_output_dir, check_pieces, make_accelerator, start_script
+
+logger = logging.getLogger(__name__)
+
+Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+
+
+def find_task(data: DataSettings, trained: Path | None) -> Task:
+    """The GLUE task, or the user's own from its files, with the labels of a `trained` model."""
+    if not (data.train_file or data.validation_file or data.test_file):
+        if not data.task_name:
+            raise UserError("--task_name is missing; give one of GLUE's, or your own --train_file")
+        if not data.data_dir:
+            raise UserError("--data_dir is missing: the folder with the task's .tsv files")
+        return get_task(data.task_name)
+    labels = None
+    if trained:
+        config = load_config(trained)
+        ids = range(config.num_labels if config.num_labels > 1 else 0)
+        labels = [config.id2label[i] for i in ids]
+    return custom_task(data.train_file, data.validation_file, data.test_file, labels)
+
+
+@dataclass(frozen=True)
+class GlueRun:
+    """The flags of a call of run_glue.py, and all that they ask for."""
+
+    settings: GlueSettings
+
+    @property
+    def mode(self) -> Mode:
+        return MODES[self.settings.mode.model_type]
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.settings.run.output_dir)
+
+    @cached_property
+    def task(self) -> Task:
+        new = self.settings.run.do_train or self.settings.search.hp_search
+        return find_task(self.settings.data, None if new else self.directory)
+
+    @cached_property
+    def accelerator(self) -> Accelerator:
+        """The device, and the processes beside this one."""
+        run, how = self.settings.run, self.settings.training
+        fp16 = how.fp16 and how.fp16_opt_level != "O0"
+        return make_accelerator(
+            run.no_cuda,
+            "bf16" if run.bf16 else "fp16" if fp16 else "no",
+            gradient_accumulation_steps=how.gradient_accumulation_steps,
+            # ALBERT's own pooler, for one, has no part in a model whose exits have theirs.
+            kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+        )
+
+    def start(self) -> None:
+        """Logging, the seed, and an --output_dir that can take the results."""
+        start_script(self.accelerator, self.settings.run.seed)
+        check_output_dir(self.settings.run)
+        self.accelerator.wait_for_everyone()  # before the main process writes into it
+
+    # The examples.
+
+    def check_files(self, dev: bool) -> None:
+        """UserError for a missing dev or test file that is needed: worth knowing before training.
+
+        The test files, for a submission, must be GLUE's own.
+        """
+        folder, evaluation = self.settings.data.folder, self.settings.evaluation
+        whole = evaluation.submission_dir is not None
+        for part, _ in evaluation_tasks(self.task) if dev else []:
+            read_examples(part, folder, "dev", 1)
+        for part in prediction_tasks(self.task, folder) if evaluation.do_predict else []:
+            count = sum(1 for _ in Split(part, folder, "test").examples(None if whole else 1))
+            if whole:
+                check_test_set(part, count)
+
+    def features(self, task: Task, tokenizer: PreTrainedTokenizerBase, split: str) -> Features:
+        """A split's tokens, as the mode's models read them; only whole GLUE splits are cached."""
+        data, file = self.settings.data, Split(task, self.settings.data.folder, split)
+        limit = {"train": data.max_train_samples, "dev": data.max_eval_samples}.get(split)
+        length = data.max_seq_length - self.mode.extra_tokens
+        if data.data_dir and limit is None:
+            source = self.settings.model.model_name_or_path
+            cache = cache_path(data.data_dir, split, source, length, task.name)
+            features = cached_features(cache, file, tokenizer, length, data.overwrite_cache)
+        else:
+            features = encode(file.examples(limit), tokenizer, length)
+        return self.mode.prepare(features, self.settings.run.seed)
+
+    # The model that training starts from.
+
+    def new_config(self) -> AlbertConfig:
+        source, labels = self.settings.model, dict(enumerate(self.task.labels or ["score"]))
+        return self.mode.load_config(
+            source.config_name or source.model_name_or_path,
+            source.cache,
+            id2label=labels,
+            label2id={label: i for i, label in labels.items()},
+            num_labels=self.task.num_labels,
+            finetuning_task=self.task.name,
+            **self.settings.mode.keys(),
+        )
+
+    def new_tokenizer(self, config: AlbertConfig) -> PreTrainedTokenizerBase:
+        """The tokenizer; UserError when it, or --max_seq_length, is too large for the model."""
+        model = self.settings.model
+        source = model.tokenizer_name or model.model_name_or_path
+        tokenizer = load_tokenizer(source, self.settings.run.do_lower_case, model.cache)
+        check_pieces(tokenizer, source, config)
+        self.mode.check_length(self.settings.data.max_seq_length, config)
+        return tokenizer
+
+    def new_model(self, config: AlbertConfig) -> PreTrainedModel:
+        """With the checkpoint's weights; of one of another task, without its heads."""
+        if self.settings.model.from_scratch:
+            logger.info("Weights newly initialised: all (--from_scratch)")
+            return self.mode.model_class(config)
+        source, cache = self.settings.model.model_name_or_path, self.settings.model.cache
+        other = trained_task(source, cache) not in (None, self.task.name)
+        model, report = self.mode.load(source, config, cache, other)
+        for line in report.lines():
+            logger.info(line)
+        return model
+
+    def content_hashes(self) -> dict[str, str]:
+        """SHA-256 of what the runs of a search start from, wherever that lies."""
+        config, source = self.new_config(), self.settings.model
+        tokenizer = self.new_tokenizer(config)
+        sets = [self.features(self.task, tokenizer, split) for split in ("train", "dev")]
+        kept = {name: v for name, v in config.to_dict().items() if name not in ORIGIN_KEYS}
+        files = []
+        if not source.from_scratch:
+            files = weight_files(source.model_name_or_path, source.cache)
+        return {
+            "starting model": data_hash(sorted(kept.items()), list(map(file_stamp, files))),
+            # Draws follow from --seed, which the runs of a search may change.
+            "examples or tokens": data_hash(*(replace(x, draws=None).digest() for x in sets)),
+        }
+
+    # What the flags ask for.
+
+    def search(self, argv: Sequence[str]) -> Path:
+        """Run a search; the directory of its best model. argv: this call's flags."""
+        flags = flags_of_every_run(argv, GROUPS)
+        self.check_files(dev=True)
+        wanted = Search(
+            settings=self.settings.search,
+            task=self.task,
+            name=f"{self.mode.name}-{self.task.name}",
+            output_dir=self.directory,
+            flags=flags,
+            given=shared_values(*self.settings),
+            contents=self.content_hashes(),
+        )
+        return search(wanted, self.settings.evaluation.do_predict)
+
+    def fine_tune(self) -> None:
+        """Train, or go on with a training to the last bit; nothing where it is finished.
+
+        Minimises the model's loss over all exits; the trained model ends in --output_dir.
+        """
+        run, how = self.settings.run, self.settings.training
+        self.check_files(dev=self.settings.evaluation.do_eval)
+        unfinished, checkpoint = left_to_train(run.output_dir, run.resume_from_checkpoint)
+        if not unfinished:
+            return
+        config = self.new_config()
+        tokenizer = self.new_tokenizer(config)
+        model = self.new_model(config)
+        features = self.features(self.task, tokenizer, "train")
+        dev = None
+        if how.evaluate_during_training:
+            dev_set = self.features(self.task, tokenizer, "dev")
+            dev = Job(self.mode, model, tokenizer, self.task, dev_set, batch_size=32)
+        batch_size = how.per_gpu_train_batch_size * self.accelerator.num_processes
+        total = total_steps(how, len(features), batch_size)
+        scores = features.labels.tolist() if self.task.is_regression else []
+        learner = make_learner(how, model, tokenizer, total, scores)
+        if self.settings.evaluation.compile == "on":
+            compile_for_training(model)
+        identity = Identity.of(self.settings, batch_size, features.digest())
+        training = Training(self.accelerator, learner, run, how.save_steps, identity)
+        training.begin(checkpoint)
+        steps = training.steps(partial(my_batches, training, features), total)
+        with FineTuningLog(training, how.logging_steps, total) as log:
+            for step in training.kept(steps):
+                if log.step(step):
+                    log.scalars(self.mode.scalars(model, step.outs[-1]), step.number)
+                    if dev:
+                        scalars, line = self.mode.dev_scalars(dev)
+                        log.scalars(scalars, step.number)
+                        log.line({**line, "step": step.number})
+
+    def trained(self, directory: Path) -> Loaded:
+        """The trained model of `directory`, with the exit keys that the flags give."""
+        mode, run, exits = self.mode, self.settings.run, self.mode.table.exit_keys
+        keys = self.settings.mode.keys()
+        fixed = [key for key in keys if key not in exits]
+        if fixed and not run.do_train:
+            raise UserError(
+                f"{', '.join(fixed)}: decided in training; without --do_train only "
+                f"{', '.join(exits)} can be set"
+            )
+        check_mode(directory, mode)
+        device = self.accelerator.device
+        model, tokenizer = load_trained(directory, mode, self.task, device, run.do_lower_case)
+        mode.check_length(self.settings.data.max_seq_length, model.config)
+        mode.set_exit_keys(model.config, {k: v for k, v in keys.items() if k not in fixed})
+        return model, tokenizer
+
+    def job(self, loaded: Loaded, task: Task, split: str) -> Job:
+        how, features = self.settings.evaluation, self.features(task, loaded[1], split)
+        speed = how.per_gpu_eval_batch_size, how.dtype, how.compile
+        return Job(self.mode, *loaded, task, features, *speed, how.out_mode)
+
+    def evaluate(self) -> None:
+        """Evaluate the trained model and, if asked for, each of its checkpoints."""
+        every = self.settings.evaluation.eval_all_checkpoints
+        for checkpoint in [*(checkpoints_of(self.directory) if every else []), self.directory]:
+            loaded = self.trained(checkpoint)
+            name = "" if checkpoint == self.directory else checkpoint.name
+            for part, suffix in evaluation_tasks(self.task):
+                job, place = self.job(loaded, part, "dev"), Place(self.directory, suffix, name)
+                job.announce(place)
+                self.mode.evaluate(job, place)
+
+    def predict(self) -> None:
+        """Answer the test sets: the official GLUE files, and predictions.tsv with details."""
+        loaded, folder = self.trained(self.directory), self.settings.data.folder
+        submission_dir = self.settings.evaluation.submission_dir
+        for part in prediction_tasks(self.task, folder):
+            examples = read_examples(part, folder, "test")
+            if submission_dir:
+                check_test_set(part, len(examples))
+            job = self.job(loaded, part, "test")
+            ending = "" if part.name == self.task.name else f"-{part.name}"
+            predict(job, examples, self.directory, f"predictions{ending}.tsv", submission_dir)
