@@ -190,9 +190,8 @@ def choose_positions(
 def unmasked(draft: Draft, vocabulary: Vocabulary) -> Example:
     """The example with its special pieces, and nothing to predict."""
     ids, types, classes = [vocabulary.cls], [0], [TokenClass.CLS]
-    for number, segment in enumerate(
-        (draft.first, draft.second) if draft.second else (draft.first,)
-    ):
+    segments = (draft.first, draft.second) if draft.second else (draft.first,)
+    for number, segment in enumerate(segments):
         ids += [*segment, vocabulary.sep]
         types += [number] * (len(segment) + 1)
         classes += [*[TokenClass.UNMASKED] * len(segment), TokenClass.SEP]
