@@ -11,6 +11,10 @@ Make a tokenizer, train, and evaluate on other text:
     python run_pretraining.py --model_type albert_act --do_eval --eval_file test.txt \\
         --output_dir out/act_tiny
 
+--model_name_or_path starts from the weights of an ALBERT, which share_layers.py makes of a BERT, or
+from those of an earlier run; heads that are not there are new. Without --do_train it names the
+model to evaluate, and the results go to --output_dir.
+
 On several GPUs: `torchrun --nproc_per_node 8 run_pretraining.py …` with the same flags.
 `--model_type albert` trains the dense model; run_glue.py fine-tunes either.
 `training/pretraining.py` sets a training up; the loop is `training/loop.py`.
@@ -36,8 +40,6 @@ def read_settings() -> PretrainingSettings:
         raise UserError("nothing to do: give --train_tokenizer, --do_train or --do_eval")
     if (model.train_tokenizer or run.do_train) and not text.train_files:
         raise UserError("--train_files is missing: the text to train on")
-    if evaluation.do_eval and not evaluation.eval_file:
-        raise UserError("--eval_file is missing: the text to evaluate on")
     if model.train_tokenizer and model.tokenizer_name:
         raise UserError(
             f"--train_tokenizer writes to --output_dir, and --tokenizer_name {model.tokenizer_name}"

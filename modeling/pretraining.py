@@ -19,8 +19,8 @@ COUNTS = {"mlm": "predictions", "sop": "pairs"}  # what each task's loss is a me
 
 
 @dataclass
-class PreTrainingOutput(ModelOutput):
-    """loss: scalar. sums: without gradients, see `PreTrainingObjective`."""
+class ObjectiveOutput(ModelOutput):
+    """loss: scalar. sums: without gradients, of what is reported; they add up over batches."""
 
     loss: torch.Tensor | None = None
     sums: Sums | None = None
@@ -58,7 +58,7 @@ class PreTrainingObjective(nn.Module):
         sentence_order_label: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         **counts: torch.Tensor,
-    ) -> PreTrainingOutput:
+    ) -> ObjectiveOutput:
         """Inputs (batch, length) int64; sentence_order_label (batch,); labels −100 for none.
 
         `counts` are the predictions, pairs and examples to average over: those of a global batch
@@ -78,7 +78,7 @@ class PreTrainingObjective(nn.Module):
             sums["tokens"] = sums_by_class(torch.ones_like(updates), token_classes, self.classes)
             sums["updates"] = sums_by_class(updates, token_classes, self.classes)
         loss = mean_loss(sums, {**sums, **counts}, self.tau)
-        return PreTrainingOutput(loss, {name: value.detach() for name, value in sums.items()})
+        return ObjectiveOutput(loss, {name: value.detach() for name, value in sums.items()})
 
     def mlm_sums(self, hidden: torch.Tensor, labels: torch.Tensor) -> Sums:
         """Of the masked positions: predictions, mlm_loss, mlm_correct."""

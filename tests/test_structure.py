@@ -14,6 +14,7 @@ SCRIPTS = {
     "run_glue.py",
     "run_parity.py",
     "run_pretraining.py",
+    "share_layers.py",
     "sweep_exits.py",
 }
 MODULES = [path for package in LEVELS for path in sorted((ROOT / package).rglob("*.py"))]

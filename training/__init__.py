@@ -13,6 +13,8 @@ search, study          run_glue.py --hp_search: the grid and its table; the queu
 pretraining            run_pretraining.py: schedule, model, tokenizer, and the training
 pretraining_settings   run_pretraining.py: its flags
 pretraining_data       examples for MLM and SOP, masked on the way; SentencePiece tokenizers
+layer_sharing          share_layers.py: text in batches, the student, and the training
+layer_sharing_settings    share_layers.py: its flags
 text                   text files to sentences, and to examples before masking
 parity, parity_settings   run_parity.py: the vectors, the training, the flags
 """

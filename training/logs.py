@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from modeling.pretraining import Sums, add_sums
 from training.loop import Step, Training
 
 Log = TypeVar("Log", bound="ProgressLog")
@@ -53,3 +54,27 @@ class ProgressLog:
         """One JSON line on the console."""
         if self.main:
             self.bar.write(json.dumps(values))
+
+
+class MeansLog(ProgressLog):
+    """An objective's means since the last entry, from the `sums` in its outputs."""
+
+    def __init__(self, training: Training, every: int, total: int) -> None:
+        super().__init__(training, every, total)
+        self.accelerator, self.objective = training.accelerator, training.learner.objective
+        self.sums: Sums = {}
+
+    def means(self, sums: Sums, step: Step) -> dict[str, float]:
+        """What is reported, by its name; TensorBoard's names have no brackets."""
+        raise NotImplementedError
+
+    def step(self, step: Step) -> None:
+        """After an optimiser step; writes an entry when one is due."""
+        for out in step.outs:
+            self.sums = add_sums(self.sums, out.sums)
+        if not self.advance(step):
+            return
+        sums, self.sums = self.accelerator.reduce(self.sums, "sum"), {}
+        values = {**self.means(sums, step), "learning_rate": step.learning_rate}
+        self.scalars(values, step.number)
+        self.line({**values, "step": step.number})

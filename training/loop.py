@@ -8,8 +8,8 @@ and backward pass. `Training.kept` writes checkpoints on the way, and the model 
     for step in training.kept(training.steps(batches, total)):
         log.step(step)
 
-run_glue.py (`evaluation/glue_run.py`) and run_pretraining.py (`training/pretraining.py`) say what
-the batches, the optimiser and the log are.
+run_glue.py (`evaluation/glue_run.py`), run_pretraining.py (`training/pretraining.py`) and
+share_layers.py (`training/layer_sharing.py`) say what the batches, the optimiser and the log are.
 """
 
 import hashlib

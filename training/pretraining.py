@@ -19,13 +19,15 @@ from transformers import (
 )
 
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
+from modeling.act.loading import act_names
 from modeling.keys import ACT_KEYS, ELBERT_KEYS
 from modeling.loading.configs import make_config
 from modeling.loading.files import find_file, read_json
-from modeling.loading.weights import read_weights
-from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
+from modeling.loading.names import suite_names
+from modeling.loading.weights import LoadReport, adopt, in_brief, read_as
+from modeling.pretraining import PreTrainingObjective, Sums, means
 from training.checkpoints import Learner, check_finished
-from training.logs import ProgressLog
+from training.logs import MeansLog
 from training.loop import Batch, Identity, Step, Training
 from training.optimizer import as_lamb, make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
@@ -35,6 +37,11 @@ from training.start import check_pieces
 logger = logging.getLogger(__name__)
 
 MODELS = {"albert": AlbertForPreTraining, "albert_act": AlbertActForPreTraining}
+# What the weights of --model_name_or_path may lack: their names begin so.
+NEW_PARTS = (
+    *("albert.pooler.", "albert.encoder.albert_layer.act."),
+    *("predictions.", "sop_classifier."),
+)
 # The published learning rate at length 512, as a share of that at length 128.
 LONG_RATE = 2.75e-4 / 1.76e-3
 
@@ -101,18 +108,30 @@ def rate_at(phases: list[Phase], power: float, step: int) -> float:
 # The model and its tokenizer.
 
 
+def config_path(source: str) -> Path:
+    """config.json, given itself, its folder or a hub name; UserError where there is none."""
+    path = Path(source) if Path(source).is_file() else find_file(source, "config.json")
+    if path is None:
+        raise UserError(f"{source} holds no config.json")
+    return path
+
+
 def read_config(settings: ModelSettings) -> AlbertConfig:
     """The configuration to train, without what belongs to another mode than --model_type."""
-    if not settings.config_name:
+    source = settings.config_name or settings.model_name_or_path
+    if not source:
         raise UserError("--config_name is missing, e.g. configs/act_tiny.json")
-    path = Path(settings.config_name)
-    path = path if path.is_file() else find_file(path, "config.json")
-    if path is None:
-        raise UserError(f"{settings.config_name} holds no config.json")
+    path = config_path(source)
+    written = read_json(path)
+    if written.get("model_type") == "bert" and not settings.config_name:
+        raise UserError(
+            f"{source} is a BERT, with a layer of its own at every depth: make an ALBERT of it "
+            "with share_layers.py"
+        )
     kind, foreign = MODELS[settings.model_type].config_class, {*ELBERT_KEYS}
     if kind is AlbertConfig:
         foreign |= {*ACT_KEYS}
-    values = {name: value for name, value in read_json(path).items() if name not in foreign}
+    values = {name: value for name, value in written.items() if name not in foreign}
     if settings.tau is not None:
         if kind is AlbertConfig:
             raise UserError("--tau is of --model_type albert_act; the dense model ponders nothing")
@@ -151,26 +170,47 @@ def make_tokenizer(settings: PretrainingSettings) -> None:
 
 
 def new_model(settings: PretrainingSettings) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model with new weights, and the tokenizer of its text."""
-    model, config = settings.model, read_config(settings.model)
-    tokenizer = tokenizer_of(settings, model.tokenizer_name or settings.run.output_dir, config)
-    return MODELS[model.model_type](config), tokenizer
+    """A model with new weights, or those of --model_name_or_path, and the tokenizer of its text."""
+    flags, config = settings.model, read_config(settings.model)
+    source = flags.model_name_or_path
+    beside = settings.run.output_dir if flags.train_tokenizer else source or settings.run.output_dir
+    tokenizer = tokenizer_of(settings, flags.tokenizer_name or beside, config)
+    model = MODELS[flags.model_type](config)
+    if source:
+        logger.info("\n".join(load_weights(model, source).lines()))
+    return model, tokenizer
 
 
 def trained_model(
     settings: PretrainingSettings,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model in --output_dir and its tokenizer; UserError where they are not as asked for."""
-    directory, wanted = settings.run.output_dir, settings.model.model_type
-    check_finished(directory)
-    path = Path(directory) / "config.json"
+    """The model to evaluate, and its tokenizer; UserError where they are not as asked for.
+
+    The model is that in --output_dir or, where this command trains none, of --model_name_or_path.
+    """
+    flags, run = settings.model, settings.run
+    elsewhere = None if run.do_train else flags.model_name_or_path
+    source = elsewhere or run.output_dir
+    if not elsewhere or Path(source).is_dir():
+        check_finished(source)
+    path = config_path(source)
     kind = read_json(path).get("model_type")
-    if kind != wanted:
-        raise UserError(f"{path}: the model is of --model_type {kind}, not {wanted}")
-    config = read_config(replace(settings.model, config_name=str(path), tau=None))
-    weights = read_weights(directory)
-    model = MODELS[kind].from_pretrained(None, config=config, state_dict=weights)
-    return model, tokenizer_of(settings, directory, config)
+    if kind != flags.model_type:
+        raise UserError(f"{path}: the model is of --model_type {kind}, not {flags.model_type}")
+    config = read_config(replace(flags, config_name=str(path), tau=None))
+    tokenizer = tokenizer_of(settings, (elsewhere and flags.tokenizer_name) or source, config)
+    model = MODELS[kind](config)
+    parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
+    new = parameters.intersection(load_weights(model, source).initialised)
+    if new:
+        raise UserError(f"{source}: no weights for {in_brief(new)}; --do_train trains them")
+    return model, tokenizer
+
+
+def load_weights(model: PreTrainedModel, source: str) -> LoadReport:
+    """Copy an ALBERT's or an ACT model's weights into `model`; its heads may be new."""
+    rename = suite_names if model.config.model_type == "albert" else act_names
+    return adopt(model, read_as(rename, source), source, NEW_PARTS)
 
 
 # The training.
@@ -198,27 +238,13 @@ def mean_updates(sums: Sums) -> dict[str, float]:
     return {name: total / number for name, (total, number) in rows.items() if number}
 
 
-class TrainingLog(ProgressLog):
+class TrainingLog(MeansLog):
     """What pre-training minimises, and the updates of each class of tokens."""
 
-    def __init__(self, training: Training, every: int, total: int) -> None:
-        super().__init__(training, every, total)
-        self.accelerator, self.tau = training.accelerator, training.learner.objective.tau
-        self.sums: Sums = {}
-
-    def step(self, step: Step) -> None:
-        """After an optimiser step; writes the means since the last time when that is due."""
-        for out in step.outs:
-            self.sums = add_sums(self.sums, out.sums)
-        if not self.advance(step):
-            return
-        sums, self.sums = self.accelerator.reduce(self.sums, "sum"), {}
+    def means(self, sums: Sums, step: Step) -> dict[str, float]:
         rows = mean_updates(sums)
-        # TensorBoard's tags have no brackets.
         updates = {f"updates/{name.strip('[]')}": value for name, value in rows.items()}
-        values = {**means(sums, self.tau), **updates, "learning_rate": step.learning_rate}
-        self.scalars(values, step.number)
-        self.line({**values, "step": step.number})
+        return {**means(sums, self.objective.tau), **updates}
 
 
 def train(

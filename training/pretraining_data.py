@@ -32,6 +32,7 @@ from training.text import Draft, Item, Pieces, blocks, drafts_of, read_sentences
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ALBERT's, ids 0 to 4
 WORD_START = "▁"  # SentencePiece's mark of a piece that follows a space
+WORD_PART = "##"  # WordPiece's (BERT's) mark of a piece that does not
 NO_PAIR = -100  # sentence_order_label of an example with one segment
 GROUPED_BATCHES = 50  # batches' worth of examples that are sorted by length
 
@@ -101,6 +102,15 @@ def train_tokenizer(
     write_file(directory / "spiece.model", lambda file: file.write(model.getvalue()))
 
 
+def word_starts(pieces: Sequence[str]) -> list[bool]:
+    """Whether each piece of a vocabulary begins a word; none where the pieces do not tell."""
+    starts = [piece.startswith(WORD_START) for piece in pieces]
+    inner = [piece.startswith(WORD_PART) for piece in pieces]
+    if any(inner) and not any(starts):
+        return [not part for part in inner]
+    return starts
+
+
 class Vocabulary:
     """What masking needs to know of a tokenizer.
 
@@ -125,11 +135,11 @@ class Vocabulary:
         self.pad, self.cls, self.sep, self.mask = (ids[x] for x in ("pad", "cls", "sep", "mask"))
         self.special = frozenset(ids.values())
         self.ordinary = [i for i in range(len(pieces)) if i not in self.special]
-        self.starts_word = [piece.startswith(WORD_START) for piece in pieces]
+        self.starts_word = word_starts(pieces)
         if not any(self.starts_word):
             raise UserError(
-                f"no piece of the tokenizer begins with {WORD_START}, so words cannot be masked "
-                "whole; give one with a SentencePiece model"
+                f"no piece of the tokenizer begins with {WORD_START} or {WORD_PART}, so words "
+                "cannot be masked whole; give one with a SentencePiece model or a BERT's vocab.txt"
             )
 
     def words(self, pieces: Pieces, offset: int) -> list[range]:
@@ -177,19 +187,28 @@ def choose_positions(
     return list(chosen)
 
 
+def unmasked(draft: Draft, vocabulary: Vocabulary) -> Example:
+    """The example with its special pieces, and nothing to predict."""
+    ids, types, classes = [vocabulary.cls], [0], [TokenClass.CLS]
+    segments = (draft.first, draft.second) if draft.second else (draft.first,)
+    for number, segment in enumerate(segments):
+        ids += [*segment, vocabulary.sep]
+        types += [number] * (len(segment) + 1)
+        classes += [*[TokenClass.UNMASKED] * len(segment), TokenClass.SEP]
+    order = int(draft.swapped) if draft.second else NO_PAIR
+    return Example(ids, types, [-100] * len(ids), classes, order)
+
+
 def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> Example:
-    """The example with its special pieces, and some pieces chosen for prediction.
+    """The example with some pieces chosen for prediction.
 
     Of the chosen, 80% become [MASK], 10% a random piece, 10% stay; never a special piece.
     """
     draw = recipe.draw("mask", epoch, draft.document, draft.number)
-    ids, types, classes, segments = [vocabulary.cls], [0], [TokenClass.CLS], []
-    for kind, pieces in enumerate((draft.first, draft.second) if draft.second else (draft.first,)):
-        segments.append(vocabulary.words(pieces, len(ids)))
-        ids += [*pieces, vocabulary.sep]
-        types += [kind] * (len(pieces) + 1)
-        classes += [TokenClass.UNMASKED] * len(pieces) + [TokenClass.SEP]
-    labels = [-100] * len(ids)
+    example = unmasked(draft, vocabulary)
+    ids, _, labels, classes, _ = example
+    starts = {1: draft.first, len(draft.first) + 2: draft.second}
+    segments = [vocabulary.words(pieces, start) for start, pieces in starts.items()]
     budget = min(recipe.max_predictions, max(1, round(len(ids) * recipe.masked_share)))
     for place in choose_positions(segments, budget, recipe.max_ngram, draw):
         labels[place] = ids[place]
@@ -198,8 +217,7 @@ def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> Ex
             ids[place] = vocabulary.mask
         elif classes[place] == TokenClass.MASK_RANDOM:
             ids[place] = draw.choice(vocabulary.ordinary)
-    order = int(draft.swapped) if draft.second else NO_PAIR
-    return Example(ids, types, labels, classes, order)
+    return example
 
 
 def pad_examples(examples: Sequence[Example], pad: int) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from modeling.errors import UserError
 from training.settings import (
     AT_LEAST_0,
     AT_LEAST_1,
@@ -58,10 +59,18 @@ class ModelSettings:
     config_name: str | None = setting(
         None, "config.json or its folder: what --do_train trains", PLACE
     )
+    model_name_or_path: str | None = setting(
+        None,
+        "folder or hub name: weights to start from, or without --do_train to evaluate, with their "
+        "config and tokenizer unless others are named",
+        PLACE,
+    )
     tau: float | None = setting(
         None, "weight of the ponder cost in training, if not the config's", AT_LEAST_0
     )
-    tokenizer_name: str | None = setting(None, "folder of spiece.model, if not --output_dir", PLACE)
+    tokenizer_name: str | None = setting(
+        None, "its folder, if not --model_name_or_path or --output_dir", PLACE
+    )
     train_tokenizer: bool = setting(False, "write spiece.model to --output_dir", RESUMING)
     vocab_size: int | None = setting(
         None, "of --train_tokenizer, if not the config's", Allowed(low=6, resuming=True)
@@ -137,6 +146,10 @@ class EvaluationSettings:
     do_eval: bool = setting(False, "losses, accuracies and updates on --eval_file", RESUMING)
     eval_file: str | None = setting(None, "text of the same kind as --train_files", RESUMING)
     per_gpu_eval_batch_size: int = setting(64, "examples of a batch", Allowed(low=1, resuming=True))
+
+    def check(self) -> None:
+        if self.do_eval and not self.eval_file:
+            raise UserError("--eval_file is missing: the text to evaluate on")
 
 
 class PretrainingSettings(NamedTuple):

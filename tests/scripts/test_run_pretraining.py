@@ -3,7 +3,7 @@
 import math
 import runpy
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +13,17 @@ import transformers
 from safetensors.torch import load_file
 
 import run_pretraining
-from modeling import AlbertActForPreTraining, load_pretrained, load_tokenizer
+from modeling import (
+    AlbertActConfig,
+    AlbertActForPreTraining,
+    AlbertActModel,
+    load_pretrained,
+    load_tokenizer,
+)
+from tests.berts import save, tiny_bert
 from tests.commands import Outcome, exit_status, logged_steps, pretraining_flags, report_of, scalars
-from tests.conftest import edit_json, sentence, tsv, write_rte
+from tests.conftest import contents, edit_json, sentence, tsv, write_rte
+from tests.forks import assert_same_weights
 from training.checkpoints import checkpoints_of
 from training.pretraining_data import PretrainingData, TokenClass
 from training.pretraining_settings import Recipe
@@ -98,6 +106,39 @@ def test_both_kinds_of_checkpoint_go_into_fine_tuning(pretrain, tmp_path):
     for name, tensor in model.state_dict().items():
         if name in trained:
             assert torch.equal(tensor, trained[name])
+
+
+@pytest.mark.parametrize("kind", ["albert", "albert_act"])
+def test_another_folders_model_is_evaluated_and_trained_on(kind, corpus, spiece, tmp_path, script):
+    """The results are those of its own folder; a learning rate of 0 keeps all of its weights."""
+    source, results, out = tmp_path / "source", tmp_path / "results", tmp_path / "out"
+
+    def run(place: Path, *more, do: str = "train", without: Sequence[str] = ()) -> Outcome:
+        command = pretraining_flags(corpus, spiece, place, *more, kind=kind, do=do)
+        for name in without:
+            del command[command.index(name) : command.index(name) + 2]
+        return script(run_pretraining.main, *command)
+
+    run(source, "--do_eval").done()
+    before, more = contents(source), ("--model_name_or_path", source)
+    run(results, *more, do="eval").done()
+    assert (results / "eval_results.json").read_bytes() == before["eval_results.json"]
+    own = ("--config_name", "--tokenizer_name")  # the source's
+    run(out, *more, "--learning_rate", 0, without=own).done()
+    assert_same_weights(out, source)
+    assert contents(source) == before
+
+
+def test_what_cannot_be_started_from_or_evaluated(corpus, spiece, tmp_path, script):
+    """A BERT, whose layers differ; an encoder without what predicts words."""
+    bert, encoder = save(tiny_bert(), tmp_path / "bert"), tmp_path / "encoder"
+    command = pretraining_flags(corpus, spiece, tmp_path / "out", "--model_name_or_path", bert)
+    del command[2:4]  # --config_name
+    script(run_pretraining.main, *command).refused("share_layers.py")
+    AlbertActModel(AlbertActConfig.from_pretrained(corpus)).save_pretrained(encoder)
+    more = ("--model_name_or_path", encoder)
+    command = pretraining_flags(corpus, spiece, tmp_path / "out", *more, do="eval")
+    script(run_pretraining.main, *command).refused("no weights for predictions.")
 
 
 def test_a_tokenizer_comes_out_of_the_text(corpus, tmp_path, script):

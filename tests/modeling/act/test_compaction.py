@@ -2,8 +2,7 @@
 
 import torch
 
-from modeling.act.encoder import grid_slots
-from modeling.act.encoder import COMPACTION_FLOPS
+from modeling.act.encoder import COMPACTION_FLOPS, grid_slots
 from modeling.flops import layer_pass_flops
 from tests.models import assert_near, padded_batch, tiny_act
 

@@ -1,0 +1,67 @@
+"""Make one shared ALBERT layer of a BERT's layers, by following the BERT's states on plain text.
+
+    python share_layers.py --do_train --model_name_or_path bert --do_lower_case \\
+        --train_files text/*.txt --split_sentences --output_dir out/shared \\
+        --do_eval --eval_file test.txt
+
+The student applies one layer --num_hidden_layers times (N; if not given, the teacher's number L).
+Its state after pass k follows the teacher's after layer round(k·L/N). The loss of a pass is the
+share of the teacher's variance that it leaves unexplained; --do_eval prints that share for every
+pass, on other text. The result is an HF AlbertModel, with the teacher's tokenizer: run_glue.py
+fine-tunes it in every --model_type, and run_pretraining.py --model_name_or_path goes on with it.
+
+On several GPUs: `torchrun --nproc_per_node 8 share_layers.py …` with the same flags.
+"""
+
+from pathlib import Path
+
+from glue.files import run_script
+from modeling.errors import UserError
+from training.layer_sharing_settings import GROUPS, SharingSettings
+from training.settings import parse
+
+
+def read_settings() -> SharingSettings:
+    """The command line; raises UserError for flags that do not go together."""
+    settings = SharingSettings(*parse(GROUPS, __doc__))
+    if not (settings.run.do_train or settings.evaluation.do_eval):
+        raise UserError("nothing to do: give --do_train or --do_eval")
+    if settings.run.do_train and not settings.text.train_files:
+        raise UserError("--train_files is missing: the text to train on")
+    return settings
+
+
+def main() -> None:
+    settings = read_settings()
+    # torch, and what stands on it: not before the flags are known to be right.
+    from evaluation.layer_sharing_report import evaluate, report
+    from training.checkpoints import left_to_train
+    from training.layer_sharing import train
+    from training.start import check_new_output_dir, make_accelerator, start_script
+    from training.text import check_text
+
+    _, text, run, schedule, evaluation = settings
+    accumulation = schedule.gradient_accumulation_steps
+    accelerator = make_accelerator(
+        run.no_cuda, "bf16" if run.bf16 else "no", gradient_accumulation_steps=accumulation
+    )
+    start_script(accelerator, run.seed)
+    # What is wrong with a text is worth knowing before the training, not days into it.
+    if run.do_train:
+        check_new_output_dir(run)
+        check_text(text.train_files)
+    if evaluation.do_eval:
+        check_text([evaluation.eval_file])
+    accelerator.wait_for_everyone()  # before the main process writes into --output_dir
+    if run.do_train:
+        unfinished, checkpoint = left_to_train(run.output_dir, run.resume_from_checkpoint)
+        if unfinished:
+            train(settings, accelerator, checkpoint)
+    if evaluation.do_eval:
+        summary = evaluate(settings, accelerator)
+        if accelerator.is_main_process:
+            report(summary, Path(run.output_dir))
+
+
+if __name__ == "__main__":
+    run_script(main)

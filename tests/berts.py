@@ -1,0 +1,66 @@
+"""A tiny BERT, for what share_layers.py makes of it."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from transformers import BertConfig, BertModel
+
+from tests.conftest import WORDS, random_ids, sentence
+
+SIZES = {
+    "vocab_size": 90,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.3,  # wide, so that layers differ
+}
+
+
+def tiny_bert(equal: bool = False, **overrides) -> BertModel:
+    """A random BERT in eval mode, biases too; `equal`: all layers are copies of the first."""
+    torch.manual_seed(5)
+    model = BertModel(BertConfig(**{**SIZES, **overrides})).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.2)
+    for layer in model.encoder.layer[1:] if equal else ():
+        layer.load_state_dict(model.encoder.layer[0].state_dict())
+    return model
+
+
+def save(model: BertModel, folder: Path) -> Path:
+    """The model with a WordPiece vocabulary of its sentences' words."""
+    model.save_pretrained(folder)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(WORDS)), "##s", "##ed"]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    return folder
+
+
+def plain_text(folder: Path) -> Path:
+    """60 documents of 1 to 3 sentences."""
+    path = folder / "text.txt"
+    documents = [[sentence(i + j, 3 + (i + j) % 9) for j in range(i % 3 + 1)] for i in range(60)]
+    path.write_text("\n\n".join("\n".join(lines) for lines in documents))
+    return path
+
+
+def padded_ids() -> dict[str, torch.Tensor]:
+    """Four texts of 12 tokens, of which the last two have 7 real ones, in two segments."""
+    mask = torch.ones(4, 12, dtype=torch.long)
+    mask[2:, 7:] = 0
+    types = torch.zeros(4, 12, dtype=torch.long)
+    types[:, 4:] = 1
+    return {"input_ids": random_ids(4, 12), "token_type_ids": types, "attention_mask": mask}
+
+
+def assert_same_states(
+    found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor], inputs: dict[str, torch.Tensor]
+) -> None:
+    """States (batch, length, hidden) that agree on real tokens."""
+    real = inputs["attention_mask"].bool()
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours[real], theirs[real], atol=1e-5, rtol=1e-5)

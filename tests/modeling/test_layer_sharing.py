@@ -1,0 +1,149 @@
+"""A BERT's layers as one: what the student begins as, and what it follows."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from modeling import UserError, load_pretrained
+from modeling.cpu_packing import packed_weights
+from modeling.layer_sharing import (
+    FollowingObjective,
+    Teacher,
+    factorised,
+    followed_layers,
+    mean_layer,
+    pass_weights,
+    shared_config,
+    shared_model,
+    variance_sums,
+    variances,
+)
+from modeling.pretraining import add_sums
+from tests.berts import assert_same_states, padded_ids, save, tiny_bert
+from tests.conftest import tiny_model
+
+PARTS = ("weight", "bias")
+
+
+# What the student begins as.
+
+
+@pytest.mark.parametrize("initial_layer", [None, 2])
+def test_a_bert_of_equal_layers_is_its_student_before_training(initial_layer, tmp_path):
+    """Every state of HF's BERT, padding apart, and its pooled answer."""
+    bert = tiny_bert(equal=True)
+    teacher, _ = load_pretrained(save(bert, tmp_path))
+    student = shared_model(teacher.albert, shared_config(teacher.config, 3), initial_layer).eval()
+    inputs = padded_ids()
+    wanted = bert(**inputs, output_hidden_states=True)
+    found = student(**inputs, output_hidden_states=True)
+    assert_same_states(found.hidden_states, wanted.hidden_states, inputs)
+    torch.testing.assert_close(found.pooler_output, wanted.pooler_output, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_a_wider_feed_forward_of_equal_layers_changes_nothing(parts, tmp_path):
+    bert = tiny_bert(equal=True)
+    teacher, _ = load_pretrained(save(bert, tmp_path))
+    config = shared_config(teacher.config, 3, intermediate_size=48 * parts)
+    student = shared_model(teacher.albert, config).eval()
+    inputs = padded_ids()
+    wanted, found = bert(**inputs).last_hidden_state, student(**inputs).last_hidden_state
+    assert_same_states([found], [wanted], inputs)
+
+
+def test_a_wide_layer_runs_the_mean_feed_forward_of_each_half():
+    """Twice as wide, of four layers: the mean of what the means of layers 1-2 and 3-4 answer."""
+    bert = tiny_bert(num_hidden_layers=4)
+    layers = [{k: v.detach() for k, v in x.state_dict().items()} for x in bert.encoder.layer]
+
+    def answer(pair, states):
+        mean = {k: (layers[pair[0]][k] + layers[pair[1]][k]) / 2 for k in layers[0]}
+        inner = torch.nn.functional.gelu(
+            states @ mean["intermediate.dense.weight"].T + mean["intermediate.dense.bias"]
+        )
+        return inner @ mean["output.dense.weight"].T + mean["output.dense.bias"]
+
+    names = {"intermediate.dense": "ffn", "output.dense": "ffn_output"}
+    ours = [
+        {f"{new}.{part}": layer[f"{old}.{part}"] for old, new in names.items() for part in PARTS}
+        for layer in layers
+    ]
+    wide = mean_layer(ours, 2)
+    states = torch.randn(5, 32)
+    inner = torch.nn.functional.gelu(states @ wide["ffn.weight"].T + wide["ffn.bias"])
+    found = inner @ wide["ffn_output.weight"].T + wide["ffn_output.bias"]
+    wanted = (answer((0, 1), states) + answer((2, 3), states)) / 2
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_teachers_states_are_hf_berts(packed, tmp_path):
+    bert, inputs = tiny_bert(), padded_ids()
+    teacher = Teacher(save(bert, tmp_path), 2)
+    wanted = bert(**inputs, output_hidden_states=True).hidden_states
+    with packed_weights(teacher.backbone) if packed else nullcontext():
+        found = teacher.states(inputs)
+    assert_same_states(found, [wanted[0], wanted[2], wanted[3]], inputs)
+
+
+def test_factorised_embeddings_keep_what_words_of_low_rank_say():
+    """Words of rank 4 in 32 dimensions: 4 columns hold every word's products with all others."""
+    teacher = tiny_model(embedding_size=32).albert
+    words = teacher.embeddings.word_embeddings.weight.data
+    words.copy_(torch.randn(90, 4) @ torch.randn(4, 32))
+    new = factorised(teacher, 4)["embeddings.word_embeddings.weight"]
+    assert new.shape == (90, 4)
+    torch.testing.assert_close(new @ new.T, words @ words.T, atol=1e-3, rtol=1e-4)
+
+
+# What it follows.
+
+
+@pytest.mark.parametrize(
+    ("passes", "layers", "wanted"),
+    [
+        (6, 6, [0, 1, 2, 3, 4, 5, 6]),
+        (3, 6, [0, 2, 4, 6]),
+        (4, 6, [0, 2, 3, 5, 6]),  # 1.5 → 2, 3, 4.5 → 5, 6
+        (12, 6, [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]),
+        (1, 12, [0, 12]),
+    ],
+)
+def test_pass_k_follows_layer_round_k_L_over_N(passes, layers, wanted):
+    assert followed_layers(passes, layers) == wanted
+
+
+def test_variance_is_of_real_tokens_over_all_batches():
+    torch.manual_seed(0)
+    states, mask = torch.randn(2, 6, 5, 8) * 3 + 7, torch.ones(6, 5, dtype=torch.long)
+    mask[4:, 2:] = 0
+    sums = variance_sums(states[:, :3], None)
+    sums = add_sums(sums, variance_sums(states[:, 3:], mask[3:]))
+    real = states[:, mask.bool()]  # (2, tokens, 8)
+    torch.testing.assert_close(variances(sums), real.var(1, unbiased=False).sum(1))
+
+
+def test_the_loss_is_the_weighted_share_of_variance(tmp_path):
+    """By hand: pass 3 weighs as much as passes 1 and 2, and padding counts nothing."""
+    teacher, inputs = Teacher(save(tiny_bert(), tmp_path)), padded_ids()
+    student = shared_model(teacher.backbone, shared_config(teacher.config, 3))
+    targets, units = teacher.states(inputs), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    objective = FollowingObjective(student, units, pass_weights(3, 2.0, False)).train()
+    out = objective(**inputs, targets=targets)
+    states = student.eval()(**inputs, output_hidden_states=True).hidden_states
+    shares = []
+    for state, target, unit in zip(states, targets, units, strict=True):
+        places = inputs["attention_mask"].nonzero().tolist()
+        rows = [(state[b, t] - target[b, t]).square().sum() for b, t in places]
+        shares.append(sum(rows) / len(rows) / unit)
+    assert out.loss.item() == pytest.approx(((shares[1] + shares[2] + 2 * shares[3]) / 4).item())
+    assert out.sums["tokens"] == 38
+    torch.testing.assert_close(out.sums["errors"] / 38 / units, torch.stack(shares))
+
+
+def test_a_teacher_of_several_layers_a_pass_is_refused():
+    teacher = tiny_model(inner_group_num=2)
+    with pytest.raises(UserError, match="inner_group_num 1"):
+        shared_model(teacher.albert, shared_config(teacher.config, 4))

@@ -1,0 +1,197 @@
+"""Training one shared layer to follow a BERT: plain text in batches, the student, the loop."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device
+from transformers import AlbertModel, PreTrainedTokenizerBase
+
+from modeling.cpu_packing import packed_weights
+from modeling.errors import UserError
+from modeling.layer_sharing import (
+    FollowingObjective,
+    Teacher,
+    count_tokens,
+    pass_weights,
+    shared_config,
+    shared_model,
+    variance_sums,
+    variances,
+)
+from modeling.loading.files import weight_files
+from modeling.loading.tokenizers import load_tokenizer
+from modeling.pretraining import Sums, add_sums
+from training.checkpoints import Learner, file_stamp
+from training.layer_sharing_settings import (
+    ScheduleSettings,
+    SharingSettings,
+    StudentSettings,
+)
+from training.logs import MeansLog
+from training.loop import Batch, Identity, Step, Training, data_hash
+from training.optimizer import make_optimizer, make_schedule
+from training.pretraining_data import PretrainingData, pad_examples, shuffled, unmasked
+from training.pretraining_settings import Recipe
+from training.text import Draft, blocks
+
+WINDOW = 8192  # examples that are sorted by length together
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+VARIANCE_BATCHES = 32  # of the training text, that the teacher's variance is measured on
+
+# The text.
+
+
+class TeacherText(PretrainingData):
+    """A text as batches of about as many pieces each, alike in length within; nothing is masked.
+
+    A batch has as many pieces as `batch_size` examples of the recipe's full length; of shorter
+    examples it takes more.
+    """
+
+    def training_drafts(self, epoch: int) -> Iterator[list[Draft]]:
+        """Global batches of an epoch in random order.
+
+        A window's shortest examples are left out when they are fewer than `batch_size`.
+        """
+        draw = self.recipe.draw("order", epoch)
+        drafts = shuffled(self.drafts(epoch), self.recipe.shuffle_buffer, draw)
+        room = self.batch_size * self.recipe.max_seq_length
+        for window in blocks(drafts, WINDOW):
+            window.sort(key=lambda draft: -draft.length)
+            batches = [batch for batch in full(window, room) if len(batch) >= self.batch_size]
+            draw.shuffle(batches)
+            yield from batches
+
+    def batch(
+        self, drafts: Sequence[Draft], epoch: int, shard: tuple[int, int] = (0, 1)
+    ) -> dict[str, torch.Tensor]:
+        """As the base class, but for the model's inputs alone; with padding also attention_mask."""
+        examples = [unmasked(draft, self.vocabulary) for draft in drafts[shard[0] :: shard[1]]]
+        batch = pad_examples(examples, self.vocabulary.pad)
+        return {name: batch[name] for name in INPUTS if name in batch}
+
+
+def full(drafts: Sequence[Draft], room: int) -> Iterator[list[Draft]]:
+    """`drafts`, longest first, cut into batches of at most `room` pieces with padding."""
+    start = 0
+    while start < len(drafts):
+        end = start + max(1, room // drafts[start].length)
+        yield list(drafts[start:end])
+        start = end
+
+
+def text_of(
+    settings: SharingSettings,
+    paths: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    batch_size: int,
+) -> TeacherText:
+    recipe = Recipe(settings.text.max_seq_length, settings.run.seed)
+    return TeacherText(paths, settings.text.split_sentences, tokenizer, recipe, batch_size)
+
+
+# The teacher and its student.
+
+
+def load_teacher(
+    settings: SharingSettings, passes: int | None, device: torch.device
+) -> tuple[Teacher, PreTrainedTokenizerBase]:
+    """The BERT of --model_name_or_path, for a student of so many passes, and its tokenizer."""
+    source, length = settings.student.model_name_or_path, settings.text.max_seq_length
+    teacher = Teacher(source, passes, device)
+    longest = teacher.config.max_position_embeddings
+    if length > longest:
+        raise UserError(
+            f"--max_seq_length {length}: allowed is at most the teacher's "
+            f"max_position_embeddings = {longest}"
+        )
+    return teacher, load_tokenizer(source, settings.run.do_lower_case)
+
+
+def new_student(settings: StudentSettings, teacher: Teacher) -> AlbertModel:
+    """The shared ALBERT before training; embeddings that are the teacher's are not trained."""
+    sizes = settings.embedding_size, settings.intermediate_size
+    config = shared_config(teacher.config, len(teacher.followed) - 1, *sizes)
+    student = shared_model(teacher.backbone, config, settings.initial_layer)
+    student.pooler.requires_grad_(False)
+    if config.embedding_size == teacher.config.embedding_size:
+        student.embeddings.requires_grad_(False)
+        student.encoder.embedding_hidden_mapping_in.requires_grad_(False)
+    return student
+
+
+# The training.
+
+
+class TrainingLog(MeansLog):
+    """The share of the teacher's variance that every pass leaves unexplained, in training."""
+
+    def means(self, sums: Sums, step: Step) -> dict[str, float]:
+        shares = (sums["errors"] / sums["tokens"] / self.objective.variances).tolist()
+        return {"loss": step.loss, **{f"pass/{k}": share for k, share in enumerate(shares)}}
+
+
+def train(settings: SharingSettings, accelerator: Accelerator, checkpoint: Path | None) -> None:
+    """Follow the teacher on --train_files; the student ends in --output_dir.
+
+    With `checkpoint`, goes on from there: the same steps, to the last bit.
+    """
+    schedule, passes = settings.schedule, settings.student.num_hidden_layers
+    teacher, tokenizer = load_teacher(settings, passes, accelerator.device)
+    student = new_student(settings.student, teacher)
+    batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
+    text = text_of(settings, settings.text.train_files, tokenizer, batch_size)
+    weights = [file_stamp(path) for path in weight_files(settings.student.model_name_or_path)]
+    identity = Identity.of(settings, batch_size, data_hash(text.text_hash(), weights))
+    # The teacher's weights are packed once. Inference mode, which comes with that, is not for the
+    # student.
+    with packed_weights(teacher.backbone), torch.inference_mode(False):
+        objective = make_objective(settings.student, teacher, student, text)
+        learner = make_learner(schedule, objective, tokenizer)
+        training = Training(accelerator, learner, settings.run, schedule.save_steps, identity)
+        training.begin(checkpoint)
+        batches = partial(my_batches, accelerator, text, teacher)
+        with TrainingLog(training, schedule.logging_steps, schedule.max_steps) as log:
+            for step in training.kept(training.steps(batches, schedule.max_steps)):
+                log.step(step)
+
+
+def make_objective(
+    settings: StudentSettings, teacher: Teacher, student: AlbertModel, text: TeacherText
+) -> FollowingObjective:
+    """The loss, in units of the teacher's variance on the text's first batches."""
+    sums: Sums = {}
+    for inputs in islice(text.training_batches(0, 0), VARIANCE_BATCHES):
+        inputs = send_to_device(inputs, teacher.device)
+        sums = add_sums(sums, variance_sums(teacher.states(inputs), inputs.get("attention_mask")))
+    learns_embeddings = student.embeddings.word_embeddings.weight.requires_grad
+    passes = student.config.num_hidden_layers
+    weights = pass_weights(passes, settings.last_pass_weight, learns_embeddings)
+    return FollowingObjective(student, variances(sums), weights)
+
+
+def make_learner(
+    schedule: ScheduleSettings, objective: FollowingObjective, tokenizer: PreTrainedTokenizerBase
+) -> Learner:
+    student = objective.model
+    optimizer = make_optimizer(
+        student, schedule.learning_rate, schedule.weight_decay, schedule.adam_epsilon
+    )
+    rates = make_schedule(optimizer, schedule.warmup_steps, schedule.max_steps)
+    return Learner(student, tokenizer, optimizer, rates, objective)
+
+
+def my_batches(
+    accelerator: Accelerator, text: TeacherText, teacher: Teacher, epoch: int, first: int
+) -> Iterator[Batch]:
+    """This process's part of the batches of an epoch, from number `first` on, with its targets."""
+    shard = accelerator.process_index, accelerator.num_processes
+    for inputs in text.training_batches(epoch, first, shard):
+        inputs = send_to_device(inputs, accelerator.device)
+        mine = count_tokens(inputs["input_ids"], inputs.get("attention_mask"))
+        share = (mine / accelerator.reduce(mine, "sum")).item()
+        yield Batch({**inputs, "targets": teacher.states(inputs)}, share)

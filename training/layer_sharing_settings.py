@@ -1,0 +1,95 @@
+"""share_layers.py's settings. No torch here, so that --help and a wrong flag answer at once."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from training import pretraining_settings
+from training.pretraining_settings import LENGTH, Recipe
+from training.settings import (
+    AT_LEAST_0,
+    AT_LEAST_1,
+    PLACE,
+    RESUMING,
+    Allowed,
+    RunSettings,
+    setting,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentSettings:
+    """The BERT to follow, and the shared layer that follows it."""
+
+    _argument_group_name = "model"
+
+    model_name_or_path: str = setting(..., "the teacher: a BERT's folder or hub name", PLACE)
+    num_hidden_layers: int | None = setting(
+        None, "passes N, if not the teacher's layers", AT_LEAST_1
+    )
+    embedding_size: int | None = setting(
+        None, "factorise the embeddings; default: keep them", AT_LEAST_1
+    )
+    intermediate_size: int | None = setting(
+        None, "a multiple of the teacher's, for a wider layer", AT_LEAST_1
+    )
+    initial_layer: int | None = setting(
+        None, "start from this layer; default: mean of all", AT_LEAST_1
+    )
+    last_pass_weight: float = setting(1.0, "in the loss, in units of the others'", AT_LEAST_0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings:
+    """The text on which the teacher is followed."""
+
+    _argument_group_name = "text"
+
+    train_files: list[str] = setting([], "one sentence a line, or --split_sentences", PLACE)
+    split_sentences: bool = setting(False, "lines are paragraphs: cut them into sentences")
+    max_seq_length: int = setting(Recipe.max_seq_length, "pieces of an example", LENGTH)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSettings:
+    """How --do_train trains: AdamW, with warm-up and linear decay."""
+
+    _argument_group_name = "training"
+
+    max_steps: int = setting(10_000, "optimiser steps", AT_LEAST_1)
+    per_gpu_train_batch_size: int = setting(
+        8,
+        "examples of --max_seq_length; of shorter ones a batch takes more",
+        Allowed(low=1, resuming=True),
+    )
+    gradient_accumulation_steps: int = setting(1, "batches of a step", AT_LEAST_1)
+    learning_rate: float = setting(1e-3, "peak", AT_LEAST_0)
+    warmup_steps: int = setting(200, "steps to the peak", AT_LEAST_0)
+    weight_decay: float = setting(0.01, "of all but biases and layer norms", AT_LEAST_0)
+    adam_epsilon: float = setting(1e-6, "AdamW's ε", AT_LEAST_0)
+    logging_steps: int = setting(
+        100, "steps between two lines of the log", Allowed(low=1, resuming=True)
+    )
+    save_steps: int = setting(
+        1000, "checkpoint every so many; 0: none", Allowed(low=0, resuming=True)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings(pretraining_settings.EvaluationSettings):
+    """What a trained student is measured on."""
+
+    do_eval: bool = setting(False, "every pass's share of variance on --eval_file", RESUMING)
+    per_gpu_eval_batch_size: int = setting(32, "examples of a batch", Allowed(low=1, resuming=True))
+
+
+class SharingSettings(NamedTuple):
+    """All settings of share_layers.py, in the order of --help."""
+
+    student: StudentSettings
+    text: TextSettings
+    run: RunSettings
+    schedule: ScheduleSettings
+    evaluation: EvaluationSettings
+
+
+GROUPS = tuple(SharingSettings.__annotations__.values())
