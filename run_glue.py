@@ -60,9 +60,24 @@ def read_settings() -> GlueSettings:
         raise UserError("--hp_search starts its own processes: run it without torchrun")
     if evaluation.submission_dir and not evaluation.do_predict:
         raise UserError("--submission_dir collects what --do_predict writes: add --do_predict")
+    if evaluation.onnx:
+        check_onnx(settings)
     if how.fp16 and run.bf16:
         raise UserError("--fp16 and --bf16 exclude each other")
     return settings
+
+
+def check_onnx(settings: GlueSettings) -> None:
+    run, evaluation = settings.run, settings.evaluation
+    others = {
+        "--do_train": run.do_train,
+        "--hp_search": settings.search.hp_search,
+        "--eval_all_checkpoints": evaluation.eval_all_checkpoints,
+        f"--dtype {evaluation.dtype}": evaluation.dtype != "fp32",
+        "--compile on": evaluation.compile == "on",
+    }
+    if given := ", ".join(flag for flag, is_given in others.items() if is_given):
+        raise UserError(f"--onnx evaluates a finished file as it is: leave out {given}")
 
 
 def configuration_keys(settings: ModeSettings) -> dict[str, Any]:
@@ -197,10 +212,12 @@ def job_of(
     features: Features,
 ) -> Job:
     from evaluation.job import Job
+    from evaluation.onnx_file import OnnxFile
 
     mode, how = MODES[settings.mode.model_type], settings.evaluation
     speed = {"batch_size": how.per_gpu_eval_batch_size, "dtype": how.dtype, "compile": how.compile}
-    return Job(mode, model, tokenizer, task, features, **speed, out_mode=how.out_mode)
+    file = OnnxFile(how.onnx, model.config, how.per_gpu_eval_batch_size) if how.onnx else None
+    return Job(mode, model, tokenizer, task, features, **speed, out_mode=how.out_mode, file=file)
 
 
 def evaluate_all(

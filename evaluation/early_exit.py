@@ -39,15 +39,15 @@ def run_early_exit(job: Job) -> Record:
     """Answer every example with early exit; processes take examples in turn, all get all answers.
 
     Batch size 1, the reporting default, goes in input order and never pads; above it, `batch_size`
-    slots are kept full by depth batching. The answers are the same, also where exits are sampled:
-    every example brings its own draw.
+    slots are kept full by depth batching (an exported file gets neighbours in length). The answers
+    are the same, also where exits are sampled: every example brings its own draw.
     """
     features, model = my_part(job.features), job.model.eval()
     count = len(features)
     logits = torch.empty(count, model.config.num_labels)
     exit_layer = torch.empty(count, dtype=torch.long)
     seconds = torch.empty(count, dtype=torch.double)
-    run = one_by_one if job.batch_size == 1 else depth_batched
+    run = by_batches if job.batch_size == 1 or job.file else depth_batched
     with packed_weights(model):
         answers = run(job, features)
         for answer in tqdm(answers, "Evaluating", count, unit="example", disable=not is_main()):
@@ -57,15 +57,16 @@ def run_early_exit(job: Job) -> Record:
     return Record(*(gathered(t, len(job.features)) for t in (logits, exit_layer, seconds)))
 
 
-def one_by_one(job: Job, features: Features) -> Iterator[Answer]:
-    """Every example alone, without padding; `seconds` is the whole call."""
-    for row in range(len(features)):
-        batch = inputs_of(job, features, [row])
+def by_batches(job: Job, features: Features) -> Iterator[Answer]:
+    """`batch_size` examples at a time, one alone without padding; `seconds` is the whole call."""
+    for rows in batches_of(features, job.batch_size):
+        batch = inputs_of(job, features, rows)
         start = time.perf_counter()
-        out = job.model(**batch)
-        exit_layer = int(out.exit_layer)  # waits for the device
+        out = job.runner(**batch)
+        exit_layers = out.exit_layer.tolist()  # waits for the device
         seconds = time.perf_counter() - start
-        yield Answer(row, out.answer[0].cpu(), exit_layer, seconds)
+        for row, answer, exit_layer in zip(rows, out.answer.cpu(), exit_layers, strict=True):
+            yield Answer(row, answer, exit_layer, seconds)
 
 
 def depth_batched(job: Job, features: Features) -> Iterator[Answer]:

@@ -53,10 +53,11 @@ def run_adaptive(job: Job) -> UpdateRecord:
         for rows in tqdm(batches, desc="Evaluating", unit="batch", disable=not is_main()):
             batch = inputs_of(job, features, rows)
             start = time.perf_counter()
-            out = model(**batch)
+            out = job.runner(**batch)
             logits[rows] = out.logits.float().cpu()  # waits for the device
             seconds[rows] = time.perf_counter() - start
-            updates[rows, : out.updates.shape[-1]] = out.updates[:, 0, 0].short().cpu()
+            counts = out.updates.reshape(len(rows), -1)  # a file's are (batch, length)
+            updates[rows, : counts.shape[1]] = counts.short().cpu()
     return UpdateRecord(*(gathered(t, len(job.features)) for t in (logits, updates, seconds)))
 
 

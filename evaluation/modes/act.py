@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from evaluation.job import Job, Place
     from evaluation.token_updates import UpdateRecord
+    from modeling.export.loops import TokenLoop
 
 
 class AdaptiveDepth(Mode):
@@ -52,6 +53,11 @@ class AdaptiveDepth(Mode):
             "eval_computation_cost": summary["computation_cost"],
         }
         return values, values
+
+    def export_loop(self, model: PreTrainedModel) -> TokenLoop:
+        from modeling.export.loops import TokenLoop
+
+        return TokenLoop(model)
 
     def run(self, job: Job) -> UpdateRecord:
         from evaluation.token_updates import run_adaptive

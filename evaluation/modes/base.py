@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from evaluation.job import Answers, Job, Place
     from glue.features import Features
+    from modeling.export.loops import ExportLoop
     from modeling.loading.weights import LoadReport
 
 Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
@@ -133,6 +134,12 @@ class Mode(ABC):
     @abstractmethod
     def dev_scalars(self, job: Job) -> tuple[dict[str, float], dict[str, Any]]:
         """Dev metric at a logging step: what TensorBoard gets, and the console's line."""
+
+    # How it is exported.
+
+    @abstractmethod
+    def export_loop(self, model: PreTrainedModel) -> ExportLoop:
+        """What export_onnx.py writes of a trained model."""
 
     # How it runs, reports and records.
 

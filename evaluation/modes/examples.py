@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from evaluation.modes.base import Mode, RuleSet, Setting
 
 if TYPE_CHECKING:
-    from transformers import AlbertConfig
+    from transformers import AlbertConfig, PreTrainedModel
 
     from evaluation.early_exit import Record
     from evaluation.job import Job, Place
+    from modeling.export.loops import DepthLoop
 
 
 class ExampleMode(Mode):
@@ -36,6 +37,11 @@ class ExampleMode(Mode):
         curve = layer_curve(job.task, all_logits, labels_of(job.features))
         scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
         return scalars, {f"{name}_per_layer": curve}
+
+    def export_loop(self, model: PreTrainedModel) -> DepthLoop:
+        from modeling.export.loops import DepthLoop
+
+        return DepthLoop(model)
 
     def run(self, job: Job) -> Record:
         from evaluation.early_exit import run_early_exit

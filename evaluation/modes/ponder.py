@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from transformers.utils import ModelOutput
 
     from glue.features import Features
+    from modeling.export.loops import DepthLoop
 
 
 class Ponder(ExampleMode):
@@ -50,6 +51,12 @@ class Ponder(ExampleMode):
         }
         means = halting.stop_probabilities.mean(0).tolist()
         return values | {f"lambda/layer_{i}": mean for i, mean in enumerate(means, 1)}
+
+    def export_loop(self, model: PreTrainedModel) -> DepthLoop:
+        """The draws of `sample` are an input: the caller's chance, not the file's."""
+        from modeling.export.loops import DepthLoop
+
+        return DepthLoop(model, draws=model.config.exit_criteria == "sample")
 
     def record_layer(self, state: Tensors) -> dict[str, torch.Tensor]:
         return {"halt_probabilities": state["halt_probability"]}
