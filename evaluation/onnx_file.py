@@ -41,8 +41,9 @@ class OnnxFile:
         stored = self.session.get_modelmeta().custom_metadata_map
         if "rule" not in stored:
             raise UserError(f"{path}: not a file of export_onnx.py, it does not say its rule")
-        self.dtype = stored.pop("dtype")
-        self.about = {name: json.loads(text) for name, text in stored.items()}
+        names = ("model_type", "labels", "rule", "num_hidden_layers", "dtype")
+        self.about = {name: json.loads(stored[name]) for name in names}
+        self.dtype = self.about["dtype"]
         self.outputs = [value.name for value in self.session.get_outputs()]
         self.inputs = [value.name for value in self.session.get_inputs()]
         self.settings = {

@@ -4,12 +4,14 @@
 fast as a plain graph, is here.
 """
 
+import json
 import tempfile
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxscript import BOOL, FLOAT
 from onnxscript import opset20 as op
@@ -82,7 +84,8 @@ def to_onnx(loop: ExportLoop, about: dict[str, str]) -> ir.Model:
     fold_constants(exported, input_size_limit=LARGEST, output_size_limit=LARGEST)
     give_defaults(exported.graph, inputs["settings"])
     forget_loop_shapes(exported.graph)
-    exported.metadata_props.update({**about, "dtype": "fp32"})
+    ClearMetadataAndDocStringPass()(exported)  # stack traces with this machine's paths
+    exported.metadata_props.update({**about, "dtype": json.dumps("fp32")})
     return exported
 
 
@@ -106,7 +109,7 @@ def to_int8(model: ir.Model) -> ir.Model:
         )
         quantised = ir.from_proto(onnx.load(path))
     forget_loop_shapes(quantised.graph)
-    quantised.metadata_props.update({**model.metadata_props, "dtype": "int8"})
+    quantised.metadata_props.update({**model.metadata_props, "dtype": json.dumps("int8")})
     return quantised
 
 
