@@ -93,12 +93,8 @@ def session_of(path: str) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # it warns of inputs that have defaults
-    unreadable = (
-        problems.Fail,
-        problems.InvalidGraph,
-        problems.InvalidProtobuf,
-        problems.NoSuchFile,
-    )
+    errors = (kind for kind in vars(problems).values() if isinstance(kind, type))
+    unreadable = tuple(kind for kind in errors if issubclass(kind, Exception))  # no common class
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except unreadable as error:
