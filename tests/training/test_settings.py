@@ -11,9 +11,9 @@ from training.settings import Allowed, SettingsParser, as_dict, entries, parse, 
 
 # Flags that may differ between a run and its continuation: none of them alters a step. Batch sizes
 # are compared as a whole, over all processes; data by its hash.
-RESUMING = """cache_dir config_name data_dir do_eval do_predict do_train dtype onnx eval_all_checkpoints
+RESUMING = """cache_dir config_name data_dir do_eval do_predict do_train dtype eval_all_checkpoints
     eval_file evaluate_during_training local_rank logging_steps max_eval_samples
-    model_name_or_path no_cuda out_mode output_dir overwrite_cache overwrite_output_dir
+    model_name_or_path no_cuda onnx out_mode output_dir overwrite_cache overwrite_output_dir
     per_gpu_eval_batch_size per_gpu_train_batch_size resume_from_checkpoint save_steps
     save_total_limit test_file tokenizer_name train_file train_files train_tokenizer
     validation_file vocab_size""".split()
