@@ -1,6 +1,6 @@
 # make demo   train, edit a threshold and evaluate on the bundled sample (under 5 minutes)
 # make test   the test suite
-# make test-slow   the tests that take longer, and those that need real GLUE data or TensorFlow
+# make test-slow   the tests that take longer, and those that need GLUE data, TensorFlow or ONNX
 # make venv   a virtual environment in .venv; all others make it first
 
 PYTHON ?= python3
@@ -19,8 +19,9 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
 	touch $@
 
-.venv/tf: .venv/dev requirements-tf.txt
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt --requirement requirements-tf.txt
+.venv/tf: .venv/dev requirements-tf.txt requirements-onnx.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt \
+		--requirement requirements-tf.txt --requirement requirements-onnx.txt
 	touch $@
 
 venv: .venv/run
@@ -32,7 +33,7 @@ test: .venv/dev
 	$(PYTEST) -m "not slow and not realdata and not tf"
 
 test-slow: .venv/tf
-	$(PYTEST) -m "slow or realdata or tf"
+	$(PYTEST) -m "slow or realdata or tf or onnx"
 
 lint: .venv/dev
 	$(BIN)/ruff check .

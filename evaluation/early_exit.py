@@ -37,15 +37,15 @@ def run_early_exit(job: Job) -> Record:
     """Answer every example with early exit.
 
     Batch size 1, the reporting default, goes in input order and never pads; above it, `batch_size`
-    slots are kept full by depth batching. The answers are the same, also where exits are sampled:
-    every example brings its own draw.
+    slots are kept full by depth batching (an exported file gets neighbours in length). The answers
+    are the same, also where exits are sampled: every example brings its own draw.
     """
     return Record(**collected(job, early_answers, "Evaluating"))
 
 
 def early_answers(job: Job, features: Features) -> Iterator[Part]:
     """A `Record`'s entries of one example after the other, as they are answered."""
-    run = one_by_one if job.batch_size == 1 else depth_batched
+    run = by_batches if job.batch_size == 1 or job.file else depth_batched
     for answer in run(job, features):
         yield (
             [answer.row],
@@ -57,14 +57,16 @@ def early_answers(job: Job, features: Features) -> Iterator[Part]:
         )
 
 
-def one_by_one(job: Job, features: Features) -> Iterator[Answer]:
-    """Every example alone, without padding; `seconds` is the whole call."""
-    for row in range(len(features)):
-        batch = inputs_of(job, features, [row])
+def by_batches(job: Job, features: Features) -> Iterator[Answer]:
+    """`batch_size` examples at a time, one alone without padding; `seconds` is the whole call."""
+    for rows in batches_of(features, job.batch_size):
+        batch = inputs_of(job, features, rows)
         start = time.perf_counter()
-        out = job.model(**batch)
-        exit_layer = int(out.exit_layer)  # waits for the device
-        yield Answer(row, out.answer[0], exit_layer, time.perf_counter() - start)
+        out = job.runner(**batch)
+        exit_layers = out.exit_layer.tolist()  # waits for the device
+        seconds = time.perf_counter() - start
+        for row, answer, exit_layer in zip(rows, out.answer, exit_layers, strict=True):
+            yield Answer(row, answer, exit_layer, seconds)
 
 
 def depth_batched(job: Job, features: Features) -> Iterator[Answer]:

@@ -77,7 +77,7 @@ def print_results(summary: dict[str, Any], prefix: str = "") -> None:
     average = f"{summary['average_layer']:.2f} of {summary['num_layers']}"
     per_layer = summary["exits_per_layer"]
     print_summary(summary, prefix, [f"average layer = {average}", f"exits per layer = {per_layer}"])
-    if summary["dtype"] != "fp32":
+    if summary["dtype"] != "fp32" or "onnx" in summary:
         print(f"exit layers as in fp32 = {summary['same_exit_layer_as_fp32']:.4f}")
 
 

@@ -16,6 +16,7 @@ from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 from evaluation.job import Job, Place, load_trained
 from evaluation.modes import MODES, check_mode
 from evaluation.modes.base import Mode
+from evaluation.onnx_file import OnnxFile
 from evaluation.results import predict
 from evaluation.settings import GROUPS, GlueSettings
 from glue.cache import cache_path, cached_features
@@ -254,7 +255,10 @@ class GlueRun:
     def job(self, loaded: Loaded, task: Task, split: str) -> Job:
         how, features = self.settings.evaluation, self.features(task, loaded[1], split)
         speed = how.per_gpu_eval_batch_size, how.dtype, how.compile
-        return Job(self.mode, *loaded, task, features, *speed, how.out_mode)
+        file = None
+        if how.onnx:
+            file = OnnxFile(how.onnx, loaded[0].config, how.per_gpu_eval_batch_size)
+        return Job(self.mode, *loaded, task, features, *speed, how.out_mode, file)
 
     def evaluate(self) -> None:
         """Evaluate the trained model and, if asked for, each of its checkpoints."""

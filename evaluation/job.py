@@ -13,6 +13,7 @@ import transformers
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from evaluation.modes.base import Mode
+from evaluation.onnx_file import OnnxFile
 from glue.features import Features
 from glue.tasks import Task
 from modeling.albert import cast_layers
@@ -43,6 +44,7 @@ class Job:
 
     batch_size: 1 goes in input order and never pads; larger ones give the same answers.
     dtype, compile, out_mode: of the flags of these names.
+    file: answers in place of the model, which it was exported from.
     """
 
     mode: Mode
@@ -54,6 +56,12 @@ class Job:
     dtype: str = "fp32"
     compile: str = "auto"
     out_mode: str = "one"
+    file: OnnxFile | None = None
+
+    @property
+    def runner(self) -> PreTrainedModel | OnnxFile:
+        """What answers a batch."""
+        return self.file or self.model
 
     @property
     def pad_token_id(self) -> int:
@@ -70,13 +78,15 @@ class Job:
 
         Returns it and the conditions that a report tells. The model itself stays float32.
         """
-        model = self.model
+        model, conditions = self.model, {"batch_size": self.batch_size}
+        if self.file:
+            measured = {"compiled": False, "environment": environment(torch.device("cpu"))}
+            return self, conditions | self.file.conditions() | measured
         if self.dtype != "fp32":
             model = copy.deepcopy(model)
             cast_layers(model, DTYPES[self.dtype])
         compiled = self.wants_compiling(model) and compile_for_inference(model)
-        return replace(self, model=model), {
-            "batch_size": self.batch_size,
+        return replace(self, model=model), conditions | {
             "dtype": self.dtype,
             "compiled": compiled,
             "environment": environment(model.device),
@@ -136,12 +146,10 @@ def environment(device: torch.device) -> dict[str, str]:
     }
 
 
-def load_trained(
-    directory: Path, mode: Mode, task: Task, device: torch.device, do_lower_case: bool = True
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model trained in `mode`, with its exit overrides, in eval mode, and its tokenizer.
+def load_finished(directory: Path, mode: Mode) -> PreTrainedModel:
+    """A model trained in `mode`, with its exit overrides, in eval mode.
 
-    Raises UserError if it is not a trained model, or one of another task.
+    Raises UserError if it is not a trained model.
     """
     model, report = mode.load(directory)
     untrained = [name for name in report.initialised if name not in mode.optional]
@@ -150,6 +158,19 @@ def load_trained(
             f"{directory} is not a trained model of this project: no weights for "
             f"{in_brief(untrained)}; train it first with run_glue.py --do_train"
         )
+    overrides = {}
+    if "exit_config_path" in mode.table.keys:
+        overrides = apply_exit_config(model.config, directory)
+    if overrides:
+        logger.info("exit keys overridden by %s: %s", model.config.exit_config_path, overrides)
+    return model.eval()
+
+
+def load_trained(
+    directory: Path, mode: Mode, task: Task, device: torch.device, do_lower_case: bool = True
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A finished model on `device`, and its tokenizer; UserError for a model of another task."""
+    model = load_finished(directory, mode)
     # The published code leaves it null.
     trained_on = getattr(model.config, "finetuning_task", None) or task.name
     if trained_on != task.name or model.config.num_labels != task.num_labels:
@@ -157,9 +178,4 @@ def load_trained(
             f"{directory} was trained on {trained_on} ({model.config.num_labels} labels), not on "
             f"{task.name} ({task.num_labels} labels)"
         )
-    overrides = {}
-    if "exit_config_path" in mode.table.keys:
-        overrides = apply_exit_config(model.config, directory)
-    if overrides:
-        logger.info("exit keys overridden by %s: %s", model.config.exit_config_path, overrides)
-    return model.to(device).eval(), load_tokenizer(directory, do_lower_case)
+    return model.to(device), load_tokenizer(directory, do_lower_case)

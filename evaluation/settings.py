@@ -105,6 +105,13 @@ class EvaluationSettings:
         Allowed(searching=True),
         choices=("auto", "on", "off"),
     )
+    onnx: str | None = setting(
+        None,
+        "evaluate this file, which export_onnx.py made of the model in --output_dir; the exit keys "
+        "of the model's configuration are its inputs",
+        Allowed(resuming=True, searching=True, passed_on=False),
+        metavar="FILE",
+    )
     dtype: str = setting(
         "fp32", "of evaluation and prediction", RESUMING, choices=("fp32", "bf16", "fp16")
     )

@@ -11,6 +11,7 @@ SCRIPTS = {
     "change_config.py",
     "convert_albert_original_tf_checkpoint_to_pytorch.py",
     "download_glue_data.py",
+    "export_onnx.py",
     "run_glue.py",
     "run_parity.py",
     "run_pretraining.py",

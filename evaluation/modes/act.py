@@ -22,6 +22,7 @@ from glue.files import write_text
 from glue.tasks import label_text, primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.act.loading import load_act
+from modeling.export.loops import TokenLoop
 from modeling.flops import adaptive_flops
 
 PICTURED = 20  # examples in tokens.html and tokens.png
@@ -68,6 +69,9 @@ class AdaptiveDepth(Mode):
         }
         return values, values
 
+    def export_loop(self, model: AlbertActForSequenceClassification) -> TokenLoop:
+        return TokenLoop(model)
+
     def run(self, job: Job) -> UpdateRecord:
         """Batch size 1, the reporting default, goes in input order and never pads; larger batches
         hold neighbours in length. The answers are the same."""
@@ -96,10 +100,10 @@ def adaptive_answers(job: Job, features: Features) -> Iterator[Part]:
     for rows in batches_of(features, job.batch_size):
         batch = inputs_of(job, features, rows)
         start = time.perf_counter()
-        out = job.model(**batch)
+        out = job.runner(**batch)
         logits = out.logits.float().cpu()  # waits for the device
         seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
-        updates = out.updates[:, 0, 0].short()  # (rows, length)
+        updates = out.updates.reshape(len(rows), -1).short()  # a file's are (rows, length)
         updates = F.pad(updates, (0, longest - updates.shape[1]))
         yield rows, {"logits": logits, "updates": updates, "seconds": seconds}
 

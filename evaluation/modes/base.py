@@ -24,6 +24,7 @@ from modeling.loading.weights import LoadReport
 
 if TYPE_CHECKING:
     from evaluation.job import Answers, Job, Place
+    from modeling.export.loops import ExportLoop
 
 Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
 Tensors = Mapping[str, torch.Tensor]  # of a recording
@@ -129,6 +130,12 @@ class Mode(ABC):
     @abstractmethod
     def dev_scalars(self, job: Job) -> tuple[dict[str, float], dict[str, Any]]:
         """Dev metric at a logging step: what TensorBoard gets, and the console's line."""
+
+    # How it is exported.
+
+    @abstractmethod
+    def export_loop(self, model: PreTrainedModel) -> ExportLoop:
+        """What export_onnx.py writes of a trained model."""
 
     # How it runs and reports.
 

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from typing import Any
 
-from transformers import AlbertConfig
+from transformers import AlbertConfig, PreTrainedModel
 
 from evaluation.answering import is_main
 from evaluation.early_exit import Record, record_layers, run_early_exit
@@ -18,6 +18,7 @@ from evaluation.job import Job, Place
 from evaluation.modes.base import Mode, RuleSet, Setting
 from evaluation.results import labels_of, layer_curve, write_results
 from glue.tasks import primary_metric
+from modeling.export.loops import DepthLoop
 
 
 class ExampleMode(Mode):
@@ -38,6 +39,9 @@ class ExampleMode(Mode):
         curve = layer_curve(job.task, all_logits, labels_of(job.features))
         scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
         return scalars, {f"{name}_per_layer": curve}
+
+    def export_loop(self, model: PreTrainedModel) -> DepthLoop:
+        return DepthLoop(model)
 
     def run(self, job: Job) -> Record:
         return run_early_exit(job)

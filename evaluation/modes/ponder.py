@@ -3,11 +3,13 @@
 from typing import ClassVar
 
 import torch
+from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from evaluation.modes.base import RuleSet, Setting, Tensors
 from evaluation.modes.examples import ExampleMode
 from glue.features import Features
+from modeling.export.loops import DepthLoop
 from modeling.ponder.criteria import HaltingRule, scan_halting
 from modeling.ponder.model import PonderAlbertClassifier, load_ponder
 
@@ -35,6 +37,10 @@ class Ponder(ExampleMode):
         }
         means = halting.stop_probabilities.mean(0).tolist()
         return values | {f"lambda/layer_{i}": mean for i, mean in enumerate(means, 1)}
+
+    def export_loop(self, model: PreTrainedModel) -> DepthLoop:
+        """The draws of `sample` are an input: the caller's chance, not the file's."""
+        return DepthLoop(model, draws=model.config.exit_criteria == "sample")
 
     def rules(self) -> RuleSet:
         return RuleSet(

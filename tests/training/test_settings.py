@@ -13,7 +13,7 @@ from training.settings import Allowed, SettingsParser, as_dict, entries, parse, 
 # are compared as a whole, over all processes; data by its hash.
 RESUMING = """cache_dir config_name data_dir do_eval do_predict do_train dtype eval_all_checkpoints
     eval_file evaluate_during_training local_rank logging_steps max_eval_samples
-    model_name_or_path no_cuda out_mode output_dir overwrite_cache overwrite_output_dir
+    model_name_or_path no_cuda onnx out_mode output_dir overwrite_cache overwrite_output_dir
     per_gpu_eval_batch_size per_gpu_train_batch_size resume_from_checkpoint save_steps
     save_total_limit test_file tokenizer_name train_file train_files train_tokenizer
     validation_file vocab_size""".split()
@@ -23,7 +23,7 @@ SEARCHING = """data_dir output_dir cache_dir model_name_or_path config_name toke
     train_file validation_file test_file per_gpu_eval_batch_size logging_steps save_steps
     save_total_limit
     do_train do_eval do_predict submission_dir overwrite_output_dir overwrite_cache no_cuda
-    local_rank compile hp_search hp_learning_rates hp_batch_sizes hp_epochs hp_seeds hp_storage
+    local_rank compile onnx hp_search hp_learning_rates hp_batch_sizes hp_epochs hp_seeds hp_storage
     hp_study""".split()
 
 
@@ -38,7 +38,7 @@ def test_what_machines_of_a_search_may_differ_in():
 
 def test_what_a_search_keeps_from_its_runs():
     kept = {name for name, _, allowed in entries(*GLUE) if not allowed.passed_on}
-    more = {"do_predict", "submission_dir", "resume_from_checkpoint"}
+    more = {"do_predict", "submission_dir", "resume_from_checkpoint", "onnx"}
     assert kept == {name for name in SEARCHING if name.startswith("hp_")} | more
 
 

@@ -1,0 +1,101 @@
+"""An exported file in place of its model: what it says of itself, and running it."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AlbertConfig, PreTrainedModel
+
+from evaluation.modes.base import Mode
+from modeling.errors import UserError
+
+
+def description(mode: Mode, model: PreTrainedModel) -> dict[str, Any]:
+    """What a file says of its model, by name; JSON in the file."""
+    config = model.config
+    return {
+        "model_type": config.model_type,
+        "labels": [config.id2label[i] for i in range(config.num_labels)],
+        "rule": config.exit_keys(),
+        "num_hidden_layers": config.num_hidden_layers,
+        "max_position_embeddings": config.max_position_embeddings,
+        "cls_tokens": 1 + mode.extra_tokens,
+        "versions": {name: version(name) for name in ("torch", "transformers", "onnxscript")},
+    }
+
+
+class OnnxFile:
+    """A file of export_onnx.py, called as its model is; the exit keys are `config`'s at every call.
+
+    Raises UserError for a file that is none, for one that differs from the model in what no input
+    sets, and for batches of an int8 file, whose answers depend on the batch.
+    """
+
+    def __init__(self, path: str | Path, config: AlbertConfig, batch_size: int = 1) -> None:
+        self.path, self.config = str(path), config
+        self.session = session_of(self.path)
+        stored = self.session.get_modelmeta().custom_metadata_map
+        if "rule" not in stored:
+            raise UserError(f"{path}: not a file of export_onnx.py, it does not say its rule")
+        names = ("model_type", "labels", "rule", "num_hidden_layers", "dtype")
+        self.about = {name: json.loads(stored[name]) for name in names}
+        self.dtype = self.about["dtype"]
+        self.outputs = [value.name for value in self.session.get_outputs()]
+        self.inputs = [value.name for value in self.session.get_inputs()]
+        self.settings = {
+            value.name: np.float32 if "float" in value.type else np.int64
+            for value in self.session.get_overridable_initializers()
+        }
+        self.check_model()
+        if self.dtype == "int8" and batch_size > 1:
+            raise UserError(
+                f"{path}: an int8 answer depends on the batch; give --per_gpu_eval_batch_size 1"
+            )
+
+    def check_model(self) -> None:
+        here, there = self.config, {**self.about, **self.about["rule"]}
+        there["num_labels"] = len(self.about["labels"])
+        fixed = [key for key in here.exit_keys() if key not in self.settings]
+        for name in ("model_type", "num_hidden_layers", "num_labels", *fixed):
+            stored, value = there.get(name), getattr(here, name)
+            if stored != value:
+                raise UserError(
+                    f"{self.path}: exported with {name} = {stored}, the model now has {value}; "
+                    "export it again with export_onnx.py"
+                )
+
+    def conditions(self) -> dict[str, Any]:
+        """What a report tells of it."""
+        return {"dtype": self.dtype, "onnx": self.path, "onnxruntime": version("onnxruntime")}
+
+    def __call__(self, input_ids: torch.Tensor, **more: torch.Tensor) -> SimpleNamespace:
+        """The file's outputs as tensors by name, as its model's output has them."""
+        given = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), **more}
+        feed = {name: given[name].cpu().numpy() for name in self.inputs}
+        for name, kind in self.settings.items():
+            feed[name] = np.array(getattr(self.config, name), kind)
+        arrays = zip(self.outputs, self.session.run(self.outputs, feed), strict=True)
+        out = {name: torch.as_tensor(array) for name, array in arrays}
+        return SimpleNamespace(**out, answer=out["logits"])
+
+
+def session_of(path: str) -> Any:
+    """An ONNX Runtime session with as many threads as torch has."""
+    try:
+        import onnxruntime
+        from onnxruntime.capi import onnxruntime_pybind11_state as problems
+    except ImportError as error:
+        raise UserError("--onnx needs: pip install -r requirements-onnx.txt") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3  # it warns of inputs that have defaults
+    errors = (kind for kind in vars(problems).values() if isinstance(kind, type))
+    unreadable = tuple(kind for kind in errors if issubclass(kind, Exception))  # no common class
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except unreadable as error:
+        raise UserError(f"{path}: {str(error).splitlines()[0]}") from error

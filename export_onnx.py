@@ -1,0 +1,64 @@
+"""Write a trained model with its exit rule as one ONNX file, which stops by itself.
+
+    python ./export_onnx.py --model_dir out/albert_base/RTE --output elbert.onnx
+
+Inputs: input_ids, attention_mask, token_type_ids (batch, length) int64; for a ponder model that
+samples, draws (batch,). The rule's numbers (exit_thres, cnt_thres, margin, range_tmp; act_epsilon)
+are inputs too, which may be left out: their defaults are the model's. Outputs: logits (batch,
+labels), exit_layer (batch,), layers_run (); for albert_act updates (batch, length), not exit_layer.
+
+Needs requirements-onnx.txt. See docs/deployment.md.
+"""
+
+import json
+import logging
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluation.modes import trained_mode
+from glue.files import run_script, write_file
+from modeling.errors import UserError
+from training.settings import parse, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportSettings:
+    """What is exported, and as what."""
+
+    _argument_group_name = "export"
+
+    model_dir: Path = setting(..., "folder of the trained model")
+    output: Path = setting(..., "the file to write")
+    int8: bool = setting(False, "8-bit weights: a quarter of the size, faster, less exact")
+
+
+def main() -> None:
+    (settings,) = parse([ExportSettings], __doc__)
+    try:
+        import onnx_ir
+
+        from modeling.export.graph import to_int8, to_onnx
+    except ImportError as error:
+        raise UserError(f"{error}; pip install -r requirements-onnx.txt") from error
+    from evaluation.job import load_finished
+    from evaluation.onnx_file import description
+
+    # What the exporters say of themselves.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    logging.getLogger().setLevel(logging.ERROR)
+    warnings.simplefilter("ignore", FutureWarning)
+    mode = trained_mode(settings.model_dir)
+    model = load_finished(settings.model_dir, mode)
+    about = {name: json.dumps(value) for name, value in description(mode, model).items()}
+    exported = to_onnx(mode.export_loop(model), about)
+    if settings.int8:
+        exported = to_int8(exported)
+    content = onnx_ir.to_proto(exported).SerializeToString()
+    write_file(settings.output, lambda file: file.write(content))
+    opset = exported.opset_imports[""]
+    print(f"{settings.output}: {len(content) / 1e6:.1f} MB, opset {opset}")
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,128 @@
+"""The loop of a model over its layers as an ONNX graph, in float32 or with 8-bit weights.
+
+`torch.export` and `torch.onnx` translate it. What they leave to be done, so that the file is as
+fast as a plain graph, is here.
+"""
+
+import json
+import tempfile
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from onnxscript import BOOL, FLOAT
+from onnxscript import opset20 as op
+from onnxscript.optimizer import fold_constants
+
+from modeling.export.loops import ExportLoop, Tensors
+
+OPSET = 20  # the first with Gelu
+TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+LARGEST = 2**40  # bytes of a constant to fold: all
+
+
+def entropy_terms(probabilities: FLOAT) -> FLOAT:
+    """−p·log p by element: torch's `entr` where p is no negative number, in four operations."""
+    tiny = op.Constant(value_float=torch.finfo(torch.float).tiny)
+    return op.Mul(op.Neg(probabilities), op.Log(op.Max(probabilities, tiny)))
+
+
+def attention(query: FLOAT, key: FLOAT, value: FLOAT, mask: BOOL) -> FLOAT:
+    """softmax(QKᵀ/√d)V, (batch, heads, length, d) each, in operations that ONNX Runtime fuses.
+
+    mask (batch, 1, 1, length). Who has no real token to read reads 0, as in torch.
+    """
+    scale = op.Constant(value_float=query.shape[-1] ** -0.5)
+    lowest = op.Constant(value_float=torch.finfo(torch.float).min)
+    scores = op.MatMul(op.Mul(query, scale), op.Transpose(key, perm=[0, 1, 3, 2]))
+    weights = op.Softmax(op.Where(mask, scores, lowest), axis=-1)
+    real = op.Cast(mask, to=onnx.TensorProto.FLOAT)
+    anything = op.ReduceMax(real, op.Constant(value_ints=[-1]), keepdims=1)
+    return op.Mul(op.MatMul(weights, value), anything)
+
+
+# Leaner than torch.onnx's own, which provide for what does not occur here.
+TRANSLATIONS = {
+    torch.ops.aten.special_entr.default: entropy_terms,
+    torch.ops.aten.scaled_dot_product_attention.default: attention,
+}
+
+
+def example_inputs(loop: ExportLoop) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inputs to trace with, and which of their dimensions are free."""
+    longest = loop.model.config.max_position_embeddings
+    text = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=longest)}
+    # Tensors of their own: one tensor given three times would be exported as one input.
+    inputs: dict[str, Any] = {name: torch.ones(2, 3, dtype=torch.long) for name in TEXT_INPUTS}
+    free: dict[str, Any] = dict.fromkeys(TEXT_INPUTS, text)
+    inputs["draws"], free["draws"] = None, None
+    if loop.draws:
+        inputs["draws"], free["draws"] = torch.rand(2), {0: text[0]}
+    inputs["settings"] = loop.settings()
+    free["settings"] = dict.fromkeys(inputs["settings"])
+    return inputs, free
+
+
+@torch.no_grad()
+def to_onnx(loop: ExportLoop, about: dict[str, str]) -> ir.Model:
+    """The model with its exit rule, weights included, in one graph; `about` is its metadata."""
+    inputs, free = example_inputs(loop)
+    program = torch.export.export(loop, (), kwargs=inputs, dynamic_shapes=free, strict=False)
+    exported = torch.onnx.export(
+        program,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=[*TEXT_INPUTS, *(["draws"] if loop.draws else []), *inputs["settings"]],
+        output_names=loop.outputs,
+        custom_translation_table=TRANSLATIONS,
+        verbose=False,
+    ).model
+    # torch.onnx leaves a constant as large as the fused attention weights to be made at every pass.
+    fold_constants(exported, input_size_limit=LARGEST, output_size_limit=LARGEST)
+    give_defaults(exported.graph, inputs["settings"])
+    forget_loop_shapes(exported.graph)
+    ClearMetadataAndDocStringPass()(exported)  # stack traces with this machine's paths
+    exported.metadata_props.update({**about, "dtype": json.dumps("fp32")})
+    return exported
+
+
+def give_defaults(graph: ir.Graph, settings: Tensors) -> None:
+    """Make inputs optional: an initialiser of an input's name is its value where none is given."""
+    for value in graph.inputs:
+        if value.name in settings:
+            value.const_value = ir.tensor(settings[value.name].numpy(), name=value.name)
+            graph.register_initializer(value)
+
+
+def to_int8(model: ir.Model) -> ir.Model:
+    """The model with dynamically quantised matrix products and embeddings, in the loop too."""
+    proto = ir.to_proto(model)
+    del proto.graph.value_info[:]  # it names shapes of weights that quantising transposes
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/int8.onnx"
+        options = {"EnableSubgraph": True}
+        quantize_dynamic(
+            proto, path, per_channel=True, weight_type=QuantType.QInt8, extra_options=options
+        )
+        quantised = ir.from_proto(onnx.load(path))
+    forget_loop_shapes(quantised.graph)
+    quantised.metadata_props.update({**model.metadata_props, "dtype": json.dumps("int8")})
+    return quantised
+
+
+def forget_loop_shapes(graph: ir.Graph) -> None:
+    """Leave only ranks in the loop.
+
+    Where ONNX Runtime knows that two states have equal shapes, it fuses their sum and layer norm
+    into one operation, which takes four times as long as the two on a CPU (onnxruntime 1.31).
+    """
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if node.graph is not graph and value.shape is not None:
+                value.shape = ir.Shape([None] * value.shape.rank())
+        if node.op_type == "Loop":
+            for value in node.attributes["body"].as_graph().inputs:
+                value.shape = ir.Shape([None] * value.shape.rank())

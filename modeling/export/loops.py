@@ -1,0 +1,183 @@
+"""What is exported of a model: its steps under `torch.while_loop`, which becomes ONNX's Loop.
+
+The steps are the model's own (`modeling.depth`; for tokens `Halting.advance`), so that a new exit
+rule or criterion exports by itself.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections import Counter
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from modeling.act.halting import Halting, interpolate
+from modeling.act.heads import AlbertActForSequenceClassification
+from modeling.act.outputs import AlbertActModelOutput
+from modeling.albert import attention_mask_of
+from modeling.depth import EarlyExitModel, State
+from modeling.keys import Key
+
+Tensors = dict[str, torch.Tensor]
+
+
+class ExportLoop(nn.Module, ABC):
+    """A model that runs until nothing is left to run, with its rule's numbers as inputs.
+
+    outputs: their names, in order.
+    draws: is the examples' own uniform number an input?
+    """
+
+    outputs: ClassVar[tuple[str, ...]]
+
+    def __init__(self, model: nn.Module, draws: bool = False) -> None:
+        super().__init__()
+        self.model, self.draws = model.eval(), draws
+
+    @property
+    def keys(self) -> dict[str, Key]:
+        """The exit keys that are numbers."""
+        keys = self.model.config.table.exit_keys
+        return {name: key for name, key in keys.items() if key.kind in (int, float)}
+
+    def settings(self) -> Tensors:
+        """The values of `keys` now, of shape ()."""
+        values = self.model.config.exit_keys()
+        return {name: torch.tensor(key.kind(values[name])) for name, key in self.keys.items()}
+
+    @abstractmethod
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor,
+        draws: torch.Tensor | None,
+        settings: Tensors,
+    ) -> tuple[torch.Tensor, ...]:
+        """What `outputs` names.
+
+        ids, mask and segments are (batch, length) int64; draws (batch,) float32 or None.
+        """
+
+
+class Carried(NamedTuple):
+    """What one layer hands to the next, for the whole batch: those who have left run along."""
+
+    layer: torch.Tensor  # () int64, passes made so far
+    active: torch.Tensor  # (batch,) bool, who has not left
+    exit_layer: torch.Tensor  # (batch,) int64; of the active, the newest layer
+    answers: torch.Tensor  # (batch, num_labels), of that layer
+    hidden: torch.Tensor  # (batch, length, hidden)
+    state: State
+
+
+class DepthLoop(ExportLoop):
+    """Layer by layer until the last example has left.
+
+    Layers in a row that share their weights make one loop, the next ones another, which is not
+    entered where all have left.
+    """
+
+    outputs = ("logits", "exit_layer", "layers_run")
+    model: EarlyExitModel
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor,
+        draws: torch.Tensor | None,
+        settings: Tensors,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Each example's answer (batch, num_labels), exit layer (batch,), and passes made ()."""
+        model, batch, config = self.model, input_ids.shape[0], self.model.config
+        rule = dataclasses.replace(model.exit_rule(), **self.within_depth(settings))
+        carried = Carried(
+            torch.zeros((), dtype=torch.long),
+            torch.ones(batch, dtype=torch.bool),
+            torch.zeros(batch, dtype=torch.long),
+            torch.zeros(batch, config.num_labels),
+            model.embed(input_ids, token_type_ids),
+            model.start(batch, draws, rule),
+        )
+        mask, end = attention_mask_of(attention_mask), 0
+        layers = Counter(map(model.weights_of, range(config.num_hidden_layers)))
+        for weights, count in layers.items():
+            end += count
+            carried = self.run_layers(weights, end, rule, mask, carried)
+        return carried.answers, carried.exit_layer, carried.layer
+
+    def within_depth(self, settings: Tensors) -> Tensors:
+        """A window of more layers than there are fires as little as one of all of them does before
+        the last layer, where all leave."""
+        layers = self.model.config.num_hidden_layers
+        return {
+            name: value.clamp(1, layers) if self.keys[name].counts_layers else value
+            for name, value in settings.items()
+        }
+
+    def run_layers(
+        self, weights: int, end: int, rule: Any, mask: torch.Tensor, carried: Carried
+    ) -> Carried:
+        """The layers of these weights, up to number `end`, as long as an example is active."""
+
+        def goes_on(layer: torch.Tensor, active: torch.Tensor, *_: Any) -> torch.Tensor:
+            return active.any() & (layer < end)
+
+        def one_layer(*carried: Any) -> tuple:
+            new = self.one_layer(weights, rule, mask, Carried(*carried))
+            # A loop wants tensors of their own, laid out as the first ones were.
+            return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), new)
+
+        return Carried(*torch.while_loop(goes_on, one_layer, tuple(carried)))
+
+    def one_layer(self, weights: int, rule: Any, mask: torch.Tensor, carried: Carried) -> tuple:
+        """A layer pass and its exit check; the active have this layer's answer."""
+        layer, active, exit_layer, answers, hidden, state = carried
+        hidden = self.model.layer_pass(hidden, mask, weights)
+        check = self.model.check_exit(rule, hidden, mask, weights, state)
+        layer = layer + 1
+        exit_layer = torch.where(active, layer, exit_layer)
+        answers = torch.where(active[:, None], check.answer, answers)
+        return layer, active & ~check.done, exit_layer, answers, hidden, check.state
+
+
+class TokenLoop(ExportLoop):
+    """Update by update until the last token has halted; every pass computes all tokens."""
+
+    outputs = ("logits", "updates", "layers_run")
+    model: AlbertActForSequenceClassification
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor,
+        draws: None,
+        settings: Tensors,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Answers (batch, num_labels), each token's updates (batch, length), and passes made ()."""
+        albert, depth = self.model.albert, self.model.config.num_hidden_layers
+        layer_pass, mask = albert.encoder.albert_layer, attention_mask_of(attention_mask)
+        embedded = albert.embeddings(input_ids, token_type_ids)
+        hidden = albert.encoder.embedding_hidden_mapping_in(embedded)
+        first = vars(albert.encoder.start(hidden, mask))
+        names = [name for name, value in first.items() if isinstance(value, torch.Tensor)]
+
+        def goes_on(layer: torch.Tensor, hidden: torch.Tensor, state: Tensors) -> torch.Tensor:
+            return state["running"].any() & (layer < depth)
+
+        def update(layer: torch.Tensor, hidden: torch.Tensor, state: Tensors) -> tuple:
+            halting = Halting(state["running"], hidden.dtype, settings["act_epsilon"])
+            vars(halting).update(state)
+            new = layer_pass(hidden, mask)
+            hidden = interpolate(new, hidden, halting.advance(layer_pass.act(new)))
+            return layer + 1, hidden, {name: getattr(halting, name) for name in names}
+
+        start = (torch.zeros((), dtype=torch.long), hidden, {name: first[name] for name in names})
+        layers_run, hidden, state = torch.while_loop(goes_on, update, start)
+        pooled = albert.pooler(hidden[:, 0]).tanh()
+        logits = self.model.logits_of(AlbertActModelOutput(hidden, pooled))
+        return logits, state["updates"].long(), layers_run

@@ -1,0 +1,284 @@
+"""Exported files against PyTorch: the same exits, the same answers, in ONNX Runtime."""
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.modes import mode_of_type
+from modeling import (
+    AlbertActConfig,
+    AlbertActForSequenceClassification,
+    PonderAlbertClassifier,
+    PonderAlbertConfig,
+    load_pretrained,
+    with_halting_token,
+)
+from tests.conftest import TINY, random_ids, tiny_model
+
+onnx = pytest.importorskip("onnx")
+ir = pytest.importorskip("onnx_ir")
+onnxruntime = pytest.importorskip("onnxruntime")
+graph = pytest.importorskip("modeling.export.graph")
+
+pytestmark = pytest.mark.onnx
+slow = pytest.mark.slow  # an export takes seconds: one model is for every run of the tests
+
+SETTINGS = {"exit_thres": 0.0, "cnt_thres": 2, "margin": 0.02, "range_tmp": 0.8}
+MODELS = {
+    "bias_3": {"thres_name": "bias_3", "num_labels": 3, "num_hidden_layers": 6, **SETTINGS},
+    "entropy": {"thres_name": "entropy"},
+    "logits": {"thres_name": "logits", "num_labels": 3, "pooler_input": "mean-max"},
+    "max_prob": {"thres_name": "max_prob", "num_labels": 3, "pooler_input": "cls-mean"},
+    "bias_1": {"thres_name": "bias_1", "num_hidden_layers": 6},
+    "bias_2": {"thres_name": "bias_2", "num_labels": 3, "num_hidden_layers": 6},
+    "patience": {"thres_name": "patience", "use_out_pooler": False, "use_fc2": True},
+    "class0": {"thres_name": "bias_2", "num_labels": 3, "window_score": "class0"},
+    "regression": {"thres_name": "bias_1", "num_labels": 1},
+    "regression patience": {"thres_name": "patience", "num_labels": 1, "inner_group_num": 2},
+    "exits and groups": {"num_exit_layers": 3, "num_hidden_groups": 2, "num_hidden_layers": 6},
+    "untied": {"num_hidden_groups": 4, "thres_name": "bias_3"},
+    "one layer": {"num_hidden_layers": 1, "thres_name": "bias_2"},
+    "eager": {"attn_implementation": "eager"},
+}
+PONDER_MODELS = {
+    "threshold": {"exit_criteria": "threshold", "lambda_layer_arch": "linear_cat"},
+    "last_layer": {"exit_criteria": "threshold", "halt_normalization": "last_layer"},
+    "sample": {"exit_criteria": "sample", "num_labels": 3, "lambda_layer_arch": "linear_diff"},
+    "expectation": {"exit_criteria": "expectation"},
+    "expected value": {"exit_criteria": "expectation", "num_labels": 1},
+}
+
+
+def parametrised(models: dict) -> pytest.MarkDecorator:
+    """Over all of them, the first one quick."""
+    first, *others = models
+    return pytest.mark.parametrize("name", [first, *(pytest.param(n, marks=slow) for n in others)])
+
+
+def graph_of(model: torch.nn.Module) -> ir.Model:
+    return graph.to_onnx(mode_of_type(model.config.model_type).export_loop(model), {})
+
+
+def session_of(exported: ir.Model, **options) -> onnxruntime.InferenceSession:
+    """A session, after the checker has passed the file."""
+    proto = ir.to_proto(exported)
+    onnx.checker.check_model(proto, full_check=True)
+    chosen = onnxruntime.SessionOptions()
+    for name, value in {"intra_op_num_threads": 1, "log_severity_level": 3, **options}.items():
+        setattr(chosen, name, value)
+    return onnxruntime.InferenceSession(proto.SerializeToString(), chosen)
+
+
+def randomised(model: torch.nn.Module) -> torch.nn.Module:
+    """In eval mode, with random biases, so that none is missed."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.2)
+    return model.eval()
+
+
+@cache
+def exported(name: str) -> tuple:
+    """A model of the tables, or Adaptive Depth's, and a session of its file."""
+    torch.manual_seed(3)
+    if name in MODELS:
+        model = tiny_model(**MODELS[name])
+    elif name in PONDER_MODELS:
+        config = PonderAlbertConfig(**TINY, **PONDER_MODELS[name])
+        model = randomised(PonderAlbertClassifier(config))
+    else:
+        config = AlbertActConfig(**TINY, num_labels=3)
+        model = randomised(AlbertActForSequenceClassification(config))
+    return model, session_of(graph_of(model))
+
+
+def answers(session: onnxruntime.InferenceSession, **feed) -> list[np.ndarray]:
+    """The outputs; numbers that are no whole ones go in as float32."""
+    arrays = {name: np.asarray(value) for name, value in feed.items()}
+    for name, array in arrays.items():
+        if array.dtype == np.float64:
+            arrays[name] = array.astype(np.float32)
+    return session.run(None, arrays)
+
+
+def ones_beside(ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids % 2}
+
+
+@st.composite
+def texts(draw) -> dict[str, torch.Tensor]:
+    """A batch of one to five texts of up to nine tokens, with any ids under the padding."""
+    lengths = draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+    shape = len(lengths), max(lengths) + draw(st.integers(0, 2))
+    ids = random_ids(*shape, draw(st.integers(0, 10**6)))
+    mask = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2}
+
+
+def rule_settings(layers: int) -> st.SearchStrategy[dict]:
+    return st.fixed_dictionaries(
+        {
+            "exit_thres": st.sampled_from([0.0, 0.05, 0.13, 0.3, 0.6, 0.9, 0.97]),
+            "cnt_thres": st.integers(1, layers),
+            "margin": st.sampled_from([0.0, 0.03, 0.11, 0.27]),
+            "range_tmp": st.sampled_from([0.0, 0.07, 0.21, 0.8, 3.0]),
+        }
+    )
+
+
+def assert_same(found: list[np.ndarray], answer: torch.Tensor, exit_layer: torch.Tensor) -> None:
+    assert found[1].tolist() == exit_layer.tolist()
+    assert found[2] == exit_layer.max()
+    np.testing.assert_allclose(found[0], answer.numpy(), atol=1e-4, rtol=0)
+
+
+# Derandomised: an example in a hundred thousand may sit where rounding decides.
+@settings(derandomize=True, max_examples=25)
+@parametrised(MODELS)
+@given(data=st.data(), inputs=texts())
+def test_a_file_exits_where_the_model_does(name, data, inputs):
+    model, session = exported(name)
+    chosen = data.draw(rule_settings(model.config.num_hidden_layers))
+    model.config.update(chosen)
+    with torch.no_grad():
+        out = model(**inputs)
+    assert_same(answers(session, **inputs, **chosen), out.logits, out.exit_layer)
+
+
+@slow
+@settings(derandomize=True, max_examples=25)
+@pytest.mark.parametrize("name", PONDER_MODELS)
+@given(threshold=st.floats(0, 1, width=32), inputs=texts(), seed=st.integers(0, 10**6))
+def test_a_ponder_models_file_halts_where_the_model_does(name, threshold, inputs, seed):
+    model, session = exported(name)
+    model.config.exit_thres = threshold
+    inputs = {key: with_halting_token(value) for key, value in inputs.items()}
+    draws = torch.rand(len(inputs["input_ids"]), generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        out = model(**inputs, draws=draws)
+    drawn = {"draws": draws} if name == "sample" else {}
+    found = answers(session, **inputs, **drawn, exit_thres=threshold)
+    assert_same(found, out.answer, out.exit_layer)
+
+
+@slow
+@settings(derandomize=True, max_examples=25)
+@given(epsilon=st.sampled_from([0.01, 0.1, 0.3, 0.6, 0.9]), inputs=texts())
+def test_every_token_halts_where_it_does_in_the_model(epsilon, inputs):
+    model, session = exported("act")
+    model.config.act_epsilon = epsilon
+    with torch.no_grad():
+        out = model(**inputs)
+    logits, updates, layers_run = answers(session, **inputs, act_epsilon=epsilon)
+    assert updates.tolist() == out.updates[:, 0, 0].long().tolist()
+    assert layers_run == updates.max()
+    np.testing.assert_allclose(logits, out.logits.numpy(), atol=1e-4, rtol=0)
+
+
+@parametrised({name: MODELS[name] for name in ("bias_3", "bias_1", "bias_2", "patience")})
+def test_a_window_above_the_depth_never_fires(name):
+    """Where the configuration refuses one, a file has nobody to tell."""
+    model, session = exported(name)
+    inputs, layers = ones_beside(random_ids(7, 6)), model.config.num_hidden_layers
+    for count in (layers + 1, 10**6):
+        found = answers(session, **inputs, cnt_thres=count, exit_thres=0.0, range_tmp=3.0)
+        assert found[1].tolist() == [layers] * 7
+
+
+def test_a_row_of_padding_answers_as_in_the_model_and_alters_no_other():
+    model, session = exported("bias_3")
+    model.config.update(chosen := {**SETTINGS, "exit_thres": 0.6})
+    inputs = ones_beside(random_ids(4, 6))
+    alone = answers(session, **{k: v[:3] for k, v in inputs.items()}, **chosen)
+    inputs["attention_mask"][3] = 0
+    with torch.no_grad():
+        out = model(**inputs)
+    found = answers(session, **inputs, **chosen)
+    assert_same(found, out.logits, out.exit_layer)
+    assert found[1][:3].tolist() == alone[1].tolist()
+
+
+def test_settings_left_out_are_the_models():
+    _, session = exported("bias_3")
+    model = tiny_model(**MODELS["bias_3"])
+    assert [value.name for value in session.get_inputs()] == [
+        "input_ids",
+        "attention_mask",
+        "token_type_ids",
+    ]
+    optional = {value.name for value in session.get_overridable_initializers()}
+    assert optional == set(SETTINGS)
+    inputs = ones_beside(random_ids(9, 6))
+    with torch.no_grad():
+        out = model(**inputs)
+    assert len(set(out.exit_layer.tolist())) > 1
+    assert_same(answers(session, **inputs), out.logits, out.exit_layer)
+
+
+@slow
+def test_a_bert_is_exported_with_its_untied_layers(tmp_path):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=90,
+        hidden_size=32,
+        intermediate_size=48,
+        num_attention_heads=4,
+        num_hidden_layers=3,
+        max_position_embeddings=40,
+        initializer_range=0.3,
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    model, _ = load_pretrained(tmp_path)
+    session = session_of(graph_of(model))
+    inputs = ones_beside(random_ids(6, 7))
+    for count in (1, 2, 3):
+        model.config.update({"cnt_thres": count, "exit_thres": 0.5})
+        with torch.no_grad():
+            out = model(**inputs)
+        found = answers(session, **inputs, cnt_thres=count, exit_thres=0.5)
+        assert_same(found, out.logits, out.exit_layer)
+
+
+def nodes_of(body: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those in loops too."""
+    for node in body.node:
+        yield node
+        for attribute in node.attribute:
+            yield from nodes_of(attribute.g)
+
+
+@slow
+def test_int8_reaches_into_the_loop():
+    model = tiny_model(thres_name="entropy", initializer_range=0.1)
+    exact = graph_of(model)
+    quantised = graph.to_int8(exact)
+    kinds = [node.op_type for node in nodes_of(ir.to_proto(quantised).graph)]
+    # In: the embeddings' mapping. Loop: query, key and value in one, dense, ffn, ffn_output,
+    # pooler, classifier. What stays is attention's own two products.
+    assert kinds.count("MatMulInteger") == 1 + 6
+    assert kinds.count("MatMul") == 2
+    assert "Gemm" not in kinds
+    inputs = ones_beside(random_ids(8, 7))
+    for threshold, layer in ((0.0, 4), (1.0, 1)):
+        found = answers(session_of(quantised), **inputs, exit_thres=threshold)
+        expected = answers(session_of(exact), **inputs, exit_thres=threshold)
+        assert found[1].tolist() == expected[1].tolist() == [layer] * 8
+        np.testing.assert_allclose(found[0], expected[0], atol=0.1, rtol=0)
+
+
+@slow
+def test_the_loop_has_no_fused_skip_layer_norm(tmp_path):
+    """It takes four times as long as the sum and the norm that ONNX Runtime makes it of."""
+    path, exact = tmp_path / "optimised.onnx", graph_of(tiny_model())
+    for each in (exact, graph.to_int8(exact)):
+        session_of(each, optimized_model_filepath=str(path))
+        kinds = {node.op_type for node in nodes_of(onnx.load(path).graph)}
+        assert "LayerNormalization" in kinds
+        assert "SkipLayerNormalization" not in kinds
