@@ -218,6 +218,10 @@ class GlueRun:
             dev = Job(self.mode, model, tokenizer, self.task, dev_set, batch_size=32)
         batch_size = how.per_gpu_train_batch_size * self.accelerator.num_processes
         total = total_steps(how, len(features), batch_size)
+        logger.info("***** Running training *****")
+        logger.info("  Num examples = %d", len(features))
+        logger.info("  Total train batch size = %d", batch_size * how.gradient_accumulation_steps)
+        logger.info("  Total optimization steps = %d", total)
         scores = features.labels.tolist() if self.task.is_regression else []
         learner = make_learner(how, model, tokenizer, total, scores)
         if self.settings.evaluation.compile == "on":

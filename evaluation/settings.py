@@ -54,7 +54,8 @@ class ModeSettings:
     def keys(self) -> dict[str, Any]:
         """The configuration's keys of --set and of every flag that is a key, typed."""
         known, values = keys_of(self.model_type).keys, {}
-        flags = {entry.name: getattr(self, entry.name) for entry in fields(self)[2:]}
+        flags = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        del flags["model_type"], flags["set"]
         pairs = [("--set", pair) for pair in self.set]
         pairs += [(f"--{key}", f"{key}={text}") for key, text in flags.items() if text is not None]
         for flag, pair in pairs:

@@ -46,7 +46,7 @@ class SweepSettings:
     grid: list[str] = setting([], "e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES")
     vary: str | None = setting(
         None,
-        "only this key, the rest as configured: appends to eval_results.txt as TEST_MODE=all does",
+        "only this key, the rest as configured: writes eval_results.txt anew, a row for each value",
         metavar="KEY[=VALUES]",
     )
     verify: int = setting(0, "rerun so many random settings for real", Allowed(low=0), metavar="K")

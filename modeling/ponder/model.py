@@ -222,7 +222,8 @@ class PonderAlbertClassifier(EarlyExitModel):
         out = PonderOutput(None, logits, halts, dist, target, len(logits))
         if labels is not None:
             losses = PonderClassificationLoss(self.config.kl_penalty_factor)(out, labels)
-            out.loss, out.weighted_ce_loss, out.kl_loss = losses.values()
+            out.loss = losses["total_loss"]
+            out.weighted_ce_loss, out.kl_loss = losses["weighted_ce_loss"], losses["kl_loss"]
         return out
 
     def all_exits(
