@@ -12,7 +12,7 @@ import change_config
 import export_onnx
 import run_glue
 from evaluation.job import load_finished
-from evaluation.modes import MODES
+from evaluation.modes import MODES, REGISTRY
 from evaluation.onnx_file import OnnxFile
 from modeling import UserError, load_tokenizer
 from tests.commands import flags, refused
@@ -69,7 +69,7 @@ SET = {
 
 
 @slow
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", list(REGISTRY))
 def test_a_file_is_evaluated_as_its_model_is(trained, albert_dir, rte, script, mode):
     out = trained(mode)
     chosen = ["--set", *SET[mode]] if SET[mode] else []
