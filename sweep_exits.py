@@ -4,7 +4,7 @@ Sweep:
 
     python sweep_exits.py --model_dir $OUT_DIR/RTE --data_dir $GLUE_DIR/RTE --task_name RTE
 
-writes to $OUT_DIR/RTE/sweep: the recorded pass (all_logits.safetensors), sweep.csv (a row a
+writes to $OUT_DIR/RTE/sweep: the recorded pass (all_logits.safetensors), sweep.csv (one row per
 setting), frontier.csv (what no other setting beats), figures, and explorer.html. Then
 
     --rules bias_1 patience --grid exit_thres=0:1:0.02 cnt_thres=1:N   what is swept

@@ -95,7 +95,7 @@ def cell_of(
 
 
 def comparison_table(cells: dict[str, list[Cell | None]], limits: Sequence[float]) -> str:
-    """Markdown: a row a rule, a column a cost limit; metric × 100 [95% interval] at its cost."""
+    """Markdown: one row per rule, one column per cost limit; metric × 100 [95% interval] at its cost."""
 
     def text(cell: Cell | None) -> str:
         if cell is None:

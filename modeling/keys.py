@@ -1,7 +1,7 @@
 """What a configuration key may hold: a table for each type of model, without torch.
 
 The keys are the published ones, at top level in `config.json`. `configuration.py`, the exit-config
-reader, `change_config.py` and the README follow these tables.
+reader, `change_config.py` and docs/configuration.md follow these tables.
 """
 
 import difflib
@@ -90,7 +90,13 @@ def criterion_names() -> tuple[str, ...]:
 # What decides an exit: read at every call, so an edit takes effect at once.
 EXIT_KEYS = {
     "thres_name": Text("bias_1", "exit rule", choices=rule_names),
-    "exit_thres": Number(0.1, "threshold of the rule (normalised entropy)", 0, 1, grid="0:1:0.02"),
+    "exit_thres": Number(
+        0.1,
+        "threshold of the rule; entropy and bias_1 to 3: of normalised entropy",
+        0,
+        1,
+        grid="0:1:0.02",
+    ),
     "cnt_thres": Whole(
         8, "window size, in layers; at most num_hidden_layers", 1, counts_layers=True, grid="1:N"
     ),
@@ -101,7 +107,9 @@ EXIT_KEYS = {
         0.2, "bias_3: how far p may move within the window", 0, grid="0.05,0.1,0.2"
     ),
     "window_score": Text(
-        "lead", "what the window follows; class0 as published", choices=("lead", "class0")
+        "lead",
+        "what the window follows; class0: as ELBERT's published code",
+        choices=("lead", "class0"),
     ),
 }
 
@@ -124,7 +132,7 @@ ELBERT_KEYS = {
     "w_init": Number(4.0, "initial W of the learned weights σ(W)"),
     "w_lr": Number(0.01, "learning rate of W", 0),
     "pooler_input": Text("cls", "what an exit sees of the layer", choices=POOLER_INPUTS),
-    "use_out_pooler": Flag(True, "exits share ALBERT's pooler (false: one pooler an exit)"),
+    "use_out_pooler": Flag(True, "exits share ALBERT's pooler (false: one pooler per exit)"),
     "num_exit_layers": Whole(
         1, "number of exit classifiers; 1 is shared by all layers", 1, counts_layers=True
     ),

@@ -3,7 +3,7 @@
 base      what a mode is, and the exit rules that a sweep varies
 examples  what the modes share whose whole examples stop
 elbert    a rule over the exits' answers so far stops an example
-ponder    a learned halting probability a layer stops an example
+ponder    a learned halting probability per layer stops an example
 act       a learned halting probability an update stops a token
 
 Importing this package loads no torch: a mode is imported when it is first asked for.

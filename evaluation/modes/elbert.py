@@ -50,11 +50,11 @@ def window_at_exit(setting: Setting, tensors: Tensors) -> torch.Tensor:
     (examples,). Asked of the rule itself: with its entropy test off, and one more layer, so that a
     window that holds at the last layer differs from one that never holds.
     """
-    logits, beyond = tensors["all_logits"], RULES[setting["thres_name"]].classes.beyond
+    logits = tensors["all_logits"]
+    rule = RULES[setting["thres_name"]].of(logits.shape[-1])
     exits = scan_rule(setting, tensors)
-    if beyond is None:
+    if rule.beyond is None:
         return torch.zeros_like(exits)
-    # Of patience, exit_thres says which values agree: there it stays.
-    alone = setting if beyond else {**setting, "exit_thres": 0.0}
+    alone = {**setting, "exit_thres": 0.0} if rule.or_entropy else setting
     by_window = scan_rule(alone, {"all_logits": torch.cat((logits, logits[-1:]))})
-    return torch.where(by_window == exits, setting["cnt_thres"] + beyond, 0)
+    return torch.where(by_window == exits, setting["cnt_thres"] + rule.beyond, 0)

@@ -250,16 +250,6 @@ def close_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
 Stepper = Callable[[ExitRule, State, torch.Tensor], Outcome]
 
 
-def or_entropy(window: Stepper) -> Stepper:
-    """Exits where the window holds, and where the entropy is low (never for exit_thres = 0)."""
-
-    def step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
-        state, holds = window(rule, state, scores)
-        return state, holds | entropy_step(rule, state, scores)[1]
-
-    return step
-
-
 # The table.
 
 
@@ -270,6 +260,7 @@ class Rule(NamedTuple):
     step: Stepper
     reads: tuple[str, ...]
     beyond: int | None = None  # layers of its window beyond cnt_thres; None: it has no window
+    or_entropy: bool = False  # does a low entropy end the pass, too (never for exit_thres = 0)?
 
 
 class Kinds(NamedTuple):
@@ -290,10 +281,10 @@ RULES = {
     "entropy": Kinds(Rule(nothing, entropy_step, ("exit_thres",)), NEVER),
     "logits": Kinds(Rule(nothing, smallest_step, ("exit_thres",)), NEVER),
     "max_prob": Kinds(Rule(nothing, largest_step, ("exit_thres",)), NEVER),
-    "bias_1": Kinds(Rule(run_start, or_entropy(leading_step), WINDOW, 0), STEADY_VALUE),
-    "bias_2": Kinds(Rule(rising_start, or_entropy(rising_step), WINDOW, 0), STEADY_VALUE),
+    "bias_1": Kinds(Rule(run_start, leading_step, WINDOW, 0, or_entropy=True), STEADY_VALUE),
+    "bias_2": Kinds(Rule(rising_start, rising_step, WINDOW, 0, or_entropy=True), STEADY_VALUE),
     "bias_3": Kinds(
-        Rule(steady_start, or_entropy(steady_step), (*WINDOW, "range_tmp"), 0), STEADY_VALUE
+        Rule(steady_start, steady_step, (*WINDOW, "range_tmp"), 0, or_entropy=True), STEADY_VALUE
     ),
     "patience": Kinds(
         Rule(run_start, agreeing_step, ("cnt_thres",), 1),
@@ -318,7 +309,9 @@ def start(
 
 def step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
     """One layer's scores (batch, classes) -> the new state, and who exits there."""
-    return RULES[rule.thres_name].of(scores.shape[-1]).step(rule, state, scores)
+    kind = RULES[rule.thres_name].of(scores.shape[-1])
+    state, fires = kind.step(rule, state, scores)
+    return state, fires | entropy_step(rule, state, scores)[1] if kind.or_entropy else fires
 
 
 def scan(rule: ExitRule, all_logits: torch.Tensor) -> torch.Tensor:
