@@ -141,7 +141,7 @@ class RuleExits(NamedTuple):
 
 
 def exits_by_rule_figure(rules: Sequence[RuleExits], metric: str, title: str) -> Figure:
-    """A bar a rule: the shares of examples that exit after each layer."""
+    """A bar for each rule: the shares of examples that exit after each layer."""
     layers = len(rules[0].exits)
     colors = plt.get_cmap("viridis_r")(np.linspace(0.05, 0.95, layers))
     figure, panel = plt.subplots(figsize=(7.2, 0.42 * len(rules) + 1.5))

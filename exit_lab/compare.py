@@ -95,7 +95,10 @@ def cell_of(
 
 
 def comparison_table(cells: dict[str, list[Cell | None]], limits: Sequence[float]) -> str:
-    """Markdown: one row per rule, one column per cost limit; metric × 100 [95% interval] at its cost."""
+    """Markdown: a row for each rule, a column for each cost limit.
+
+    A cell is the metric × 100 with its 95% interval, at the cost that was reached.
+    """
 
     def text(cell: Cell | None) -> str:
         if cell is None:

@@ -1,4 +1,4 @@
-"""PonderNet and PALBERT, `--model_type ponder_albert`: a learned halting probability a layer."""
+"""PonderNet and PALBERT, `--model_type ponder_albert`: a learned halting probability per layer."""
 
 from typing import ClassVar
 
