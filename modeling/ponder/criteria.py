@@ -114,7 +114,7 @@ class Expectation(Criterion):
 
     def start(self, draws: torch.Tensor, classes: int) -> State:
         """mixed: Σ p_j · scores_j, (batch, classes); mass: Σ p_j, (batch,)."""
-        mixed = draws.new_zeros(len(draws), classes)
+        mixed = draws.new_zeros(draws.shape[0], classes)
         return {**super().start(draws, classes), "mixed": mixed, "mass": torch.zeros_like(draws)}
 
     def step(self, rule: HaltingRule, layer: Layer, state: State) -> Check:

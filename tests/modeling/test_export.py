@@ -154,16 +154,7 @@ def test_a_file_exits_where_the_model_does(name, data, inputs):
 
 @slow
 @settings(derandomize=True, max_examples=25)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.xfail(name == "expectation", reason="the batch is fixed in export"),
-        )
-        for name in PONDER_MODELS
-    ],
-)
+@pytest.mark.parametrize("name", PONDER_MODELS)
 @given(threshold=st.floats(0, 1, width=32), inputs=texts(), seed=st.integers(0, 10**6))
 def test_a_ponder_models_file_halts_where_the_model_does(name, threshold, inputs, seed):
     model, session = exported(name)
