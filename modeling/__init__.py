@@ -15,7 +15,7 @@ act/              halting, encoder, outputs, model, heads, loading
 loading/          files, weights, names, configs, tokenizers; tensorflow, tensorflow_names
 
 The package's public names are those below. Each is imported when it is first asked for, with its
-module: `import modeling` alone loads neither torch nor transformers. Importing a model, or any
+module: to import the package alone loads neither torch nor transformers. Importing a model, or any
 name from here, makes its mode known to transformers' Auto classes.
 """
 
@@ -23,25 +23,25 @@ from importlib import import_module
 from typing import Any
 
 NAMES = {
-    "modeling.act.heads": """
+    ".act.heads": """
         AlbertActConfig AlbertActForMaskedLM AlbertActForMultipleChoice AlbertActForPreTraining
         AlbertActForPreTrainingOutput AlbertActForQuestionAnswering
         AlbertActForSequenceClassification AlbertActForTokenClassification AlbertActModel
         AlbertActModelOutput AlbertActOutput AlbertActQuestionAnsweringOutput
     """,
-    "modeling.act.loading": "load_act",
-    "modeling.elbert.loading": "load_pretrained",
-    "modeling.elbert.model": "ElbertConfig ElbertForSequenceClassification ElbertOutput",
-    "modeling.elbert.rules": "ExitRule",
-    "modeling.errors": "UserError",
-    "modeling.loading.configs": "apply_exit_config load_config",
-    "modeling.loading.tokenizers": "load_tokenizer",
-    "modeling.losses": "PonderClassificationLoss",
-    "modeling.ponder.criteria": "HaltingRule scan_halting",
-    "modeling.ponder.distribution": "GeneralizedGeometricDist",
-    "modeling.ponder.model": "PonderAlbertClassifier PonderAlbertConfig PonderOutput load_ponder",
-    "modeling.ponder.parity": "ParityPonderGRU ReconstructionLoss RegularizationLoss",
-    "modeling.ponder.texts": "with_halting_token",
+    ".act.loading": "load_act",
+    ".elbert.loading": "load_pretrained",
+    ".elbert.model": "ElbertConfig ElbertForSequenceClassification ElbertOutput",
+    ".elbert.rules": "ExitRule",
+    ".errors": "UserError",
+    ".loading.configs": "apply_exit_config load_config",
+    ".loading.tokenizers": "load_tokenizer",
+    ".losses": "PonderClassificationLoss",
+    ".ponder.criteria": "HaltingRule scan_halting",
+    ".ponder.distribution": "GeneralizedGeometricDist",
+    ".ponder.model": "PonderAlbertClassifier PonderAlbertConfig PonderOutput load_ponder",
+    ".ponder.parity": "ParityPonderGRU ReconstructionLoss RegularizationLoss",
+    ".ponder.texts": "with_halting_token",
 }
 # A configuration comes from its model's module, which registers both.
 MODULES = {name: module for module, names in NAMES.items() for name in names.split()}
@@ -51,7 +51,7 @@ __all__ = sorted(MODULES)
 def __getattr__(name: str) -> Any:
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(MODULES[name]), name)
+    value = globals()[name] = getattr(import_module(MODULES[name], __name__), name)
     return value
 
 

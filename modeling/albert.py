@@ -19,10 +19,10 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert import modeling_albert as hf_albert
 
-from modeling.errors import UserError
+from .errors import UserError
 
 if TYPE_CHECKING:
-    from modeling.cpu_packing import PackedLayer, PackedPooler
+    from .cpu_packing import PackedLayer, PackedPooler
 
 
 class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):

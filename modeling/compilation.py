@@ -13,8 +13,8 @@ from contextlib import suppress
 import torch
 from torch import nn
 
-from modeling.albert import attention_mask_of
-from modeling.depth import EarlyExitModel, run_depths
+from .albert import attention_mask_of
+from .depth import EarlyExitModel, run_depths
 
 logger = logging.getLogger(__name__)
 

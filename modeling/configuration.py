@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from transformers import AlbertConfig, AutoConfig
 from transformers.activations import ACT2FN
 
-from modeling.elbert.rules import ExitRule
-from modeling.errors import UserError
-from modeling.keys import KEY_TABLES, KeyTable, Number, Text, Whole, checked
-from modeling.ponder.criteria import HaltingRule
+from .elbert.rules import ExitRule
+from .errors import UserError
+from .keys import KEY_TABLES, KeyTable, Number, Text, Whole, checked
+from .ponder.criteria import HaltingRule
 
 # ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
 MOST_PARAMETERS = 4_000_000_000

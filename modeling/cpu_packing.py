@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from modeling.albert import QUERY_KEY_VALUE, AlbertLayer, Pooler
-from modeling.errors import UserError
+from .albert import QUERY_KEY_VALUE, AlbertLayer, Pooler
+from .errors import UserError
 
 Packed = tuple[torch.Tensor, torch.Tensor]  # weight in oneDNN's blocked layout, bias
 Fused = tuple[str, list, str]  # what oneDNN does to a product's outcome: name, scalars, variant

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from modeling.albert import AlbertPreTrainedModel
+from .albert import AlbertPreTrainedModel
 
 State = dict[str, torch.Tensor]  # what examples carry from layer to layer, batch first
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
-from modeling.depth import EarlyExitModel, State
-from modeling.errors import UserError
+from .depth import EarlyExitModel, State
+from .errors import UserError
 
 
 class Answer(NamedTuple):

@@ -6,7 +6,7 @@ published sizes.
 
 from transformers import AlbertConfig
 
-from modeling.configuration import AdaptiveConfig
+from .configuration import AdaptiveConfig
 
 
 def layer_pass_flops(config: AlbertConfig, length: int) -> int:

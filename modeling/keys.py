@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from modeling.errors import UserError
+from .errors import UserError
 
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 LARGEST = sys.float_info.max
@@ -76,13 +76,13 @@ class KeyTable(NamedTuple):
 
 
 def rule_names() -> tuple[str, ...]:
-    from modeling.elbert.rules import RULES  # torch: only for whoever names a rule
+    from .elbert.rules import RULES  # torch: only for whoever names a rule
 
     return tuple(RULES)
 
 
 def criterion_names() -> tuple[str, ...]:
-    from modeling.ponder.criteria import CRITERIA
+    from .ponder.criteria import CRITERIA
 
     return tuple(CRITERIA)
 

@@ -15,11 +15,11 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertModel
 
-from modeling.albert import AlbertBackbone, attention_mask_of
-from modeling.elbert.loading import load_pretrained
-from modeling.errors import UserError
-from modeling.loading.names import Tensors
-from modeling.pretraining import ObjectiveOutput, Sums
+from .albert import AlbertBackbone, attention_mask_of
+from .elbert.loading import load_pretrained
+from .errors import UserError
+from .loading.names import Tensors
+from .pretraining import ObjectiveOutput, Sums
 
 LAYER = "encoder.albert_layer_groups.{}.albert_layers.0."
 MAPPING = "encoder.embedding_hidden_mapping_in."

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers import AlbertForPreTraining
 from transformers.utils import ModelOutput
 
-from modeling.act.heads import AlbertActForPreTraining
+from .act.heads import AlbertActForPreTraining
 
 Sums = dict[str, torch.Tensor]
 COUNTS = {"mlm": "predictions", "sop": "pairs"}  # what each task's loss is a mean over

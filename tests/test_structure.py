@@ -32,8 +32,15 @@ def imported(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            found |= imported_from(path, node)
     return {name for name in found if name.split(".")[0] in LEVELS}
+
+
+def imported_from(path: Path, node: ast.ImportFrom) -> set[str]:
+    """The full names behind `from .module import name`, written in the file `path`."""
+    above = path.relative_to(ROOT).parts[: -node.level] if node.level else ()
+    module = ".".join([*above, *filter(None, [node.module])])
+    return {module, *(f"{module}.{alias.name}" for alias in node.names)}
 
 
 def test_the_root_holds_what_users_run():
@@ -60,8 +67,14 @@ def top_imports(path: Path) -> set[str]:
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ImportFrom):
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            found |= imported_from(path, node)
     return found
+
+
+def test_the_models_import_each_other_by_relative_names():
+    """So that `modeling/` installs as `elbert`."""
+    for path in (ROOT / "modeling").rglob("*.py"):
+        assert "from modeling" not in path.read_text(encoding="utf-8"), path
 
 
 def test_no_file_and_no_function_is_longer_than_can_be_read():

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from modeling.act.halting import Halting, interpolate
-from modeling.albert import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
-from modeling.configuration import AlbertActConfig
-from modeling.cpu_packing import PackedLayer
-from modeling.flops import layer_pass_flops
-from modeling.keys import ACT_KEYS, checked
+from ..albert import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
+from ..configuration import AlbertActConfig
+from ..cpu_packing import PackedLayer
+from ..flops import layer_pass_flops
+from ..keys import ACT_KEYS, checked
+from .halting import Halting, interpolate
 
 # The work of a layer pass that takes as long as gathering and scattering the running tokens: a
 # fixed time, so more work where work is faster. Measured on a CPU, estimated for accelerators.

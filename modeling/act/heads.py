@@ -16,17 +16,17 @@ from transformers import (
 from transformers.models.albert import modeling_albert as hf_albert
 from transformers.utils.generic import can_return_tuple
 
-from modeling.act.model import AlbertActModel, AlbertActPreTrainedModel
-from modeling.act.outputs import (
+from ..albert import the_input
+from ..configuration import AlbertActConfig
+from ..keys import ACT_KEYS, checked
+from ..losses import task_loss
+from .model import AlbertActModel, AlbertActPreTrainedModel
+from .outputs import (
     AlbertActForPreTrainingOutput,
     AlbertActModelOutput,
     AlbertActOutput,
     AlbertActQuestionAnsweringOutput,
 )
-from modeling.albert import the_input
-from modeling.configuration import AlbertActConfig
-from modeling.keys import ACT_KEYS, checked
-from modeling.losses import task_loss
 
 
 def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

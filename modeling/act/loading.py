@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from modeling.act.heads import AlbertActForSequenceClassification
-from modeling.configuration import AlbertActConfig
-from modeling.loading.configs import load_config
-from modeling.loading.names import Tensors, suite_names
-from modeling.loading.weights import LoadReport, adopt, read_as
+from ..configuration import AlbertActConfig
+from ..loading.configs import load_config
+from ..loading.names import Tensors, suite_names
+from ..loading.weights import LoadReport, adopt, read_as
+from .heads import AlbertActForSequenceClassification
 
 
 def load_act(

@@ -14,10 +14,10 @@ from torch import nn
 from transformers import AutoModel
 from transformers.utils.generic import can_return_tuple
 
-from modeling.act.encoder import AlbertActEncoder
-from modeling.act.outputs import AlbertActModelOutput
-from modeling.albert import AlbertEmbeddings, AlbertPreTrainedModel, attention_mask_of
-from modeling.configuration import AlbertActConfig
+from ..albert import AlbertEmbeddings, AlbertPreTrainedModel, attention_mask_of
+from ..configuration import AlbertActConfig
+from .encoder import AlbertActEncoder
+from .outputs import AlbertActModelOutput
 
 
 class AlbertActPreTrainedModel(AlbertPreTrainedModel):

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from modeling.albert import ExitLinear, Pooler
-from modeling.configuration import ElbertConfig
-from modeling.elbert.rules import exit_scores
+from ..albert import ExitLinear, Pooler
+from ..configuration import ElbertConfig
+from .rules import exit_scores
 
 
 def first_state(hidden: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:

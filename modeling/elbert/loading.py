@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from modeling.configuration import ElbertConfig
-from modeling.elbert.model import ElbertForSequenceClassification
-from modeling.loading.configs import load_config
-from modeling.loading.names import suite_names
-from modeling.loading.weights import LoadReport, adopt, read_as
+from ..configuration import ElbertConfig
+from ..loading.configs import load_config
+from ..loading.names import suite_names
+from ..loading.weights import LoadReport, adopt, read_as
+from .model import ElbertForSequenceClassification
 
 # ELBERT's tensors that belong to the task that it was fine-tuned on.
 TASK_OWN = ("albert.encoder.exit_out_layer", "exit_weights")

@@ -14,13 +14,13 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from modeling.albert import AlbertBackbone, attention_mask_of
-from modeling.configuration import ElbertConfig
-from modeling.depth import Check, EarlyExitModel, State, layer_states, run_depths
-from modeling.elbert import rules
-from modeling.elbert.exits import ExitClassifier, pool
-from modeling.elbert.rules import ExitRule
-from modeling.losses import joint_loss, task_loss
+from ..albert import AlbertBackbone, attention_mask_of
+from ..configuration import ElbertConfig
+from ..depth import Check, EarlyExitModel, State, layer_states, run_depths
+from ..losses import joint_loss, task_loss
+from . import rules
+from .exits import ExitClassifier, pool
+from .rules import ExitRule
 
 
 @dataclass

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from transformers import AlbertConfig
 
-from modeling.keys import EXIT_KEYS, checked
+from ..keys import EXIT_KEYS, checked
 
 State = dict[str, torch.Tensor]
 Outcome = tuple[State, torch.Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool

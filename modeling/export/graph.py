@@ -17,7 +17,7 @@ from onnxscript import BOOL, FLOAT
 from onnxscript import opset20 as op
 from onnxscript.optimizer import fold_constants
 
-from modeling.export.loops import ExportLoop, Tensors
+from .loops import ExportLoop, Tensors
 
 OPSET = 20  # the first with Gelu
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from modeling.act.halting import Halting, interpolate
-from modeling.act.heads import AlbertActForSequenceClassification
-from modeling.act.outputs import AlbertActModelOutput
-from modeling.albert import attention_mask_of
-from modeling.depth import EarlyExitModel, State
-from modeling.keys import Key
+from ..act.halting import Halting, interpolate
+from ..act.heads import AlbertActForSequenceClassification
+from ..act.outputs import AlbertActModelOutput
+from ..albert import attention_mask_of
+from ..depth import EarlyExitModel, State
+from ..keys import Key
 
 Tensors = dict[str, torch.Tensor]
 

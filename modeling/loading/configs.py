@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AlbertConfig
 
-from modeling.configuration import AdaptiveConfig, ElbertConfig, check_architecture
-from modeling.errors import UserError
-from modeling.keys import INERT_KEYS, KEY_TABLES, checked, nearest_names
-from modeling.loading.files import find_file, read_json
+from ..configuration import AdaptiveConfig, ElbertConfig, check_architecture
+from ..errors import UserError
+from ..keys import INERT_KEYS, KEY_TABLES, checked, nearest_names
+from .files import find_file, read_json
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from modeling.errors import UserError
+from ..errors import UserError
 
 WEIGHT_FILES = (
     "model.safetensors",

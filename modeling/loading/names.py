@@ -8,7 +8,7 @@ import re
 
 import torch
 
-from modeling.errors import UserError
+from ..errors import UserError
 
 Tensors = dict[str, torch.Tensor]  # by name
 

@@ -26,17 +26,17 @@ from transformers import (
     PreTrainedModel,
 )
 
-from modeling.act.heads import (
+from ..act.heads import (
     AlbertActForMaskedLM,
     AlbertActForPreTraining,
     AlbertActForSequenceClassification,
     AlbertActModel,
 )
-from modeling.configuration import AlbertActConfig
-from modeling.errors import UserError
-from modeling.loading.configs import make_config
-from modeling.loading.files import read_json
-from modeling.loading.tensorflow_names import (
+from ..configuration import AlbertActConfig
+from ..errors import UserError
+from .configs import make_config
+from .files import read_json
+from .tensorflow_names import (
     KERAS_EPSILON,
     MAPPING,
     OBJECT_GRAPH,
@@ -44,7 +44,7 @@ from modeling.loading.tensorflow_names import (
     Rule,
     place,
 )
-from modeling.loading.weights import in_brief
+from .weights import in_brief
 
 OWN = "give the albert_config.json that came with the checkpoint"
 # The models of each set of heads.

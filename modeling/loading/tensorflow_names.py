@@ -8,7 +8,7 @@ of Simoulin and Crabbé (2021).
 import re
 from typing import NamedTuple
 
-from modeling.errors import UserError
+from ..errors import UserError
 
 
 class Rule(NamedTuple):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
-from modeling.errors import UserError
-from modeling.loading.files import find_file
+from ..errors import UserError
+from .files import find_file
 
 
 def load_tokenizer(

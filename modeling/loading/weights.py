@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from modeling.errors import UserError
-from modeling.loading.files import weight_files
-from modeling.loading.names import Tensors
+from ..errors import UserError
+from .files import weight_files
+from .names import Tensors
 
 
 def read_weights(source: str | Path, cache_dir: str | None = None) -> Tensors:

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 from transformers import AlbertConfig
 
-from modeling.depth import Check, State
-from modeling.elbert.rules import exit_scores
-from modeling.keys import PONDER_EXIT_KEYS, checked
-from modeling.ponder.distribution import floored_log
+from ..depth import Check, State
+from ..elbert.rules import exit_scores
+from ..keys import PONDER_EXIT_KEYS, checked
+from .distribution import floored_log
 
 
 @dataclass

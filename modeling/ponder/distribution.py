@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AlbertConfig
 
-from modeling.errors import UserError
+from ..errors import UserError
 
 
 def floored_log(probability: torch.Tensor) -> torch.Tensor:

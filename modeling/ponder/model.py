@@ -23,19 +23,19 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from modeling.albert import AlbertEmbeddings, AlbertLayer, ExitLinear, attention_mask_of
-from modeling.configuration import HEAD_WIDTH, PonderAlbertConfig
-from modeling.depth import Check, EarlyExitModel, State, layer_states, run_depths
-from modeling.errors import UserError
-from modeling.keys import PONDER_KEYS, checked
-from modeling.loading.configs import load_config, own_settings
-from modeling.loading.names import Tensors, modern_name
-from modeling.loading.tokenizers import load_tokenizer
-from modeling.loading.weights import LoadReport, adopt, read_as
-from modeling.losses import PonderClassificationLoss, task_loss
-from modeling.ponder.criteria import CRITERIA, HaltingRule, Layer, scan_halting
-from modeling.ponder.distribution import GeneralizedGeometricDist, prior
-from modeling.ponder.texts import HALTING_TOKEN, Texts, encode_texts
+from ..albert import AlbertEmbeddings, AlbertLayer, ExitLinear, attention_mask_of
+from ..configuration import HEAD_WIDTH, PonderAlbertConfig
+from ..depth import Check, EarlyExitModel, State, layer_states, run_depths
+from ..errors import UserError
+from ..keys import PONDER_KEYS, checked
+from ..loading.configs import load_config, own_settings
+from ..loading.names import Tensors, modern_name
+from ..loading.tokenizers import load_tokenizer
+from ..loading.weights import LoadReport, adopt, read_as
+from ..losses import PonderClassificationLoss, task_loss
+from .criteria import CRITERIA, HaltingRule, Layer, scan_halting
+from .distribution import GeneralizedGeometricDist, prior
+from .texts import HALTING_TOKEN, Texts, encode_texts
 
 HEADS = ("classifier.", "ponder.")  # what a plain ALBERT lacks
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from modeling.keys import PONDER_KEYS, checked
-from modeling.ponder.distribution import GeneralizedGeometricDist, floored_log
+from ..keys import PONDER_KEYS, checked
+from .distribution import GeneralizedGeometricDist, floored_log
 
 
 class ParityPonderGRU(nn.Module):

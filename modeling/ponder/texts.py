@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from modeling.errors import UserError
+from ..errors import UserError
 
 HALTING_TOKEN = 1  # position of the second [CLS]
 Texts = Sequence[str] | tuple[Sequence[str], Sequence[str]]  # a list, or a pair of lists
