@@ -12,7 +12,6 @@ import transformers
 import convert_albert_original_tf_checkpoint_to_pytorch as converter
 from modeling import AlbertActModel, UserError, load_pretrained, load_tokenizer
 from modeling.loading.tensorflow import checkpoint_prefix, load_tf_checkpoint, object_path
-from tests.commands import no_file_above
 from tests.conftest import contents
 from tests.models import hidden_states
 from tests.tf_albert import (
@@ -27,7 +26,6 @@ from tests.tf_albert import (
     assert_every_value,
     random_arrays,
     save_by_name,
-    save_in_two_shards,
     tree,
     with_optimizer,
     write_config,
@@ -43,11 +41,11 @@ def test_object_paths_of_a_table():
     assert object_path(f"a..b{value}") == "a.b"
 
 
-def test_no_tensorflow_is_one_line_with_the_remedy(script, tmp_path, monkeypatch):
+def test_no_tensorflow_is_one_line_with_the_remedy(convert, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     (tmp_path / "model.index").touch()
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    outcome = convert(script, tmp_path / "model", tmp_path / "config.json", tmp_path / "out")
+    outcome = convert(tmp_path / "model", tmp_path / "config.json", tmp_path / "out")
     assert outcome.status == 2
     assert outcome.err.count("\n") == 1
     assert "pip install -r requirements-tf.txt" in outcome.err
@@ -71,31 +69,14 @@ def test_any_file_of_a_checkpoint_names_it(tmp_path):
         assert checkpoint_prefix(given) == str(tmp_path / "model.ckpt-best")
 
 
-def convert(script, checkpoint, config, target):
-    return script(
-        converter.main,
-        "--tf_checkpoint_path",
-        checkpoint,
-        "--albert_config_file",
-        config,
-        "--pytorch_dump_path",
-        target,
-    )
-
-
-@pytest.fixture(scope="session")
-def tf():
-    return pytest.importorskip("tensorflow", reason="needs pip install -r requirements-tf.txt")
-
-
 @pytest.mark.tf
 @pytest.mark.parametrize(("groups", "inner"), [(1, 1), (2, 2)])
-def test_the_state_dict_has_every_value(tf, script, tmp_path, groups, inner):
+def test_the_state_dict_has_every_value(tf, convert, tmp_path, groups, inner):
     names = albert(MLM, SOP, groups=groups, inner=inner)
     arrays = random_arrays(names)
     prefix = save_by_name(tf, tmp_path / "model.ckpt-best", with_optimizer(arrays))
     config = write_config(tmp_path, num_hidden_groups=groups, inner_group_num=inner)
-    outcome = convert(script, prefix, config, tmp_path / "deep/er/albert.bin")
+    outcome = convert(prefix, config, tmp_path / "deep/er/albert.bin")
     assert outcome.status == 0
     assert f"Variables loaded from {prefix}: {len(names)}\n" in outcome.out
     ignored = f"moments of Adam and LAMB ({2 * len(names)}), training step (1)"
@@ -110,13 +91,13 @@ def test_the_state_dict_has_every_value(tf, script, tmp_path, groups, inner):
 
 
 @pytest.mark.tf
-def test_a_directory_loads_in_hf_and_here(tf, script, spiece, tmp_path):
+def test_a_directory_loads_in_hf_and_here(tf, convert, spiece, tmp_path):
     names = albert(MLM, SOP)
     arrays = random_arrays(names)
     prefix = save_by_name(tf, tmp_path / "albert_base/model.ckpt-best", arrays)
     (prefix.parent / "30k-clean.model").write_bytes(spiece.read_bytes())
     (prefix.parent / "30k-clean.vocab").write_text("pieces")
-    outcome = convert(script, prefix, write_config(tmp_path), tmp_path / "out")
+    outcome = convert(prefix, write_config(tmp_path), tmp_path / "out")
     assert outcome.status == 0
     assert "Variables ignored: none" in outcome.out
     files = "config.json model.safetensors spiece.model spiece.vocab"
@@ -133,7 +114,7 @@ def test_a_directory_loads_in_hf_and_here(tf, script, spiece, tmp_path):
 
 @pytest.mark.tf
 @pytest.mark.parametrize("given", ["", "variables", "variables/variables"])
-def test_a_tf_hub_export(tf, script, spiece, tmp_path, given):
+def test_a_tf_hub_export(tf, convert, spiece, tmp_path, given):
     """Its variables stand in the scope `module`; MLM alone, as exported, keeps the pooler."""
     names = albert(MLM)
     arrays = random_arrays(names)
@@ -143,7 +124,7 @@ def test_a_tf_hub_export(tf, script, spiece, tmp_path, given):
     (hub / "assets").mkdir()
     (hub / "assets/30k-clean.model").write_bytes(spiece.read_bytes())
     config = write_config(tmp_path)
-    outcome = convert(script, hub / given, config, tmp_path / "out")
+    outcome = convert(hub / given, config, tmp_path / "out")
     assert outcome.status == 0
     assert "AlbertForMaskedLM written" in outcome.out
     assert (tmp_path / "out/spiece.model").read_bytes() == spiece.read_bytes()
@@ -210,11 +191,11 @@ def test_object_based_checkpoints(tf, tmp_path, style):
 @pytest.mark.tf
 @pytest.mark.parametrize("tensorflow_2", [False, True])
 @pytest.mark.parametrize("heads", [(), (MLM, SOP)])
-def test_adaptive_depth(tf, script, tmp_path, tensorflow_2, heads):
+def test_adaptive_depth(tf, convert, tmp_path, tensorflow_2, heads):
     names = adaptive(*heads, tensorflow_2=tensorflow_2)
     arrays = random_arrays(names)
     prefix = save_by_name(tf, tmp_path / "model.ckpt-112500", with_optimizer(arrays))
-    outcome = convert(script, prefix, write_config(tmp_path), tmp_path / "out")
+    outcome = convert(prefix, write_config(tmp_path), tmp_path / "out")
     assert outcome.status == 0
     kind = "AlbertActForPreTraining" if heads else "AlbertActModel"
     assert f"{kind} written" in outcome.out
@@ -304,187 +285,3 @@ def test_adaptive_depths_first_update_is_tensorflows(tf, tmp_path, tensorflow_2)
     expected = weight * new + (1 - weight) * old
     assert_close(out.last_hidden_state, expected, INPUTS["attention_mask"].bool())
     assert_close(out.pooler_output, reference.pool(expected))
-
-
-# What goes wrong.
-
-
-def refusal(script, checkpoint, config, target) -> str:
-    """The one line of an error; nothing is written."""
-    outcome = convert(script, checkpoint, config, target)
-    assert outcome.status == 2
-    assert outcome.err.startswith("error: ")
-    assert outcome.err.count("\n") == 1
-    assert not target.exists()
-    return outcome.err
-
-
-@pytest.fixture(scope="module")
-def saved(tf, tmp_path_factory):
-    """A whole checkpoint with its configuration, as files by name."""
-    folder = tmp_path_factory.mktemp("tf")
-    save_in_two_shards(tf, folder / "model.ckpt", random_arrays(albert(MLM, SOP)))
-    write_config(folder)
-    return contents(folder)
-
-
-SHARD = "model.ckpt.data-00001-of-00002"
-
-
-def restore(saved: dict[str, bytes], folder: Path) -> tuple[Path, Path, Path]:
-    """The arguments of `convert`, for a copy of `saved`."""
-    for name, content in saved.items():
-        (folder / name).write_bytes(content)
-    return folder / "model.ckpt", folder / "albert_config.json", folder / "out"
-
-
-@pytest.mark.tf
-def test_two_shards_load(script, saved, tmp_path):
-    assert SHARD in saved
-    assert convert(script, *restore(saved, tmp_path)).status == 0
-
-
-def flipped(content: bytes) -> bytes:
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-
-
-FETCH = ("model.ckpt", "damaged", "fetch all of them again")
-INDEX = "model.ckpt.index"
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize(
-    ("name", "harm", "words"),
-    [
-        (SHARD, lambda content: b"", FETCH),
-        (SHARD, lambda content: content[:100], FETCH),
-        (SHARD, lambda content: content[: len(content) // 2], FETCH),
-        (SHARD, lambda content: content[: int(0.99 * len(content))], FETCH),
-        (SHARD, flipped, ("hecksum",)),
-        (SHARD, None, (SHARD,)),
-        (INDEX, lambda content: b"", (INDEX, "damaged")),
-        (INDEX, lambda content: b"garbage", (INDEX, "damaged")),
-        (INDEX, lambda content: b"{}" * 100, (INDEX, "damaged")),
-        (INDEX, lambda content: content[: len(content) // 2], (INDEX, "damaged")),
-    ],
-)
-def test_a_damaged_or_missing_file_is_named(script, saved, tmp_path, name, harm, words):
-    arguments = restore(saved, tmp_path)
-    if harm:
-        (tmp_path / name).write_bytes(harm(saved[name]))
-    else:
-        (tmp_path / name).unlink()
-    message = refusal(script, *arguments)
-    for word in words:
-        assert (str(tmp_path / word) if word == "model.ckpt" else word) in message
-
-
-@pytest.mark.parametrize("name", ["albert_config.json", "nowhere", "pytorch_model.bin"])
-def test_a_file_that_is_no_checkpoint(script, tmp_path, name):
-    (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
-    config = write_config(tmp_path)
-    message = refusal(script, tmp_path / name, config, tmp_path / "out")
-    assert f"{tmp_path / name} is no TensorFlow checkpoint" in message
-    assert "model.ckpt-best" in message
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"hidden_size": 64}, ["has shape (32,)", "hidden_size = 64", "(64,)"]),
-        ({"vocab_size": 91}, ["word_embeddings has shape (90, 16)", "vocab_size = 91"]),
-        ({"intermediate_size": 24}, ["ffn_1/intermediate", "intermediate_size = 24"]),
-        ({"max_position_embeddings": 512}, ["position_emb", "max_position_embeddings = 512"]),
-        ({"embedding_size": 128}, ["embedding_size = 128", "albert_config.json"]),
-        ({"num_hidden_groups": 2}, ["num_hidden_groups = 2", "has 1"]),
-        ({"inner_group_num": 2}, ["inner_group_num = 2", "has 1"]),
-        ({"num_attention_heads": 5}, ["num_attention_heads = 5"]),
-        ({"hidden_act": "swoosh"}, ["swoosh", "allowed"]),
-        ({"hidden_size": "wide"}, ["hidden_size"]),
-        ({"vocab_size": 2**40}, ["vocab_size", "allowed"]),
-    ],
-)
-def test_a_configuration_of_another_model_names_the_key(script, saved, tmp_path, changes, words):
-    checkpoint, _, target = restore(saved, tmp_path)
-    message = refusal(script, checkpoint, write_config(tmp_path, **changes), target)
-    for word in (str(checkpoint), "albert_config.json", *words):
-        assert word in message
-
-
-@pytest.mark.parametrize("content", ["{", "[1]", "not JSON", ""])
-def test_a_configuration_that_is_no_json(script, tmp_path, content):
-    (tmp_path / "model.index").touch()
-    (tmp_path / "config.json").write_text(content)
-    arguments = (tmp_path / "model", tmp_path / "config.json", tmp_path / "out")
-    assert str(tmp_path / "config.json") in refusal(script, *arguments)
-
-
-UNKNOWN = dict.fromkeys(("cls/squad/output_bias", "my/weights"), np.ones(2, "float32"))
-PRE_TRAINING = albert(MLM, SOP)
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize(
-    ("names", "changes", "config", "words"),
-    [
-        (PRE_TRAINING, UNKNOWN, {}, ["2 variables: cls/squad/output_bias, my/weights"]),
-        (PRE_TRAINING, "bert/pooler/dense/bias", {}, ["albert.pooler.bias"]),
-        (
-            PRE_TRAINING,
-            "bert/embeddings/word_embeddings",
-            {},
-            ["albert.embeddings.word_embeddings.weight"],
-        ),
-        (
-            PRE_TRAINING,
-            "bert/encoder/embedding_hidden_mapping_in/kernel",
-            {},
-            ["embedding_hidden_mapping_in"],
-        ),
-        (
-            PRE_TRAINING,
-            "cls/predictions/transform/LayerNorm/beta",
-            {},
-            ["predictions.LayerNorm.bias"],
-        ),
-        (albert(SOP, CLASSIFIER), {}, {}, ["classifier, sop_classifier"]),  # no model has both
-        (albert(CLASSIFIER), {}, {"num_labels": 2}, ["num_labels = 2", "(3"]),
-        (albert(CLASSIFIER), {}, {"id2label": {0: "no", 1: "yes"}}, ["num_labels = 2", "(3"]),
-    ],
-)
-def test_variables_of_no_model_are_named(tf, script, tmp_path, names, changes, config, words):
-    """`changes` are variables that no model has, or the one that is missing."""
-    arrays = random_arrays(names)
-    if isinstance(changes, str):
-        arrays.pop(changes)
-    else:
-        arrays |= changes
-    prefix = save_by_name(tf, tmp_path / "m", arrays)
-    message = refusal(script, prefix, write_config(tmp_path, **config), tmp_path / "out")
-    for word in words:
-        assert word in message
-
-
-def test_a_file_is_not_overwritten_by_a_directory(script, tmp_path):
-    target = tmp_path / "model.safetensors"
-    target.write_text("mine")
-    outcome = convert(script, tmp_path / "m", tmp_path / "c.json", target)
-    assert outcome.status == 2
-    assert "ends in .bin" in outcome.err
-    assert target.read_text() == "mine"
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize("target", ["out", "out.bin"])
-def test_a_failed_write_leaves_what_was_there(script, saved, tmp_path, target):
-    checkpoint, config, _ = restore(saved, tmp_path)
-    assert convert(script, checkpoint, config, tmp_path / target).status == 0
-    before = contents(tmp_path)
-    with no_file_above(10_000):  # bytes; the weights have 50 000
-        outcome = convert(script, checkpoint, config, tmp_path / target)
-    assert outcome.status == 2
-    assert f"cannot write {tmp_path / target}" in outcome.err
-    assert "File too large" in outcome.err
-    assert contents(tmp_path) == before
