@@ -63,7 +63,7 @@ def main() -> None:
     recording = random_recording(args.layers, args.examples, task.num_labels)
     regression = task.is_regression
     texts = grid_for(args.settings, args.layers, regression)
-    rules = list(rule_set.reads(regression))
+    rules = rule_set.swept(regression)
     grids = make_grids(rule_set, rules, texts, args.layers, regression)
     before, start = peak_mib(), time.perf_counter()
 

@@ -8,7 +8,9 @@ grids      the settings of each rule that a sweep tries
 sweep      where each setting lets examples exit
 metrics    the tasks' metrics for many settings and bootstrap draws at once
 tables     a sweep as rows; the settings that no other beats
+frontiers  what each rule, and truncation, can do at a cost; chosen on one part of the examples
 choice     a setting under a cost, within a drop, or with a guarantee
+verdict    what a choice came to; is it better than truncation?
 compare    the rules at equal costs, over several models
 pictures   what a sweep shows
 explorer   explorer.html: a sweep as one page

@@ -16,7 +16,7 @@ eager one. Several rules mean several walks, which share δ evenly (Bonferroni).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import binom
@@ -256,38 +256,3 @@ def choose(
     full = swept.main_metric(swept.truncations[-1:], rows)[0]
     chosen = cheapest_within(cost, metric, full - goal.max_drop)
     return Choice(chosen, f"cheapest setting within {goal.max_drop:g} of full depth")
-
-
-# Reporting a choice.
-
-
-def choice_table(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
-    """Metrics, drop from full depth and cost of a setting on both parts, as Markdown."""
-    chosen = swept.exit_layer[setting][None]
-    weights = bootstrap_weights(len(parts.report), 1000, seed)
-    full = swept.truncations[-1:]
-    lines = [
-        f"| | calibration ({len(parts.calibration)}) | report ({len(parts.report)})"
-        " | 95% interval |",
-        "|---|---|---|---|",
-    ]
-
-    def rows_on(examples: np.ndarray, weights: np.ndarray | None = None) -> dict[str, Any]:
-        early, deep = (swept.metrics(e, examples, weights) for e in (chosen, full))
-        return {
-            text: value
-            for name in early
-            for text, value in (
-                (name, early[name][0]),
-                (f"{name}, drop from full depth", deep[name][0] - early[name][0]),
-            )
-        }
-
-    calibration, report = map(rows_on, parts)
-    for name, drawn in rows_on(parts.report, weights).items():
-        low, high = interval(drawn)
-        values = f"{calibration[name]:.4f} | {report[name]:.4f} | {low:.4f} … {high:.4f}"
-        lines.append(f"| {name} | {values} |")
-    costs = [swept.cost(chosen, rows)[0] for rows in parts]
-    lines.append(f"| computation cost | {costs[0]:.4f} | {costs[1]:.4f} | |")
-    return "\n".join(lines)

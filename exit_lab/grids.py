@@ -92,10 +92,10 @@ def make_grids(
 
     Raises UserError for an unknown rule as well.
     """
-    reads = rule_set.reads(regression)
+    reads, unswept = rule_set.reads(regression), rule_set.unswept(regression)
     for rule in rules:
-        if rule in rule_set.unswept:
-            raise UserError(f"rule {rule} has nothing to sweep: {rule_set.unswept[rule]}")
+        if rule in unswept:
+            raise UserError(f"rule {rule} has nothing to sweep: {unswept[rule]}")
         if rule not in reads:
             raise UserError(f"rule {rule}: {nearest_names(rule, list(reads))}")
     special = REGRESSION_GRID if regression else {}

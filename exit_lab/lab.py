@@ -12,14 +12,13 @@ from transformers import AlbertConfig
 from evaluation.early_exit import run_early_exit
 from evaluation.job import Job, load_trained
 from evaluation.modes import trained_mode
-from evaluation.modes.base import RuleSet, Setting
+from evaluation.modes.base import RuleSet, Setting, describe
 from evaluation.results import append_results
 from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.metrics import taken
 from exit_lab.recording import Recording, recorded
 from exit_lab.settings import LabSettings, SweepSettings
 from exit_lab.sweep import Sweep, scan_setting
-from exit_lab.tables import describe
 from glue.features import encode
 from glue.files import write_json
 from glue.tasks import Example, Task, compute_metrics, read_examples
@@ -55,11 +54,11 @@ class Lab:
 
         A rule that cannot be swept gives way to the first that can.
         """
-        keys, rules = self.config.exit_keys(), self.rule_set.reads(self.task.is_regression)
-        rule = keys[self.rule_set.name_key]
-        if rule in self.rule_set.unswept:
-            rule = next(iter(rules))
-        return {self.rule_set.name_key: rule, **{name: keys[name] for name in rules[rule]}}
+        rules, name, regression = self.rule_set, self.rule_set.name_key, self.task.is_regression
+        keys = self.config.exit_keys()
+        if keys[name] in rules.unswept(regression):
+            keys[name] = rules.swept(regression)[0]
+        return rules.named(keys, regression)
 
     @property
     def fixed(self) -> Setting:
@@ -71,7 +70,7 @@ class Lab:
     def grids(self, settings: SweepSettings) -> tuple[RuleGrid, ...]:
         """What is to be swept; raises UserError for an unknown rule, key or value."""
         regression = self.task.is_regression
-        rules = list(dict.fromkeys(settings.rules or self.rule_set.reads(regression)))
+        rules = list(dict.fromkeys(settings.rules or self.rule_set.swept(regression)))
         layers, texts = self.config.num_hidden_layers, settings.grid_texts()
         grids = make_grids(self.rule_set, rules, texts, layers, regression)
         return tuple(replace(grid, fixed=self.fixed) for grid in grids)
@@ -157,8 +156,9 @@ def varied_values(lab: Lab, request: str) -> tuple[str, Sequence[float]]:
     """Key and values of --vary; without values those of the published loop."""
     layers, rule_set = lab.config.num_hidden_layers, lab.rule_set
     rule = lab.config.exit_keys()[rule_set.name_key]
-    if rule in rule_set.unswept:
-        raise UserError(f"--vary {request}: {rule} has no exits: {rule_set.unswept[rule]}")
+    unswept = rule_set.unswept(lab.task.is_regression)
+    if rule in unswept:
+        raise UserError(f"--vary {request}: {rule} has no exits: {unswept[rule]}")
     key, _, text = request.partition("=")
     published = {
         "exit_thres": "0.9:0.1:-0.1",

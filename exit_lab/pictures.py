@@ -14,14 +14,14 @@ from evaluation.figures import (
     heatmap_figure,
     save_figure,
 )
-from evaluation.modes.base import RuleSet, Setting
+from evaluation.modes.base import RuleSet, Setting, describe
 from exit_lab.choice import best_under_cost, bootstrap_weights
 from exit_lab.explorer import View, explorer_page
 from exit_lab.lab import Lab
 from exit_lab.metrics import taken
 from exit_lab.recording import Recording
 from exit_lab.sweep import Sweep, scan_setting
-from exit_lab.tables import describe, frontier, nearest_setting
+from exit_lab.tables import frontier, nearest_setting
 from glue.files import write_text
 from glue.tasks import label_text, primary_metric
 from modeling.elbert.rules import exit_scores
@@ -55,8 +55,7 @@ def figures_of(
     exits = scan_setting(rule_set, setting, recording)[0]
     scores = exit_scores(recording.tensors["all_logits"]).numpy()
     full = float(swept.main_metric(swept.truncations[-1:])[0])
-    reads = rule_set.reads(task.is_regression)[setting[swept.name_key]]
-    shown = {key: setting[key] for key in (swept.name_key, *reads)}
+    shown = rule_set.named(setting, task.is_regression)
     about = f"{task.name}: {describe(shown, swept.name_key)}"
     window = rule_set.window(setting, recording.tensors).numpy()
     value_name = "predicted value" if task.is_regression else "confidence"

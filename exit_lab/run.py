@@ -7,14 +7,16 @@ from pathlib import Path
 
 from transformers.utils import logging as hf_logging
 
-from exit_lab.choice import Choice, Parts, choice_table, choose, split
+from evaluation.modes.base import describe
+from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import write_comparison
 from exit_lab.lab import Lab, open_lab, varied_values, vary, verify, write_choice
 from exit_lab.pictures import draw
 from exit_lab.recording import Recording
 from exit_lab.settings import ChoiceSettings, Goal, LabSettings, SweepSettings
 from exit_lab.sweep import Sweep, sweep
-from exit_lab.tables import describe, write_tables
+from exit_lab.tables import write_tables
+from exit_lab.verdict import against_truncation, choice_table
 from glue.custom import custom_task
 from glue.tasks import Task, evaluation_tasks, get_task
 from modeling.errors import UserError
@@ -118,6 +120,7 @@ def report_choice(lab: Lab, swept: Sweep, choice: Choice, parts: Parts, seed: in
     setting = swept.settings[choice.setting]
     print(f"\nPicked: {describe(setting, swept.name_key)}\n({choice.note})\n")
     print(choice_table(swept, choice.setting, parts, seed) + "\n")
+    print(against_truncation(swept, choice.setting, parts, seed) + "\n")
     write_choice(lab, setting)
 
 

@@ -58,12 +58,6 @@ def frontier_table(rows: Sequence[dict[str, Any]], metric: str) -> list[dict[str
     ]
 
 
-def describe(setting: Setting, name_key: str = "thres_name") -> str:
-    """ "bias_1, exit_thres 0.3, cnt_thres 4": for messages and titles."""
-    keys = [f"{key} {value:g}" for key, value in setting.items() if key != name_key]
-    return ", ".join([setting[name_key], *keys])
-
-
 def nearest_setting(swept: Sweep, setting: Setting, exit_layer: np.ndarray) -> int:
     """Number of the swept setting that stands for `setting`, whose exits are (1, examples).
 

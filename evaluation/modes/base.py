@@ -30,6 +30,12 @@ Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and wha
 Tensors = Mapping[str, torch.Tensor]  # of a recording
 
 
+def describe(setting: Setting, name_key: str) -> str:
+    """ "bias_1, exit_thres 0.3, cnt_thres 4": for messages and titles."""
+    keys = [f"{key} {value:g}" for key, value in setting.items() if key != name_key]
+    return ", ".join([setting[name_key], *keys])
+
+
 def no_window(setting: Setting, tensors: Tensors) -> torch.Tensor:
     """Of rules that look at one layer: no exit has a window, (examples,) of 0."""
     return torch.zeros(tensors["all_logits"].shape[1], dtype=torch.long)
@@ -48,7 +54,7 @@ class RuleSet:
         none did: (examples,).
     eager_when_low: keys whose low values exit early; for all others high ones do.
     recorded_as: exit keys under which every layer shows its own answer.
-    unswept: rules without exits, and why.
+    unswept: is it regression? -> rules without exits, and why.
     """
 
     name_key: str
@@ -58,7 +64,18 @@ class RuleSet:
     window: Callable[[Setting, Tensors], torch.Tensor] = no_window
     eager_when_low: tuple[str, ...] = ()
     recorded_as: Setting = field(default_factory=dict)
-    unswept: Mapping[str, str] = field(default_factory=dict)
+    unswept: Callable[[bool], Mapping[str, str]] = lambda regression: {}
+
+    def swept(self, regression: bool) -> list[str]:
+        """The rules that a sweep tries unless it is told which."""
+        without_exits = self.unswept(regression)
+        return [rule for rule in self.reads(regression) if rule not in without_exits]
+
+    def named(self, keys: Setting, regression: bool) -> Setting:
+        """Of all exit keys the rule's name and the keys that it reads."""
+        rule = keys[self.name_key]
+        reads = self.reads(regression).get(rule, ())
+        return {self.name_key: rule, **{name: keys[name] for name in reads}}
 
 
 class Mode(ABC):

@@ -9,7 +9,7 @@ from evaluation.modes.base import RuleSet, Setting, Tensors
 from evaluation.modes.examples import ExampleMode
 from modeling.elbert.loading import load_pretrained
 from modeling.elbert.model import ElbertForSequenceClassification
-from modeling.elbert.rules import RULES, ExitRule, keys_read, scan
+from modeling.elbert.rules import NEVER, RULES, ExitRule, keys_read, scan
 
 
 class Elbert(ExampleMode):
@@ -36,7 +36,14 @@ class Elbert(ExampleMode):
             scan=scan_rule,
             window=window_at_exit,
             eager_when_low=("cnt_thres", "margin"),
+            unswept=without_exits,
         )
+
+
+def without_exits(regression: bool) -> dict[str, str]:
+    """Rules that never fire on the task's answers, and why."""
+    why = "it never fires on a predicted value, so every example goes to the last layer"
+    return {name: why for name, kinds in RULES.items() if regression and kinds.values is NEVER}
 
 
 def scan_rule(setting: Setting, tensors: Tensors) -> torch.Tensor:

@@ -51,7 +51,7 @@ class Ponder(ExampleMode):
             scan=scan_criterion,
             eager_when_low=("exit_thres",),
             recorded_as={"exit_criteria": "threshold"},
-            unswept={
+            unswept=lambda regression: {
                 "expectation": "it mixes the answers of all layers, so every example goes to the "
                 "last"
             },

@@ -37,7 +37,7 @@ def made_recording(classes: int, examples: int = 40, layers: int = 5, seed: int 
 def sweep_of(recording: Recording, task: str, rules=None, grid=SMALL) -> Sweep:
     """Each of the rules over its grid; all rules that fit the task unless some are named."""
     layers, regression = len(recording.tensors["all_logits"]), TASKS[task].is_regression
-    rules = rules or list(ELBERT.reads(regression))
+    rules = rules or ELBERT.swept(regression)
     grids = make_grids(ELBERT, rules, grid, layers, regression)
     return sweep(ELBERT, grids, recording, TASKS[task])
 

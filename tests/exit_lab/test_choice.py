@@ -17,7 +17,6 @@ from exit_lab.choice import (
     bootstrap_weights,
     certified,
     cheapest_within,
-    choice_table,
     control_risk,
     deepest_first,
     hoeffding_bentkus_p_value,
@@ -27,6 +26,7 @@ from exit_lab.choice import (
 from exit_lab.grids import make_grids
 from exit_lab.recording import Recording
 from exit_lab.sweep import sweep
+from exit_lab.verdict import choice_table
 from glue.tasks import TASKS
 from modeling import UserError
 from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
