@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +121,8 @@ class Place:
 
     @property
     def results(self) -> Path:
-        return self.model.with_name(self.model.name + self.suffix) / self.checkpoint
+        # As text: "." has no name to add to.
+        return Path(os.path.abspath(self.model) + self.suffix) / self.checkpoint
 
     def statistics(self, config: AlbertConfig, task: Task) -> Path:
         """`my_out_dir`/model/task, relative to the model; in stat_out if it cannot be made."""

@@ -31,6 +31,7 @@ IN_PROGRESS = "training_in_progress.json"
 MANIFEST = "checksums.json"
 STATE = "training_state.json"
 OPTIMIZER = "optimizer.safetensors"
+PARTIAL = ".partial"  # ends the name of what is not whole yet
 
 
 @dataclass
@@ -65,12 +66,15 @@ def latest_checkpoint(output_dir: str | Path) -> Path | None:
 
 
 def write_directory(directory: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write files into a temporary directory beside `directory`, then move them in.
+    """Let `fill` write files into a temporary directory, then move them to `directory`.
 
     A new `directory` appears whole, by a rename. Into one that exists the files are moved one by
-    one, the configuration last. Raises UserError when the disk is full or not writable.
+    one, the configuration last; the temporary directory is inside, for it may be a mount point.
+    Raises UserError when the disk is full or not writable.
     """
-    temporary = directory.with_name(f".{directory.name}.partial")
+    there = directory.exists()
+    beside = directory / "model" if there else directory
+    temporary = beside.with_name(f".{beside.name}{PARTIAL}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -79,14 +83,14 @@ def write_directory(directory: Path, fill: Callable[[Path], None]) -> None:
             if path.is_file():
                 make_public(path)
             flush(path)
-        if directory.exists():
+        if there:
             names = sorted(path.name for path in temporary.iterdir())
             for name in sorted(names, key=lambda name: name == "config.json"):
                 os.replace(temporary / name, directory / name)
             flush(directory)
         else:
             os.replace(temporary, directory)
-        flush(directory.parent)
+            flush(directory.parent)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {directory}: {error}") from error
     finally:
@@ -157,7 +161,7 @@ def remove(directory: Path) -> None:
     """Delete a checkpoint; killed half-way, what is left does not pass for one."""
     if not directory.exists():
         return
-    doomed = directory.with_name(f".{directory.name}.partial")
+    doomed = directory.with_name(f".{directory.name}{PARTIAL}")
     shutil.rmtree(doomed, ignore_errors=True)
     try:
         os.replace(directory, doomed)
@@ -302,7 +306,7 @@ def begin_training(output_dir: str | Path, arguments: dict, resumed: bool = Fals
     save left behind goes too.
     """
     write_json(Path(output_dir) / IN_PROGRESS, arguments)
-    for partial in Path(output_dir).glob(".checkpoint-*.partial"):
+    for partial in Path(output_dir).glob(f".*{PARTIAL}"):
         shutil.rmtree(partial, ignore_errors=True)
     for stale in [] if resumed else checkpoints_of(output_dir):
         remove(stale)
