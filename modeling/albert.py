@@ -98,7 +98,8 @@ class SelfAttention(nn.Module):
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """What every token reads of its text: (batch, length, hidden) -> the same shape."""
         states = hidden.to(self.query.weight.dtype)
-        query, key, value = (self.split_heads(linear(states))[0] for linear in self.projections)
+        parts = (self.split_heads(linear(states)) for linear in self.projections)
+        query, key, value = (part.squeeze(0) for part in parts)  # [0] copies in an ONNX file
         return self.output(self.attend(query, key, value, mask))
 
     @property
