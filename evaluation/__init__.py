@@ -9,6 +9,7 @@ early_exit          running a model whose examples stop; recording all its layer
 results             what every evaluation reports, and the answers to a test set
 exit_reports        where examples leave, at which cost, and what every layer says
 figures             pictures of the trade-off between answers and cost
+study_figure        picture of methods at equal costs
 token_pictures      sentences with each token coloured by its number of updates
 parity_report       what run_parity.py shows
 pretraining_report  what run_pretraining.py shows

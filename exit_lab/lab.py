@@ -1,7 +1,6 @@
 """A trained model on a dev set, with the recorded pass of the one over the other."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from transformers import AlbertConfig
 from evaluation.early_exit import run_early_exit
 from evaluation.job import Job, load_trained
 from evaluation.modes import trained_mode
-from evaluation.modes.base import RuleSet, Setting, describe
+from evaluation.modes.base import RuleSet, Setting, describe, exit_keys
 from evaluation.results import append_results
 from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.metrics import taken
@@ -77,8 +76,7 @@ class Lab:
 
     def record(self) -> Recording:
         """The recorded pass, kept in `output`."""
-        with exit_keys(self.config, self.rule_set.recorded_as):
-            return recorded(self.output / "all_logits.safetensors", self.job)
+        return recorded(self.output / "all_logits.safetensors", self.job)
 
 
 def open_lab(settings: LabSettings, directory: Path, task: Task, part: Task, output: Path) -> Lab:
@@ -94,17 +92,6 @@ def open_lab(settings: LabSettings, directory: Path, task: Task, part: Task, out
     features = mode.prepare(features, settings.seed)
     job = Job(mode, model, tokenizer, part, features, settings.batch_size)
     return Lab(directory, output, job, rule_set, examples)
-
-
-@contextmanager
-def exit_keys(config: AlbertConfig, setting: Setting) -> Iterator[None]:
-    """`setting` in force; on leaving, the exit keys are again what they were."""
-    before = config.exit_keys()
-    config.update({**before, **setting})
-    try:
-        yield
-    finally:
-        config.update(before)
 
 
 def verify(lab: Lab, recording: Recording, swept: Sweep, count: int, seed: int) -> None:

@@ -13,7 +13,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from evaluation.early_exit import record_layers
 from evaluation.job import Job
 from evaluation.results import labels_of, predictions_of
 from glue.files import write_file
@@ -31,7 +30,7 @@ IDLE_KEYS = (
 class Recording:
     """What a sweep needs to know of a model and a data set.
 
-    tensors: as `record_layers` gives them; labels: (examples,).
+    tensors: as the mode's `record` gives them; labels: (examples,).
     """
 
     tensors: dict[str, torch.Tensor]
@@ -44,8 +43,8 @@ class Recording:
 
 
 def record(job: Job) -> dict[str, torch.Tensor]:
-    """`record_layers`; raises UserError when an answer is not finite."""
-    tensors = record_layers(job, job.batch_size)
+    """What the mode records; raises UserError when an answer is not finite."""
+    tensors = job.mode.record(job)
     finite = tensors["all_logits"].isfinite()
     if not finite.all():
         layer = int((~finite).flatten(1).any(1).nonzero()[0]) + 1

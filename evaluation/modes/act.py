@@ -77,6 +77,12 @@ class AdaptiveDepth(Mode):
         hold neighbours in length. The answers are the same."""
         return UpdateRecord(**collected(job, adaptive_answers, "Evaluating"))
 
+    def record(self, job: Job) -> dict[str, torch.Tensor]:
+        """The cost of an example is the mean number of its tokens' updates over the maximum."""
+        record, maximum = self.run(job), job.model.config.num_hidden_layers
+        updates, lengths = record.updates.sum(1), torch.as_tensor(job.features.lengths)
+        return {"all_logits": record.logits[None], "cost": updates / lengths / maximum}
+
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
         """How often tokens are updated, and at which cost."""
         fast, conditions = job.fast()

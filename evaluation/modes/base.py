@@ -7,7 +7,8 @@ examples stop, in a file of its own, and its line in REGISTRY. Nothing outside a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -39,6 +40,17 @@ def describe(setting: Setting, name_key: str) -> str:
 def no_window(setting: Setting, tensors: Tensors) -> torch.Tensor:
     """Of rules that look at one layer: no exit has a window, (examples,) of 0."""
     return torch.zeros(tensors["all_logits"].shape[1], dtype=torch.long)
+
+
+@contextmanager
+def exit_keys(config: AlbertConfig, setting: Setting) -> Iterator[None]:
+    """`setting` in force; on leaving, the exit keys are again what they were."""
+    before = config.exit_keys()
+    config.update({**before, **setting})
+    try:
+        yield
+    finally:
+        config.update(before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +175,14 @@ class Mode(ABC):
     @abstractmethod
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
         """Run, print and write the reports; returns the content of eval_results.json."""
+
+    @abstractmethod
+    def record(self, job: Job) -> dict[str, torch.Tensor]:
+        """What sweeps and comparisons read of a data set.
+
+        all_logits: (layers, examples, num_labels), and what the rules read beside it. Where there
+        is nothing to sweep: one layer, and cost: (examples,), each answer's share of full depth.
+        """
 
     def rules(self) -> RuleSet:
         """What a sweep varies; UserError for a mode with nothing to sweep."""

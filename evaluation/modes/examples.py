@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from typing import Any
 
+import torch
 from transformers import AlbertConfig, PreTrainedModel
 
 from evaluation.answering import is_main
@@ -15,7 +16,7 @@ from evaluation.exit_reports import (
     write_statistics,
 )
 from evaluation.job import Job, Place
-from evaluation.modes.base import Mode, RuleSet, Setting
+from evaluation.modes.base import Mode, RuleSet, Setting, exit_keys
 from evaluation.results import labels_of, layer_curve, write_results
 from glue.tasks import primary_metric
 from modeling.export.loops import DepthLoop
@@ -45,6 +46,10 @@ class ExampleMode(Mode):
 
     def run(self, job: Job) -> Record:
         return run_early_exit(job)
+
+    def record(self, job: Job) -> dict[str, torch.Tensor]:
+        with exit_keys(job.model.config, self.rules().recorded_as):
+            return record_layers(job, job.batch_size)
 
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
         """Where examples leave, at which cost, and what every layer would answer."""

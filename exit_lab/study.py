@@ -1,0 +1,123 @@
+"""The trainings of a comparison of methods, which any number of processes share.
+
+A training is taken under a file lock, goes on from its last checkpoint, and is finished when the
+answers of all layers are recorded. A process that ends, however it ends, frees its lock.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from evaluation.glue_run import GlueRun
+from exit_lab.recording import recorded
+from exit_lab.study_settings import Run, Study
+from glue.files import write_json
+from glue.tasks import Task, evaluation_tasks, get_task
+from modeling.errors import UserError
+from modeling.loading.files import read_json, weight_files
+from training.checkpoints import file_stamp
+from training.settings import entries
+
+POLL = 10.0  # seconds between looks at the trainings of other processes
+
+
+def recording_path(place: Path, part: Task) -> Path:
+    return place / f"answers-{part.name}.safetensors"
+
+
+def is_recorded(study: Study, run: Run) -> bool:
+    parts = evaluation_tasks(get_task(run.plan.name))
+    return all(recording_path(study.place(run), part).exists() for part, _ in parts)
+
+
+def check_same_run(study: Study, run: Run) -> None:
+    """Note what a training is of; UserError where the note in its folder says something else."""
+    settings = study.glue_settings(run)
+    flags = {name: value for name, value, allowed in entries(*settings) if not allowed.resuming}
+    begun, place = study.place(run) / "run.json", study.place(run)
+    if not settings.model.from_scratch:
+        start = weight_files(settings.model.model_name_or_path, settings.model.cache)
+        flags["weights of the starting model"] = [file_stamp(path)["sha256"] for path in start]
+    if not begun.exists():
+        write_json(begun, flags)
+        return
+    old, now = read_json(begun), json.loads(json.dumps(flags))
+    changed = next((name for name in now if old.get(name) != now[name]), None)
+    if changed:
+        raise UserError(
+            f"{place} was begun with {changed} {old.get(changed)}, not {now[changed]}; give the "
+            "same, or another --output_dir"
+        )
+
+
+def train(study: Study, run: Run, progress: str) -> None:
+    """Train, or go on, and record the answers to the dev sets; nothing that is done is repeated."""
+    check_same_run(study, run)
+    if is_recorded(study, run):
+        return
+    print(f"{progress}: {study.place(run)}", flush=True)
+    glue = GlueRun(study.glue_settings(run))
+    glue.start()
+    glue.fine_tune()
+    loaded = glue.trained(glue.directory)
+    for part, _ in evaluation_tasks(glue.task):
+        recorded(recording_path(glue.directory, part), glue.job(loaded, part, "dev"))
+
+
+def check_study(study: Study) -> None:
+    """UserError for missing files, or an encoder that one of the methods cannot use."""
+    for plan in study.plans.values():
+        for run in study.runs(plan)[: len(study.methods)]:
+            glue = GlueRun(study.glue_settings(run))
+            glue.check_files(dev=True)
+            if not plan.start:
+                glue.new_tokenizer(glue.new_config())
+
+
+@contextmanager
+def taken(study: Study, run: Run) -> Iterator[bool]:
+    """Is the training this process's? Then until the end of the block."""
+    path = study.directory / "locks" / run.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(path, blocking=False):
+            yield True
+    except Timeout:
+        yield False
+
+
+def work(study: Study) -> None:
+    """Train whatever is not finished and nobody else is training, until all is finished.
+
+    A training that ends in a UserError is left out, with all that would have started from it; the
+    error is raised where it leaves nothing.
+    """
+    waiting = [run for plan in study.plans.values() for run in study.runs(plan)]
+    lost: dict[Run, UserError] = {}
+    count = len(waiting)
+    while waiting:
+        before = len(waiting)
+        for run in waiting.copy():
+            start = study.start(run)
+            if start in lost:
+                waiting.remove(run)
+            if start in lost or (start and not is_recorded(study, start)):
+                continue
+            with taken(study, run) as mine:
+                if not mine:
+                    continue
+                waiting.remove(run)
+                try:
+                    train(study, run, f"{count - len(waiting)} of {count}")
+                except UserError as error:
+                    lost[run] = error
+                    print(f"{run.name} is left out: {error}", flush=True)
+        if len(waiting) == before:
+            print(f"{before} trainings wait for those of other processes", flush=True)
+            time.sleep(POLL)
+    if len(lost) == count:
+        raise next(iter(lost.values()))

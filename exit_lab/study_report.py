@@ -1,0 +1,201 @@
+"""What a comparison of methods shows of the trainings that are finished: tables and figures."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import load_file
+
+from evaluation.figures import save_figure
+from evaluation.modes import MODES
+from evaluation.study_figure import study_figure
+from exit_lab.choice import split
+from exit_lab.compare import AREA, Cells, compare, markdown, with_cost
+from exit_lab.frontiers import FULL_DEPTH, TRUNCATION
+from exit_lab.grids import RuleGrid, make_grids
+from exit_lab.methods import (
+    Contender,
+    Differences,
+    LearnedDepths,
+    curve,
+    difference_table,
+    differences,
+    field_of,
+)
+from exit_lab.recording import Recording
+from exit_lab.study import is_recorded, recording_path
+from exit_lab.study_settings import Method, Run, Study, TaskPlan
+from exit_lab.sweep import Sweep, sweep
+from glue.files import write_text
+from glue.tables import as_csv
+from glue.tasks import Task, evaluation_tasks, get_task, primary_metric
+
+LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+REFERENCE = "ELBERT, bias_1"
+# Rows of the tables: the training that they read, and the rule. Truncation is ELBERT's.
+ROWS = {
+    REFERENCE: ("elbert", "bias_1"),
+    "ELBERT, bias_2": ("elbert", "bias_2"),
+    "ELBERT, bias_3": ("elbert", "bias_3"),
+    "entropy (DeeBERT)": ("elbert", "entropy"),
+    "patience (PABEE)": ("elbert", "patience"),
+    TRUNCATION: ("elbert", TRUNCATION),
+    "PonderNet, sampling": ("pondernet", "sample"),
+    "PonderNet, Q-exit": ("pondernet", "threshold"),
+    "PALBERT": ("palbert", "threshold"),
+    "ACT": ("act", "learned"),
+    FULL_DEPTH: ("elbert", FULL_DEPTH),
+}
+# Normalised entropies of two classes crowd near 1; a coarse grid there would cost the rule.
+FINE = {"exit_thres": "0:0.9:0.02,0.9:1:0.002"}
+CURVE = np.arange(0.1, 1.001, 0.02)  # cost limits of the figure
+DRAWS = 2000
+SECTION = """## {name}
+
+{finding}
+
+100 × {metric}, mean of the seeds {seeds}: best setting at or under each cost, chosen on
+{calibration} dev examples, reported on the other {report} [95% interval over seeds and examples]
+at its cost there. truncation: everyone stops at one layer. area: mean over all costs from one layer
+to all.
+
+{cells}
+
+Differences to {reference}, × 100, of the same seeds and examples [95% interval]; bold: the
+interval leaves out 0. A true difference of *visible from* would have been found by 4 of 5 studies
+like this, at every cost.
+
+{differences}
+
+![{name}: all methods at equal costs]({name}.png)
+"""
+
+
+def load_recording(path: Path) -> Recording:
+    tensors = load_file(path)
+    labels = tensors.pop("labels").numpy()
+    return Recording(tensors, labels)
+
+
+def swept_rules(recording: Recording, method: Method, part: Task) -> Sweep:
+    """Every rule of the tables that a training serves, over its grid."""
+    rule_set, regression = MODES[method.model_type].rules(), part.is_regression
+    wanted = [rule for _, rule in ROWS.values() if rule in rule_set.reads(regression)]
+    texts = {} if regression else FINE
+    layers = len(recording.tensors["all_logits"])
+    grids = make_grids(rule_set, list(dict.fromkeys(wanted)), texts, layers, regression)
+    choices = {name: key.default for name, key in rule_set.keys.items() if key.choices}
+    fixed = {k: method.keys.get(k, v) for k, v in choices.items() if k != rule_set.name_key}
+    return sweep(rule_set, [replace(grid, fixed=fixed) for grid in grids], recording, part)
+
+
+def learned_depths(recordings: dict[str, Recording], part: Task) -> LearnedDepths:
+    """The models of one seed that differ in how they were trained, by name."""
+    first = next(iter(recordings.values()))
+    numbers = np.arange(1, len(recordings) + 1, dtype=np.uint8)
+    return LearnedDepths(
+        part,
+        (RuleGrid("learned", {"model": tuple(map(float, numbers))}),),
+        [{"thres_name": name} for name in recordings],
+        np.repeat(numbers[:, None], len(first.labels), 1),
+        np.concatenate([recording.predictions for recording in recordings.values()]),
+        first.labels,
+        costs=np.stack([recording.tensors["cost"].numpy() for recording in recordings.values()]),
+    )
+
+
+def sweep_of(study: Study, plan: TaskPlan, part: Task, kind: str, seed: int) -> Sweep:
+    """One seed's training of a kind; of ACT, its trainings with every τ."""
+    names = [name for name in study.methods if name.partition("-")[0] == kind]
+    recordings = {
+        name: load_recording(recording_path(study.place(Run(plan, name, seed)), part))
+        for name in names
+    }
+    if "cost" in recordings[names[0]].tensors:
+        return learned_depths(recordings, part)
+    return swept_rules(recordings[names[0]], study.methods[names[0]], part)
+
+
+def contenders_of(
+    study: Study, plan: TaskPlan, part: Task, seeds: list[int]
+) -> dict[str, Contender]:
+    """The rows of the tables, but for rules that the task does not have."""
+    kinds = dict.fromkeys(name.partition("-")[0] for name in study.methods)
+    sweeps = {kind: [sweep_of(study, plan, part, kind, seed) for seed in seeds] for kind in kinds}
+    known = {grid.rule for found in sweeps.values() for grid in found[0].grids}
+    return {
+        name: Contender(sweeps[kind], rule)
+        for name, (kind, rule) in ROWS.items()
+        if kind in sweeps and rule in {*known, TRUNCATION, FULL_DEPTH}
+    }
+
+
+def finding(found: Differences) -> str:
+    """The differences that the intervals leave no doubt about, as a sentence."""
+    clear = {
+        name: [f"{limit:g}" for limit, cell in zip(LIMITS, row, strict=True) if cell and cell.clear]
+        for name, row in found.items()
+    }
+    named = [f"{name} at {', '.join(limits)}" for name, limits in clear.items() if limits]
+    if not named:
+        return f"No method differs from {REFERENCE} by more than chance may give, at any cost."
+    return f"Beyond what chance may give, these differ from {REFERENCE}: {'; '.join(named)}."
+
+
+def rows_of(cells: Cells, found: Differences) -> list[dict[str, object]]:
+    """All numbers of both tables, a row a contender and limit, for a CSV file."""
+    none = ("", "", "", "")
+    names = [f"over_reference{ending}" for ending in ("", "_low", "_high", "_visible")]
+    rows = []
+    for name, row in cells.items():
+        against = [*found.get(name, [None] * len(LIMITS)), None]
+        for limit, cell, other in zip([*LIMITS, AREA], row, against, strict=True):
+            if cell:
+                numbers = dict(zip(names, other or none, strict=True))
+                rows.append({"method": name, "max_cost": limit, **numbers, **cell.row()})
+    return rows
+
+
+def report_part(study: Study, plan: TaskPlan, part: Task, seeds: list[int]) -> str:
+    """The section of a task's dev set, as Markdown; writes its CSV file and its figure."""
+    contenders = contenders_of(study, plan, part, seeds)
+    parts = split(len(contenders[REFERENCE].sweeps[0].labels), 0.5, seed=42)
+    field = field_of(contenders, parts, DRAWS, seed=42)
+    cells, found = compare(field, LIMITS), differences(field, REFERENCE, LIMITS)
+    curves = {name: curve(field, name, CURVE) for name in contenders if name != FULL_DEPTH}
+    full, metric = cells[FULL_DEPTH][0].metric.value, primary_metric(part)
+    by_limit = {name: list(zip(LIMITS, row, strict=True)) for name, row in found.items()}
+    drawn = {name: points for name, points in curves.items() if len(points[0])}
+    figure = study_figure(drawn, full, by_limit, metric)
+    save_figure(figure, study.directory / f"{part.name}.png")
+    write_text(study.directory / f"{part.name}.csv", as_csv(rows_of(cells, found)))
+    return SECTION.format(
+        name=part.name,
+        finding=finding(found),
+        metric=metric,
+        seeds=", ".join(map(str, seeds)),
+        calibration=len(parts.calibration),
+        report=len(parts.report),
+        reference=REFERENCE,
+        cells=markdown(cells, LIMITS, with_cost),
+        differences=difference_table(found, LIMITS),
+    )
+
+
+def report(study: Study) -> None:
+    """Print the sections of all tasks, and write them as methods.md."""
+    sections = []
+    for plan in study.plans.values():
+        seeds = [
+            seed
+            for seed in study.settings.seeds
+            if all(is_recorded(study, Run(plan, name, seed)) for name in study.methods)
+        ]
+        for part, _ in evaluation_tasks(get_task(plan.name)):
+            if seeds:
+                sections.append(report_part(study, plan, part, seeds))
+            else:
+                sections.append(f"## {part.name}\n\nNo seed has all its methods' trainings yet.\n")
+    text = "\n".join(sections)
+    write_text(study.directory / "methods.md", text)
+    print(f"\n{text}\n{study.directory}: methods.md; a figure and a CSV file of each task")

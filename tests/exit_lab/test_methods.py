@@ -1,0 +1,109 @@
+"""Methods side by side: what is paired, and what an interval is of."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from exit_lab.choice import Parts
+from exit_lab.compare import compare
+from exit_lab.frontiers import FULL_DEPTH, TRUNCATION
+from exit_lab.grids import RuleGrid
+from exit_lab.methods import (
+    Contender,
+    LearnedDepths,
+    curve,
+    difference_table,
+    differences,
+    field_of,
+)
+from glue.tasks import TASKS
+from tests.exit_lab.builders import swept
+
+EXAMPLES = 400
+HALVES = Parts(np.arange(200), np.arange(200, EXAMPLES))
+
+
+def contender(models: int, right: float, seed: int = 0, cost: float = 0.3) -> Contender:
+    """Models of learned depth that are right about a share of the examples, each about others."""
+    rng, labels = np.random.default_rng(seed), np.arange(EXAMPLES) % 2
+    sweeps = [
+        LearnedDepths(
+            TASKS["rte"],
+            (RuleGrid("learned", {"model": (1.0,)}),),
+            [{"thres_name": "only"}],
+            np.ones((1, EXAMPLES), np.uint8),
+            np.where(rng.random(EXAMPLES) < right, labels, 1 - labels)[None],
+            labels,
+            costs=np.full((1, EXAMPLES), cost),
+        )
+        for _ in range(models)
+    ]
+    return Contender(sweeps, "learned")
+
+
+def test_a_learned_depth_costs_what_its_own_examples_cost():
+    costs = np.linspace(0, 1, EXAMPLES)[None]
+    model = dataclasses.replace(contender(1, 1.0).sweeps[0], costs=costs)
+    front = field_of({"act": Contender([model], "learned")}, HALVES, 50, 1).frontiers["act"][0]
+    assert front.cost == pytest.approx(costs[:, 200:].mean())
+    assert (front.at(0.2), front.at(0.3)) == (None, 0)  # 0.25 on the half that chooses
+
+
+def test_a_paired_difference_has_the_standard_error_of_the_pairs():
+    """With one seed: √(variance of the examples' differences / examples), as of any mean."""
+    one, other = contender(1, 0.8, seed=1), contender(1, 0.6, seed=2)
+    field = field_of({"one": one, "other": other}, HALVES, 4000, 3)
+    found = differences(field, "one", (0.5,))["other"][0]
+    right = [c.sweeps[0].predictions[0, 200:] == c.sweeps[0].labels[200:] for c in (one, other)]
+    pairs = right[1].astype(float) - right[0]
+    error = pairs.std() / np.sqrt(200)
+    assert found.value == pytest.approx(pairs.mean())
+    assert found.visible == pytest.approx((norm.ppf(0.975) + norm.ppf(0.8)) * error, rel=0.05)
+    assert found.low == pytest.approx(pairs.mean() - 1.96 * error, abs=0.2 * error)
+    assert found.high == pytest.approx(pairs.mean() + 1.96 * error, abs=0.2 * error)
+
+
+def test_a_contender_does_not_differ_from_itself():
+    field = field_of({"one": contender(3, 0.7), "again": contender(3, 0.7)}, HALVES, 50, 1)
+    found = differences(field, "one", (0.5,))["again"][0]
+    assert found == (0, 0, 0, 0)
+    assert not found.clear
+
+
+def test_intervals_are_over_seeds_too():
+    """The other has one seed that is always right and one that never is; the reference only right
+    ones: in a draw of two seeds it is 0, 1/2 or 1 behind."""
+    both = Contender([*contender(1, 1.0).sweeps, *contender(1, 0.0).sweeps], "learned")
+    field = field_of({"right": contender(2, 1.0), "both": both}, HALVES, 500, 1)
+    found = differences(field, "right", (0.5,))["both"][0]
+    assert found[:3] == (-0.5, -1.0, 0.0)
+
+
+def test_rules_truncation_and_learned_depths_share_a_table():
+    sweeps = [swept(2, "rte", examples=EXAMPLES)[0]]
+    labels = sweeps[0].labels
+    learned = dataclasses.replace(contender(1, 0.5).sweeps[0], labels=labels)
+    rows = {name: Contender(sweeps, name) for name in ("bias_1", TRUNCATION, FULL_DEPTH)}
+    field = field_of({**rows, "ACT": Contender([learned], "learned")}, HALVES, 50, 1)
+    cells = compare(field, (0.2, 0.8))
+    assert cells["ACT"][0] is None
+    right = learned.predictions[0, 200:] == labels[200:]
+    assert cells["ACT"][1].metric.value == pytest.approx(right.mean())
+    assert cells[FULL_DEPTH][0].cost == 1.0
+    cost, metric = curve(field, TRUNCATION, np.arange(0.1, 1.01, 0.05))
+    assert set(np.round(cost * 5)) <= {1, 2, 3, 4, 5}
+    layers = np.round(cost * 5).astype(int) - 1
+    expected = (sweeps[0].predictions[layers, 200:] == labels[200:]).mean(1)
+    assert metric == pytest.approx(expected)
+
+
+def test_the_table_of_differences_marks_what_is_clear():
+    rows = {"reference": 0.6, "clear": 1.0, "unclear": 0.62}
+    contenders = {name: contender(2, right, len(name)) for name, right in rows.items()}
+    found = differences(field_of(contenders, HALVES, 200, 1), "reference", (0.2, 0.5))
+    lines = difference_table(found, (0.2, 0.5)).splitlines()
+    assert lines[0] == "| | cost ≤ 0.20 | cost ≤ 0.50 | visible from |"
+    assert lines[2].startswith("| clear | – | **+")
+    assert "**" not in lines[3]

@@ -1,0 +1,90 @@
+"""examples/compare_methods.py: trainings that are shared, resumed and never repeated; tables."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+import run_glue
+from tests.commands import Outcome, flags, report_of
+from tests.conftest import PAIRS, edit_json, sentence, tsv, write_rte
+from tests.scripts.test_examples import main_of
+
+MNLI = ("contradiction", "entailment", "neutral")
+METHODS = ("elbert", "pondernet", "palbert", "act-tau0.0005")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """RTE, and MNLI of 24 training and 12 dev examples in a folder of another name."""
+    folder = tmp_path_factory.mktemp("study")
+    write_rte(folder / "RTE")
+    for name, count in (("train", 24), ("dev_matched", 12), ("dev_mismatched", 12)):
+        rows = [(i, sentence(i), sentence(i + 1), MNLI[i % 3]) for i in range(count)]
+        tsv(folder / "MNLI-tiny" / f"{name}.tsv", f"{PAIRS}\tgold_label", rows)
+    return folder
+
+
+@pytest.fixture
+def study(script, albert_dir, data, tmp_path) -> Callable[..., Outcome]:
+    """`study("--seeds", 1)` compares all methods on RTE, with two steps a training."""
+    where = ("--model_name_or_path", albert_dir, "--data_dir", data)
+    few = ("--max_steps", 2, "--max_seq_length", 32, "--do_lower_case", "--no_cuda")
+    what = ("--output_dir", tmp_path / "out", "--tasks", "RTE", "MNLI=MNLI-tiny", *few)
+    return lambda *more: script(main_of("compare_methods.py"), *where, *what, *more)
+
+
+def weights(out: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in out.glob("*/model.safetensors")}
+
+
+@pytest.mark.slow
+def test_a_study_from_trainings_to_tables(study, script, albert_dir, data, tmp_path):
+    out = tmp_path / "out"
+    done = study("--seeds", 1).done()
+    names = {f"{task}-{method}-1" for task in ("MNLI", "RTE") for method in METHODS}
+    assert {path.parent.name for path in weights(out)} == names
+    assert f"1 of 8: {out / 'MNLI-elbert-1'}" in done.out
+    assert "## mnli-mm" in done.out
+    # An evaluation by run_glue.py finds what the study recorded.
+    for name, kind in (("RTE-act-tau0.0005-1", "albert_act"), ("RTE-elbert-1", "albert")):
+        evaluate = flags(albert_dir, data / "RTE", out / name, "RTE", "--do_eval")
+        script(run_glue.main, *evaluate, "--model_type", kind).done()
+        found, kept = report_of(out / name), load_file(out / name / "answers-rte.safetensors")
+        right = kept["all_logits"].argmax(-1) == kept["labels"]
+        assert right[-1].float().mean() == pytest.approx(
+            found["metrics"]["acc"] if kind == "albert_act" else found["acc_per_layer"][-1]
+        )
+    rows = list(csv.DictReader((out / "rte.csv").open()))
+    assert {row["method"] for row in rows} >= {"ELBERT, bias_1", "truncation", "PALBERT", "ACT"}
+    assert (out / "rte.png").read_bytes().startswith(b"\x89PNG")
+    # Finished trainings stay as they are; a seed that is new is trained.
+    before = weights(out)
+    again = study("--seeds", 1, 2).done()
+    assert "mean of the seeds 1, 2" in again.out
+    assert before.items() < weights(out).items()
+
+
+def test_unfinished_studies_are_reported_as_far_as_they_are(study, tmp_path):
+    done = study("--seeds", 1, "--report_only").done()
+    assert "## rte\n\nNo seed has all its methods' trainings yet." in done.out
+    assert not (tmp_path / "out/RTE-elbert-1").exists()
+
+
+def test_a_training_with_other_flags_does_not_pass_for_this_one(study, tmp_path):
+    only = ("--methods", "elbert", "--tasks", "MNLI=MNLI-tiny", "--seeds", 1)
+    study(*only).done()
+    changed = study(*only, "--learning_rate", 1e-3)
+    changed.refused(tmp_path / "out/MNLI-elbert-1", "learning_rate 5e-05, not 0.001")
+    edit_json(tmp_path / "out/MNLI-elbert-1/run.json", **{"weights of the starting model": ["0"]})
+    study(*only).refused("weights of the starting model")
+
+
+def test_a_training_that_fails_is_left_out_and_the_others_go_on(study, tmp_path):
+    """With one method's settings the loss is beyond float32."""
+    few = ("--methods", "elbert", "palbert", "--tasks", "MNLI=MNLI-tiny", "--seeds", 1)
+    done = study(*few, "--set", "palbert.kl_penalty_factor=1e300").done()
+    assert "MNLI-palbert-1 is left out" in done.out
+    assert "No seed has all its methods' trainings yet" in done.out
