@@ -53,7 +53,7 @@ def main() -> None:
     results["history"] = [epoch._asdict() for epoch in history]
     write_json(directory / "results.json", results)
     title = f"Parity of {settings.n_elems} elements, at most {settings.max_steps} steps"
-    save_figure(training_figure(history, title), directory / "training.png")
+    save_figure(training_figure(history, settings.max_steps, title), directory / "training.png")
     print(f"{directory / 'results.json'}, {directory / 'training.png'}")
 
 

@@ -8,7 +8,7 @@ answering           a data set in batches, shared among processes
 early_exit          running a model whose examples stop; recording all its layers
 results             what every evaluation reports, and the answers to a test set
 exit_reports        where examples leave, at which cost, and what every layer says
-figures             pictures of the trade-off between answers and cost
+figures             what pictures share; where the examples of an evaluation leave
 study_figure        picture of methods at equal costs
 token_pictures      sentences with each token coloured by its number of updates
 parity_report       what run_parity.py shows

@@ -4,17 +4,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
 from evaluation.early_exit import Record
-from evaluation.figures import exits_figure, save_figure
+from evaluation.figures import Exits, exits_figure, save_figure
 from evaluation.job import Job
-from evaluation.modes.base import Tensors
-from evaluation.results import labels_of, layer_curve, print_summary, summary_of
+from evaluation.modes.base import RuleSet, Setting, Tensors, describe
+from evaluation.results import (
+    labels_of,
+    layer_curve,
+    predictions_of,
+    print_summary,
+    summary_of,
+)
 from glue.files import write_text
 from glue.tables import as_csv
-from glue.tasks import primary_metric
+from glue.tasks import compute_metrics, primary_metric
 from modeling.elbert.rules import exit_scores, normalised_entropy
 from modeling.flops import early_exit_flops, full_depth_flops
 
@@ -89,9 +96,36 @@ def write_statistics(directory: Path, job: Job, record: Record, all_logits: torc
         write_text(directory / name, table)
 
 
-def draw_exits(path: Path, job: Job, summary: dict[str, Any]) -> None:
-    """exits.png: where examples exit, and the metric of every layer."""
-    metric = primary_metric(job.task)
-    curve, cost = summary[f"{metric}_per_layer"], summary["computation_cost"]
-    figure = exits_figure(summary["exits_per_layer"], curve, metric, cost, job.task.name)
-    save_figure(figure, path)
+def draw_exits(path: Path, job: Job, record: Record, recorded: Tensors) -> None:
+    """exits.png: where examples exit and why, and the metric of every layer."""
+    rules, setting, metric = (
+        job.mode.rules(),
+        job.model.config.exit_keys(),
+        primary_metric(job.task),
+    )
+    labels = labels_of(job.features)
+    exits = Exits(
+        exits_by_cause(rules, setting, recorded, record.exit_layer),
+        layer_curve(job.task, recorded["all_logits"], labels),
+        compute_metrics(job.task, predictions_of(record.logits), labels)[metric],
+        record.exit_layer.double().mean().item() / job.model.config.num_hidden_layers,
+    )
+    shown = describe(rules.named(setting, job.task.is_regression), rules.name_key)
+    save_figure(exits_figure(exits, metric, job.task.name, shown), path)
+
+
+def exits_by_cause(
+    rules: RuleSet, setting: Setting, recorded: Tensors, exit_layer: torch.Tensor
+) -> dict[str, np.ndarray]:
+    """What ended the passes -> how many at each layer, (layers,)."""
+    layers = len(recorded["all_logits"])
+    by_window, ran_all = rules.window(setting, recorded) > 0, exit_layer == layers
+    parts = {
+        rules.cause(setting[rules.name_key]): ~by_window & ~ran_all,
+        "window": by_window & ~ran_all,
+        "all layers run": ran_all,
+    }
+    return {
+        name: exit_layer[rows].bincount(minlength=layers + 1)[1:].numpy()
+        for name, rows in parts.items()
+    }

@@ -2,21 +2,29 @@
 
 from matplotlib.figure import Figure
 
-from evaluation.figures import BARS, BELOW, LINE, two_scales
+from evaluation.figures import COLOURS, LINE, SOFT, entitle, stacked
 from training.parity import Epoch, Score, means
 
 
-def training_figure(history: list[Epoch], title: str) -> Figure:
-    """Sampled accuracy and expected steps at every epoch's end."""
-    figure, left, right = two_scales("epoch", "accuracy", "steps")
+def training_figure(history: list[Epoch], most_steps: int, title: str) -> Figure:
+    """Sampled accuracy and expected steps at every epoch's end, on scales that all runs share."""
+    figure, top, bottom = stacked("epoch", "accuracy", "steps")
     epochs = [epoch.epoch for epoch in history]
-    left.plot(epochs, [epoch.accuracy for epoch in history], color=LINE, label="sampled accuracy")
-    right.plot(epochs, [epoch.steps for epoch in history], color=BARS, label="expected steps")
-    right.set_ylim(bottom=0)
-    left.set_title(title, loc="left", fontsize=10)
-    left.set_zorder(right.get_zorder() + 1)  # accuracy in front
-    left.patch.set_visible(False)
-    figure.legend(ncol=2, **BELOW)
+    top.plot(epochs, [epoch.accuracy for epoch in history], "o-", color=LINE, markersize=4)
+    top.axhline(0.5, color=SOFT, linestyle=":", linewidth=1.2)
+    top.annotate(
+        "chance",
+        (epochs[-1], 0.5),
+        (0, 3),
+        textcoords="offset points",
+        ha="right",
+        fontsize=8.5,
+        color=SOFT,
+    )
+    top.set_ylim(0, 1.03)
+    bottom.plot(epochs, [epoch.steps for epoch in history], "o-", color=COLOURS[0], markersize=4)
+    bottom.set_ylim(0, most_steps)
+    entitle(top, title, "accuracy at sampled halting steps; expected steps until halting")
     return figure
 
 

@@ -14,6 +14,8 @@ verdict    what a choice came to; is it better than truncation?
 compare    the rules at equal costs, over several models
 methods    methods that trained for themselves at equal costs: cells, paired differences
 study      examples/compare_methods.py: its trainings; study_settings, study_report
+curves     figures of metric against cost, and of exits per rule
+closeups   figures of single examples, and of all at a glance
 pictures   what a sweep shows
 explorer   explorer.html: a sweep as one page
 """

@@ -126,18 +126,19 @@ def difference(found: Estimate | None) -> str:
     return f"**{text}**" if low > 0 or high < 0 else text
 
 
-def comparison(sweeps: Sequence[Sweep], field: Field, parts: Parts) -> str:
+def comparison(sweeps: Sequence[Sweep], field: Field) -> str:
     """The tables of compare.md: the metric, and its differences to truncation and full depth."""
     limits = limits_of(field.layers)
     cells = compare(field, limits)
     models = f"mean of {len(sweeps)} models, " if len(sweeps) > 1 else ""
     drawn = "models and examples" if len(sweeps) > 1 else "examples"
+    chosen, reported = map(len, field.parts)
     own = {name: cells[name] for name in field.rules}
     return "\n\n".join(
         [
             f"{sweeps[0].task.name}, 100 × {primary_metric(sweeps[0].task)}: {models}best setting "
-            f"at or under each cost, chosen on {len(parts.calibration)} examples, reported on the "
-            f"other {len(parts.report)} [95% interval, drawing {drawn}] at its cost there. "
+            f"at or under each cost, chosen on {chosen} examples, reported on the other {reported} "
+            f"[95% interval, drawing {drawn}] at its cost there. "
             f"{TRUNCATION}: everyone stops at one layer. {AREA}: mean over all costs from one "
             "layer to all.",
             markdown(cells, limits, with_cost),
@@ -159,7 +160,7 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
     if any(not np.array_equal(swept.labels, sweeps[0].labels) for swept in sweeps):
         raise UserError("the models were recorded on different examples; give all the same data")
     field = make_field(sweeps, parts, 1000, seed)
-    text = comparison(sweeps, field, parts) + "\n"
+    text = comparison(sweeps, field) + "\n"
     limits = limits_of(field.layers)
     rows = [
         {"rule": name, "max_cost": limit, **cell.row()}

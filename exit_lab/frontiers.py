@@ -48,7 +48,7 @@ class Frontier:
     """One model's best settings of a contender, by rising cost.
 
     settings: their descriptions, (points,).
-    exit_layer: (points, examples).
+    exit_layer: of the report part, (points, examples).
     allowed: cost on the calibration part, (points,).
     cost, metric: on the report part, (points,); drawn: the metric in each draw, (points, draws).
     """
@@ -92,7 +92,7 @@ def frontier_of(swept: Sweep, name: str, parts: Parts, weights: np.ndarray) -> F
     chosen = exits[best]
     return Frontier(
         tuple(names[i] for i in best),
-        chosen,
+        chosen[:, parts.report],
         cost[best],
         swept.cost(chosen, parts.report),
         swept.main_metric(chosen, parts.report),
@@ -107,6 +107,8 @@ class Field:
     frontiers: dict[str, list[Frontier]]
     draws: Draws
     layers: int
+    parts: Parts
+    seed: int
 
     @property
     def rules(self) -> list[str]:
@@ -152,4 +154,4 @@ def make_field(sweeps: Sequence[Sweep], parts: Parts, draws: int, seed: int) -> 
         name: [frontier_of(swept, name, parts, chances.examples) for swept in sweeps]
         for name in names
     }
-    return Field(frontiers, chances, sweeps[0].num_layers)
+    return Field(frontiers, chances, sweeps[0].num_layers, parts, seed)

@@ -42,7 +42,7 @@ def field_of(contenders: Mapping[str, Contender], parts: Parts, draws: int, seed
         name: [frontier_of(swept, rule, parts, chances.examples) for swept in models]
         for name, (models, rule) in contenders.items()
     }
-    return Field(frontiers, chances, sweeps[0].num_layers)
+    return Field(frontiers, chances, sweeps[0].num_layers, parts, seed)
 
 
 class Difference(NamedTuple):

@@ -1,149 +1,142 @@
-"""What a sweep shows: each rule's trade-off, where examples exit, and how single ones decide."""
+"""What a sweep shows: figures as PNG and in TensorBoard, and the explorer."""
 
-import numpy as np
+from pathlib import Path
+
 from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
-from evaluation.figures import (
-    Decision,
-    RuleCurve,
-    RuleExits,
-    decisions_figure,
-    exits_by_rule_figure,
-    frontier_figure,
-    heatmap_figure,
-    save_figure,
-)
+from evaluation.figures import save_figure
 from evaluation.modes.base import RuleSet, Setting, describe
-from exit_lab.choice import best_under_cost, bootstrap_weights
+from exit_lab.closeups import (
+    Course,
+    Decision,
+    decisions_figure,
+    heatmap_figure,
+    in_lines,
+    leads,
+    telling_examples,
+)
+from exit_lab.compare import limits_of
+from exit_lab.curves import exits_at, exits_by_rule_figure, frontier_figure
 from exit_lab.explorer import View, explorer_page
+from exit_lab.frontiers import Field
 from exit_lab.lab import Lab
 from exit_lab.metrics import taken
 from exit_lab.recording import Recording
 from exit_lab.sweep import Sweep, scan_setting
-from exit_lab.tables import frontier, nearest_setting
+from exit_lab.tables import nearest_setting
 from glue.files import write_text
-from glue.tasks import label_text, primary_metric
+from glue.tasks import Example, Task, label_text, primary_metric
 from modeling.elbert.rules import exit_scores
 
-BAND_DRAWS = 200
-MIDDLE_COST = 0.6  # at which the rules' exits are drawn side by side
 
-
-def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, seed: int) -> None:
+def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, field: Field) -> None:
     """The figures, as PNG and to TensorBoard, and the explorer; `setting` is looked at closely."""
     whole = {**lab.fixed, **setting}
-    figures = figures_of(swept, lab.rule_set, recording, whole, seed)
+    figures = {
+        **rule_figures(field, swept.task),
+        **closeups(swept, lab.rule_set, recording, whole, lab.examples),
+    }
     with SummaryWriter(str(lab.output / "runs")) as writer:
         for name, figure in figures.items():
             writer.add_figure(f"{lab.task.name}/{name}", figure, close=False)
             save_figure(figure, lab.output / f"{name}.png")
     exits = scan_setting(lab.rule_set, whole, recording)
     title = f"Exit explorer: {lab.task.name}, {lab.directory.name}"
-    view = View(title, nearest_setting(swept, setting, exits), seed)
+    view = View(title, nearest_setting(swept, setting, exits), field.seed)
     confidence = exit_scores(recording.tensors["all_logits"]).amax(-1).numpy()
     page = explorer_page(swept, lab.examples, confidence, view)
     write_text(lab.output / "explorer.html", page)
     print(f"figures ({', '.join(figures)}) and explorer.html: {lab.output}")
 
 
-def figures_of(
-    swept: Sweep, rule_set: RuleSet, recording: Recording, setting: Setting, seed: int
+def draw_comparison(field: Field, task: Task, directory: Path) -> None:
+    """compare.png: the frontiers of several models, as means."""
+    models = f"mean of {field.draws.models.shape[1]} models, "
+    figure = frontier_figure(field, primary_metric(task), *frontier_names(field, task, models))
+    save_figure(figure, directory / "compare.png")
+
+
+def rule_figures(field: Field, task: Task) -> dict[str, Figure]:
+    """frontier and exits: the rules beside each other."""
+    metric, limits = primary_metric(task), limits_of(field.layers)
+    limit = limits[len(limits) // 2]
+    title = f"{task.name}: where examples exit at a cost of at most {limit:.2f}"
+    about = f"each rule's best setting, {how(field)}"
+    return {
+        "frontier": frontier_figure(field, metric, *frontier_names(field, task)),
+        "exits": exits_by_rule_figure(exits_at(field, limit), metric, title, about),
+    }
+
+
+def how(field: Field) -> str:
+    chosen, shown = map(len, field.parts)
+    return f"chosen on {chosen} examples, shown on the other {shown}"
+
+
+def frontier_names(field: Field, task: Task, models: str = "") -> tuple[str, str]:
+    """Title of a frontier figure, and how to read it."""
+    return (
+        f"{task.name}: {primary_metric(task)} against computation cost",
+        f"{models}best setting at or under each cost,\n{how(field)}\n"
+        "band: 95% interval; grey: truncation, everyone stops at one layer",
+    )
+
+
+def closeups(
+    swept: Sweep,
+    rule_set: RuleSet,
+    recording: Recording,
+    setting: Setting,
+    examples: list[Example],
 ) -> dict[str, Figure]:
-    """The figures by name; `setting`, with all keys that its scan needs, is looked at closely."""
-    task, metric = swept.task, primary_metric(swept.task)
+    """decisions and heatmap of one setting, given with all keys that its scan needs."""
+    regression = swept.task.is_regression
     exits = scan_setting(rule_set, setting, recording)[0]
     scores = exit_scores(recording.tensors["all_logits"]).numpy()
-    full = float(swept.main_metric(swept.truncations[-1:])[0])
-    shown = rule_set.named(setting, task.is_regression)
-    about = f"{task.name}: {describe(shown, swept.name_key)}"
-    window = rule_set.window(setting, recording.tensors).numpy()
-    value_name = "predicted value" if task.is_regression else "confidence"
-    figures = {
-        "frontier": frontier_figure(rule_curves(swept, seed), full, metric, task.name),
-        "decisions": decisions_figure(decisions(swept, scores, exits, window), task.labels, about),
-        "heatmap": heatmap_figure(scores.max(-1), exits, value_name, about),
+    rule = describe(rule_set.named(setting, regression), swept.name_key)
+    shown = decisions(swept, rule_set, recording, setting, examples)
+    values = scores[..., 0] - swept.labels if regression else leads(scores, swept.labels)
+    return {
+        "decisions": decisions_figure(shown, swept.task.labels, swept.task.name, rule),
+        "heatmap": heatmap_figure(values, exits, regression, swept.task.name, rule),
     }
-    if middle := rules_at_cost(swept, MIDDLE_COST):
-        title = f"{task.name}: exits of each rule's best setting at or under cost {MIDDLE_COST:g}"
-        figures["exits"] = exits_by_rule_figure(middle, metric, title)
-    return figures
-
-
-def rule_curves(swept: Sweep, seed: int) -> list[RuleCurve]:
-    """Each rule's settings, frontier and bootstrap band; none for rules that never exit early."""
-    weights = bootstrap_weights(len(swept.labels), BAND_DRAWS, seed)
-    curves = []
-    for number, grid in enumerate(swept.grids):
-        if not grid.values:
-            continue
-        exits = swept.exit_layer[swept.of_rule(grid.rule)]
-        cost, metric = swept.cost(exits), swept.main_metric(exits)
-        best = frontier(cost, metric)
-        drawn = swept.main_metric(exits[best], weights=weights)
-        low, high = np.quantile(drawn, [0.025, 0.975], axis=1)
-        curves.append(RuleCurve(grid.rule, number, cost, metric, best, low, high))
-    return curves
-
-
-def rules_at_cost(swept: Sweep, limit: float) -> list[RuleExits]:
-    """Where the examples exit under each rule's best setting at or under a cost."""
-    result = []
-    for grid in swept.grids:
-        exits = swept.exit_layer[swept.of_rule(grid.rule)]
-        cost, metric = swept.cost(exits), swept.main_metric(exits)
-        best = best_under_cost(cost, metric, limit)
-        if best is not None:
-            counts = swept.exits_per_layer(exits[best][None])[0]
-            result.append(RuleExits(grid.rule, counts, metric[best], cost[best]))
-    return result
 
 
 def decisions(
-    swept: Sweep, scores: np.ndarray, exit_layer: np.ndarray, window: np.ndarray
+    swept: Sweep,
+    rule_set: RuleSet,
+    recording: Recording,
+    setting: Setting,
+    examples: list[Example],
 ) -> list[Decision]:
-    """The decision process of a few telling examples.
+    """The decision process of a few telling examples."""
+    exits = scan_setting(rule_set, setting, recording)[0]
+    scores = exit_scores(recording.tensors["all_logits"]).numpy()
+    window = rule_set.window(setting, recording.tensors).numpy()
+    trace = rule_set.trace(setting, recording.tensors)
+    answers = taken(swept.predictions, exits)
+    found = telling_examples(swept.predictions, swept.labels, exits, swept.task.is_regression)
 
-    scores (layers, examples, classes); exit_layer and window (examples,).
-    """
-    found = telling_examples(swept.predictions, swept.labels, exit_layer, swept.task.is_regression)
+    def course(row: int) -> Course | None:
+        if trace is None:
+            return None
+        values = {name: lines[:, row].numpy() for name, lines in trace.values.items()}
+        return Course(values, float(trace.limit[row]), trace.limit_name)
+
+    def about(row: int) -> str:
+        answer, label = (label_text(swept.task, side[row]) for side in (answers, swept.labels))
+        return f"answer {answer}, label {label}\n{in_lines(examples[row][1:3])}"
+
     return [
         Decision(
-            f"{why}: example {row}, layer {exit_layer[row]}\n"
-            f"label: {label_text(swept.task, swept.labels[row])}",
+            f"{title}: layer {exits[row]}",
+            about(row),
             scores[:, row],
-            int(exit_layer[row]),
+            int(exits[row]),
             int(window[row]),
             swept.labels[row],
+            course(row),
         )
-        for row, why in found
+        for row, title in found
     ]
-
-
-def telling_examples(
-    predictions: np.ndarray, labels: np.ndarray, exit_layer: np.ndarray, regression: bool
-) -> list[tuple[int, str]]:
-    """Examples worth a look, each with what it shows: early, late, lost and won by exiting."""
-    early = taken(predictions, exit_layer)
-    wrong, full_wrong = (
-        np.abs(answer - labels) if regression else (answer != labels).astype(float)
-        for answer in (early, predictions[-1])
-    )
-    good = np.where(wrong <= np.median(wrong), 0.0, 1e3)  # rather show answers that are right
-    middle = (exit_layer.min() + exit_layer.max()) / 2
-    candidates = [
-        ("exits early", -(good + exit_layer)),
-        ("exits midway", -(good + np.abs(exit_layer - middle))),
-        ("goes deepest", exit_layer - good),
-        ("lost by exiting early", wrong - full_wrong),
-        ("won by exiting early", full_wrong - wrong),
-        ("wrong at both", np.minimum(wrong, full_wrong)),
-    ]
-    chosen: dict[int, str] = {}
-    for name, score in candidates:
-        score = score.astype(float)
-        score[list(chosen)] = -np.inf
-        best = int(score.argmax())
-        if score[best] > 0 or (name.startswith(("exits", "goes")) and np.isfinite(score[best])):
-            chosen[best] = name
-    return list(chosen.items())

@@ -10,8 +10,9 @@ from transformers.utils import logging as hf_logging
 from evaluation.modes.base import describe
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import write_comparison
+from exit_lab.frontiers import make_field
 from exit_lab.lab import Lab, open_lab, varied_values, vary, verify, write_choice
-from exit_lab.pictures import draw
+from exit_lab.pictures import draw, draw_comparison
 from exit_lab.recording import Recording
 from exit_lab.settings import ChoiceSettings, Goal, LabSettings, SweepSettings
 from exit_lab.sweep import Sweep, sweep
@@ -22,6 +23,8 @@ from glue.tasks import Task, evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.configs import load_config
 from modeling.memory import keep_freed_memory
+
+BAND_DRAWS = 400  # of a figure's intervals
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,11 @@ class Request:
     def goal(self) -> Goal | None:
         return self.choice.goal()
 
+    @property
+    def needs_split(self) -> bool:
+        """Is anything chosen on one part of the examples, and shown on the other?"""
+        return bool(self.goal or self.choice.compare or not self.sweep.tables_only)
+
     def split(self, examples: int) -> Parts:
         return split(examples, self.choice.calibration_fraction, self.data.seed)
 
@@ -44,7 +52,7 @@ class Request:
         lab.grids(self.sweep)
         if self.sweep.vary:
             varied_values(lab, self.sweep.vary)
-        if self.goal or self.choice.compare:
+        if self.needs_split and not self.sweep.vary:
             self.split(len(lab.examples))
 
 
@@ -90,24 +98,26 @@ def run_part(request: Request, task: Task, part: Task, suffix: str) -> None:
     if request.choice.compare:
         place = outputs[0] if len(labs) == 1 else outputs[0].parent
         parts = request.split(len(sweeps[0].labels))
-        write_comparison(sweeps, parts, request.data.seed, place)
+        field = write_comparison(sweeps, parts, request.data.seed, place)
+        if len(labs) > 1 and not request.sweep.tables_only:
+            draw_comparison(field, sweeps[0].task, place)
 
 
 def run_lab(request: Request, lab: Lab, recording: Recording, goal: Goal | None) -> Sweep:
     """Sweep, and for a `goal` choose, one model; write what there is to see."""
     swept = sweep(lab.rule_set, lab.grids(request.sweep), recording, lab.task)
     setting, choice, seed = lab.own_setting, None, request.data.seed
+    parts = request.split(len(swept.labels)) if request.needs_split else None
     if goal:
         # Every rule costs a share of delta, so without --rules only the model's own is tested.
         rules = request.sweep.rules or [setting[swept.name_key]]
-        parts = request.split(len(swept.labels))
         choice = choose(swept, lab.rule_set, goal, rules, parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
     write_tables(swept, lab.output)
     if request.sweep.verify:
         verify(lab, recording, swept, request.sweep.verify, seed)
     if not request.sweep.tables_only:
-        draw(lab, recording, swept, setting, seed)
+        draw(lab, recording, swept, setting, make_field([swept], parts, BAND_DRAWS, seed))
     if choice:
         report_choice(lab, swept, choice, parts, seed)
     return swept

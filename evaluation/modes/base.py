@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from transformers import AlbertConfig, PreTrainedModel
@@ -35,6 +35,14 @@ def describe(setting: Setting, name_key: str) -> str:
     """ "bias_1, exit_thres 0.3, cnt_thres 4": for messages and titles."""
     keys = [f"{key} {value:g}" for key, value in setting.items() if key != name_key]
     return ", ".join([setting[name_key], *keys])
+
+
+class Trace(NamedTuple):
+    """What a rule compares at every layer, and with what: an example leaves beyond the limit."""
+
+    values: dict[str, torch.Tensor]  # name -> (layers, examples); the last is compared
+    limit: torch.Tensor  # (examples,)
+    limit_name: str
 
 
 def no_window(setting: Setting, tensors: Tensors) -> torch.Tensor:
@@ -64,6 +72,9 @@ class RuleSet:
         shape (settings, 1).
     window: the same -> how many layers the window spans that ended each example's pass, 0 where
         none did: (examples,).
+    cause: a rule's name -> what ends a pass under it, where no window does.
+    trace: a setting and a recording -> the numbers behind the exits; None where the answers
+        themselves say it all.
     eager_when_low: keys whose low values exit early; for all others high ones do.
     recorded_as: exit keys under which every layer shows its own answer.
     unswept: is it regression? -> rules without exits, and why.
@@ -74,6 +85,8 @@ class RuleSet:
     reads: Callable[[bool], Mapping[str, tuple[str, ...]]]
     scan: Callable[[Setting, Tensors], torch.Tensor]
     window: Callable[[Setting, Tensors], torch.Tensor] = no_window
+    cause: Callable[[str], str] = str
+    trace: Callable[[Setting, Tensors], Trace | None] = lambda setting, tensors: None
     eager_when_low: tuple[str, ...] = ()
     recorded_as: Setting = field(default_factory=dict)
     unswept: Callable[[bool], Mapping[str, str]] = lambda regression: {}

@@ -5,11 +5,19 @@ from typing import Any
 import torch
 from transformers.utils import ModelOutput
 
-from evaluation.modes.base import RuleSet, Setting, Tensors
+from evaluation.modes.base import RuleSet, Setting, Tensors, Trace
 from evaluation.modes.examples import ExampleMode
 from modeling.elbert.loading import load_pretrained
 from modeling.elbert.model import ElbertForSequenceClassification
-from modeling.elbert.rules import NEVER, RULES, ExitRule, keys_read, scan
+from modeling.elbert.rules import (
+    NEVER,
+    RULES,
+    ExitRule,
+    exit_scores,
+    keys_read,
+    normalised_entropy,
+    scan,
+)
 
 
 class Elbert(ExampleMode):
@@ -35,6 +43,8 @@ class Elbert(ExampleMode):
             reads=keys_read,
             scan=scan_rule,
             window=window_at_exit,
+            cause=lambda rule: "entropy" if RULES[rule].classes.or_entropy else rule,
+            trace=entropies,
             eager_when_low=("cnt_thres", "margin"),
             unswept=without_exits,
         )
@@ -49,6 +59,15 @@ def without_exits(regression: bool) -> dict[str, str]:
 def scan_rule(setting: Setting, tensors: Tensors) -> torch.Tensor:
     """Exit layers (settings, examples), or (examples,) for plain numbers."""
     return scan(ExitRule(**setting), tensors["all_logits"])
+
+
+def entropies(setting: Setting, tensors: Tensors) -> Trace | None:
+    """Every layer's entropy against exit_thres, of rules that compare these."""
+    logits, rule = tensors["all_logits"], setting["thres_name"]
+    if logits.shape[-1] == 1 or (rule != "entropy" and not RULES[rule].classes.or_entropy):
+        return None
+    limit = torch.full(logits.shape[1:2], setting["exit_thres"])
+    return Trace({"entropy": normalised_entropy(exit_scores(logits))}, limit, "exit_thres")
 
 
 def window_at_exit(setting: Setting, tensors: Tensors) -> torch.Tensor:

@@ -61,6 +61,6 @@ class ExampleMode(Mode):
             write_results(place.results, summary, job.out_mode)
             statistics = place.statistics(job.model.config, job.task)
             write_statistics(statistics, job, record, recorded["all_logits"])
-            draw_exits(place.results / "exits.png", job, summary)
+            draw_exits(place.results / "exits.png", job, record, recorded)
             print_results(summary, place.checkpoint)
         return summary

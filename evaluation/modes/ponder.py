@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from evaluation.modes.base import RuleSet, Setting, Tensors
+from evaluation.modes.base import RuleSet, Setting, Tensors, Trace
 from evaluation.modes.examples import ExampleMode
 from glue.features import Features
 from modeling.export.loops import DepthLoop
@@ -49,6 +49,8 @@ class Ponder(ExampleMode):
             # λ is learned for classes and values alike.
             reads=lambda regression: {"threshold": ("exit_thres",), "sample": ()},
             scan=scan_criterion,
+            cause={"threshold": "halting CDF above exit_thres", "sample": "chance"}.get,
+            trace=halting,
             eager_when_low=("exit_thres",),
             recorded_as={"exit_criteria": "threshold"},
             unswept=lambda regression: {
@@ -56,6 +58,16 @@ class Ponder(ExampleMode):
                 "last"
             },
         )
+
+
+def halting(setting: Setting, tensors: Tensors) -> Trace:
+    """λ and the probability of having halted, against exit_thres or each example's draw."""
+    chances = tensors["halt_probabilities"].T
+    values = {"λ": chances, "halting CDF": 1 - (1 - chances).cumprod(0)}
+    if setting["exit_criteria"] == "sample":
+        return Trace(values, tensors["draws"], "the example's draw")
+    limit = torch.full(chances.shape[1:], float(setting["exit_thres"]))
+    return Trace(values, limit, "exit_thres")
 
 
 def scan_criterion(setting: Setting, tensors: Tensors) -> torch.Tensor:
