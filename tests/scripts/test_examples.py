@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import run_glue
+from glue.tasks import TASKS, read_examples
 
 ROOT = Path(run_glue.__file__).parent
 EXAMPLES = ROOT / "examples"
@@ -156,3 +157,53 @@ def test_the_layer_table_is_of_one_task(tmp_path):
     done = layer_table(one, two)
     assert done.returncode == 2
     assert "one task" in done.stderr
+
+
+SICK = (
+    "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\t"
+    "entailment_BA\tsentence_A_original\tsentence_B_original\tsentence_A_dataset\t"
+    "sentence_B_dataset\tSemEval_set"
+)
+
+
+def sick_line(pair: int, label: str, part: str) -> str:
+    cells = (pair, f"A man eats {pair}", "Nobody eats", label, 3.5, "A_x_B", "B_x_A")
+    return "\t".join(map(str, (*cells, "He eats.", "-", "FLICKR", "FLICKR", part)))
+
+
+def sick_as_mnli(script, folder: Path, *lines: str):
+    """The files of four or more lines in SICK's layout."""
+    (folder / "SICK.txt").write_text("\n".join([SICK, *lines]) + "\n")
+    flags = ("--sick", folder / "SICK.txt", "--output", folder / "out")
+    return script(main_of("sick_as_mnli.py"), *flags)
+
+
+def test_sick_becomes_mnli(script, tmp_path):
+    lines = [
+        sick_line(1, "NEUTRAL", "TRAIN"),
+        sick_line(4, "CONTRADICTION", "TRIAL"),
+        sick_line(5, "ENTAILMENT", "TRAIN"),
+        sick_line(6, "NEUTRAL", "TEST"),
+    ]
+    done = sick_as_mnli(script, tmp_path, *lines).done()
+    assert f"{tmp_path / 'out/train.tsv'}: 2 pairs" in done.out
+    # As in the files of the same name that were made by hand.
+    assert (tmp_path / "out/dev_matched.tsv").read_text() == (
+        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
+        "sentence1_parse\tsentence2_parse\tsentence1\tsentence2\tlabel1\tlabel2\tlabel3\tlabel4\t"
+        "label5\tgold_label\n"
+        "0\t4\t4s\tsick\t-\t-\t-\t-\tA man eats 4\tNobody eats\t"
+        + "\t".join(6 * ["contradiction"])
+        + "\n"
+    )
+    for split, part, labels in (("train", "mnli", [2, 1]), ("dev", "mnli-mm", [2])):
+        examples = read_examples(TASKS[part], tmp_path / "out", split)
+        assert [example.label for example in examples] == labels
+        assert examples[0].text_b == "Nobody eats"
+
+
+def test_lines_that_are_not_sick_are_named(script, tmp_path):
+    done = sick_as_mnli(script, tmp_path, sick_line(1, "MAYBE", "TRAIN"))
+    done.refused("SICK.txt, line 2: 'maybe' in 'TRAIN'; allowed are contradiction")
+    done = sick_as_mnli(script, tmp_path, sick_line(1, "NEUTRAL", "TRAIN"))
+    done.refused("has no pairs of SemEval_set TRIAL")
