@@ -83,8 +83,9 @@ def depth_batched(job: Job, features: Features) -> Iterator[Answer]:
 def record_layers(job: Job, batch_size: int = 1) -> dict[str, torch.Tensor]:
     """What every layer says of every example, float32, and what else the mode's rules read.
 
-    all_logits: (layers, examples, num_labels). Of a ponder model also halt_probabilities
-    (examples, layers) and draws (examples,).
+    all_logits: (layers, examples, num_labels); seconds: (examples, layers), from the start of the
+    batch to the layer's answer. Of a ponder model also halt_probabilities (examples, layers) and
+    draws (examples,).
 
     Goes through the depths as inference does, with the exit check after each, so that at batch
     size 1 the answers are those of an early-exit run to the last bit. Larger batches are faster
@@ -104,12 +105,21 @@ def record_layers(job: Job, batch_size: int = 1) -> dict[str, torch.Tensor]:
 def layers_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tensor]:
     """All layers' answers to a batch, and the mode's own record: (batch, layers, …) each."""
     model, batch = job.model, inputs_of(job, features, rows)
+    start = time.perf_counter()
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
     mask = attention_mask_of(batch.get("attention_mask"))
-    steps = run_depths(model, hidden, mask, batch.get("draws"), leave=False)
-    checks = [step.check for step in steps]
+    checks, seconds = [], []
+    for step in run_depths(model, hidden, mask, batch.get("draws"), leave=False):
+        if model.device.type != "cpu":
+            torch.accelerator.synchronize()
+        checks.append(step.check)
+        seconds.append(time.perf_counter() - start)
     own = {
         name: torch.stack([check.state[key] for check in checks], 1)
         for name, key in job.mode.recorded.items()
     }
-    return {"all_logits": torch.stack([check.answer for check in checks], 1), **own}
+    return {
+        "all_logits": torch.stack([check.answer for check in checks], 1),
+        "seconds": torch.tensor(seconds).repeat(len(rows), 1),
+        **own,
+    }

@@ -9,17 +9,25 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from evaluation.modes.base import Setting
+from exit_lab.choice import bootstrap_weights
 from exit_lab.sweep import Sweep
 from exit_lab.tables import frontier
 from glue.tasks import Example, primary_metric
 
-TEMPLATE = Path(__file__).with_name("explorer_template.html")
+PARTS = {  # of the page, by their place in the template
+    "style": "explorer.css",
+    "data_script": "explorer_data.js",
+    "chart_script": "explorer_chart.js",
+    "page_script": "explorer_page.js",
+}
+DRAWS = 200  # of the intervals
 LARGEST = 40_000_000  # settings × listed examples, bytes before compression
 
 
@@ -28,12 +36,16 @@ class View:
     """How the page opens.
 
     start: number of the setting that is shown first.
+    fixed: exit keys that are the same in all settings.
+    command: that evaluates the model, but for the exit keys.
     seed: for the sample of examples that is listed when all are too many for one page.
     """
 
     title: str
     start: int = 0
     seed: int = 42
+    fixed: Setting = field(default_factory=dict)
+    command: str = "python run_glue.py …"
 
 
 def explorer_page(
@@ -57,16 +69,25 @@ def explorer_page(
         "examples": len(examples),
         "listed": len(listed),
         "start": view.start,
+        "name_key": swept.name_key,
+        "fixed": view.fixed,
+        "command": view.command,
         "rules": rules(swept),
-        "settings": settings_columns(swept),
+        "settings": settings_columns(swept, view.seed),
+        "truncation": truncation(swept, view.seed),
         "full": {name: float(v[0]) for name, v in full_depth.items()},
         **example_columns(swept, examples, confidence, listed),
     }
     # "<" would let a text end the script element that carries the data.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     parts = {"title": html.escape(view.title), "data": text}
-    page = TEMPLATE.read_text(encoding="utf-8")
-    return re.sub(r"\{\{(title|data)\}\}", lambda match: parts[match[1]], page)
+    parts |= {name: read(file) for name, file in PARTS.items()}
+    page = read("explorer_template.html")
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
+
+
+def read(file: str) -> str:
+    return Path(__file__).with_name(file).read_text(encoding="utf-8")
 
 
 def rules(swept: Sweep) -> list[dict[str, Any]]:
@@ -87,11 +108,41 @@ def rules(swept: Sweep) -> list[dict[str, Any]]:
     return result
 
 
-def settings_columns(swept: Sweep) -> dict[str, str]:
-    """The numbers of sweep.csv, packed: metrics and costs (settings,), exits (settings, layers)."""
+def intervals(swept: Sweep, exit_layer: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The main metric's 95% interval of each setting, (settings,) twice; equal exits once."""
+    weights = bootstrap_weights(len(swept.labels), DRAWS, seed)
+    different, which = np.unique(exit_layer, axis=0, return_inverse=True)
+    drawn = swept.main_metric(different, weights=weights)
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=1)[:, which.reshape(-1)]
+    return low, high
+
+
+def truncation(swept: Sweep, seed: int) -> list[dict[str, float]]:
+    """Stopping everyone at layer 1, 2, …"""
+    layers = range(1, swept.num_layers + 1)
+    columns = (
+        swept.cost(swept.truncations),
+        swept.main_metric(swept.truncations),
+        *intervals(swept, swept.truncations, seed),
+    )
+    return [
+        {"layer": layer, **dict(zip(("cost", "value", "low", "high"), row, strict=True))}
+        for layer, row in zip(layers, np.stack(columns, 1).tolist(), strict=True)
+    ]
+
+
+def settings_columns(swept: Sweep, seed: int) -> dict[str, str]:
+    """The numbers of sweep.csv, packed: metrics and costs (settings,), exits (settings, layers).
+
+    low, high: the main metric's interval.
+    """
     exits = swept.exits_per_layer(swept.exit_layer)
+    low, high = intervals(swept, swept.exit_layer, seed)
     columns = {
         **swept.metrics(swept.exit_layer),
+        **swept.measured(swept.exit_layer),
+        "low": low,
+        "high": high,
         "compute_ratio": swept.cost(swept.exit_layer),
         "exit_sample_ratio": 1 - exits[:, -1] / len(swept.labels),
     }

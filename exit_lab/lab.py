@@ -1,5 +1,6 @@
 """A trained model on a dev set, with the recorded pass of the one over the other."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from evaluation.modes.base import RuleSet, Setting, describe, exit_keys
 from evaluation.results import append_results
 from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.metrics import taken
-from exit_lab.recording import Recording, recorded
+from exit_lab.recording import Recording, flops_of, recorded
 from exit_lab.settings import LabSettings, SweepSettings
 from exit_lab.sweep import Sweep, scan_setting
 from glue.features import encode
@@ -38,6 +39,7 @@ class Lab:
     job: Job
     rule_set: RuleSet
     examples: list[Example]
+    data: LabSettings
 
     @property
     def task(self) -> Task:
@@ -76,7 +78,28 @@ class Lab:
 
     def record(self) -> Recording:
         """The recorded pass, kept in `output`."""
-        return recorded(self.output / "all_logits.safetensors", self.job)
+        found = recorded(self.output / "all_logits.safetensors", self.job)
+        if self.job.batch_size > 1:
+            found.tensors.pop("seconds", None)  # those of a batch are not those of a text
+        return replace(found, flops=flops_of(self.job))
+
+    @property
+    def command(self) -> str:
+        """Evaluates the model in its folder, on the data that the sweep has."""
+        data, folder = self.data, str(self.directory)
+        where = {"--data_dir": data.data_dir, "--task_name": data.task_name}
+        if not data.task_name:
+            where = {"--validation_file": data.validation_file}
+        flags = {
+            "--model_type": self.job.mode.name,
+            **where,
+            "--model_name_or_path": folder,
+            "--output_dir": folder,
+            "--max_seq_length": data.max_seq_length,
+        }
+        lower = " --do_lower_case" if data.do_lower_case else ""
+        words = [f"{flag} {shlex.quote(str(value))}" for flag, value in flags.items()]
+        return f"python run_glue.py --do_eval {' '.join(words)}{lower}"
 
 
 def open_lab(settings: LabSettings, directory: Path, task: Task, part: Task, output: Path) -> Lab:
@@ -91,7 +114,7 @@ def open_lab(settings: LabSettings, directory: Path, task: Task, part: Task, out
     features = encode(examples, tokenizer, settings.max_seq_length - mode.extra_tokens)
     features = mode.prepare(features, settings.seed)
     job = Job(mode, model, tokenizer, part, features, settings.batch_size)
-    return Lab(directory, output, job, rule_set, examples)
+    return Lab(directory, output, job, rule_set, examples, settings)
 
 
 def verify(lab: Lab, recording: Recording, swept: Sweep, count: int, seed: int) -> None:

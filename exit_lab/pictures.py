@@ -43,7 +43,8 @@ def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, field: 
             save_figure(figure, lab.output / f"{name}.png")
     exits = scan_setting(lab.rule_set, whole, recording)
     title = f"Exit explorer: {lab.task.name}, {lab.directory.name}"
-    view = View(title, nearest_setting(swept, setting, exits), field.seed)
+    start = nearest_setting(swept, setting, exits)
+    view = View(title, start, field.seed, lab.fixed, lab.command)
     confidence = exit_scores(recording.tensors["all_logits"]).amax(-1).numpy()
     page = explorer_page(swept, lab.examples, confidence, view)
     write_text(lab.output / "explorer.html", page)

@@ -17,6 +17,7 @@ from evaluation.job import Job
 from evaluation.results import labels_of, predictions_of
 from glue.files import write_file
 from modeling.errors import UserError
+from modeling.flops import early_exit_flops, full_depth_flops
 
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
 IDLE_KEYS = (
@@ -31,15 +32,22 @@ class Recording:
     """What a sweep needs to know of a model and a data set.
 
     tensors: as the mode's `record` gives them; labels: (examples,).
+    flops: of an exit at each layer, as shares of the mean full depth, (layers, examples).
     """
 
     tensors: dict[str, torch.Tensor]
     labels: np.ndarray
+    flops: np.ndarray | None = None
 
     @property
     def predictions(self) -> np.ndarray:
         """Class ids, or values, of every layer: (layers, examples)."""
         return predictions_of(self.tensors["all_logits"])
+
+    @property
+    def seconds(self) -> np.ndarray | None:
+        """To the answer of every layer: (layers, examples); None where the mode records none."""
+        return self.tensors["seconds"].T.numpy() if "seconds" in self.tensors else None
 
 
 def record(job: Job) -> dict[str, torch.Tensor]:
@@ -50,6 +58,16 @@ def record(job: Job) -> dict[str, torch.Tensor]:
         layer = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
         raise UserError(f"the answers of layer {layer} are not finite; train the model again")
     return tensors
+
+
+def flops_of(job: Job) -> np.ndarray:
+    """FLOPs of an exit at each layer, as shares of the mean full depth: (layers, examples)."""
+    config = job.model.config
+    lengths, row = np.unique(np.asarray(job.features.lengths), return_inverse=True)
+    depths = range(1, config.num_hidden_layers + 1)
+    spent = [[early_exit_flops(config, n, depth) for n in lengths.tolist()] for depth in depths]
+    full = np.array([full_depth_flops(config, n) for n in lengths.tolist()], dtype=float)
+    return np.array(spent, dtype=float)[:, row] / full[row].mean()
 
 
 def recording_hash(job: Job) -> str:

@@ -4,17 +4,17 @@ No rule is written here: a mode's `RuleSet` calls the project's one rule code wi
 a rule at once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 
 from evaluation.modes.base import RuleSet, Setting, Tensors
 from exit_lab.grids import RuleGrid
-from exit_lab.metrics import chunks, metrics_at
+from exit_lab.metrics import chunks, metrics_at, taken
 from exit_lab.recording import Recording
 from glue.tasks import Task, primary_metric
 from modeling.errors import UserError
@@ -33,6 +33,8 @@ class Sweep:
     predictions: np.ndarray  # (layers, examples)
     labels: np.ndarray  # (examples,)
     name_key: str = "thres_name"
+    seconds: np.ndarray | None = None  # (layers, examples), from a text's start to the answer
+    flops: np.ndarray | None = None  # (layers, examples), of a `Recording`
 
     @property
     def num_layers(self) -> int:
@@ -76,10 +78,36 @@ class Sweep:
         """Computation cost, mean exit layer over the number of layers: (settings,)."""
         return exit_layer[:, rows].mean(1, dtype=float) / self.num_layers
 
+    def measured(self, exit_layer: np.ndarray) -> dict[str, np.ndarray]:
+        """What settings take: FLOPs ratio, and the recorded latency in ms, (settings,) each.
+
+        Empty where it is not known.
+        """
+        found: dict[str, np.ndarray] = {}
+        if self.flops is not None:
+            found["flops_ratio"] = summed(self.flops, exit_layer, np.mean)
+        if self.seconds is not None:
+            milliseconds = 1000 * self.seconds
+            found["latency_ms"] = summed(milliseconds, exit_layer, np.median)
+            p95 = partial(np.percentile, q=95)
+            found["latency_p95_ms"] = summed(milliseconds, exit_layer, p95)
+        return found
+
     def exits_per_layer(self, exit_layer: np.ndarray) -> np.ndarray:
         """How many examples exit after each layer: (settings, layers)."""
         layers = range(1, self.num_layers + 1)
         return np.stack([(exit_layer == layer).sum(1) for layer in layers], 1)
+
+
+def summed(
+    by_layer: np.ndarray, exit_layer: np.ndarray, statistic: Callable[..., np.ndarray]
+) -> np.ndarray:
+    """A statistic over the examples, of (layers, examples) numbers at each setting's exits."""
+    pieces = [
+        statistic(taken(by_layer, exit_layer[rows]), axis=1)
+        for rows in chunks(len(exit_layer), exit_layer.shape[1])
+    ]
+    return np.concatenate(pieces)
 
 
 def sweep(rule_set: RuleSet, grids: Sequence[RuleGrid], recording: Recording, task: Task) -> Sweep:
@@ -110,6 +138,8 @@ def sweep(rule_set: RuleSet, grids: Sequence[RuleGrid], recording: Recording, ta
         recording.predictions,
         recording.labels,
         rule_set.name_key,
+        recording.seconds,
+        recording.flops,
     )
 
 

@@ -26,13 +26,14 @@ def table(swept: Sweep) -> list[dict[str, Any]]:
     """A row a setting: rule, its keys, every metric, cost, exits per layer."""
     exits = swept.exits_per_layer(swept.exit_layer)
     metrics = swept.metrics(swept.exit_layer)
-    costs = swept.cost(swept.exit_layer)
+    costs, measured = swept.cost(swept.exit_layer), swept.measured(swept.exit_layer)
     keys = list(dict.fromkeys(key for grid in swept.grids for key in grid.values))
     rows = []
     for i, setting in enumerate(swept.settings):
         row = {"rule": setting[swept.name_key], **{key: setting.get(key, "") for key in keys}}
         row |= {name: float(values[i]) for name, values in metrics.items()}
         row["compute_ratio"] = float(costs[i])
+        row |= {name: float(values[i]) for name, values in measured.items()}
         row["exit_sample_ratio"] = 1 - int(exits[i, -1]) / len(swept.labels)
         row |= {f"exits_{n}": int(count) for n, count in enumerate(exits[i], start=1)}
         rows.append(row)

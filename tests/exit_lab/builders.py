@@ -1,5 +1,7 @@
 """Recordings of random answers, and sweeps of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from hypothesis import strategies as st
@@ -31,7 +33,9 @@ def made_recording(classes: int, examples: int = 40, layers: int = 5, seed: int 
     if classes > 1:
         other = torch.randint(classes, labels.shape, generator=generator)
         labels = torch.where(torch.rand(examples, generator=generator) < 0.7, labels, other)
-    return Recording({"all_logits": logits}, labels.numpy())
+    # Every layer takes a millisecond of the first text, and a little more of each text after.
+    seconds = torch.outer(1 + torch.arange(examples) / 100, torch.arange(1, layers + 1) / 1000)
+    return Recording({"all_logits": logits, "seconds": seconds}, labels.numpy())
 
 
 def sweep_of(recording: Recording, task: str, rules=None, grid=SMALL) -> Sweep:
@@ -58,4 +62,6 @@ def explored(task: str) -> tuple[Sweep, list[Example], np.ndarray]:
         for i, label in enumerate(recording.labels)
     ]
     confidence = recording.tensors["all_logits"].softmax(-1).amax(-1).numpy()
-    return sweep_of(recording, task, grid=FINE), examples, confidence
+    swept = sweep_of(recording, task, grid=FINE)
+    share = np.arange(1, swept.num_layers + 1)[:, None] / swept.num_layers
+    return replace(swept, flops=share + np.zeros(EXPLORED)), examples, confidence
