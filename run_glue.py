@@ -83,13 +83,13 @@ def main() -> None:
             search=replace(settings.search, hp_search=False),
         )
         run = GlueRun(settings)
-    run.start()
-    if settings.run.do_train:
-        run.fine_tune()
-    if settings.evaluation.do_eval:
-        run.evaluate()
-    if settings.evaluation.do_predict:
-        run.predict()
+    with run.started():
+        if settings.run.do_train:
+            run.fine_tune()
+        if settings.evaluation.do_eval:
+            run.evaluate()
+        if settings.evaluation.do_predict:
+            run.predict()
 
 
 if __name__ == "__main__":

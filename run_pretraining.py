@@ -52,39 +52,40 @@ def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
     from evaluation.pretraining_report import evaluate, report
-    from training.checkpoints import left_to_train
+    from training.loop import Identity, left_to_train
     from training.pretraining import make_tokenizer, new_model, train, trained_model
     from training.pretraining_data import PretrainingData
-    from training.start import check_new_output_dir, make_accelerator, start_script
+    from training.start import check_new_output_dir, held, make_accelerator, start_script
     from training.text import check_text
 
-    model, text, run, _, evaluation = settings
+    model, text, run, schedule, evaluation = settings
     accelerator = make_accelerator(run.no_cuda, "bf16" if run.bf16 else "no")
     start_script(accelerator, run.seed)
-    if run.do_train or model.train_tokenizer:
+    if writes := run.do_train or model.train_tokenizer:
         check_new_output_dir(run)
     # What is wrong with a text is worth knowing before the training, not days into it.
     if run.do_train:
         check_text(text.train_files)
     if evaluation.do_eval:
         check_text([evaluation.eval_file])
-    accelerator.wait_for_everyone()  # before the main process writes into it
-    if model.train_tokenizer and accelerator.is_main_process:
-        make_tokenizer(settings)
-    accelerator.wait_for_everyone()
-    if run.do_train:
-        unfinished, checkpoint = left_to_train(run.output_dir, run.resume_from_checkpoint)
-        if unfinished:
-            train(settings, accelerator, *new_model(settings), checkpoint)
-    if evaluation.do_eval:
-        trained, tokenizer = trained_model(settings)
-        batch_size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes
-        recipe = text.recipe(text.max_seq_length, run.seed)
-        paths = [evaluation.eval_file]
-        data = PretrainingData(paths, text.split_sentences, tokenizer, recipe, batch_size)
-        summary = evaluate(accelerator, trained, data)
-        if accelerator.is_main_process:
-            report(summary, Path(run.output_dir))
+    with held(run.output_dir, accelerator, writes):
+        if model.train_tokenizer and accelerator.is_main_process:
+            make_tokenizer(settings)
+        accelerator.wait_for_everyone()
+        if run.do_train:
+            batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
+            unfinished, checkpoint = left_to_train(run, Identity.of(settings, batch_size))
+            if unfinished:
+                train(settings, accelerator, *new_model(settings), checkpoint)
+        if evaluation.do_eval:
+            trained, tokenizer = trained_model(settings)
+            batch_size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes
+            recipe = text.recipe(text.max_seq_length, run.seed)
+            paths = [evaluation.eval_file]
+            data = PretrainingData(paths, text.split_sentences, tokenizer, recipe, batch_size)
+            summary = evaluate(accelerator, trained, data)
+            if accelerator.is_main_process:
+                report(summary, Path(run.output_dir))
 
 
 if __name__ == "__main__":

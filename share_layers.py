@@ -35,9 +35,9 @@ def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
     from evaluation.layer_sharing_report import evaluate, report
-    from training.checkpoints import left_to_train
     from training.layer_sharing import train
-    from training.start import check_new_output_dir, make_accelerator, start_script
+    from training.loop import Identity, left_to_train
+    from training.start import check_new_output_dir, held, make_accelerator, start_script
     from training.text import check_text
 
     _, text, run, schedule, evaluation = settings
@@ -52,15 +52,16 @@ def main() -> None:
         check_text(text.train_files)
     if evaluation.do_eval:
         check_text([evaluation.eval_file])
-    accelerator.wait_for_everyone()  # before the main process writes into --output_dir
-    if run.do_train:
-        unfinished, checkpoint = left_to_train(run.output_dir, run.resume_from_checkpoint)
-        if unfinished:
-            train(settings, accelerator, checkpoint)
-    if evaluation.do_eval:
-        summary = evaluate(settings, accelerator)
-        if accelerator.is_main_process:
-            report(summary, Path(run.output_dir))
+    with held(run.output_dir, accelerator, run.do_train):
+        if run.do_train:
+            batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
+            unfinished, checkpoint = left_to_train(run, Identity.of(settings, batch_size))
+            if unfinished:
+                train(settings, accelerator, checkpoint)
+        if evaluation.do_eval:
+            summary = evaluate(settings, accelerator)
+            if accelerator.is_main_process:
+                report(summary, Path(run.output_dir))
 
 
 if __name__ == "__main__":

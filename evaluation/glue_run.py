@@ -4,7 +4,8 @@ The training loop itself is `training/loop.py`.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,12 +37,12 @@ from modeling.errors import UserError
 from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
 from modeling.loading.files import weight_files
 from modeling.loading.tokenizers import load_tokenizer
-from training.checkpoints import checkpoints_of, file_stamp, left_to_train
+from training.checkpoints import checkpoints_of, file_stamp
 from training.fine_tuning import FineTuningLog, make_learner, my_batches, total_steps
 from training.fine_tuning_settings import DataSettings
-from training.loop import Identity, Training, data_hash
+from training.loop import Identity, Training, data_hash, left_to_train
 from training.search import Search, flags_of_every_run, search, shared_values
-from training.start import check_output_dir, check_pieces, make_accelerator, start_script
+from training.start import check_output_dir, check_pieces, held, make_accelerator, start_script
 
 logger = logging.getLogger(__name__)
 
@@ -96,11 +97,14 @@ class GlueRun:
             kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
         )
 
-    def start(self) -> None:
+    @contextmanager
+    def started(self) -> Iterator[None]:
         """Logging, the seed, and an --output_dir that can take the results."""
-        start_script(self.accelerator, self.settings.run.seed)
-        check_output_dir(self.settings.run)
-        self.accelerator.wait_for_everyone()  # before the main process writes into it
+        run = self.settings.run
+        start_script(self.accelerator, run.seed)
+        check_output_dir(run)
+        with held(run.output_dir, self.accelerator, run.do_train):
+            yield
 
     # The examples.
 
@@ -205,7 +209,8 @@ class GlueRun:
         """
         run, how = self.settings.run, self.settings.training
         self.check_files(dev=self.settings.evaluation.do_eval)
-        unfinished, checkpoint = left_to_train(run.output_dir, run.resume_from_checkpoint)
+        batch_size = how.per_gpu_train_batch_size * self.accelerator.num_processes
+        unfinished, checkpoint = left_to_train(run, Identity.of(self.settings, batch_size))
         if not unfinished:
             return
         config = self.new_config()
@@ -216,7 +221,6 @@ class GlueRun:
         if how.evaluate_during_training:
             dev_set = self.features(self.task, tokenizer, "dev")
             dev = Job(self.mode, model, tokenizer, self.task, dev_set, batch_size=32)
-        batch_size = how.per_gpu_train_batch_size * self.accelerator.num_processes
         total = total_steps(how, len(features), batch_size)
         logger.info("***** Running training *****")
         logger.info("  Num examples = %d", len(features))

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from modeling.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-IN_PROGRESS = "training_in_progress.json"
+IN_PROGRESS = "training_in_progress.json"  # what is trained; renamed at the end to
+FINISHED = "training_finished.json"
 MANIFEST = "checksums.json"
 STATE = "training_state.json"
 OPTIMIZER = "optimizer.safetensors"
@@ -65,14 +67,16 @@ def latest_checkpoint(output_dir: str | Path) -> Path | None:
     return (checkpoints_of(output_dir) or [None])[-1]
 
 
-def write_directory(directory: Path, fill: Callable[[Path], None]) -> None:
+def write_directory(
+    directory: Path, fill: Callable[[Path], None], in_place_of_old: bool = False
+) -> None:
     """Let `fill` write files into a temporary directory, then move them to `directory`.
 
-    A new `directory` appears whole, by a rename. Into one that exists the files are moved one by
-    one, the configuration last; the temporary directory is inside, for it may be a mount point.
-    Raises UserError when the disk is full or not writable.
+    A new `directory`, or one `in_place_of_old`, appears whole, by a rename. Into one that exists
+    the files are moved one by one, the configuration last; the temporary directory is inside, for
+    it may be a mount point. Raises UserError when the disk is full or not writable.
     """
-    there = directory.exists()
+    there = directory.exists() and not in_place_of_old
     beside = directory / "model" if there else directory
     temporary = beside.with_name(f".{beside.name}{PARTIAL}")
     try:
@@ -89,6 +93,7 @@ def write_directory(directory: Path, fill: Callable[[Path], None]) -> None:
                 os.replace(temporary / name, directory / name)
             flush(directory)
         else:
+            remove(directory)
             os.replace(temporary, directory)
             flush(directory.parent)
     except (OSError, SafetensorError) as error:
@@ -147,21 +152,26 @@ def save_checkpoint(directory: Path, learner: Learner, state: dict[str, Any]) ->
         names = sorted(path.name for path in temporary.iterdir())
         write_json(temporary / MANIFEST, {name: file_stamp(temporary / name) for name in names})
 
-    remove(directory)  # of a run that ended here and is trained on
-    write_directory(directory, fill)
+    # A run that ended here may be trained on, or go on from before a damaged one.
+    write_directory(directory, fill, in_place_of_old=True)
 
 
 def prune(output_dir: str | Path, keep: int | None) -> None:
-    """Leave only the `keep` newest checkpoints, all of them for None."""
-    for old in checkpoints_of(output_dir)[:-keep] if keep else []:
-        remove(old)
+    """Leave only the `keep` newest intact checkpoints; all for None, or where none is intact."""
+    if keep is None:
+        return
+    newest_first = checkpoints_of(output_dir)[::-1]
+    kept = list(islice((path for path in newest_first if not damage(path)), keep))
+    for path in newest_first if kept else []:
+        if path not in kept:
+            remove(path)
 
 
 def remove(directory: Path) -> None:
     """Delete a checkpoint; killed half-way, what is left does not pass for one."""
     if not directory.exists():
         return
-    doomed = directory.with_name(f".{directory.name}{PARTIAL}")
+    doomed = directory.with_name(f".{directory.name}.old{PARTIAL}")
     shutil.rmtree(doomed, ignore_errors=True)
     try:
         os.replace(directory, doomed)
@@ -216,23 +226,6 @@ def find_checkpoint(output_dir: str | Path, wanted: str) -> Path | None:
     if intact:
         advice = f"The newest intact one is {intact[-1]}: --resume_from_checkpoint {intact[-1]}"
     raise UserError(f"{checkpoint} is damaged: {reason}. {advice}")
-
-
-def left_to_train(output_dir: str | Path, wanted: str | None) -> tuple[bool, Path | None]:
-    """Whether a run has anything left to train, and the checkpoint that it goes on from, if any.
-
-    wanted: of --resume_from_checkpoint, see `find_checkpoint`; None begins a run anew.
-    """
-    if wanted is None:
-        return True, None
-    there = (Path(output_dir) / SAFE_WEIGHTS_NAME).exists()
-    if wanted == "latest" and is_finished(output_dir) and there:
-        logger.info("Training in %s is finished: nothing to resume", output_dir)
-        return False, None
-    checkpoint = find_checkpoint(output_dir, wanted)
-    if checkpoint is None:
-        logger.info("No checkpoint in %s yet: training from its beginning", output_dir)
-    return True, checkpoint
 
 
 def load_checkpoint(checkpoint: Path, learner: Learner) -> None:
@@ -299,13 +292,13 @@ def join_optimizer(tensors: dict[str, torch.Tensor], rest: dict[str, Any]) -> di
     return {"state": state, "param_groups": rest["param_groups"]}
 
 
-def begin_training(output_dir: str | Path, arguments: dict, resumed: bool = False) -> None:
+def begin_training(output_dir: str | Path, identity: dict[str, Any], resumed: bool = False) -> None:
     """Mark `output_dir` as being trained, so that an evaluation can tell an unfinished run.
 
-    Checkpoints of a run that this one overwrites go: they would pass for its own. What a killed
-    save left behind goes too.
+    identity: what tells the run from others. Checkpoints of a run that this one overwrites go: they
+    would pass for its own. What a killed save left behind goes too.
     """
-    write_json(Path(output_dir) / IN_PROGRESS, arguments)
+    write_json(Path(output_dir) / IN_PROGRESS, identity)
     for partial in Path(output_dir).glob(f".*{PARTIAL}"):
         shutil.rmtree(partial, ignore_errors=True)
     for stale in [] if resumed else checkpoints_of(output_dir):
@@ -313,7 +306,8 @@ def begin_training(output_dir: str | Path, arguments: dict, resumed: bool = Fals
 
 
 def finish_training(output_dir: str | Path) -> None:
-    (Path(output_dir) / IN_PROGRESS).unlink(missing_ok=True)
+    """Say that the training came to its end, and keep what was trained."""
+    os.replace(Path(output_dir) / IN_PROGRESS, Path(output_dir) / FINISHED)
 
 
 def is_finished(output_dir: str | Path) -> bool:

@@ -25,14 +25,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from accelerate import Accelerator
-from transformers.utils import ModelOutput
+from transformers.utils import SAFE_WEIGHTS_NAME, ModelOutput
 
 from modeling.errors import UserError
+from modeling.loading.files import read_json
 from training.checkpoints import (
+    FINISHED,
     Learner,
     alike,
     begin_training,
+    find_checkpoint,
     finish_training,
+    is_finished,
     latest_checkpoint,
     load_checkpoint,
     prune,
@@ -99,20 +103,28 @@ class Identity:
     data: str
 
     @classmethod
-    def of(cls, settings: Sequence[Any], batch_size: int, data: str) -> "Identity":
-        """That of a run with these dataclasses of settings."""
+    def of(cls, settings: Sequence[Any], batch_size: int, data: str = "") -> "Identity":
+        """That of a run with these dataclasses of settings, as far as it is known yet."""
         free = frozenset(name for name, _, allowed in entries(*settings) if allowed.resuming)
         return cls(as_dict(*settings), free, batch_size, data)
 
-    def check(self, checkpoint: Path, state: dict[str, Any]) -> None:
-        """Raise UserError where `state`, that of `checkpoint`, is of another run."""
+    def state(self) -> dict[str, Any]:
+        """What is kept of it, as JSON has it."""
+        return {"arguments": self.arguments, "batch_size": self.batch_size, "data": self.data}
+
+    def changes(self, state: dict[str, Any]) -> list[str]:
+        """What of the flags is not as in `state`."""
         old = {**state["arguments"], "train batch size": state.get("batch_size")}
         new = {**self.arguments, "train batch size": self.batch_size}
-        changed = [
+        return [
             f"{key} was {old.get(key)!r}, is {new[key]!r}"
             for key in new
             if key not in self.free and old.get(key) != new[key]
         ]
+
+    def check(self, checkpoint: Path, state: dict[str, Any]) -> None:
+        """Raise UserError where `state`, that of `checkpoint`, is of another run."""
+        changed = self.changes(state)
         if not changed and state.get("data") != self.data:
             changed = ["the training examples or their tokens are others"]
         if changed:
@@ -120,6 +132,33 @@ class Identity:
                 f"{checkpoint} is of another run: {'; '.join(changed)}. Give the flags of its "
                 "training, or train anew with --overwrite_output_dir"
             )
+
+
+def left_to_train(run: RunSettings, flags: Identity) -> tuple[bool, Path | None]:
+    """Whether a run has anything left to train, and the checkpoint that it goes on from, if any.
+
+    Raises UserError for a training that is finished, but was one of other `flags`.
+    """
+    output_dir, wanted = Path(run.output_dir), run.resume_from_checkpoint
+    if wanted is None:
+        return True, None
+    there = (output_dir / SAFE_WEIGHTS_NAME).exists()
+    if wanted == "latest" and is_finished(output_dir) and there:
+        finished = output_dir / FINISHED
+        record = read_json(finished) if finished.exists() else {}
+        if alike(record, {"arguments": {}}) and (changed := flags.changes(record)):
+            raise UserError(
+                f"training in {output_dir} is finished, and was of other flags: "
+                f"{'; '.join(changed)}. To train with these, choose another --output_dir, or give "
+                "--overwrite_output_dir without --resume_from_checkpoint; to evaluate what is "
+                "there, leave out --do_train"
+            )
+        logger.info("Training in %s is finished: nothing to resume", output_dir)
+        return False, None
+    checkpoint = find_checkpoint(output_dir, wanted)
+    if checkpoint is None:
+        logger.info("No checkpoint in %s yet: training from its beginning", output_dir)
+    return True, checkpoint
 
 
 @dataclass
@@ -202,14 +241,15 @@ class Training:
             self.resume(checkpoint)
         if self.accelerator.is_main_process:
             directory = self.run.output_dir
-            begin_training(directory, self.identity.arguments, resumed=checkpoint is not None)
+            begin_training(directory, self.identity.state(), resumed=checkpoint is not None)
             # For which a killed run had no time:
             prune(directory, self.run.save_total_limit)
 
     def kept(self, steps: Iterable[Step]) -> Iterator[Step]:
         """Pass the steps on, and keep what they make on disk, in `output_dir`.
 
-        Writes checkpoints when they are due, and when a signal asks to stop; at the end, the model.
+        Writes checkpoints when they are due, and when a signal asks to stop; at the end, the model,
+        which a signal then waits for.
         """
         directory, every = self.run.output_dir, self.save_steps
         with StopRequest() as stop:
@@ -218,20 +258,22 @@ class Training:
                 if every > 0 and step.number % every == 0:
                     self.save()
                 if number := stop.agreed(self.accelerator):
-                    self.stop(number)
-        if self.accelerator.is_main_process:
-            save_model(directory, self.learner.model, self.learner.tokenizer)
-            finish_training(directory)
+                    self.save()
+                    self.stop(number, f"checkpoint-{self.position.step}")
+            if self.accelerator.is_main_process:
+                save_model(directory, self.learner.model, self.learner.tokenizer)
+                finish_training(directory)
+            if number := stop.agreed(self.accelerator):
+                self.stop(number, "the trained model")
         self.accelerator.wait_for_everyone()
 
-    def stop(self, number: int) -> None:
-        """Save a checkpoint and end the process, as the signal of that number asks."""
-        self.save()
+    def stop(self, number: int, saved: str) -> None:
+        """End the process, as the signal of that number asks, and say what is `saved`."""
         if self.accelerator.is_main_process:
-            step, where = self.position.step, self.run.output_dir
             print(
-                f"{signal.Signals(number).name}: stopped after step {step}; checkpoint-{step} is "
-                f"in {where}. Go on with the same command and --resume_from_checkpoint latest",
+                f"{signal.Signals(number).name}: stopped after step {self.position.step}; {saved} "
+                f"is in {self.run.output_dir}. Go on with the same command and "
+                "--resume_from_checkpoint latest",
                 file=sys.stderr,
             )
         sys.exit(128 + number)
@@ -250,9 +292,7 @@ class Training:
             "position": asdict(self.position),
             "schedule": self.schedule.state_dict(),
             "scaler": self.accelerator.scaler and self.accelerator.scaler.state_dict(),
-            "arguments": self.identity.arguments,
-            "batch_size": self.identity.batch_size,
-            "data": self.identity.data,
+            **self.identity.state(),
         }
 
     def resume(self, checkpoint: Path) -> None:

@@ -2,13 +2,17 @@
 
 import logging
 import os
+import platform
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from filelock import FileLock, Timeout
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
@@ -17,13 +21,18 @@ from modeling.memory import keep_freed_memory
 from training.checkpoints import check_finished
 from training.settings import RunSettings
 
+LOCK = ".training.lock"  # in --output_dir; says who trains into it
+
 
 def make_accelerator(no_cuda: bool, precision: str, **how: Any) -> Accelerator:
     """HF's device and processes. UserError for a `precision` (no, bf16, fp16) they cannot do."""
+    cpu = no_cuda or not torch.accelerator.is_available()
+    if cpu and precision == "fp16":
+        raise UserError("--fp16 needs a GPU; on a CPU use --bf16, or train in float32 without both")
     try:
         return Accelerator(
             # Without this, several processes on a machine without a GPU would not find each other.
-            cpu=no_cuda or not torch.accelerator.is_available(),
+            cpu=cpu,
             mixed_precision=precision,
             **how,
         )
@@ -64,7 +73,8 @@ def check_new_output_dir(run: RunSettings) -> None:
     if directory.exists() and not directory.is_dir():
         raise UserError(f"--output_dir {directory} is a file")
     welcome = run.overwrite_output_dir or run.resume_from_checkpoint
-    if directory.exists() and any(directory.iterdir()) and not welcome:
+    there = directory.exists() and any(path.name != LOCK for path in directory.iterdir())
+    if there and not welcome:
         raise UserError(
             f"--output_dir {directory} exists and is not empty; add --resume_from_checkpoint to go "
             "on with its training, --overwrite_output_dir to begin it anew, or choose another"
@@ -74,6 +84,42 @@ def check_new_output_dir(run: RunSettings) -> None:
     except OSError as error:
         raise UserError(f"--output_dir {directory} cannot be made: {error.strerror}") from error
     check_writable(directory)
+
+
+@contextmanager
+def held(output_dir: str, accelerator: Accelerator, trains: bool) -> Iterator[None]:
+    """Keep --output_dir to a run that `trains`, until it is over, for all of its processes.
+
+    Raises UserError, naming who holds it, when another run does.
+    """
+    with ExitStack() as stack:
+        if trains and accelerator.is_main_process:
+            stack.enter_context(lock_of(Path(output_dir)))
+        accelerator.wait_for_everyone()  # before the main process writes into it
+        yield
+
+
+@contextmanager
+def lock_of(directory: Path) -> Iterator[None]:
+    path = directory / LOCK
+    try:
+        lock = FileLock(path).acquire(timeout=0)
+    except Timeout as error:
+        holder = path.read_text(encoding="utf-8", errors="replace")[:200] or "another run"
+        raise UserError(
+            f"--output_dir {directory} is being trained into by {holder}: wait for its end, stop "
+            "it, or choose another"
+        ) from error
+    except OSError as error:
+        raise UserError(f"--output_dir {directory} cannot be locked: {error}") from error
+    with lock:
+        with suppress(OSError):  # a full disk: the lock holds without a name in it
+            path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                path.write_text("")
 
 
 def check_writable(directory: Path) -> None:

@@ -1,5 +1,6 @@
 """Signals that ask a training to stop."""
 
+import os
 import signal
 from types import FrameType
 
@@ -10,7 +11,8 @@ from accelerate import Accelerator
 class StopRequest:
     """SIGTERM, Ctrl-C and a closed terminal as a wish, granted after the step at hand.
 
-    A second signal acts at once.
+    Only a second Ctrl-C acts at once. Other signals may well come twice: launchers such as torchrun
+    pass on, Ctrl-C too, what their workers have already received.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -25,15 +27,13 @@ class StopRequest:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.restore()
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        self.restore()
-
-    def restore(self) -> None:
         for number, handler in self.old.items():
             signal.signal(number, handler)
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        self.received = self.received or number
+        if number == signal.SIGINT and "LOCAL_RANK" not in os.environ:  # which launchers set
+            signal.signal(number, self.old[number])
 
     def agreed(self, accelerator: Accelerator) -> int:
         """Number of a signal that any of the processes received; 0 for none."""

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,10 @@ import pytest
 import run_glue
 from evaluation.job import Place
 from tests.commands import flags
+from tests.conftest import contents
+from tests.forks import run
 from training.checkpoints import checkpoints_of, is_finished
+from training.start import lock_of
 
 ROOT = Path(run_glue.__file__).parent
 WORK = ("--do_train", "--do_eval", "--do_predict", "--save_steps", 2, "--max_steps", 3)
@@ -83,3 +87,40 @@ def test_a_mount_point(parent, tmp_path, albert_dir, rte):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     check_whole(volume)
+
+
+# Two runs in one folder.
+
+
+def test_a_second_run_is_told_who_holds_the_folder(glue, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    before = os.listdir(out)
+    with lock_of(out):
+        for more in ((), ("--overwrite_output_dir",), ("--resume_from_checkpoint",)):
+            glue(out, *WORK, *more).refused(out, f"process {os.getpid()} on ", "choose another")
+    assert os.listdir(out) == [*before, ".training.lock"]
+    glue(out, *WORK).done()
+
+
+def test_a_killed_run_holds_nothing(tmp_path, albert_dir, rte):
+    command = flags(albert_dir, rte, tmp_path / "out", "RTE", *WORK, "--resume_from_checkpoint")
+    assert run(command, die_at=12) == -signal.SIGKILL
+    assert run(command) == 0
+
+
+def test_a_finished_run_is_not_asked_to_be_another(glue, tmp_path):
+    out = tmp_path / "out"
+    glue(out, "--do_train", "--max_steps", 3).done()
+    before = contents(out)
+    again = ("--do_train", "--resume_from_checkpoint", "--max_steps", 3)
+    glue(out, *again).done()  # nothing to resume
+    for more, words in (
+        (("--seed", 7), "seed was 42, is 7"),
+        (("--learning_rate", 1e-3), "learning_rate was 3e-05, is 0.001"),
+        (("--max_steps", 5), "max_steps was 3, is 5"),
+        (("--per_gpu_train_batch_size", 4), "train batch size was 8, is 4"),
+    ):
+        refused = glue(out, *again, *more)
+        refused.refused(out, "is finished, and was of other flags", words, "--output_dir")
+    assert contents(out) == before

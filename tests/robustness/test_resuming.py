@@ -217,6 +217,29 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path, albert_dir, rte, script)
     assert [path.name for path in checkpoints_of(out)] == ["checkpoint-6", "checkpoint-8"]
 
 
+def test_pruning_neither_counts_nor_keeps_a_damaged_checkpoint(stopped, again, script):
+    flip(stopped / "checkpoint-8/optimizer.safetensors")
+    older = [*again, "--resume_from_checkpoint", stopped / "checkpoint-4"]
+    few = ("--save_total_limit", 1, "--save_steps", 0)
+    assert script(run_glue.main, *older, *few).status == 0
+    assert [path.name for path in checkpoints_of(stopped)] == ["checkpoint-4"]
+
+
+def test_pruning_leaves_all_checkpoints_where_none_is_intact(stopped):
+    for path in checkpoints_of(stopped):
+        flip(path / "optimizer.safetensors")
+    checkpointing.prune(stopped, 1)
+    assert len(checkpoints_of(stopped)) == 2
+
+
+def test_a_full_disk_leaves_the_checkpoint_that_was_to_be_replaced(stopped, again, script):
+    before = contents(stopped / "checkpoint-8")
+    older = [*again, "--resume_from_checkpoint", stopped / "checkpoint-4"]
+    with no_file_above(30_000):
+        refused(script, older, "cannot write")
+    assert contents(stopped / "checkpoint-8") == before
+
+
 def test_a_checkpoint_holds_no_pickle(stopped):
     names = {path.suffix for path in latest_checkpoint(stopped).iterdir()}
     assert names <= {".json", ".safetensors", ".model"}
