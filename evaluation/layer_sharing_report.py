@@ -79,10 +79,10 @@ def all_sums(
 
 
 def report(summary: dict[str, Any], directory: Path) -> None:
-    """Write eval_results.json, and print the share of every pass."""
-    write_json(directory / "eval_results.json", summary)
+    """Print the share of every pass, and write eval_results.json."""
     print(f"Variance of the teacher left unexplained, {summary['tokens']} tokens")
     print("| pass | teacher's layer | share |\n|---|---|---|")
     rows = zip(summary["followed_layers"], summary["passes"], strict=True)
     for number, (layer, share) in enumerate([(0, summary["embeddings"]), *rows]):
         print(f"| {number or 'embeddings'} | {layer} | {share:.4f} |")
+    write_json(directory / "eval_results.json", summary)

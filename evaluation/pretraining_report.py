@@ -40,8 +40,7 @@ def evaluate(
 
 
 def report(summary: dict[str, Any], directory: Path) -> None:
-    """Write eval_results.json, and print it with the published table."""
-    write_json(directory / "eval_results.json", summary)
+    """Print what was found with the published table, and write eval_results.json."""
     print("***** Eval results *****")
     for name in ("loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "ponder_cost"):
         if name in summary:
@@ -49,6 +48,7 @@ def report(summary: dict[str, Any], directory: Path) -> None:
     if summary["updates"]:
         print()
         print_table({"this model": summary})
+    write_json(directory / "eval_results.json", summary)
 
 
 def print_table(models: dict[str, dict]) -> None:

@@ -1,6 +1,7 @@
 """What every evaluation reports and prints, and the answers to a test set."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from filelock import FileLock
 from evaluation.answering import is_main
 from evaluation.job import Answers, Job
 from glue.features import Features
-from glue.files import write_json, write_text
+from glue.files import each_of, write_json, write_text
 from glue.submission import add_to_submission
 from glue.tasks import Example, Task, compute_metrics, label_text, primary_metric, write_submission
 from modeling.elbert.rules import exit_scores
@@ -77,13 +78,15 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
             rows = [*(old.splitlines() or [header]), line]
             write_text(path, "\n".join(rows) + "\n")
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> None:
     """eval_results.txt and eval_results.json."""
-    append_results(directory / "eval_results.txt", summary, out_mode)
-    write_json(directory / "eval_results.json", summary)
+    each_of(
+        partial(append_results, directory / "eval_results.txt", summary, out_mode),
+        partial(write_json, directory / "eval_results.json", summary),
+    )
 
 
 def predict(

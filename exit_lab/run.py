@@ -3,10 +3,12 @@
 import logging
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from transformers.utils import logging as hf_logging
 
+from evaluation.job import Place
 from evaluation.modes.base import describe
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import write_comparison
@@ -19,6 +21,7 @@ from exit_lab.sweep import Sweep, sweep
 from exit_lab.tables import write_tables
 from exit_lab.verdict import against_truncation, choice_table
 from glue.custom import custom_task
+from glue.files import each_of
 from glue.tasks import Task, evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.configs import load_config
@@ -90,7 +93,7 @@ def run_part(request: Request, task: Task, part: Task, suffix: str) -> None:
     recordings = [lab.record() for lab in labs]
     if request.sweep.vary:
         directory = directories[0]
-        results = directory.with_name(directory.name + suffix) / "eval_results.txt"
+        results = Place(directory, suffix).results / "eval_results.txt"
         vary(labs[0], recordings[0], request.sweep.vary, results)
         return
     goal = request.goal if part == task else None
@@ -116,10 +119,13 @@ def run_lab(request: Request, lab: Lab, recording: Recording, goal: Goal | None)
     write_tables(swept, lab.output)
     if request.sweep.verify:
         verify(lab, recording, swept, request.sweep.verify, seed)
+    last = []
     if not request.sweep.tables_only:
-        draw(lab, recording, swept, setting, make_field([swept], parts, BAND_DRAWS, seed))
+        field = make_field([swept], parts, BAND_DRAWS, seed)
+        last.append(partial(draw, lab, recording, swept, setting, field))
     if choice:
-        report_choice(lab, swept, choice, parts, seed)
+        last.append(partial(report_choice, lab, swept, choice, parts, seed))
+    each_of(*last)
     return swept
 
 
@@ -137,7 +143,7 @@ def report_choice(lab: Lab, swept: Sweep, choice: Choice, parts: Parts, seed: in
 def output_folders(models: list[Path], output_dir: str | None, suffix: str) -> list[Path]:
     """Where each model's results go; several models' comparison goes beside the first's."""
     if not output_dir:
-        return [model.with_name(model.name + suffix) / "sweep" for model in models]
+        return [Place(model, suffix).results / "sweep" for model in models]
     output = Path(output_dir + suffix)
     if len(models) == 1:
         return [output]

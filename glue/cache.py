@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import os
 import re
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -75,7 +75,8 @@ def write_cache(path: Path, features: Features, stamp: str) -> None:
     arrays = {field.name: getattr(features, field.name) for field in fields(features)}
     tensors = {name: torch.from_numpy(a) for name, a in arrays.items() if a is not None}
     metadata = {"format": FORMAT, "fingerprint": stamp, "digest": features.digest()}
-    temporary = path.with_suffix(f".{os.getpid()}.part")  # others may write the same
+    # Others may write the same, on other machines, too.
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         save_file(tensors, temporary, metadata)
         make_public(temporary)

@@ -1,12 +1,13 @@
-"""Whole-file writing, and how a script ends on a user's error."""
+"""Whole-file writing, a script's console, and how it ends on a user's error."""
 
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from modeling.errors import UserError
 
@@ -29,7 +30,7 @@ def write_file(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
         make_public(temporary)
         os.replace(temporary, path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)
@@ -52,10 +53,56 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def each_of(*steps: Callable[[], Any]) -> None:
+    """Take every step, for what one cannot write the next may; then raise what was wrong."""
+    errors = []
+    for step in steps:
+        try:
+            step()
+        except UserError as error:
+            errors.append(error)
+    if errors:
+        raise UserError("; ".join(map(str, errors))) from errors[0]
+
+
+class Console:
+    """stdout or stderr. Its terminal may be closed, the reader of its pipe may go, its file may
+    fill the disk: then what is written is lost, and nothing else.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        with self.silenced_if_gone():
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self.silenced_if_gone():
+            self.stream.flush()
+
+    @contextmanager
+    def silenced_if_gone(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())  # where its buffer goes, too
+            os.close(nowhere)
+
+
 def run_script(main: Callable[[], None]) -> None:
     """Call `main`; a UserError becomes one line on stderr and exit status 2."""
-    try:
-        main()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    with redirect_stdout(Console(sys.stdout)), redirect_stderr(Console(sys.stderr)):
+        try:
+            main()
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()

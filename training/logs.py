@@ -1,6 +1,10 @@
 """What a training run shows while it goes on."""
 
 import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,6 +13,8 @@ from tqdm import tqdm
 
 from modeling.pretraining import Sums, add_sums
 from training.loop import Step, Training
+
+logger = logging.getLogger(__name__)
 
 Log = TypeVar("Log", bound="ProgressLog")
 
@@ -28,16 +34,23 @@ class ProgressLog:
             unit="step",
             disable=not self.main,
         )
-        runs = Path(training.run.output_dir) / "runs"
-        self.writer = SummaryWriter(str(runs)) if self.main else None
+        self.runs = Path(training.run.output_dir) / "runs"
+        self.writer: SummaryWriter | None = None
 
     def __enter__(self: Log) -> Log:
+        self.hook = threading.excepthook
+        # A thread of TensorBoard's writes; what it meets, its next call raises in this one.
+        threading.excepthook = lambda of: issubclass(of.exc_type, OSError) or self.hook(of)
+        with self.without_if_full():
+            self.writer = SummaryWriter(str(self.runs)) if self.main else None
         return self
 
     def __exit__(self, *_: object) -> None:
         self.bar.close()
         if self.writer:
-            self.writer.close()
+            with self.without_if_full():
+                self.writer.close()
+        threading.excepthook = self.hook
 
     def advance(self, step: Step) -> bool:
         """Show that a step was taken; returns whether an entry is due."""
@@ -47,8 +60,18 @@ class ProgressLog:
 
     def scalars(self, values: dict[str, float], step: int) -> None:
         """To TensorBoard."""
-        for name, value in values.items() if self.writer else ():
-            self.writer.add_scalar(name, value, step)
+        with self.without_if_full():
+            for name, value in values.items() if self.writer else ():
+                self.writer.add_scalar(name, value, step)
+
+    @contextmanager
+    def without_if_full(self) -> Iterator[None]:
+        """Where TensorBoard cannot write, the training goes on without it."""
+        try:
+            yield
+        except OSError as error:
+            logger.warning("%s: %s; training goes on without", self.runs, error)
+            self.writer = None
 
     def line(self, values: dict[str, Any]) -> None:
         """One JSON line on the console."""

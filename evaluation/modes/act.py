@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from evaluation.modes.base import Mode
 from evaluation.results import labels_of, predictions_of, print_summary, summary_of, write_results
 from evaluation.token_pictures import TokenExample, tokens_figure, tokens_html
 from glue.features import Features
-from glue.files import write_text
+from glue.files import each_of, write_text
 from glue.tasks import label_text, primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.act.loading import load_act
@@ -89,14 +90,16 @@ class AdaptiveDepth(Mode):
         record = self.run(fast)
         summary = summarise_updates(job, record) | conditions
         if is_main():
-            write_results(place.results, summary, job.out_mode)
-            draw_tokens(place.results, job, record)
             by_class = summary["updates_per_token_class"].items()
             lines = [
                 f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}",
                 *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
             ]
-            print_summary(summary, place.checkpoint, lines)
+            each_of(
+                partial(write_results, place.results, summary, job.out_mode),
+                partial(draw_tokens, place.results, job, record),
+                partial(print_summary, summary, place.checkpoint, lines),
+            )
         return summary
 
 

@@ -1,6 +1,7 @@
 """What the modes share whose whole examples stop: they run, report and record alike."""
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from evaluation.exit_reports import (
 from evaluation.job import Job, Place
 from evaluation.modes.base import Mode, RuleSet, Setting, exit_keys
 from evaluation.results import labels_of, layer_curve, write_results
+from glue.files import each_of
 from glue.tasks import primary_metric
 from modeling.export.loops import DepthLoop
 
@@ -58,9 +60,11 @@ class ExampleMode(Mode):
         record = self.run(fast)
         summary = summarise(job, record) | conditions | against_all_layers(job, record, recorded)
         if is_main():
-            write_results(place.results, summary, job.out_mode)
             statistics = place.statistics(job.model.config, job.task)
-            write_statistics(statistics, job, record, recorded["all_logits"])
-            draw_exits(place.results / "exits.png", job, record, recorded)
-            print_results(summary, place.checkpoint)
+            each_of(
+                partial(write_results, place.results, summary, job.out_mode),
+                partial(write_statistics, statistics, job, record, recorded["all_logits"]),
+                partial(draw_exits, place.results / "exits.png", job, record, recorded),
+                partial(print_results, summary, place.checkpoint),
+            )
         return summary
