@@ -15,12 +15,13 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import optuna
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from glue.files import write_text
@@ -180,7 +181,8 @@ def train_and_evaluate(
         try:
             status = run_to_its_end(command, file)
         except KeyboardInterrupt:
-            trial.set_user_attr("stopped", str(place.absolute()))
+            with suppress(UpdateFinishedTrialError):  # another worker has it by now
+                trial.set_user_attr("stopped", str(place.absolute()))
             raise
     if status:
         last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]

@@ -7,6 +7,7 @@ reporting is queued again.
 import functools
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from inspect import isfunction
@@ -14,8 +15,9 @@ from typing import Any, NamedTuple
 
 import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
-from optuna.exceptions import OptunaError, TrialPruned
+from optuna.exceptions import OptunaError, TrialPruned, UpdateFinishedTrialError
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.storages._heartbeat import get_heartbeat_thread
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
@@ -167,11 +169,33 @@ def work(study: optuna.Study, train: Callable[[optuna.Trial], float]) -> None:
             wait_for_others(study)
             continue
         try:
-            study.optimize(objective, n_trials=1)
+            run_next(study, objective)
         except UserError as error:
             if not trials(study, TrialState.COMPLETE):
                 raise
             print(f"left out: {error}", flush=True)
+
+
+def run_next(study: optuna.Study, objective: Callable[[optuna.Trial], float]) -> None:
+    """Take the next run from the queue. As `study.optimize`, but that a run is left to the worker
+    that took it over: this one was paused, or the machines' clocks differ."""
+    fail_stale_trials(study)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that `ask` sends no heartbeat: see below
+        trial = study.ask()
+    value, state = None, TrialState.FAIL
+    try:
+        with get_heartbeat_thread(trial._trial_id, study._storage):
+            value = objective(trial)
+        state = TrialState.COMPLETE
+    except TrialPruned:
+        state = TrialState.PRUNED
+    except UpdateFinishedTrialError:
+        pass
+    finally:
+        told = study.tell(trial, value, state, skip_if_finished=True)
+        if told.state is TrialState.FAIL and state is not TrialState.FAIL:
+            print(f"left to the worker that took it over: {trial.params}", flush=True)
 
 
 def open_states(study: optuna.Study) -> set[TrialState]:

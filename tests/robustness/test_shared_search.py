@@ -14,10 +14,7 @@ from tests.forks import FORKS
 from tests.studies import RUNS, sqlite
 from training.study import Run, enqueue, open_study, work
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
 
 def drain(url: str, log: Path, start, hang_at: int | None = None) -> None:
@@ -42,6 +39,7 @@ def started(log: Path) -> list[Run]:
     return [Run(**json.loads(line)) for line in log.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_workers_that_share_a_study_take_every_run_exactly_once(tmp_path):
     log = tmp_path / "log"
     start = FORKS.Barrier(2)  # both make the tables and queue the grid at the same time
@@ -56,6 +54,7 @@ def test_workers_that_share_a_study_take_every_run_exactly_once(tmp_path):
     assert sorted(Run(**trial.params) for trial in done) == sorted(RUNS)
 
 
+@pytest.mark.slow
 def test_the_run_of_a_killed_worker_is_taken_over_and_no_other_is_repeated(tmp_path):
     log = tmp_path / "log"
     start = FORKS.Event()
@@ -73,3 +72,38 @@ def test_the_run_of_a_killed_worker_is_taken_over_and_no_other_is_repeated(tmp_p
     drain(sqlite(tmp_path), log, start)
     assert started(log)[:2] == RUNS[:2]
     assert sorted(started(log)[2:]) == sorted(RUNS[1:])
+
+
+@pytest.mark.parametrize("tells_more", [True, False])
+def test_a_worker_whose_run_was_taken_over_goes_on(tells_more, tmp_path):
+    """Paused for longer than its reports may take, or by another's clock: it comes too late."""
+    study, seen = open_study(sqlite(tmp_path), "s"), []
+    enqueue(study, RUNS)
+
+    def train(trial: optuna.Trial) -> float:
+        seen.append(Run(**trial.params))
+        if len(seen) == 2:
+            with sqlite3.connect(tmp_path / "search.db") as database:
+                hours_ago = "UPDATE trial_heartbeats SET heartbeat = datetime('now', '-3 hours')"
+                database.execute(hours_ago)
+            optuna.storages.fail_stale_trials(open_study(sqlite(tmp_path), "s"))  # the other one
+        if tells_more:
+            trial.set_user_attr("computation_cost", 0.5)
+        return trial.params["seed"]
+
+    work(study, train)
+    done = [Run(**trial.params) for trial in study.get_trials(states=(TrialState.COMPLETE,))]
+    assert sorted(done) == sorted(RUNS)
+    assert sorted(seen) == sorted([*RUNS, seen[1]])
+
+
+def test_a_run_that_was_taken_over_can_still_be_interrupted(tmp_path):
+    study = open_study(sqlite(tmp_path), "s")
+    enqueue(study, RUNS)
+
+    def train(trial: optuna.Trial) -> float:
+        study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work(study, train)
