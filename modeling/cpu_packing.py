@@ -105,10 +105,20 @@ def take(states: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
 
 
 def put(states: torch.Tensor, rows: torch.Tensor | None, count: int) -> torch.Tensor:
-    """The inverse of `take`: (count, size) with `states` at the given rows and 0 elsewhere."""
+    """The inverse of `take`: (count, size) with the first `states` at the given rows, else 0."""
     if rows is None:
         return states
-    return states.new_zeros(count, states.shape[1]).index_copy_(0, rows, states)
+    return states.new_zeros(count, states.shape[1]).index_copy_(0, rows, states[: len(rows)])
+
+
+def filled_up(rows: torch.Tensor) -> torch.Tensor:
+    """The rows, and the last of them again, up to a number that other batches have, too.
+
+    For every number of rows oneDNN keeps a program of up to a megabyte, a thousand of them. At most
+    a sixteenth of the rows is added, from 128 on.
+    """
+    step = max(8, 1 << max(0, len(rows).bit_length() - 5))
+    return torch.cat([rows, rows[-1:].expand(-len(rows) % step)])
 
 
 class Uncopied:
@@ -149,10 +159,11 @@ class PackedLayer(Uncopied):
         attention, shape = self.layer.attention, hidden.shape
         flat = hidden.reshape(-1, shape[-1])  # (tokens, hidden)
         real = None if mask is None else mask.flatten().nonzero()[:, 0]
-        mine = take(flat, real)
+        filled = None if real is None else filled_up(real)
+        mine = take(flat, filled)
         qkv = put(self.project(mine, QUERY_KEY_VALUE), real, len(flat)).view(*shape[:2], -1)
         context = attention.attend(*attention.split_heads(qkv), mask)
-        context = take(context.transpose(1, 2).reshape(flat.shape), real)
+        context = take(context.transpose(1, 2).reshape(flat.shape), filled)
         return put(self.finish(mine, context), real, len(flat)).view(shape)
 
     def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:

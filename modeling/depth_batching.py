@@ -11,10 +11,9 @@ order, up and down the lengths of a window of them, so that neighbours in length
 
 import time
 from bisect import bisect_left, insort
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,8 @@ from torch.nn import functional as F
 
 from .depth import EarlyExitModel, State
 from .errors import UserError
+
+END = object()  # of a source
 
 
 class Answer(NamedTuple):
@@ -38,8 +39,8 @@ class Waiting(NamedTuple):
 
     length: int
     row: int
-    input_ids: Sequence[int]
-    token_type_ids: Sequence[int]
+    input_ids: torch.Tensor  # (length,)
+    token_type_ids: torch.Tensor  # (length,)
     draw: float | None  # the example's uniform number, where the model samples exits
 
 
@@ -65,8 +66,9 @@ class DepthBatcher:
                 ...
 
     `answers` may be closed at any time: iterating again goes on where it stopped, and no example
-    is lost or answered twice. An example that the model cannot take raises UserError naming its
-    row; iterating again goes on without it. `padding` tells how much of the work was padding.
+    is lost or answered twice. An example that cannot be read or that the model cannot take raises
+    UserError naming its row, once; iterating again goes on without it. `padding` tells how much of
+    the work was padding.
     """
 
     def __init__(
@@ -78,15 +80,16 @@ class DepthBatcher:
         self.rule: Any = None  # of the examples in the slots
         self.weights = [model.weights_of(i) for i in range(model.config.num_hidden_layers)]
         self.num_slots, self.window = slots, window
-        self.queue: Iterator[Waiting] = iter(())
-        self.submitted = 0
+        self.sources: deque[Iterator] = deque()  # of examples that are not read yet
+        self.submitted = 0  # rows read, also those that failed
+        self.failures: deque[UserError] = deque()  # that were not raised yet
         self.waiting: list[Waiting] = []  # sorted by length; at most `window`
         self.going_up, self.last_length = False, 1 << 30
         self.slots: list[Slot] = []
         self.hidden: torch.Tensor | None = None  # (slots, width, hidden)
         self.state: State = {}  # what the slots' examples carry, batch first
         self.finished: list[Answer] = []
-        self.early: dict[int, Answer] = {}  # answered, held back by `in_order`
+        self.early: dict[int, Answer | None] = {}  # held back by `in_order`; None: failed
         self.expected = 0  # the row that `in_order` gives next
         self.real_tokens = self.computed_tokens = 0
 
@@ -95,16 +98,7 @@ class DepthBatcher:
 
         They are read as slots become free.
         """
-        previous, queue = self.queue, iter(examples)
-
-        def numbered() -> Iterator[Waiting]:
-            yield from previous
-            for input_ids, token_type_ids, *draw in queue:
-                self.submitted += 1
-                row = self.submitted - 1
-                yield Waiting(len(input_ids), row, input_ids, token_type_ids, *(draw or (None,)))
-
-        self.queue = numbered()
+        self.sources.append(iter(examples))
 
     @property
     def padding(self) -> float:
@@ -118,6 +112,8 @@ class DepthBatcher:
                 yield self.finished.pop(0)
             with torch.inference_mode():
                 self.admit()
+                if self.failures:
+                    raise self.failures.popleft()
                 if not self.slots:
                     return
                 self.step()
@@ -126,22 +122,60 @@ class DepthBatcher:
         """Answers in order of submission, each as soon as all before it are there."""
         for answer in self.answers():
             self.early[answer.row] = answer
-            while self.expected in self.early:
-                self.expected += 1
-                yield self.early.pop(self.expected - 1)
-        # Rows that raised leave gaps; what comes after them is still there.
-        while self.early:
-            yield self.early.pop(min(self.early))
+            yield from self.next_in_order()
+        yield from self.next_in_order()
+
+    def next_in_order(self) -> Iterator[Answer]:
+        while self.expected in self.early:
+            self.expected += 1
+            if answer := self.early.pop(self.expected - 1):
+                yield answer
 
     def admit(self) -> None:
         """Fill free slots from the window of waiting examples."""
-        for example in islice(self.queue, self.window - len(self.waiting)):
-            insort(self.waiting, example)
+        self.fill_window()
+        if self.waiting and not self.slots:
+            self.rule = self.model.exit_rule()
         chosen = []
         while self.waiting and len(self.slots) + len(chosen) < self.num_slots:
             chosen.append(self.next_waiting())
         if chosen:
             self.enter(chosen)
+
+    def fill_window(self) -> None:
+        """Read examples until the window is full, or one fails."""
+        while self.sources and len(self.waiting) < self.window and not self.failures:
+            row = self.submitted
+            try:
+                example = next(self.sources[0], END)
+                if example is END:
+                    self.sources.popleft()
+                    continue
+                insort(self.waiting, self.as_waiting(row, *example))
+            except Exception as error:
+                self.fail(row, f"example {row} cannot be read: {error}", error)
+            self.submitted += 1
+
+    def as_waiting(self, row: int, ids: Any, types: Any, draw: Any = None) -> Waiting:
+        """An example as it was submitted; errors of many kinds for what is no tokenised text."""
+        ids, types = torch.as_tensor(ids), torch.as_tensor(types)
+        if ids.ndim != 1 or not len(ids) or ids.shape != types.shape:
+            raise ValueError(
+                f"its token and segment ids have the shapes {tuple(ids.shape)} and "
+                f"{tuple(types.shape)}; allowed are two rows of one length, at least 1"
+            )
+        check_ids("token", ids, self.model.config.vocab_size)
+        check_ids("segment", types, self.model.config.type_vocab_size)
+        if draw is not None and not 0 <= (draw := float(draw)) <= 1:
+            raise ValueError(f"its draw is {draw}: allowed is 0 to 1")
+        return Waiting(len(ids), row, ids, types, draw)
+
+    def fail(self, row: int, message: str, error: Exception) -> None:
+        """Have `answers` raise, naming the row, and `in_order` wait for it no longer."""
+        failure = UserError(message)
+        failure.__cause__ = error
+        self.failures.append(failure)
+        self.early[row] = None
 
     def next_waiting(self) -> Waiting:
         """The waiting example next in length, in the direction of travel; turns at the ends."""
@@ -154,25 +188,22 @@ class DepthBatcher:
 
     def enter(self, chosen: list[Waiting]) -> None:
         """Embed examples and put them into free slots at depth 0."""
-        try:
-            embedded = self.embed(chosen)
-        except (IndexError, RuntimeError, UserError) as error:
-            if len(chosen) == 1:
-                length, row = chosen[0][:2]
-                message = f"example {row} ({length} tokens) cannot be embedded: {error}"
-                raise UserError(message) from error
-            # One of them is at fault: put the others back, and let it raise alone.
-            for example in chosen[1:]:
-                insort(self.waiting, example)
-            self.enter(chosen[:1])
-            return
-        alone = not self.slots
-        if alone:
-            self.rule = self.model.exit_rule()
         draws = [x.draw for x in chosen]
         draws = None if None in draws else torch.tensor(draws, device=self.model.device)
-        state = self.model.start(len(chosen), draws, self.rule)
-        now = time.perf_counter()
+        try:
+            embedded = self.embed(chosen)
+            state = self.model.start(len(chosen), draws, self.rule)
+        except Exception as error:
+            if len(chosen) == 1:
+                length, row = chosen[0][:2]
+                self.fail(
+                    row, f"example {row} ({length} tokens) cannot be embedded: {error}", error
+                )
+            else:  # whose fault is it?
+                for example in chosen:
+                    self.enter([example])
+            return
+        now, alone = time.perf_counter(), not self.slots
         self.slots += [Slot(x.row, x.length, now) for x in chosen]
         if alone:
             self.hidden, self.state = embedded, state
@@ -187,8 +218,8 @@ class DepthBatcher:
         ids = torch.full((len(chosen), width), self.pad_token_id)
         types = torch.zeros_like(ids)
         for i, example in enumerate(chosen):
-            ids[i, : example.length] = torch.as_tensor(example.input_ids)
-            types[i, : example.length] = torch.as_tensor(example.token_type_ids)
+            ids[i, : example.length] = example.input_ids
+            types[i, : example.length] = example.token_type_ids
         device = self.model.device
         return self.model.embed(ids.to(device), types.to(device))
 
@@ -243,6 +274,14 @@ class DepthBatcher:
         rows = torch.tensor(keep, dtype=torch.long, device=self.model.device)
         self.hidden = self.hidden[rows, :width]
         self.state = {name: tensor[rows] for name, tensor in self.state.items()}
+
+
+def check_ids(kind: str, ids: torch.Tensor, size: int) -> None:
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise ValueError(f"its {kind} ids are {ids.dtype}: allowed are whole numbers")
+    low, high = ids.aminmax()
+    if low < 0 or high >= size:
+        raise ValueError(f"its {kind} ids are from {low} to {high}: allowed is 0 to {size - 1}")
 
 
 def widen(hidden: torch.Tensor, width: int) -> torch.Tensor:
