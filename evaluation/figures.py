@@ -16,6 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 from glue.files import write_file
 
+matplotlib.rcParams["text.parse_math"] = False  # a "$" in a label or a text is only a "$"
+
 INK, SOFT, GRID = "#1d2733", "#5d6a78", "#e3e7ec"
 BARS, LINE, WINDOW = "#9db4d3", "#b3412e", "#f1e3b5"
 # Apart for every kind of colour vision (Okabe and Ito), and from INK and LINE.

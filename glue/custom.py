@@ -1,8 +1,10 @@
 """The user's own task: what its files say about columns and labels."""
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from glue.tables import SUFFIXES, read_table, require_columns
@@ -36,6 +38,8 @@ def custom_task(
         task = replace(task, text_columns=("sentence1",))
     if labels is None:
         labels = _discover_labels(task, split)
+    for label in labels:
+        check_label("the trained model", label)
     if len(labels) == 1:
         raise UserError(f"{files[split]}: the only label is {labels[0]!r}; there must be 2 or more")
     return replace(task, labels=tuple(labels), metric="acc" if labels else "corr")
@@ -52,10 +56,24 @@ def _discover_labels(task: Task, split: str) -> list[str]:
         label = row.get("label", "").strip()
         if not label:
             raise UserError(f"{path}, line {line}: no label")
+        check_label(f"{path}, line {line}", label)
         found[label] = number_in(label)
     if not found:
         raise UserError(f"{path} has no examples")
-    numeric = None not in found.values()
-    if numeric and any(math.isfinite(n) and n != int(n) for n in found.values()):
+    if None in found.values():
+        return sorted(found)
+    if any(math.isfinite(n) and n != int(n) for n in found.values()):
         return []
-    return sorted(found, key=found.get if numeric else None)
+    labels = sorted(found, key=found.get)
+    for one, other in pairwise(labels):
+        if found[one] == found[other]:
+            raise UserError(
+                f"{path}: the labels {one!r} and {other!r} are the same number; spell it in one way"
+            )
+    return labels
+
+
+def check_label(where: str, label: str) -> None:
+    """UserError for a label that would break the lines of a table of predictions."""
+    if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in label):
+        raise UserError(f"{where}: the label {label[:80]!r} holds a tab, line break or the like")

@@ -80,6 +80,23 @@ def in_brief(names: Iterable[str]) -> str:
     return (", ".join(names[:6]) or "none") + more
 
 
+WEIGHT_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def check_numbers(source: str | Path, name: str, tensor: torch.Tensor) -> None:
+    """Raise UserError, naming the tensor, for what would give answers that mean nothing."""
+    if tensor.dtype not in WEIGHT_TYPES:
+        raise UserError(
+            f"{source}: {name} is {tensor.dtype}; allowed are "
+            f"{', '.join(map(str, WEIGHT_TYPES))}: convert the checkpoint"
+        )
+    if not tensor.isfinite().all():
+        raise UserError(
+            f"{source}: {name} holds NaN or infinite weights, so no answer would mean anything; "
+            "its training failed, or the file was changed: take another checkpoint"
+        )
+
+
 def adopt(
     model: nn.Module,
     tensors: Tensors,
@@ -92,7 +109,8 @@ def adopt(
     heads: what the names begin with that a checkpoint may lack: these stay newly initialised.
     unwanted: what the names begin with that are left out even so.
 
-    Raises UserError when tensors have another shape than the model's, or others are missing.
+    Raises UserError when tensors have another shape than the model's or are no finite numbers, or
+    when others are missing.
     """
     wanted = model.state_dict()
     report = LoadReport(str(source))
@@ -106,6 +124,7 @@ def adopt(
                 f"{source}: {name} has shape {found}, the configuration asks for {expected}; "
                 "is the config.json of another model, or the task one of another number of labels?"
             )
+        check_numbers(source, name, tensors[name])
     lost = [name for name in report.initialised if not name.startswith(heads)]
     if lost:
         raise UserError(
