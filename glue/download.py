@@ -110,13 +110,19 @@ def _write_response(
 
 
 def check_members(archive: Path, members: list[zipfile.ZipInfo]) -> None:
-    """Refuse an archive that could write outside its folder or fill the disk."""
+    """Refuse an archive that could write outside its folder, or fill the memory or the disk."""
     for member in members:
         path = PureWindowsPath(member.filename)  # takes both / and \ as separators
         if path.drive or path.root or ".." in path.parts:
             raise UserError(f"{archive}: refused, {member.filename!r} leads out of the data folder")
         if stat.S_ISLNK(member.external_attr >> 16):
             raise UserError(f"{archive}: refused, {member.filename!r} is a symbolic link")
+        # Python unpacks bzip2 and LZMA in pieces of any size, whatever size is announced.
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise UserError(
+                f"{archive}: refused, {member.filename!r} is compressed by method "
+                f"{member.compress_type}; allowed are stored (0) and deflate (8)"
+            )
     size = sum(member.file_size for member in members)
     if size > MAX_UNPACKED_BYTES:
         raise UserError(f"{archive}: refused, it unpacks to {size} bytes")
@@ -135,9 +141,10 @@ def _damage_errors(archive: Path) -> Iterator[None]:
 def unpack(archive: Path, folder: str, names: Sequence[str], data_dir: Path) -> None:
     """Move the files `names` of the archive's folder to data_dir/folder once all are unpacked.
 
-    zipfile checks each file's CRC and never gives more than its announced size. Raises UserError
-    when the archive is damaged, lacks a file or is refused.
+    zipfile checks each file's CRC. Raises UserError when the archive is damaged, lacks a file or is
+    refused.
     """
+    size = 0
     with _damage_errors(archive):
         file = zipfile.ZipFile(archive)
     with file, tempfile.TemporaryDirectory(dir=data_dir, prefix=f".{folder}.") as scratch:
@@ -147,6 +154,9 @@ def unpack(archive: Path, folder: str, names: Sequence[str], data_dir: Path) -> 
                 raise UserError(f"{archive}: {folder}/{name} is not in it")
             with open(Path(scratch, name), "wb") as target:
                 for chunk in _chunks(archive, file, f"{folder}/{name}"):
+                    size += len(chunk)
+                    if size > MAX_UNPACKED_BYTES:  # whatever it announces
+                        raise UserError(f"{archive}: refused, it unpacks to {size} bytes and more")
                     target.write(chunk)
         (data_dir / folder).mkdir(exist_ok=True)
         for name in names:

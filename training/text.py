@@ -23,7 +23,7 @@ from training.pretraining_settings import Recipe
 Item = TypeVar("Item")
 Pieces = array  # of piece ids, four bytes each: the shuffle buffer holds many
 
-HEADING = re.compile(r"(= )+[^=].*( =)+")
+HEADING = re.compile(r"(= )+[^=].* =")
 # White space after . ! or ? and before what may begin a sentence: a capital or a digit, perhaps
 # behind an opening quote or bracket. The full stop of an initial ("J. Smith", "U.S.") ends none.
 SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)\s+(?=[\"'“‘(\[]?\s?[A-Z0-9])")

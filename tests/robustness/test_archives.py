@@ -72,3 +72,19 @@ def test_an_archive_without_a_file_of_the_task_is_refused(server, fetch, tmp_pat
     body = make_zip({name: text for name, text in RTE_FILES.items() if "test" not in name})
     refused(server, fetch, body, r"RTE/test\.tsv is not in it")
     assert tree(tmp_path) == []
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_methods_that_unpack_without_bounds_are_refused(method, server, fetch, tmp_path):
+    """A bzip2 of 14 KB that announces 100 bytes and unpacks to 6 GiB would fill the memory."""
+    body = make_zip(RTE_FILES | {"RTE/zeros": "0" * 100}, method)
+    refused(server, fetch, body, rf"refused, .* compressed by method {method}; allowed")
+    assert tree(tmp_path) == []
+
+
+def test_bytes_are_counted_as_they_come(server, fetch, tmp_path, monkeypatch):
+    """Whatever the archive announces."""
+    monkeypatch.setattr(library, "check_members", lambda archive, members: None)
+    monkeypatch.setattr(library, "MAX_UNPACKED_BYTES", 100)
+    refused(server, fetch, make_zip(RTE_FILES), "refused, it unpacks to .* and more")
+    assert tree(tmp_path) == []
