@@ -9,6 +9,7 @@ early_exit          running a model whose examples stop; recording all its layer
 results             what every evaluation reports, and the answers to a test set
 exit_reports        where examples leave, at which cost, and what every layer says
 figures             what pictures share; where the examples of an evaluation leave
+reproduction        published tables, and how reproduce.py measures each
 study_figure        picture of methods at equal costs
 token_pictures      sentences with each token coloured by its number of updates
 parity_report       what run_parity.py shows

@@ -12,6 +12,7 @@ SCRIPTS = {
     "convert_albert_original_tf_checkpoint_to_pytorch.py",
     "download_glue_data.py",
     "export_onnx.py",
+    "reproduce.py",
     "run_glue.py",
     "run_parity.py",
     "run_pretraining.py",

@@ -1,0 +1,81 @@
+"""Published tables, each by one command: the published value beside the one measured here.
+
+    python reproduce.py --list
+    python reproduce.py elbert-rte --weights albert/albert-large-v2
+    python reproduce.py --table
+
+--list says what each entry needs. An entry's commands are shown and run, from download to table;
+given again after an interruption, they go on. --table shows all entries; what was not run says so.
+Flags that are not listed below go to the entry's run_glue.py or run_parity.py, e.g. --bf16.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluation.reproduction import (
+    ENTRIES,
+    Request,
+    comparison,
+    listing,
+    run_entry,
+    stored_result,
+)
+from glue.files import run_script
+from modeling.errors import UserError
+from modeling.keys import nearest_names
+from training.settings import SettingsParser, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproductionSettings:
+    """What is run, and with what."""
+
+    _argument_group_name = "reproduction"
+
+    weights: str | None = setting(None, "folder or hub name, if not the published weights")
+    data_dir: str = setting("glue_data", "holds a folder for each GLUE task; fetched where missing")
+    text: str | None = setting(None, "of act-pretraining-*: an English text")
+    tasks: list[str] = setting([], "of act-glue: only these")
+    output_dir: str = setting("out/reproduce", "holds a folder for each entry")
+    table: bool = setting(False, "all entries, published and measured; runs nothing")
+    list: bool = setting(False, "what there is, what each entry needs, and how long it takes")
+
+
+def read_flags() -> tuple[ReproductionSettings, str | None, list[str]]:
+    """The settings, the entry if there is one, and the flags for its scripts."""
+    parser = SettingsParser((ReproductionSettings,), __doc__)
+    parser.add_argument("entry", nargs="?", help=", ".join(ENTRIES))
+    found, flags = parser.parse_known_args()
+    values = vars(found)
+    entry = values.pop("entry")
+    settings = ReproductionSettings(**values)
+    if entry is None and not (settings.list or settings.table):
+        raise UserError("nothing to do: name an entry, or give --list or --table")
+    if entry is not None and entry not in ENTRIES:
+        raise UserError(f"{entry}: {nearest_names(entry, [*ENTRIES])}")
+    if flags and entry is None:
+        raise UserError(f"{flags[0]}: no flag of this script, and no entry to give it to")
+    return settings, entry, flags
+
+
+def main() -> None:
+    settings, name, flags = read_flags()
+    output = Path(settings.output_dir)
+    if settings.list:
+        print(listing())
+    if name:
+        request = Request(
+            settings.weights or ENTRIES[name].weights,
+            Path(settings.data_dir),
+            Path(settings.text) if settings.text else None,
+            output / name,
+            settings.tasks,
+            flags,
+        )
+        print(f"\n{comparison(name, run_entry(name, request))}")
+    if settings.table:
+        print("\n\n".join(comparison(name, stored_result(output / name)) for name in ENTRIES))
+
+
+if __name__ == "__main__":
+    run_script(main)
