@@ -26,7 +26,7 @@ from modeling.act.loading import load_act
 from modeling.export.loops import TokenLoop
 from modeling.flops import adaptive_flops
 
-PICTURED = 20  # examples in tokens.html and tokens.png
+ON_PAGE, PICTURED = 100, 12  # examples in tokens.html, and in tokens.png
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,11 @@ def summarise_updates(job: Job, record: UpdateRecord) -> dict[str, Any]:
     }
 
 
-def draw_tokens(directory: Path, job: Job, record: UpdateRecord) -> None:
-    """The first examples as tokens.html and tokens.png."""
+def draw_tokens(directory: Path, job: Job, record: UpdateRecord, summary: dict[str, Any]) -> None:
+    """The first examples as tokens.html and, fewer, as tokens.png."""
     answers, labels = predictions_of(record.logits), labels_of(job.features)
     pictured = []
-    for row in range(min(PICTURED, len(labels))):
+    for row in range(min(ON_PAGE, len(labels))):
         ids = job.features.input_ids(row)
         pictured.append(
             TokenExample(
@@ -163,7 +163,9 @@ def draw_tokens(directory: Path, job: Job, record: UpdateRecord) -> None:
                 job.model.config.num_hidden_layers,
                 label_text(job.task, answers[row]),
                 label_text(job.task, labels[row]),
+                wrong=not job.task.is_regression and bool(answers[row] != labels[row]),
             )
         )
-    write_text(directory / "tokens.html", tokens_html(pictured))
-    save_figure(tokens_figure(pictured), directory / "tokens.png")
+    counts = dict(enumerate(summary["tokens_per_updates"], start=1))
+    write_text(directory / "tokens.html", tokens_html(pictured, counts))
+    save_figure(tokens_figure(pictured[:PICTURED], counts), directory / "tokens.png")

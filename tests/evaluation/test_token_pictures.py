@@ -1,5 +1,6 @@
 """Tokens coloured by their updates: the numbers, the colours, and what a text may not do."""
 
+import re
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,6 +14,7 @@ from evaluation.token_pictures import (
     COLUMNS,
     INK,
     TokenExample,
+    columns_of,
     tokens_figure,
     tokens_html,
     wrapped,
@@ -28,18 +30,18 @@ FILM = TokenExample(
 
 
 class Spans(HTMLParser):
-    """The spans of a page, in order: background, tooltip and text of each; and all tags."""
+    """The spans of a page, in order: class, tooltip and text of each; and all tags."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.spans, self.tags, self.inside = [], [], False
+        self.page, self.spans, self.tags, self.inside = page, [], [], False
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
         if tag == "span":
             given, self.inside = dict(attributes), True
-            self.spans.append([given["style"].removeprefix("background:"), given["title"], ""])
+            self.spans.append([given["class"].split()[0], given["title"], ""])
 
     def handle_endtag(self, tag):
         self.inside = self.inside and tag != "span"
@@ -47,6 +49,11 @@ class Spans(HTMLParser):
     def handle_data(self, data):
         if self.inside:
             self.spans[-1][2] += data
+
+    def colours(self, scale: int = 0) -> dict[str, str]:
+        """The colour of each class: of the fitted scale, or (1) of the whole one."""
+        names = re.findall(r"\.(u\d+) \{ background: var\(--\1\); \}", self.page)
+        return {name: re.findall(rf"--{name}: (#\w+);", self.page)[scale] for name in names}
 
 
 @pytest.fixture
@@ -63,12 +70,37 @@ def luminance(color: str) -> float:
 
 
 def test_every_token_stands_over_its_number_of_updates():
-    scale, tokens = Spans(tokens_html([FILM])).spans[:7], Spans(tokens_html([FILM])).spans[7:]
-    assert [text for _, _, text in scale] == list("0123456")
+    page = Spans(tokens_html([FILM]))
     texts = ["[CLS]6", "a0", "thrill3", "ing1", "▁2", "<b>&\"'5", "$x$4", "[SEP]6"]
-    assert [text for _, _, text in tokens] == texts
-    assert [title for _, title, _ in tokens] == [f"{n} of 6 updates" for n in FILM.updates]
-    assert [color for color, _, _ in tokens] == [scale[number][0] for number in FILM.updates]
+    assert [text for _, _, text in page.spans] == texts
+    assert [title for _, title, _ in page.spans] == [f"{n} of 6 updates" for n in FILM.updates]
+    colours = [page.colours()[kind] for kind, _, _ in page.spans]
+    assert colours == [to_hex(COLOURS(number / 6)) for number in FILM.updates]
+
+
+def test_the_scale_is_fitted_or_whole():
+    page = Spans(tokens_html([FILM._replace(updates=[2, 3, 3, 2, 2, 3, 2, 4])]))
+    assert page.colours() == {
+        **{f"u{n}": "#fff" for n in (0, 1, 5, 6)},  # that no token has
+        **{f"u{n}": to_hex(COLOURS((n - 2) / 2)) for n in (2, 3, 4)},
+    }
+    assert page.colours(1) == {f"u{n}": to_hex(COLOURS(n / 6)) for n in range(7)}
+    assert "fitted, 2 to 4" in page.page
+    assert "whole, 0 to 6" in page.page
+
+
+def test_the_scale_counts_all_tokens():
+    page = tokens_html([FILM._replace(updates=[1] * 8)], {1: 10, 2: 30})
+    assert re.findall(r"<div>(\d+%)", page) == ["25%", "75%"]
+    assert re.findall(r"height:([\d.]+)rem", page) == ["0.00", "1.67", "5.00", *["0.00"] * 4]
+
+
+def test_wrong_answers_can_be_shown_alone():
+    page = tokens_html([FILM, FILM._replace(wrong=True)])
+    assert page.count('<section class="wrong">') == 1
+    assert "all 2</label>" in page
+    assert "1 answered wrongly</label>" in page
+    assert "answered wrongly" not in tokens_html([FILM])  # nothing to choose
 
 
 def test_text_is_never_markup_and_the_page_loads_nothing():
@@ -82,8 +114,9 @@ def test_text_is_never_markup_and_the_page_loads_nothing():
 
 def test_examples_share_the_scale_of_the_largest_maximum():
     page = Spans(tokens_html([FILM, TokenExample(["x"], [12], 12, "a", "b")]))
-    assert [text for _, _, text in page.spans[:13]] == [str(number) for number in range(13)]
-    assert page.spans[-1][0] == page.spans[12][0]
+    assert list(page.colours()) == [f"u{number}" for number in range(13)]
+    assert page.spans[-1][0] == "u12"
+    assert page.colours()["u12"] == to_hex(COLOURS(1.0))
 
 
 def test_colours_darken_evenly_and_carry_dark_text():
@@ -103,6 +136,14 @@ def test_a_line_holds_what_fits_and_every_token_is_placed_once():
     assert max(ends.values()) <= COLUMNS
     assert list(ends) == list(range(len(ends)))
     assert min(list(ends.values())[:-1]) > COLUMNS - 7  # the next word has 5 columns and a gap
+
+
+def test_nothing_is_wider_than_a_line():
+    for token in ("▁" + "m" * 200, "漢" * 60):
+        ((text, line, column),) = wrapped([token])
+        assert (line, column) == (0, 0)
+        assert columns_of(text) + 1 <= COLUMNS
+        assert text.endswith("…")
 
 
 @pytest.mark.usefixtures("close_figures")

@@ -46,7 +46,7 @@ def test_an_act_model_reports_updates_against_a_pass_over_single_texts(adaptive,
     assert {"metrics", "latency_ms", "flops_ratio", "environment"} <= set(report)
     assert (adaptive / "eval_results.txt").read_text().startswith(",acc,compute_ratio,act_epsilon")
     assert (adaptive / "tokens.png").read_bytes().startswith(b"\x89PNG")
-    assert (adaptive / "tokens.html").read_text().count("<section>") == 10
+    assert (adaptive / "tokens.html").read_text().count("</section>") == 10
 
 
 def test_updates_do_not_depend_on_the_batch_size(adaptive, glue):
