@@ -5,7 +5,10 @@
 #
 # From the environment, with the bundled sample as default:
 #   MODEL TASK_NAME GLUE_DIR W_DIR OUT_DIR   as published
-#   TEST_MODE=one     set KEY (exit_thres) to V (0.1), evaluate once
+#   MODEL_TYPE        who stops: albert (ELBERT, the default), ponder_albert or albert_act
+#   TEST_MODE=one     set the keys of EDITS, evaluate once. EDITS is a list, by default the published
+#                     "exit_thres=0.4 cnt_thres=8", or PALBERT's exit for ponder_albert;
+#                     KEY=exit_thres V=0.3 is short for EDITS=exit_thres=0.3
 #   TEST_MODE=all     results at every value of KEY: exit_thres 0.9 ... 0.1, cnt_thres 2 ... 12
 #   TRAIN_FLAGS       more flags for the training, e.g. "--bf16"; they win over the ones below
 #   PYTHON            interpreter, default .venv/bin/python where it exists
@@ -27,6 +30,13 @@ GLUE_DIR=${GLUE_DIR:-configs/sample}
 W_DIR=${W_DIR:-configs/sample}
 OUT_DIR=${OUT_DIR:-out/$MODEL}
 KEY=${KEY:-exit_thres}
+MODEL_TYPE=${MODEL_TYPE:-albert}
+case "$MODEL_TYPE" in
+  albert) EDITS=${EDITS-exit_thres=0.4 cnt_thres=8} ;;
+  ponder_albert) EDITS=${EDITS-exit_criteria=threshold exit_thres=0.5} ;;
+  *) EDITS=${EDITS-} ;;  # a token's halting is learned: nothing to edit
+esac
+if [ -n "${V:-}" ]; then EDITS=$KEY=$V; fi
 if [ "$W_DIR" = configs/sample ]; then
   # The sample ships no weights: this is the recipe that trains it from scratch.
   TRAIN_FLAGS=${TRAIN_FLAGS:-"--from_scratch --learning_rate 1e-3 --warmup_steps 200 --num_train_epochs 12"}
@@ -42,7 +52,7 @@ evaluate() {  # OUT_MODE
     --out_mode "$1" \
     --max_seq_length 128 \
     --per_gpu_eval_batch_size 1 \
-    --model_type albert \
+    --model_type "$MODEL_TYPE" \
     --task_name "$TASK_NAME" \
     --do_eval \
     --do_lower_case \
@@ -63,7 +73,7 @@ if [ "$TRAIN" = 1 ]; then
     --max_seq_length 128 \
     --per_gpu_eval_batch_size 1 \
     --overwrite_output_dir \
-    --model_type albert \
+    --model_type "$MODEL_TYPE" \
     --task_name "$TASK_NAME" \
     --do_lower_case \
     --data_dir "$GLUE_DIR/$TASK_NAME" \
@@ -76,7 +86,7 @@ fi
 echo "Eval!"
 case "$TEST_MODE" in
   one)
-    edit "$KEY" "${V:-0.1}"
+    for pair in $EDITS; do edit "${pair%%=*}" "${pair#*=}"; done
     evaluate one
     ;;
   all)

@@ -34,10 +34,16 @@ from glue.tasks import (
 )
 from modeling.compilation import compile_for_training
 from modeling.errors import UserError
+from modeling.keys import IDLE_SWITCHES
 from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
-from modeling.loading.files import weight_files
+from modeling.loading.files import find_file, weight_files
 from modeling.loading.tokenizers import load_tokenizer
-from training.checkpoints import checkpoints_of, file_stamp
+from training.checkpoints import (
+    check_start,
+    checkpoints_of,
+    file_stamp,
+    save_for_published_code,
+)
 from training.fine_tuning import FineTuningLog, make_learner, my_batches, total_steps
 from training.fine_tuning_settings import DataSettings
 from training.loop import Identity, Training, data_hash, left_to_train
@@ -139,8 +145,9 @@ class GlueRun:
 
     def new_config(self) -> AlbertConfig:
         source, labels = self.settings.model, dict(enumerate(self.task.labels or ["score"]))
-        return self.mode.load_config(
-            source.config_name or source.model_name_or_path,
+        path = source.config_name or source.model_name_or_path
+        config = self.mode.load_config(
+            path,
             source.cache,
             id2label=labels,
             label2id={label: i for i, label in labels.items()},
@@ -148,6 +155,10 @@ class GlueRun:
             finetuning_task=self.task.name,
             **self.settings.mode.keys(),
         )
+        for key, meaning in IDLE_SWITCHES.items():
+            if getattr(config, key, False) is True:
+                logger.warning("%s: %s = true has no effect: no %s here", path, key, meaning)
+        return config
 
     def new_tokenizer(self, config: AlbertConfig) -> PreTrainedTokenizerBase:
         """The tokenizer; UserError when it, or --max_seq_length, is too large for the model."""
@@ -157,6 +168,18 @@ class GlueRun:
         check_pieces(tokenizer, source, config)
         self.mode.check_length(self.settings.data.max_seq_length, config)
         return tokenizer
+
+    def published_tokenizer(self) -> Path:
+        """The spiece.model that the tokenizer comes from; UserError where there is none."""
+        model = self.settings.model
+        source = model.tokenizer_name or model.model_name_or_path
+        found = find_file(source, "spiece.model", model.cache)
+        if found is None:
+            raise UserError(
+                f"--save_format pytorch: no spiece.model in {source}, and ELBERT's published code "
+                "reads no other tokenizer; name a folder that has one with --tokenizer_name"
+            )
+        return found
 
     def new_model(self, config: AlbertConfig) -> PreTrainedModel:
         """With the checkpoint's weights; of one of another task, without its heads."""
@@ -213,6 +236,9 @@ class GlueRun:
         unfinished, checkpoint = left_to_train(run, Identity.of(self.settings, batch_size))
         if not unfinished:
             return
+        if checkpoint is None:
+            check_start(self.settings.model.model_name_or_path, run.output_dir)
+        spiece = self.published_tokenizer() if how.save_format == "pytorch" else None
         config = self.new_config()
         tokenizer = self.new_tokenizer(config)
         model = self.new_model(config)
@@ -242,6 +268,8 @@ class GlueRun:
                         scalars, line = self.mode.dev_scalars(dev)
                         log.scalars(scalars, step.number)
                         log.line({**line, "step": step.number})
+        if spiece and self.accelerator.is_main_process:
+            save_for_published_code(run.output_dir, model, spiece)
 
     def trained(self, directory: Path) -> Loaded:
         """The trained model of `directory`, with the exit keys that the flags give."""

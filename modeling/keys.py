@@ -186,6 +186,13 @@ INERT_KEYS = (
     "e_label_smoothing thres_lst exit_weight_lst exit_w output_attentions"
 ).split()
 
+# Of these the switches: a training that they were to change goes on without them.
+IDLE_SWITCHES = {
+    "kd_enable": "distillation",
+    "use_dml": "mutual learning",
+    "use_label_smooth": "label smoothing",
+}
+
 # By model_type; a mode of one's own joins on definition of its configuration's class.
 KEY_TABLES = {
     "elbert": KeyTable(ELBERT_KEYS, EXIT_KEYS),

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import SAFE_WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from glue.files import make_public, write_json
 from modeling.errors import UserError
@@ -127,6 +127,20 @@ def save_model(
     write_directory(Path(directory), fill)
 
 
+def save_for_published_code(directory: str | Path, model: PreTrainedModel, spiece: Path) -> None:
+    """pytorch_model.bin and spiece.model beside a finished model, for ELBERT's published code.
+
+    The weights are in the file format that its PyTorch of 2020 reads.
+    """
+    tensors = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+
+    def fill(temporary: Path) -> None:
+        torch.save(tensors, temporary / WEIGHTS_NAME, _use_new_zipfile_serialization=False)
+        shutil.copyfile(spiece, temporary / spiece.name)
+
+    write_directory(Path(directory), fill)
+
+
 def check_finite(model: PreTrainedModel, directory: str | Path) -> None:
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
@@ -226,6 +240,29 @@ def find_checkpoint(output_dir: str | Path, wanted: str) -> Path | None:
     if intact:
         advice = f"The newest intact one is {intact[-1]}: --resume_from_checkpoint {intact[-1]}"
     raise UserError(f"{checkpoint} is damaged: {reason}. {advice}")
+
+
+def check_start(source: str, output_dir: str | Path) -> None:
+    """What to type where the `source` of starting weights is a checkpoint amid a training.
+
+    The published code goes on with the training of such a --model_name_or_path. Here its weights
+    start a new one: a warning, or a UserError where that would overwrite the checkpoint.
+    """
+    checkpoint = Path(source)
+    if not (checkpoint / STATE).is_file():
+        return
+    step = checkpoint_step(checkpoint)
+    if checkpoint.resolve().parent == Path(output_dir).resolve():
+        raise UserError(
+            f"--model_name_or_path {source} is a checkpoint of the training in --output_dir. To go "
+            f"on from its step {step}, add --resume_from_checkpoint {source}; to begin anew with "
+            "its weights, choose another --output_dir"
+        )
+    logger.warning(
+        "--model_name_or_path %s stands at step %s of a training. Its weights start a new training "
+        "here. To go on with that one, give its --output_dir and --resume_from_checkpoint %s",
+        *(source, step, source),
+    )
 
 
 def load_checkpoint(checkpoint: Path, learner: Learner) -> None:

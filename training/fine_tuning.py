@@ -11,7 +11,7 @@ from training.checkpoints import Learner
 from training.fine_tuning_settings import TrainingSettings
 from training.logs import ProgressLog
 from training.loop import Batch, Step, Training
-from training.optimizer import make_optimizer, make_schedule
+from training.optimizer import as_lamb, make_optimizer, make_schedule
 
 
 def total_steps(how: TrainingSettings, examples: int, batch_size: int) -> int:
@@ -33,6 +33,8 @@ def make_learner(
     if scores:
         start_at_mean(model, scores)
     optimizer = make_optimizer(model, how.learning_rate, how.weight_decay, how.adam_epsilon)
+    if how.optimizer == "lamb":
+        optimizer = as_lamb(optimizer)
     if how.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     schedule = make_schedule(optimizer, how.warmup_steps, steps)

@@ -59,14 +59,24 @@ class TrainingSettings:
         8, "examples of a batch in each process", Allowed(low=1, resuming=True)
     )
     gradient_accumulation_steps: int = setting(1, "batches of a step", AT_LEAST_1)
+    optimizer: str = setting(
+        "adamw", "AdamW, or LAMB as in pre-training", choices=("adamw", "lamb")
+    )
     learning_rate: float = setting(5e-5, "highest; falls linearly to 0", AT_LEAST_0)
     num_train_epochs: float = setting(3.0, "passes over the training set", AT_LEAST_0)
     max_steps: int = setting(-1, "if > 0, instead of --num_train_epochs")
     warmup_steps: int = setting(0, "steps to the highest learning rate", AT_LEAST_0)
-    weight_decay: float = setting(0.0, "AdamW's, of all but biases and layer norms", AT_LEAST_0)
-    adam_epsilon: float = setting(1e-8, "AdamW's ε", AT_LEAST_0)
+    weight_decay: float = setting(0.0, "of all but biases and layer norms", AT_LEAST_0)
+    adam_epsilon: float = setting(1e-8, "the optimiser's ε", AT_LEAST_0)
     logging_steps: int = setting(100, "steps between two lines of the log; 0: none", PLACE)
     save_steps: int = setting(5000, "checkpoint every so many steps; 0: none", PLACE)
+    save_format: str = setting(
+        "safetensors",
+        "pytorch: besides model.safetensors also pytorch_model.bin and spiece.model, which "
+        "ELBERT's published code reads",
+        PLACE,
+        choices=("safetensors", "pytorch"),
+    )
     evaluate_during_training: bool = setting(
         False, "dev metric of every layer at each logging step", RESUMING
     )

@@ -1,4 +1,4 @@
-"""Optimisers in the published parameter groups, and fine-tuning's schedule."""
+"""AdamW and LAMB in the published parameter groups, and fine-tuning's schedule."""
 
 import math
 
@@ -49,7 +49,7 @@ def as_lamb(adamw: torch.optim.AdamW) -> torch.optim.Optimizer:
     """
     from pytorch_optimizer import Lamb  # a hundred optimisers: seconds to import
 
-    kept = ("params", "weight_decay", "decays", "constant")
+    kept = ("params", "lr", "weight_decay", "decays", "constant")
     groups = [
         {**{key: group[key] for key in kept}, "adam": not group["decays"]}
         for group in adamw.param_groups

@@ -14,14 +14,14 @@ from training.settings import Allowed, SettingsParser, as_dict, entries, parse, 
 RESUMING = """cache_dir config_name data_dir do_eval do_predict do_train dtype eval_all_checkpoints
     eval_file evaluate_during_training local_rank logging_steps max_eval_samples
     model_name_or_path no_cuda onnx out_mode output_dir overwrite_cache overwrite_output_dir
-    per_gpu_eval_batch_size per_gpu_train_batch_size resume_from_checkpoint save_steps
-    save_total_limit test_file tokenizer_name train_file train_files train_tokenizer
+    per_gpu_eval_batch_size per_gpu_train_batch_size resume_from_checkpoint save_format
+    save_steps save_total_limit test_file tokenizer_name train_file train_files train_tokenizer
     validation_file vocab_size""".split()
 
 # Flags of run_glue.py that may differ between machines that share a search.
 SEARCHING = """data_dir output_dir cache_dir model_name_or_path config_name tokenizer_name
     train_file validation_file test_file per_gpu_eval_batch_size logging_steps save_steps
-    save_total_limit
+    save_format save_total_limit
     do_train do_eval do_predict submission_dir overwrite_output_dir overwrite_cache no_cuda
     local_rank compile onnx hp_search hp_learning_rates hp_batch_sizes hp_epochs hp_seeds hp_storage
     hp_study""".split()
