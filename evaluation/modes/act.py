@@ -97,7 +97,7 @@ class AdaptiveDepth(Mode):
             ]
             each_of(
                 partial(write_results, place.results, summary, job.out_mode),
-                partial(draw_tokens, place.results, job, record),
+                partial(draw_tokens, place.results, job, record, summary),
                 partial(print_summary, summary, place.checkpoint, lines),
             )
         return summary
