@@ -61,11 +61,11 @@ def train(study: Study, run: Run, progress: str) -> None:
         return
     print(f"{progress}: {study.place(run)}", flush=True)
     glue = GlueRun(study.glue_settings(run))
-    glue.start()
-    glue.fine_tune()
-    loaded = glue.trained(glue.directory)
-    for part, _ in evaluation_tasks(glue.task):
-        recorded(recording_path(glue.directory, part), glue.job(loaded, part, "dev"))
+    with glue.started():
+        glue.fine_tune()
+        loaded = glue.trained(glue.directory)
+        for part, _ in evaluation_tasks(glue.task):
+            recorded(recording_path(glue.directory, part), glue.job(loaded, part, "dev"))
 
 
 def check_study(study: Study) -> None:
