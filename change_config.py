@@ -3,9 +3,9 @@
     python ./change_config.py --key exit_thres --value 0.1 --task RTE --model albert_base \
         --out_dir out/albert_base
 
-edits OUT_DIR/TASK/config.json. `--config_file exit_config.json` edits the overrides that
-`exit_config_path` points to instead. The value is typed by the key; the old file stays until the
-new one is whole.
+edits OUT_DIR/TASK/config.json or, where the file that its `exit_config_path` names has the key,
+that file, whose value wins. `--config_file` says which. The value is typed by the key; the old file
+stays until the new one is whole.
 """
 
 import argparse
@@ -16,8 +16,9 @@ from typing import Any
 from evaluation.modes import keys_of
 from glue.files import run_script, write_json
 from modeling.errors import UserError
-from modeling.keys import ELBERT_KEYS, INERT_KEYS, nearest_names, plain_value, typed
-from modeling.loading.files import read_json
+from modeling.exit_settings import layers_of, overriding_file, read_exit_file
+from modeling.keys import SIZES, KeyTable, nearest_names, plain_value, typed
+from modeling.loading.files import WEIGHT_FILES, read_json
 
 
 def parse_args() -> argparse.Namespace:
@@ -31,9 +32,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--out_dir", default=".", help="folder that holds the tasks' folders")
     parser.add_argument(
         "--config_file",
-        default="config.json",
         choices=("config.json", "exit_config.json"),
-        help="exit_config.json edits the overrides",
+        help="exit_config.json edits the overrides (default: the file whose value counts)",
     )
     return parser.parse_args()
 
@@ -50,26 +50,24 @@ def typed_as(old: Any, key: str, text: str) -> Any:
     raise UserError(f"{key} = {text}: expected {type(old).__name__}, as {old!r} is")
 
 
-def change(path: Path, key: str, text: str) -> tuple[Any, Any]:
+def change(path: Path, key: str, text: str, directory: Path | None = None) -> tuple[Any, Any]:
     """Set `key` in the JSON file `path`; returns its old and new value.
 
-    Raises UserError, and leaves the file as it is, for an unknown key or a value not allowed.
+    directory: of the model, by default the file's. Raises UserError, and leaves the file as it is,
+    for an unknown key, one that fixes the shape of weights that are there, or a value not allowed.
     """
-    overrides = path.name == "exit_config.json"
-    if overrides and (not path.exists() or not path.read_bytes().strip()):
-        values = {}
-    else:
-        values = read_json(path)
-    model = model_of(path, values)
-    table, layers = keys_of(model.get("model_type")), model.get("num_hidden_layers")
-    layers = layers if isinstance(layers, int) else None  # loading the model says what is wrong
-    inert = INERT_KEYS if table.keys is ELBERT_KEYS else ()
-    names = list(table.exit_keys) if overrides else sorted({*table.keys, *inert, *values})
-    ours = key in table.keys
-    if key not in names or not (ours or key in values):
-        raise UserError(f"{path}: unknown key {key}; {nearest_names(key, names)}")
+    directory = directory or path.parent
+    own = path == directory / "config.json"
+    values = read_json(path) if own else read_exit_file(path)
+    config = directory / "config.json"
+    model = values if own or not config.exists() else read_json(config)
+    table = keys_of(model.get("model_type"))
+    check_key(path, key, {*table.keys, *values} if own else set(table.exit_keys), table)
     try:
-        new = typed(key, text, table.keys, layers) if ours else typed_as(values[key], key, text)
+        if key in table.keys:
+            new = typed(key, text, table.keys, layers_of(model))
+        else:
+            new = typed_as(values[key], key, text)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     old = values.get(key)
@@ -77,21 +75,56 @@ def change(path: Path, key: str, text: str) -> tuple[Any, Any]:
     return old, new
 
 
-def model_of(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """The config.json of the model that `path`, with these values, belongs to."""
-    config = path.with_name("config.json")
-    return read_json(config) if path.name != "config.json" and config.exists() else values
+def check_key(path: Path, key: str, names: set[str], table: KeyTable) -> None:
+    """UserError for a key that is not one of `names`, or must not change after training."""
+    fixed = {*SIZES, *(name for name, entry in table.keys.items() if entry.shapes)}
+    if not any(path.with_name(name).exists() for name in WEIGHT_FILES):
+        fixed = set()
+    if key not in names:
+        near = nearest_names(key, sorted(names - fixed))
+        raise UserError(f"{path}: unknown key {key}; {near}")
+    if key in fixed:
+        raise UserError(
+            f"{path}: {key} fixes the shape of the weights beside it. Another value needs another "
+            f"training: run_glue.py --do_train, with {key} in the config.json of --config_name"
+        )
+
+
+def file_that_counts(directory: Path, key: str, wanted: str | None) -> Path:
+    """The file to edit: the one that `wanted` names, or else the one whose value of `key` counts.
+
+    Raises UserError where config.json is wanted and another file's value wins.
+    """
+    config = read_json(directory / "config.json")
+    exit_keys = keys_of(config.get("model_type")).exit_keys
+    winner = overriding_file(config, directory)
+    values = read_exit_file(winner) if winner and key in exit_keys else {}
+    if not wanted:
+        return winner if key in values else directory / "config.json"
+    path = directory / wanted
+    if wanted == "config.json" and key in values:
+        raise UserError(
+            f"{path}: {key} = {values[key]!r} in {winner} wins. Leave out --config_file to edit "
+            "it there, or delete that file"
+        )
+    if wanted != "config.json" and (winner is None or winner.resolve() != path.resolve()):
+        print(
+            f"{path} is not in force: exit_config_path is {config.get('exit_config_path')!r}; "
+            f"--key exit_config_path --value {wanted} puts it into force"
+        )
+    return path
 
 
 def main() -> None:
     args = parse_args()
-    path = Path(args.out_dir) / args.task / args.config_file
-    if not path.with_name("config.json").exists():
+    directory = Path(args.out_dir) / args.task
+    if not (directory / "config.json").exists():
         raise UserError(
-            f"{path.with_name('config.json')}: no such file; train first with run_glue.py "
-            f"--do_train --output_dir {path.parent}, or check --out_dir and --task"
+            f"{directory / 'config.json'}: no such file; train first with run_glue.py "
+            f"--do_train --output_dir {directory}, or check --out_dir and --task"
         )
-    old, new = change(path, args.key, args.value)
+    path = file_that_counts(directory, args.key, args.config_file)
+    old, new = change(path, args.key, args.value, directory)
     print(f"{args.model} {path}: {args.key} {json.dumps(old)} -> {json.dumps(new)}")
 
 

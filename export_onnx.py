@@ -19,6 +19,7 @@ from pathlib import Path
 from evaluation.modes import trained_mode
 from glue.files import run_script, write_file
 from modeling.errors import UserError
+from modeling.exit_settings import exit_settings
 from training.settings import parse, setting
 
 
@@ -50,7 +51,9 @@ def main() -> None:
     warnings.simplefilter("ignore", FutureWarning)
     mode = trained_mode(settings.model_dir)
     model = load_finished(settings.model_dir, mode)
-    about = {name: json.dumps(value) for name, value in description(mode, model).items()}
+    rule = exit_settings(settings.model_dir, mode.table)
+    described = description(mode, model) | {"rule_sources": rule.sources}
+    about = {name: json.dumps(value) for name, value in described.items()}
     exported = to_onnx(mode.export_loop(model), about)
     if settings.int8:
         exported = to_int8(exported)
@@ -58,6 +61,7 @@ def main() -> None:
     write_file(settings.output, lambda file: file.write(content))
     opset = exported.opset_imports[""]
     print(f"{settings.output}: {len(content) / 1e6:.1f} MB, opset {opset}")
+    print(f"rule: {rule.line()}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
@@ -34,6 +35,7 @@ from glue.tasks import (
 )
 from modeling.compilation import compile_for_training
 from modeling.errors import UserError
+from modeling.exit_settings import ExitSettings, exit_settings
 from modeling.keys import IDLE_SWITCHES
 from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
 from modeling.loading.files import find_file, weight_files
@@ -52,7 +54,13 @@ from training.start import check_output_dir, check_pieces, held, make_accelerato
 
 logger = logging.getLogger(__name__)
 
-Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+
+class Trained(NamedTuple):
+    """A trained model, its tokenizer, and the exit keys in force."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    settings: ExitSettings
 
 
 def find_task(data: DataSettings, trained: Path | None) -> Task:
@@ -153,7 +161,7 @@ class GlueRun:
             label2id={label: i for i, label in labels.items()},
             num_labels=self.task.num_labels,
             finetuning_task=self.task.name,
-            **self.settings.mode.keys(),
+            **{flag.key: flag.value for flag in self.settings.mode.key_flags()},
         )
         for key, meaning in IDLE_SWITCHES.items():
             if getattr(config, key, False) is True:
@@ -271,50 +279,54 @@ class GlueRun:
         if spiece and self.accelerator.is_main_process:
             save_for_published_code(run.output_dir, model, spiece)
 
-    def trained(self, directory: Path) -> Loaded:
+    def trained(self, directory: Path) -> Trained:
         """The trained model of `directory`, with the exit keys that the flags give."""
         mode, run, exits = self.mode, self.settings.run, self.mode.table.exit_keys
-        keys = self.settings.mode.keys()
-        fixed = [key for key in keys if key not in exits]
+        flags = self.settings.mode.key_flags()
+        fixed = [flag for flag in flags if flag.key not in exits]
         if fixed and not run.do_train:
             raise UserError(
-                f"{', '.join(fixed)}: decided in training; without --do_train only "
-                f"{', '.join(exits)} can be set"
+                f"{', '.join(flag.key for flag in fixed)}: decided in training; without "
+                f"--do_train only {', '.join(exits)} can be set"
             )
         check_mode(directory, mode)
         device = self.accelerator.device
         model, tokenizer = load_trained(directory, mode, self.task, device, run.do_lower_case)
         mode.check_length(self.settings.data.max_seq_length, model.config)
-        mode.set_exit_keys(model.config, {k: v for k, v in keys.items() if k not in fixed})
-        return model, tokenizer
+        settings = exit_settings(directory, mode.table)
+        for flag in flags:
+            if flag.key in exits:
+                settings = settings.under({flag.key: flag.value}, flag.name)
+        mode.set_exit_keys(model.config, settings.values)
+        return Trained(model, tokenizer, settings)
 
-    def job(self, loaded: Loaded, task: Task, split: str) -> Job:
-        how, features = self.settings.evaluation, self.features(task, loaded[1], split)
+    def job(self, trained: Trained, task: Task, split: str) -> Job:
+        model, tokenizer, settings = trained
+        how, features = self.settings.evaluation, self.features(task, tokenizer, split)
         speed = how.per_gpu_eval_batch_size, how.dtype, how.compile
-        file = None
-        if how.onnx:
-            file = OnnxFile(how.onnx, loaded[0].config, how.per_gpu_eval_batch_size)
-        return Job(self.mode, *loaded, task, features, *speed, how.out_mode, file)
+        file = OnnxFile(how.onnx, model.config, speed[0]) if how.onnx else None
+        origin = {"rule_sources": settings.sources}
+        return Job(self.mode, model, tokenizer, task, features, *speed, how.out_mode, file, origin)
 
     def evaluate(self) -> None:
         """Evaluate the trained model and, if asked for, each of its checkpoints."""
         every = self.settings.evaluation.eval_all_checkpoints
         for checkpoint in [*(checkpoints_of(self.directory) if every else []), self.directory]:
-            loaded = self.trained(checkpoint)
+            trained = self.trained(checkpoint)
             name = "" if checkpoint == self.directory else checkpoint.name
             for part, suffix in evaluation_tasks(self.task):
-                job, place = self.job(loaded, part, "dev"), Place(self.directory, suffix, name)
+                job, place = self.job(trained, part, "dev"), Place(self.directory, suffix, name)
                 job.announce(place)
                 self.mode.evaluate(job, place)
 
     def predict(self) -> None:
         """Answer the test sets: the official GLUE files, and predictions.tsv with details."""
-        loaded, folder = self.trained(self.directory), self.settings.data.folder
+        trained, folder = self.trained(self.directory), self.settings.data.folder
         submission_dir = self.settings.evaluation.submission_dir
         for part in prediction_tasks(self.task, folder):
             examples = read_examples(part, folder, "test")
             if submission_dir:
                 check_test_set(part, len(examples))
-            job = self.job(loaded, part, "test")
+            job = self.job(trained, part, "test")
             ending = "" if part.name == self.task.name else f"-{part.name}"
             predict(job, examples, self.directory, f"predictions{ending}.tsv", submission_dir)

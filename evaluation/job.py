@@ -4,8 +4,8 @@ import copy
 import logging
 import os
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +20,6 @@ from glue.tasks import Task
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference, repays
 from modeling.errors import UserError
-from modeling.loading.configs import apply_exit_config
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import in_brief
 
@@ -46,6 +45,7 @@ class Job:
     batch_size: 1 goes in input order and never pads; larger ones give the same answers.
     dtype, compile, out_mode: of the flags of these names.
     file: answers in place of the model, which it was exported from.
+    origin: what reports say of where all of this comes from, by name.
     """
 
     mode: Mode
@@ -58,6 +58,7 @@ class Job:
     compile: str = "auto"
     out_mode: str = "one"
     file: OnnxFile | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def runner(self) -> PreTrainedModel | OnnxFile:
@@ -149,7 +150,7 @@ def environment(device: torch.device) -> dict[str, str]:
 
 
 def load_finished(directory: Path, mode: Mode) -> PreTrainedModel:
-    """A model trained in `mode`, with its exit overrides, in eval mode.
+    """A model trained in `mode`, in eval mode.
 
     Raises UserError if it is not a trained model.
     """
@@ -160,11 +161,6 @@ def load_finished(directory: Path, mode: Mode) -> PreTrainedModel:
             f"{directory} is not a trained model of this project: no weights for "
             f"{in_brief(untrained)}; train it first with run_glue.py --do_train"
         )
-    overrides = {}
-    if "exit_config_path" in mode.table.keys:
-        overrides = apply_exit_config(model.config, directory)
-    if overrides:
-        logger.info("exit keys overridden by %s: %s", model.config.exit_config_path, overrides)
     return model.eval()
 
 

@@ -17,6 +17,7 @@ from glue.submission import add_to_submission
 from glue.tasks import Example, Task, compute_metrics, label_text, primary_metric, write_submission
 from modeling.elbert.rules import exit_scores
 from modeling.errors import UserError
+from modeling.exit_settings import ExitSettings
 
 
 def predictions_of(logits: torch.Tensor) -> np.ndarray:
@@ -48,6 +49,7 @@ def summary_of(job: Job, answers: Answers) -> dict[str, Any]:
         "metrics": compute_metrics(job.task, predictions_of(answers.logits), labels),
         "latency_ms": {"median": median, "p95": p95},
         "rule": job.model.config.exit_keys(),
+        **job.origin,
     }
 
 
@@ -128,7 +130,7 @@ def predictions_table(
 
 
 def print_summary(summary: dict[str, Any], prefix: str, details: Sequence[str]) -> None:
-    """Cost and metrics as published, the mode's own `details`, FLOPs ratio and latency."""
+    """Cost and metrics as published, the mode's own `details`, FLOPs ratio, latency and rule."""
     print(f"Computation cost: {summary['computation_cost']:.4f}")
     print(f"***** Eval results {prefix} *****")
     for name in sorted(summary["metrics"]):
@@ -138,3 +140,5 @@ def print_summary(summary: dict[str, Any], prefix: str, details: Sequence[str]) 
     latency = summary["latency_ms"]
     print(f"FLOPs ratio = {summary['flops_ratio']:.4f}")
     print(f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95")
+    if "rule_sources" in summary:
+        print(f"rule: {ExitSettings(summary['rule'], summary['rule_sources']).line()}")

@@ -18,6 +18,14 @@ from training.fine_tuning_settings import (
 from training.settings import PLACE, RESUMING, Allowed, RunSettings, setting
 
 
+class KeyFlag(NamedTuple):
+    """A flag that sets a key of the configuration."""
+
+    name: str  # --set, or that of the key
+    key: str
+    value: Any
+
+
 def ponder_key(name: str) -> Any:
     """The flag of a ponder model's key."""
     return setting(None, f"of ponder_albert: {PONDER_KEYS[name].meaning}; as --set {name}=…")
@@ -51,26 +59,28 @@ class ModeSettings:
     exit_criteria: str | None = ponder_key("exit_criteria")
     exit_thres: str | None = ponder_key("exit_thres")
 
-    def keys(self) -> dict[str, Any]:
+    def key_flags(self) -> list[KeyFlag]:
         """The configuration's keys of --set and of every flag that is a key, typed."""
-        known, values = keys_of(self.model_type).keys, {}
         flags = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         del flags["model_type"], flags["set"]
         pairs = [("--set", pair) for pair in self.set]
         pairs += [(f"--{key}", f"{key}={text}") for key, text in flags.items() if text is not None]
-        for flag, pair in pairs:
-            key, equals, text = pair.partition("=")
-            if not equals or key not in known:
-                near = nearest_names(key, list(known))
-                raise UserError(f"{flag} {pair}: no key of --model_type {self.model_type}; {near}")
-            try:
-                values[key] = typed(key, text, known)
-            except UserError as error:
-                raise UserError(f"{flag}: {error}") from error
-        return values
+        return [self.key_flag(*pair) for pair in pairs]
+
+    def key_flag(self, flag: str, pair: str) -> KeyFlag:
+        """`KEY=VALUE` of a flag; raises UserError for an unknown key or a value not allowed."""
+        known = keys_of(self.model_type).keys
+        key, equals, text = pair.partition("=")
+        if not equals or key not in known:
+            near = nearest_names(key, list(known))
+            raise UserError(f"{flag} {pair}: no key of --model_type {self.model_type}; {near}")
+        try:
+            return KeyFlag(flag, key, typed(key, text, known))
+        except UserError as error:
+            raise UserError(f"{flag}: {error}") from error
 
     def check(self) -> None:
-        self.keys()
+        self.key_flags()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from glue.features import encode
 from glue.files import write_json
 from glue.tasks import Example, Task, compute_metrics, read_examples
 from modeling.errors import UserError
+from modeling.exit_settings import ExitSettings, exit_settings
 from modeling.loading.files import read_json
 from training.checkpoints import check_finished
 
@@ -48,6 +49,11 @@ class Lab:
     @property
     def config(self) -> AlbertConfig:
         return self.job.model.config
+
+    @property
+    def settings(self) -> ExitSettings:
+        """The model's exit keys, and where each is written."""
+        return exit_settings(self.directory, self.job.mode.table)
 
     @property
     def own_setting(self) -> Setting:
@@ -181,6 +187,7 @@ def vary(lab: Lab, recording: Recording, request: str, results: Path) -> None:
     """eval_results.txt anew: a row for every value of one key, the other keys as configured."""
     configured = lab.config.exit_keys()
     key, values = varied_values(lab, request)
+    print(f"{key} varies; held: {lab.settings.line(without=key)}")
     for number, value in enumerate(values):
         rule = {**configured, key: value}
         exits = scan_setting(lab.rule_set, rule, recording)[0]

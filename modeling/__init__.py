@@ -1,6 +1,7 @@
 """Adaptive-depth ALBERT models.
 
 errors, keys      what users get wrong, what configuration keys may hold; neither loads torch
+exit_settings     which exit keys a folder means, with their sources; loads no torch
 configuration     the modes' configurations
 albert            embeddings, layer pass and backbone
 depth             early exit's steps, and loops over them

@@ -11,18 +11,13 @@ from transformers.activations import ACT2FN
 
 from .elbert.rules import ExitRule
 from .errors import UserError
-from .keys import KEY_TABLES, KeyTable, Number, Text, Whole, checked
+from .keys import KEY_TABLES, SIZES, KeyTable, Number, Text, Whole, checked
 from .ponder.criteria import HaltingRule
 
 # ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
 MOST_PARAMETERS = 4_000_000_000
 # Far above any published model and far below what exhausts a machine by a typo.
 LARGEST_SIZE = 2**24
-SIZES = (
-    "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups "
-    "num_attention_heads intermediate_size inner_group_num max_position_embeddings "
-    "type_vocab_size"
-).split()
 HEAD_WIDTH = 128  # published width of a ponder model's heads between their two layers
 
 
@@ -68,11 +63,12 @@ class AdaptiveConfig(AlbertConfig):
                 raise UserError(
                     f"{name} = {getattr(self, name)}: allowed is 1, since {self.one_layer}"
                 )
-        defaults = {name: key.default for name, key in self.table.keys.items()}
+        layers = self.num_hidden_layers
+        defaults = {name: key.initial(layers) for name, key in self.table.keys.items()}
         for name, default in {**defaults, **self.derived_defaults()}.items():
             value = given.get(name)
             if value is not None:
-                value = checked(name, value, self.table.keys, self.num_hidden_layers)
+                value = checked(name, value, self.table.keys, layers)
             setattr(self, name, default if value is None else value)
         self.settle()
 
@@ -107,11 +103,7 @@ class ElbertConfig(AdaptiveConfig):
     table = KEY_TABLES["elbert"]
 
     def derived_defaults(self) -> dict[str, Any]:
-        return {
-            "cnt_thres": min(8, self.num_hidden_layers),
-            "fc_size1": self.hidden_size,
-            "fc_size2": self.hidden_size,
-        }
+        return {"fc_size1": self.hidden_size, "fc_size2": self.hidden_size}
 
     def settle(self) -> None:
         if self.use_out_pooler:

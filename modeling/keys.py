@@ -32,11 +32,16 @@ class Key:
     choices: tuple[str, ...] | Callable[[], tuple[str, ...]] = ()
     open: bool = False  # are minimum and maximum themselves excluded?
     counts_layers: bool = False  # is it at most num_hidden_layers?
+    shapes: bool = False  # does it fix the shape of the weights?
     grid: str = ""  # what a sweep tries, e.g. "0:1:0.02"; "1:N" is 1 to num_hidden_layers
 
     def options(self) -> tuple[str, ...]:
         """The choices; those of a table that needs torch are looked up now."""
         return self.choices() if callable(self.choices) else self.choices
+
+    def initial(self, layers: int | None = None) -> Any:
+        """The default, of a model of so many layers."""
+        return min(self.default, layers) if self.counts_layers and layers else self.default
 
     def allowed(self) -> str:
         if self.choices:
@@ -131,14 +136,24 @@ ELBERT_KEYS = {
     ),
     "w_init": Number(4.0, "initial W of the learned weights σ(W)"),
     "w_lr": Number(0.01, "learning rate of W", 0),
-    "pooler_input": Text("cls", "what an exit sees of the layer", choices=POOLER_INPUTS),
-    "use_out_pooler": Flag(True, "exits share ALBERT's pooler (false: one pooler per exit)"),
-    "num_exit_layers": Whole(
-        1, "number of exit classifiers; 1 is shared by all layers", 1, counts_layers=True
+    "pooler_input": Text(
+        "cls", "what an exit sees of the layer", choices=POOLER_INPUTS, shapes=True
     ),
-    "use_fc2": Flag(False, "two-layer exit classifier"),
-    "fc_size1": Whole(None, "width of the exit's pooled state (hidden_size)", 1, 65536),
-    "fc_size2": Whole(None, "width between classifier1 and classifier2", 1, 65536),
+    "use_out_pooler": Flag(
+        True, "exits share ALBERT's pooler (false: one pooler per exit)", shapes=True
+    ),
+    "num_exit_layers": Whole(
+        1,
+        "number of exit classifiers; 1 is shared by all layers",
+        1,
+        counts_layers=True,
+        shapes=True,
+    ),
+    "use_fc2": Flag(False, "two-layer exit classifier", shapes=True),
+    "fc_size1": Whole(
+        None, "width of the exit's pooled state (hidden_size)", 1, 65536, shapes=True
+    ),
+    "fc_size2": Whole(None, "width between classifier1 and classifier2", 1, 65536, shapes=True),
 }
 
 # What decides a ponder model's exit: read at every call, so an edit takes effect at once.
@@ -169,8 +184,9 @@ PONDER_KEYS = {
         "mlp",
         "halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's state",
         choices=("mlp", "linear", "linear_cat", "linear_diff"),
+        shapes=True,
     ),
-    "num_lambda_layers": Whole(3, "depth of PALBERT's halting head", 1, 64),
+    "num_lambda_layers": Whole(3, "depth of PALBERT's halting head", 1, 64, shapes=True),
     "lambda_lr": Number(None, "learning rate of the halting head (the model's own)", 0),
     **places("ponder_albert"),
 }
@@ -192,6 +208,13 @@ IDLE_SWITCHES = {
     "use_dml": "mutual learning",
     "use_label_smooth": "label smoothing",
 }
+
+# ALBERT's own keys that fix the shape of its weights.
+SIZES = (
+    "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups "
+    "num_attention_heads intermediate_size inner_group_num max_position_embeddings "
+    "type_vocab_size"
+).split()
 
 # By model_type; a mode of one's own joins on definition of its configuration's class.
 KEY_TABLES = {

@@ -1,7 +1,5 @@
 """Reading configurations of ALBERTs, of BERTs and of every mode, and the overrides of exit keys."""
 
-import logging
-import os
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,10 +8,9 @@ from transformers import AlbertConfig
 
 from ..configuration import AdaptiveConfig, ElbertConfig, check_architecture
 from ..errors import UserError
-from ..keys import INERT_KEYS, KEY_TABLES, checked, nearest_names
+from ..exit_settings import read_overrides
+from ..keys import KEY_TABLES
 from .files import find_file, read_json
-
-logger = logging.getLogger(__name__)
 
 Config = TypeVar("Config", bound=AlbertConfig)
 OwnConfig = TypeVar("OwnConfig", bound=AdaptiveConfig)
@@ -34,7 +31,8 @@ def load_config(
 
     A plain ALBERT configuration gets the defaults of `config_class`, as does one of another mode.
     A BERT configuration becomes the ALBERT with untied layers, which only an ELBERT can be.
-    `overrides` replace keys of the file. Raises UserError naming the file.
+    The exit keys of the file that `exit_config_path` names replace those of `config.json`;
+    `overrides` replace both. Raises UserError naming the file.
     """
     path = Path(source) if Path(source).is_file() else find_file(source, "config.json", cache_dir)
     if path is None:
@@ -49,7 +47,9 @@ def load_config(
             f"{path}: model_type = {kind!r}: {config_class.one_layer}, so only an ALBERT "
             "checkpoint fits; without one, give an ALBERT's config.json and --from_scratch"
         )
-    return make_config(path, {**own_settings(values, config_class), **overrides}, config_class)
+    values = {**own_settings(values, config_class), **overrides}
+    _, exit_keys = read_overrides(values, path.parent, config_class.table)
+    return make_config(path, {**values, **exit_keys, **overrides}, config_class)
 
 
 def make_config(path: Path, values: dict[str, Any], config_class: type[Config]) -> Config:
@@ -85,30 +85,10 @@ def trained_task(source: str | Path, cache_dir: str | None = None) -> str | None
 
 
 def apply_exit_config(config: AdaptiveConfig, model_dir: str | Path) -> dict[str, Any]:
-    """Override `config`'s exit keys by those of the file that `exit_config_path` names.
+    """Put the exit keys of the file that `exit_config_path` names into `config`; returns them.
 
-    A relative path is relative to `model_dir`. No path, an empty file and `{}` override nothing; a
-    path to nothing is one warning, since published configs carry their author's paths. Returns
-    the overrides. Raises UserError for an unknown key or a value out of range.
+    `load_config` has done so for a whole folder. See `exit_settings.read_overrides`.
     """
-    if not config.exit_config_path:
-        return {}
-    path = Path(model_dir) / config.exit_config_path
-    if not os.path.exists(path):  # unlike Path.exists, no error for a name too long
-        logger.warning("exit_config_path %s does not exist: no overrides", path)
-        return {}
-    if path.is_file() and not path.read_bytes().strip():
-        return {}
-    overrides, (known, exit_keys) = {}, config.table
-    for name, value in read_json(path).items():
-        if name in exit_keys:
-            try:
-                overrides[name] = checked(name, value, exit_keys, config.num_hidden_layers)
-            except UserError as error:
-                raise UserError(f"{path}: {error}") from error
-        elif name not in known and name not in INERT_KEYS:
-            raise UserError(
-                f"{path}: unknown key {name} = {value!r}; " + nearest_names(name, list(exit_keys))
-            )
+    _, overrides = read_overrides(vars(config), model_dir, config.table)
     config.update(overrides)
     return overrides

@@ -14,7 +14,7 @@ from change_config import change
 from modeling import UserError, load_config
 from modeling.keys import ELBERT_KEYS
 from tests.commands import Outcome, edit_key
-from tests.conftest import tiny_config
+from tests.conftest import edit_json, tiny_config
 
 
 @pytest.fixture
@@ -107,6 +107,45 @@ def test_exit_config_json_takes_the_edit_instead(model, edit, content):
     for key, value in (("pooler_input", "mean"), ("cnt_thres", "5"), ("exit_thres", "3")):
         edit(key, value, *where).refused()
         assert path.read_bytes() == whole
+
+
+def overriding(model: Path, name: str, **keys) -> Path:
+    """The file of that name, which exit_config_path names."""
+    edit_json(model / "config.json", exit_config_path=name)
+    (model / name).write_text(json.dumps(keys))
+    return model / name
+
+
+@pytest.mark.parametrize("name", ["exit_config.json", "elsewhere.json"])
+def test_a_key_is_edited_where_it_counts(model, edit, name):
+    path = overriding(model, name, exit_thres=0.7)
+    before = config_of(model)
+    assert f"{path}: exit_thres 0.7 -> 0.3" in edit("exit_thres", "0.3").done().out
+    assert (json.loads(path.read_text()), config_of(model)) == ({"exit_thres": 0.3}, before)
+    edit("cnt_thres", "2").done()  # not a key of that file
+    assert config_of(model)["cnt_thres"] == 2
+    edit("exit_thres", "0.2", "--config_file", "config.json").refused(path, "0.3", "wins")
+
+
+def test_an_edit_that_nothing_reads_says_so(model, edit):
+    where = ("--config_file", "exit_config.json")
+    assert "is not in force" in edit("exit_thres", "0.3", *where).done().out
+    overriding(model, "exit_config.json")
+    assert "is not in force" not in edit("exit_thres", "0.3", *where).done().out
+
+
+def test_a_broken_override_can_be_put_right(model, edit):
+    path = overriding(model, "exit_config.json", exit_thres=3)
+    edit("exit_thres", "0.3").done()
+    assert json.loads(path.read_text()) == {"exit_thres": 0.3}
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "use_fc2", "pooler_input"])
+def test_keys_that_fix_the_shape_of_trained_weights_stay(model, edit, key):
+    (model / "model.safetensors").touch()
+    before = config_of(model)
+    edit(key, "2").refused(f"{key} fixes the shape of the weights", "--do_train")
+    assert config_of(model) == before
 
 
 def test_no_trained_model_says_what_to_run_first(tmp_path, script):

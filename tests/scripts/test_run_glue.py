@@ -113,7 +113,11 @@ def test_exit_config_overrides_at_evaluation(trained, glue):
     edit_json(trained / "config.json", thres_name="entropy", exit_thres=1.0, margin=0.5)
     assert "Computation cost: 0.2500" in glue(trained, "--do_eval").out
     edit_json(trained / "config.json", exit_config_path="exit_config.json")
-    assert "Computation cost: 1.0000" in glue(trained, "--do_eval").out
+    outcome = glue(trained, "--do_eval", "--set", "margin=0.1")
+    assert "Computation cost: 1.0000" in outcome.out
+    assert "exit_thres = 0.0 (exit_config.json), cnt_thres = 4 (config.json)" in outcome.out
+    report = report_of(trained)
+    assert (report["rule"]["margin"], report["rule_sources"]["margin"]) == (0.1, "--set")
     edit_json(trained / "exit_config.json", exit_thres=2)
     glue(trained, "--do_eval").refused("exit_config.json: exit_thres = 2")
 

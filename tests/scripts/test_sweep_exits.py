@@ -98,6 +98,7 @@ def test_vary_gives_the_rows_of_the_published_loop(place, sweep, script, glue, k
     assert at_once == (model / "eval_results.txt").read_text()
     assert len(at_once.splitlines()) == len(values) + 1
     assert f"{key} {values[0]:g}: Computation cost: 0." in outcome.out
+    assert f"{key} varies; held: thres_name = bias_1 (config.json)" in outcome.out
 
 
 def test_verify_reruns_settings_for_real(place, sweep):
