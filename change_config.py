@@ -19,12 +19,11 @@ from modeling.errors import UserError
 from modeling.exit_settings import layers_of, overriding_file, read_exit_file
 from modeling.keys import SIZES, KeyTable, nearest_names, plain_value, typed
 from modeling.loading.files import WEIGHT_FILES, read_json
+from training.settings import FlagParser
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(__doc__)
     parser.add_argument("--key", required=True, help="e.g. exit_thres, cnt_thres, thres_name")
     parser.add_argument("--value", required=True, help="its new value")
     parser.add_argument("--task", required=True, help="folder of the task under --out_dir")

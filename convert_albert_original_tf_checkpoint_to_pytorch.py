@@ -16,6 +16,7 @@ from pathlib import Path
 
 from glue.files import run_script, write_file
 from modeling.errors import UserError
+from training.settings import FlagParser
 
 FLAGS = {
     "--tf_checkpoint_path": "what its files' names share (albert_base/model.ckpt-best), or a "
@@ -32,9 +33,7 @@ VOCABULARIES = {
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(__doc__)
     for flag, meaning in FLAGS.items():
         parser.add_argument(flag, required=True, help=meaning)
     return parser.parse_args()

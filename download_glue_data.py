@@ -24,6 +24,7 @@ from glue.mrpc import assemble_mrpc
 from glue.tables import read_lines
 from glue.tasks import TASKS, get_task
 from modeling.errors import UserError
+from training.settings import FlagParser
 
 BASE_URL = "https://dl.fbaipublicfiles.com"
 ARCHIVES = {
@@ -137,9 +138,7 @@ def chosen_folders(tasks: str) -> list[str]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(__doc__)
     parser.add_argument("--data_dir", default="glue_data", help="where the task folders go")
     parser.add_argument("--tasks", default="all", help="names with commas between; all; sample")
     parser.add_argument("--path_to_mrpc", help=f"a folder with {MRPC_TRAIN} and {MRPC_TEST}")

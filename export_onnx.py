@@ -20,7 +20,9 @@ from evaluation.modes import trained_mode
 from glue.files import run_script, write_file
 from modeling.errors import UserError
 from modeling.exit_settings import exit_settings
-from training.settings import parse, setting
+from modeling.loading.files import weights_hash
+from training.provenance import provenance
+from training.settings import as_dict, parse, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,8 @@ def main() -> None:
     mode = trained_mode(settings.model_dir)
     model = load_finished(settings.model_dir, mode)
     rule = exit_settings(settings.model_dir, mode.table)
-    described = description(mode, model) | {"rule_sources": rule.sources}
+    origin = provenance(as_dict(settings), weights=weights_hash(settings.model_dir))
+    described = origin | description(mode, model) | {"rule_sources": rule.sources}
     about = {name: json.dumps(value) for name, value in described.items()}
     exported = to_onnx(mode.export_loop(model), about)
     if settings.int8:

@@ -30,7 +30,7 @@ from dataclasses import replace
 from evaluation.settings import GROUPS, GlueSettings
 from glue.files import run_script
 from modeling.errors import UserError
-from training.settings import parse
+from training.settings import parse, with_file
 
 
 def read_settings() -> GlueSettings:
@@ -38,6 +38,7 @@ def read_settings() -> GlueSettings:
     settings = GlueSettings(*parse(GROUPS, __doc__))
     run, how, evaluation = settings.run, settings.training, settings.evaluation
     search = settings.search.hp_search
+    settings.mode.key_flags(trained=not (run.do_train or search))  # raises for what none can be
     if how.local_rank >= 0:
         # Old launchers pass the rank as a flag, accelerate reads it from the environment.
         os.environ.setdefault("LOCAL_RANK", str(how.local_rank))
@@ -74,7 +75,7 @@ def main() -> None:
 
     run = GlueRun(settings)
     if settings.search.hp_search:
-        best = run.search(sys.argv[1:])
+        best = run.search(with_file(sys.argv[1:]))
         if not settings.evaluation.do_predict:
             return
         settings = settings._replace(

@@ -10,6 +10,7 @@ setting), frontier.csv (what no other setting beats), figures, and explorer.html
     --rules bias_1 patience --grid exit_thres=0:1:0.02 cnt_thres=1:N   what is swept
     --pick max_cost=0.5               the best setting that costs no more than this
     --pick max_drop=0.01              the cheapest within 0.01 of full depth
+    --pick max_p95_ms=20              the best that answers 95% of the texts within 20 ms each
     --pick risk=0.02 delta=0.05       the same with a guarantee: see exit_choice.py
     --compare                         the rules at equal costs; several --model_dir: their mean
     --verify 5                        rerun 5 settings for real, one example at a time

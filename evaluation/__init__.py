@@ -5,6 +5,7 @@ glue_run            a run of run_glue.py: train, evaluate, predict
 modes               who stops, and when: all that differs between ways to stop, one file each
 job                 a trained model, a data set, and how the one is to run over the other
 answering           a data set in batches, shared among processes
+dev                 the dev set while a training goes on: what the best model is chosen by
 early_exit          running a model whose examples stop; recording all its layers
 results             what every evaluation reports, and the answers to a test set
 exit_reports        where examples leave, at which cost, and what every layer says

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from accelerate.utils import send_to_device
 from torch import distributed
-from tqdm import tqdm
 
 from evaluation.job import Job
+from glue.console import progress
 from glue.features import Features, collate, sorted_batches
 from modeling.cpu_packing import packed_weights
 
@@ -36,7 +36,7 @@ def collected(
     first, n = processes()
     features = job.features.take(slice(first, None, n))
     tensors: dict[str, torch.Tensor] = {}
-    bar = tqdm(desc=title, total=len(features), unit="example", disable=not is_main())
+    bar = progress(desc=title, total=len(features), unit="example", disable=not is_main())
     with packed_weights(job.model.eval()), bar:
         for rows, values in answer(job, features):
             for name, part in values.items():

@@ -24,6 +24,7 @@ from glue.tables import as_csv
 from glue.tasks import compute_metrics, primary_metric
 from modeling.elbert.rules import exit_scores, normalised_entropy
 from modeling.flops import early_exit_flops, full_depth_flops
+from training.provenance import STATISTICS
 
 
 def summarise(job: Job, record: Record) -> dict[str, Any]:
@@ -83,21 +84,30 @@ def print_results(summary: dict[str, Any], prefix: str = "") -> None:
     """The published closing lines, then what the published code does not measure."""
     average = f"{summary['average_layer']:.2f} of {summary['num_layers']}"
     per_layer = summary["exits_per_layer"]
-    print_summary(summary, prefix, [f"average layer = {average}", f"exits per layer = {per_layer}"])
-    if summary["dtype"] != "fp32" or "onnx" in summary:
+    lines = [f"average layer = {average}", f"exits per layer = {per_layer}"]
+    for name, curve in summary.items():
+        if name.endswith("_per_layer") and name != "exits_per_layer":
+            shown = ", ".join(f"{value:.4f}" for value in curve)
+            lines.append(f"{name.replace('_', ' ')} = [{shown}]")
+    print_summary(summary, prefix, lines)
+    compared = "same_exit_layer_as_fp32" in summary
+    if compared and (summary["dtype"] != "fp32" or "onnx" in summary):
         print(f"exit layers as in fp32 = {summary['same_exit_layer_as_fp32']:.4f}")
 
 
-def write_statistics(directory: Path, job: Job, record: Record, all_logits: torch.Tensor) -> None:
-    """layers_all.csv and layers_exit.csv, as the published code has them."""
+def write_statistics(
+    directory: Path, job: Job, record: Record, all_logits: torch.Tensor
+) -> list[Path]:
+    """layers_all.csv and layers_exit.csv, as the published code has them; their paths."""
     labels = torch.tensor(labels_of(job.features))
-    for name, exits_only in (("layers_all.csv", False), ("layers_exit.csv", True)):
+    for name, exits_only in zip(STATISTICS, (False, True), strict=True):
         table = layer_table(all_logits, labels, record.exit_layer, exits_only)
         write_text(directory / name, table)
+    return [directory / name for name in STATISTICS]
 
 
-def draw_exits(path: Path, job: Job, record: Record, recorded: Tensors) -> None:
-    """exits.png: where examples exit and why, and the metric of every layer."""
+def draw_exits(path: Path, job: Job, record: Record, recorded: Tensors) -> list[Path]:
+    """exits.png: where examples exit and why, and the metric of every layer; its path."""
     rules, setting, metric = (
         job.mode.rules(),
         job.model.config.exit_keys(),
@@ -112,6 +122,7 @@ def draw_exits(path: Path, job: Job, record: Record, recorded: Tensors) -> None:
     )
     shown = describe(rules.named(setting, job.task.is_regression), rules.name_key)
     save_figure(exits_figure(exits, metric, job.task.name, shown), path)
+    return [path]
 
 
 def exits_by_cause(

@@ -4,7 +4,7 @@ The training loop itself is `training/loop.py`.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from evaluation.dev import DevSet, Goal
 from evaluation.job import Job, Place, load_trained
 from evaluation.modes import MODES, check_mode
 from evaluation.modes.base import Mode
@@ -26,8 +27,10 @@ from glue.custom import custom_task
 from glue.features import Features, encode
 from glue.submission import check_test_set
 from glue.tasks import (
+    Example,
     Split,
     Task,
+    about,
     evaluation_tasks,
     get_task,
     prediction_tasks,
@@ -38,8 +41,9 @@ from modeling.errors import UserError
 from modeling.exit_settings import ExitSettings, exit_settings
 from modeling.keys import IDLE_SWITCHES
 from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
-from modeling.loading.files import find_file, weight_files
+from modeling.loading.files import find_file, read_json, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
+from training.best import Best
 from training.checkpoints import (
     check_start,
     checkpoints_of,
@@ -49,7 +53,9 @@ from training.checkpoints import (
 from training.fine_tuning import FineTuningLog, make_learner, my_batches, total_steps
 from training.fine_tuning_settings import DataSettings
 from training.loop import Identity, Training, data_hash, left_to_train
+from training.provenance import provenance
 from training.search import Search, flags_of_every_run, search, shared_values
+from training.settings import as_dict
 from training.start import check_output_dir, check_pieces, held, make_accelerator, start_script
 
 logger = logging.getLogger(__name__)
@@ -61,6 +67,7 @@ class Trained(NamedTuple):
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     settings: ExitSettings
+    directory: Path
 
 
 def find_task(data: DataSettings, trained: Path | None) -> Task:
@@ -76,7 +83,13 @@ def find_task(data: DataSettings, trained: Path | None) -> Task:
         config = load_config(trained)
         ids = range(config.num_labels if config.num_labels > 1 else 0)
         labels = [config.id2label[i] for i in ids]
-    return custom_task(data.train_file, data.validation_file, data.test_file, labels)
+    files = data.train_file, data.validation_file, data.test_file
+    return custom_task(*files, labels, data.columns)
+
+
+def count_of(examples: Iterable[Example]) -> int:
+    """How many there are; all are read."""
+    return sum(1 for _ in examples)
 
 
 @dataclass(frozen=True)
@@ -123,17 +136,16 @@ class GlueRun:
     # The examples.
 
     def check_files(self, dev: bool) -> None:
-        """UserError for a missing dev or test file that is needed: worth knowing before training.
+        """UserError for anything wrong with a dev or test file: worth knowing before training.
 
-        The test files, for a submission, must be GLUE's own.
+        They are read whole. The test files, for a submission, must be GLUE's own.
         """
         folder, evaluation = self.settings.data.folder, self.settings.evaluation
-        whole = evaluation.submission_dir is not None
         for part, _ in evaluation_tasks(self.task) if dev else []:
-            read_examples(part, folder, "dev", 1)
+            count_of(Split(part, folder, "dev").examples(self.settings.data.max_eval_samples))
         for part in prediction_tasks(self.task, folder) if evaluation.do_predict else []:
-            count = sum(1 for _ in Split(part, folder, "test").examples(None if whole else 1))
-            if whole:
+            count = count_of(Split(part, folder, "test").examples())
+            if evaluation.submission_dir is not None:
                 check_test_set(part, count)
 
     def features(self, task: Task, tokenizer: PreTrainedTokenizerBase, split: str) -> Features:
@@ -239,7 +251,8 @@ class GlueRun:
         Minimises the model's loss over all exits; the trained model ends in --output_dir.
         """
         run, how = self.settings.run, self.settings.training
-        self.check_files(dev=self.settings.evaluation.do_eval)
+        self.check_files(dev=self.settings.evaluation.do_eval or how.looks_at_dev)
+        goal = Goal.of(how.metric_for_best_model, self.mode, self.task)
         batch_size = how.per_gpu_train_batch_size * self.accelerator.num_processes
         unfinished, checkpoint = left_to_train(run, Identity.of(self.settings, batch_size))
         if not unfinished:
@@ -249,35 +262,61 @@ class GlueRun:
         spiece = self.published_tokenizer() if how.save_format == "pytorch" else None
         config = self.new_config()
         tokenizer = self.new_tokenizer(config)
-        model = self.new_model(config)
+        model = self.mode.model_class(config) if checkpoint else self.new_model(config)
         features = self.features(self.task, tokenizer, "train")
-        dev = None
-        if how.evaluate_during_training:
-            dev_set = self.features(self.task, tokenizer, "dev")
-            dev = Job(self.mode, model, tokenizer, self.task, dev_set, batch_size=32)
         total = total_steps(how, len(features), batch_size)
-        logger.info("***** Running training *****")
-        logger.info("  Num examples = %d", len(features))
-        logger.info("  Total train batch size = %d", batch_size * how.gradient_accumulation_steps)
-        logger.info("  Total optimization steps = %d", total)
+        self.announce_training(features, total)
         scores = features.labels.tolist() if self.task.is_regression else []
         learner = make_learner(how, model, tokenizer, total, scores)
         if self.settings.evaluation.compile == "on":
             compile_for_training(model)
         identity = Identity.of(self.settings, batch_size, features.digest())
-        training = Training(self.accelerator, learner, run, how.save_steps, identity)
+        best = Best(how.early_stopping_patience, bool(how.load_best_model_at_end))
+        training = Training(self.accelerator, learner, run, how.save_steps, identity, best=best)
+        dev = None
+        if how.looks_at_dev:
+            dev_set = self.features(self.task, tokenizer, "dev")
+            job = Job(self.mode, model, tokenizer, self.task, dev_set, batch_size=32)
+            dev = DevSet(job, goal, training)
         training.begin(checkpoint)
+        self.take_steps(training, features, total, dev)
+        if spiece and self.accelerator.is_main_process:
+            save_for_published_code(run.output_dir, model, spiece)
+
+    def take_steps(
+        self, training: Training, features: Features, total: int, dev: DevSet | None
+    ) -> None:
+        """Train to step `total`, with a look at the dev set at each logging step; where the best
+        model is kept, at the last step, too."""
+        how, model = self.settings.training, training.learner.model
         steps = training.steps(partial(my_batches, training, features), total)
         with FineTuningLog(training, how.logging_steps, total) as log:
             for step in training.kept(steps):
-                if log.step(step):
+                due = log.step(step, self.mode.loss_parts)
+                if due:
                     log.scalars(self.mode.scalars(model, step.outs[-1]), step.number)
-                    if dev:
-                        scalars, line = self.mode.dev_scalars(dev)
-                        log.scalars(scalars, step.number)
-                        log.line({**line, "step": step.number})
-        if spiece and self.accelerator.is_main_process:
-            save_for_published_code(run.output_dir, model, spiece)
+                if dev and (due or (how.chooses_best and step.number == total)):
+                    dev.look(step.number, log)
+
+    def announce_training(self, features: Features, total: int) -> None:
+        """What a log says before a training."""
+        run, how, accelerator = self.settings.run, self.settings.training, self.accelerator
+        batch = how.per_gpu_train_batch_size * accelerator.num_processes
+        logger.info("***** Running training *****")
+        logger.info("  Task = %s", about(self.task))
+        logger.info("  Model type = %s", self.mode.name)
+        logger.info("  Loss = %s", self.mode.loss)
+        logger.info(
+            "  Device = %s, %d process(es), mixed precision %s",
+            accelerator.device,
+            accelerator.num_processes,
+            accelerator.mixed_precision,
+        )
+        logger.info("  Seed = %d", run.seed)
+        logger.info("  Num examples = %s", features.size)
+        logger.info("  Max sequence length = %d", self.settings.data.max_seq_length)
+        logger.info("  Total train batch size = %d", batch * how.gradient_accumulation_steps)
+        logger.info("  Total optimization steps = %d", total)
 
     def trained(self, directory: Path) -> Trained:
         """The trained model of `directory`, with the exit keys that the flags give."""
@@ -298,15 +337,37 @@ class GlueRun:
             if flag.key in exits:
                 settings = settings.under({flag.key: flag.value}, flag.name)
         mode.set_exit_keys(model.config, settings.values)
-        return Trained(model, tokenizer, settings)
+        return Trained(model, tokenizer, settings, directory)
 
     def job(self, trained: Trained, task: Task, split: str) -> Job:
-        model, tokenizer, settings = trained
+        model, tokenizer, settings, directory = trained
         how, features = self.settings.evaluation, self.features(task, tokenizer, split)
         speed = how.per_gpu_eval_batch_size, how.dtype, how.compile
-        file = OnnxFile(how.onnx, model.config, speed[0]) if how.onnx else None
-        origin = {"rule_sources": settings.sources}
-        return Job(self.mode, model, tokenizer, task, features, *speed, how.out_mode, file, origin)
+        self.warn_of_cuts(features)
+        weights = weights_hash(directory)
+        file = OnnxFile(how.onnx, model.config, speed[0], weights) if how.onnx else None
+        origin = {
+            "rule_sources": settings.sources,
+            "provenance": provenance(
+                as_dict(*self.settings), weights=weights, data=features.digest()
+            ),
+        }
+        what = self.mode, model, tokenizer, task, features
+        return Job(*what, *speed, how.out_mode, file, origin, how.skip_full_depth)
+
+    def warn_of_cuts(self, features: Features) -> None:
+        """Say when texts are cut that the training would have seen whole."""
+        path, length = self.directory / "training.json", self.settings.data.max_seq_length
+        flags = read_json(path).get("provenance", {}).get("flags", {}) if path.exists() else {}
+        trained_at = flags.get("max_seq_length", length)
+        if length < trained_at and features.truncated.any():
+            logger.warning(
+                "--max_seq_length %d cuts %d of %d texts; the training had %d",
+                length,
+                features.truncated.sum(),
+                len(features),
+                trained_at,
+            )
 
     def evaluate(self) -> None:
         """Evaluate the trained model and, if asked for, each of its checkpoints."""

@@ -16,7 +16,7 @@ from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
 from glue.features import Features
-from glue.tasks import Task
+from glue.tasks import Task, about
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference, repays
 from modeling.errors import UserError
@@ -43,7 +43,7 @@ class Job:
     """What is run, and how.
 
     batch_size: 1 goes in input order and never pads; larger ones give the same answers.
-    dtype, compile, out_mode: of the flags of these names.
+    dtype, compile, out_mode, skip_full_depth: of the flags of these names.
     file: answers in place of the model, which it was exported from.
     origin: what reports say of where all of this comes from, by name.
     """
@@ -59,6 +59,7 @@ class Job:
     out_mode: str = "one"
     file: OnnxFile | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
+    skip_full_depth: bool = False
 
     @property
     def runner(self) -> PreTrainedModel | OnnxFile:
@@ -72,7 +73,9 @@ class Job:
     def announce(self, place: "Place") -> None:
         """What a log says before an evaluation."""
         logger.info("***** Running evaluation %s *****", place.checkpoint)
-        logger.info("  Num examples = %d", len(self.features))
+        logger.info("  Task = %s", about(self.task))
+        logger.info("  Device = %s, dtype %s", self.model.device, self.dtype)
+        logger.info("  Num examples = %s", self.features.size)
         logger.info("  Batch size = %d", self.batch_size)
 
     def fast(self) -> tuple["Job", dict[str, Any]]:

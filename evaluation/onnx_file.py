@@ -31,11 +31,14 @@ def description(mode: Mode, model: PreTrainedModel) -> dict[str, Any]:
 class OnnxFile:
     """A file of export_onnx.py, called as its model is; the exit keys are `config`'s at every call.
 
-    Raises UserError for a file that is none, for one that differs from the model in what no input
-    sets, and for batches of an int8 file, whose answers depend on the batch.
+    weights: the model's hash. Raises UserError for a file that is none, for one of other weights,
+    for one that differs from the model in what no input sets, and for batches of an int8 file,
+    whose answers depend on the batch.
     """
 
-    def __init__(self, path: str | Path, config: AlbertConfig, batch_size: int = 1) -> None:
+    def __init__(
+        self, path: str | Path, config: AlbertConfig, batch_size: int = 1, weights: str = ""
+    ) -> None:
         self.path, self.config = str(path), config
         self.session = session_of(self.path)
         stored = self.session.get_modelmeta().custom_metadata_map
@@ -43,6 +46,11 @@ class OnnxFile:
             raise UserError(f"{path}: not a file of export_onnx.py, it does not say its rule")
         names = ("model_type", "labels", "rule", "num_hidden_layers", "dtype")
         self.about = {name: json.loads(stored[name]) for name in names}
+        if weights and json.loads(stored.get("weights", "null")) not in (None, weights):
+            raise UserError(
+                f"{path}: exported from other weights than the model now has; export it again "
+                "with export_onnx.py"
+            )
         self.dtype = self.about["dtype"]
         self.outputs = [value.name for value in self.session.get_outputs()]
         self.inputs = [value.name for value in self.session.get_inputs()]

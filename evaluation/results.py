@@ -1,5 +1,6 @@
 """What every evaluation reports and prints, and the answers to a test set."""
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,9 @@ from glue.tasks import Example, Task, compute_metrics, label_text, primary_metri
 from modeling.elbert.rules import exit_scores
 from modeling.errors import UserError
 from modeling.exit_settings import ExitSettings
+from modeling.loading.files import read_json
+
+logger = logging.getLogger(__name__)
 
 
 def predictions_of(logits: torch.Tensor) -> np.ndarray:
@@ -83,12 +87,25 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> None:
-    """eval_results.txt and eval_results.json."""
-    each_of(
-        partial(append_results, directory / "eval_results.txt", summary, out_mode),
-        partial(write_json, directory / "eval_results.json", summary),
-    )
+def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> list[Path]:
+    """eval_results.txt and eval_results.json; their paths.
+
+    One warning for rows of other weights or data that this evaluation's row would stand beside.
+    """
+    rows, path = directory / "eval_results.txt", directory / "eval_results.json"
+    if out_mode == "all" and rows.exists() and path.exists():
+        before, now = (x.get("provenance", {}) for x in (read_json(path), summary))
+        others = [
+            name for name in ("weights", "data") if before.get(name, now.get(name)) != now.get(name)
+        ]
+        if others:
+            logger.warning(
+                "%s holds rows of other %s; --out_mode one starts it anew",
+                rows,
+                " and ".join(others),
+            )
+    each_of(partial(append_results, rows, summary, out_mode), partial(write_json, path, summary))
+    return [rows, path]
 
 
 def predict(
@@ -105,7 +122,10 @@ def predict(
     path = write_submission(job.task, examples, predictions_of(answers.logits), output)
     table = predictions_table(job.task, examples, answers.logits, answers.details())
     write_text(output / details, table)
-    print(f"{len(examples)} predictions: {path}, {output / details}")
+    about = (output / details).with_suffix(".json")
+    files = [str(path), str(output / details)]
+    write_json(about, {"files": files, "rule": job.model.config.exit_keys(), **job.origin})
+    print(f"{len(examples)} predictions: {path}, {output / details}, {about}")
     if submission_dir:
         print(add_to_submission(path, submission_dir))
 
@@ -139,6 +159,16 @@ def print_summary(summary: dict[str, Any], prefix: str, details: Sequence[str]) 
         print(line)
     latency = summary["latency_ms"]
     print(f"FLOPs ratio = {summary['flops_ratio']:.4f}")
-    print(f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95")
+    print(f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95", end="")
+    print(f" ({summary['latency_means']})" if "latency_means" in summary else "")
+    if "texts_per_second" in summary:
+        print(f"throughput = {summary['texts_per_second']:.1f} texts/s (all texts, start to end)")
     if "rule_sources" in summary:
         print(f"rule: {ExitSettings(summary['rule'], summary['rule_sources']).line()}")
+
+
+def print_written(found: Sequence[list[Path] | None]) -> None:
+    """Where the files of an evaluation are, by what each step of it returned."""
+    print("written:")
+    for path in [path for paths in found if paths for path in paths]:
+        print(f"  {path}")

@@ -59,28 +59,28 @@ class ModeSettings:
     exit_criteria: str | None = ponder_key("exit_criteria")
     exit_thres: str | None = ponder_key("exit_thres")
 
-    def key_flags(self) -> list[KeyFlag]:
-        """The configuration's keys of --set and of every flag that is a key, typed."""
+    def key_flags(self, trained: bool = False) -> list[KeyFlag]:
+        """The configuration's keys of --set and of every flag that is a key, typed.
+
+        trained: may only keys be set that decide an exit?
+        """
         flags = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         del flags["model_type"], flags["set"]
         pairs = [("--set", pair) for pair in self.set]
         pairs += [(f"--{key}", f"{key}={text}") for key, text in flags.items() if text is not None]
-        return [self.key_flag(*pair) for pair in pairs]
+        return [self.key_flag(*pair, trained) for pair in pairs]
 
-    def key_flag(self, flag: str, pair: str) -> KeyFlag:
+    def key_flag(self, flag: str, pair: str, trained: bool) -> KeyFlag:
         """`KEY=VALUE` of a flag; raises UserError for an unknown key or a value not allowed."""
-        known = keys_of(self.model_type).keys
+        known, exit_keys = keys_of(self.model_type)
         key, equals, text = pair.partition("=")
         if not equals or key not in known:
-            near = nearest_names(key, list(known))
+            near = nearest_names(key, list(exit_keys if trained else known))
             raise UserError(f"{flag} {pair}: no key of --model_type {self.model_type}; {near}")
         try:
             return KeyFlag(flag, key, typed(key, text, known))
         except UserError as error:
             raise UserError(f"{flag}: {error}") from error
-
-    def check(self) -> None:
-        self.key_flags()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,12 @@ class EvaluationSettings:
         "eval_results.txt: one overwrites it, all appends a row",
         RESUMING,
         choices=("one", "all"),
+    )
+    skip_full_depth: bool = setting(
+        False,
+        "pay only for what early exit runs: no pass over all layers, so no metric of every layer "
+        "and no exits.png",
+        RESUMING,
     )
     eval_all_checkpoints: bool = setting(False, "also every checkpoint-STEP", RESUMING)
     submission_dir: str | None = setting(

@@ -249,6 +249,18 @@ def choose(
         wanted = Guarantee(goal.risk, goal.delta, (high or 0) - low)
         return control_risk(swept, rule_set, rules, rows, wanted)
     metric = swept.main_metric(swept.exit_layer, rows)
+    if goal.max_p95_ms is not None:
+        if swept.seconds is None:
+            raise UserError(
+                "max_p95_ms: the recorded pass has no times; delete all_logits.safetensors"
+            )
+        slowest = swept.p95_ms(swept.exit_layer, rows)
+        chosen = best_under_cost(slowest, metric, goal.max_p95_ms)
+        return Choice(
+            chosen,
+            f"best setting with 95% of the answers within {goal.max_p95_ms:g} ms, one text at a "
+            "time, by the times of the recorded pass",
+        )
     cost = swept.cost(swept.exit_layer, rows)
     if goal.max_cost is not None:
         chosen = best_under_cost(cost, metric, goal.max_cost)

@@ -1,9 +1,10 @@
 """A trained model on a dev set, with the recorded pass of the one over the other."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from glue.features import encode
 from glue.files import write_json
 from glue.tasks import Example, Task, compute_metrics, read_examples
 from modeling.errors import UserError
-from modeling.exit_settings import ExitSettings, exit_settings
+from modeling.exit_settings import PROVENANCE, ExitSettings, exit_settings
 from modeling.loading.files import read_json
 from training.checkpoints import check_finished
 
@@ -32,7 +33,8 @@ from training.checkpoints import check_finished
 class Lab:
     """What a sweep of one model works with.
 
-    directory: of the model; output: where results go; job: the model on the dev set.
+    directory: of the model; output: where results go; job: the model on the dev set; provenance:
+    what results say of where they come from.
     """
 
     directory: Path
@@ -41,6 +43,7 @@ class Lab:
     rule_set: RuleSet
     examples: list[Example]
     data: LabSettings
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def task(self) -> Task:
@@ -95,7 +98,9 @@ class Lab:
         data, folder = self.data, str(self.directory)
         where = {"--data_dir": data.data_dir, "--task_name": data.task_name}
         if not data.task_name:
-            where = {"--validation_file": data.validation_file}
+            names = ("validation_file", "text_column_names", "label_column_name")
+            given = {name: getattr(data, name) for name in names}
+            where = {f"--{name}": value for name, value in given.items() if value}
         flags = {
             "--model_type": self.job.mode.name,
             **where,
@@ -149,6 +154,14 @@ def verify(lab: Lab, recording: Recording, swept: Sweep, count: int, seed: int) 
     print(f"verified {count} settings at batch size 1: every exit layer is equal")
 
 
+def measured(lab: Lab, setting: Setting) -> str:
+    """The latency of a real run with `setting`, one text at a time."""
+    with exit_keys(lab.config, setting):
+        record = run_early_exit(replace(lab.job, batch_size=1))
+    median, p95 = np.percentile(record.seconds * 1000, [50, 95])
+    return f"Measured, one text at a time: {median:.2f} ms median, {p95:.2f} ms p95"
+
+
 def write_choice(lab: Lab, setting: Setting) -> None:
     """Make `setting` what the next evaluation uses, by exit_config.json."""
     path = lab.directory / "exit_config.json"
@@ -157,7 +170,7 @@ def write_choice(lab: Lab, setting: Setting) -> None:
     has_text = path.is_file() and path.read_bytes().strip()
     old = read_json(path) if has_text else {}
     kept = {name: value for name, value in old.items() if name not in lab.rule_set.keys}
-    write_json(path, {**kept, **setting, **lab.fixed})
+    write_json(path, {**kept, **setting, **lab.fixed, PROVENANCE: lab.provenance})
     print(f"written to {path}; the next evaluation of {lab.directory} uses it")
     pointed = config.get("exit_config_path")
     if pointed != path.name:

@@ -1,10 +1,10 @@
 """A whole run of sweep_exits.py: open, record, sweep, pick, verify, draw, compare."""
 
 import logging
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers.utils import logging as hf_logging
 
@@ -13,19 +13,29 @@ from evaluation.modes.base import describe
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import write_comparison
 from exit_lab.frontiers import make_field
-from exit_lab.lab import Lab, open_lab, varied_values, vary, verify, write_choice
+from exit_lab.lab import Lab, measured, open_lab, varied_values, vary, verify, write_choice
 from exit_lab.pictures import draw, draw_comparison
 from exit_lab.recording import Recording
 from exit_lab.settings import ChoiceSettings, Goal, LabSettings, SweepSettings
 from exit_lab.sweep import Sweep, sweep
 from exit_lab.tables import write_tables
 from exit_lab.verdict import against_truncation, choice_table
-from glue.custom import custom_task
-from glue.files import each_of
+from glue.console import Messages
+from glue.custom import Columns, custom_task
+from glue.files import each_of, write_json
 from glue.tasks import Task, evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.configs import load_config
+from modeling.loading.files import weights_hash
 from modeling.memory import keep_freed_memory
+from training.provenance import provenance, remove
+from training.settings import as_dict
+
+# What a sweep leaves beside its recording: another sweep there begins without.
+WRITTEN = (
+    *("sweep.csv", "frontier.csv", "compare.csv", "compare.md", "explorer.html", "provenance.json"),
+    *("frontier.png", "decisions.png", "heatmap.png", "exits.png", "compare.png", "runs"),
+)
 
 BAND_DRAWS = 400  # of a figure's intervals
 
@@ -50,6 +60,11 @@ class Request:
     def split(self, examples: int) -> Parts:
         return split(examples, self.choice.calibration_fraction, self.data.seed)
 
+    def provenance(self, lab: Lab) -> dict[str, Any]:
+        """What the results of a sweep say of where they come from."""
+        hashes = {"weights": weights_hash(lab.directory), "data": lab.job.features.digest()}
+        return provenance(as_dict(self.data, self.sweep, self.choice), **hashes)
+
     def check(self, lab: Lab) -> None:
         """Raise UserError for a wrong flag before minutes go into a recording."""
         lab.grids(self.sweep)
@@ -57,11 +72,16 @@ class Request:
             varied_values(lab, self.sweep.vary)
         if self.needs_split and not self.sweep.vary:
             self.split(len(lab.examples))
+        if self.goal and self.goal.max_p95_ms is not None and self.data.batch_size > 1:
+            raise UserError(
+                f"--batch_size {self.data.batch_size}: --pick max_p95_ms needs the times of one "
+                "text at a time, so leave it out"
+            )
 
 
 def run(request: Request) -> None:
     """Everything asked for, on the task's dev set and, of MNLI, on its second half."""
-    logging.basicConfig(format="%(levelname)s - %(message)s", level="INFO", stream=sys.stdout)
+    logging.basicConfig(format="%(levelname)s - %(message)s", level="INFO", handlers=[Messages()])
     logging.getLogger("filelock").setLevel(logging.WARNING)
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
@@ -77,7 +97,9 @@ def find_task(data: LabSettings) -> Task:
         return get_task(data.task_name)
     config = load_config(data.model_dir[0])
     labels = [config.id2label[i] for i in range(config.num_labels)]
-    return custom_task(None, data.validation_file, None, [] if config.num_labels == 1 else labels)
+    columns = Columns.named(data.text_column_names, data.label_column_name)
+    labels = [] if config.num_labels == 1 else labels
+    return custom_task(None, data.validation_file, None, labels, columns)
 
 
 def run_part(request: Request, task: Task, part: Task, suffix: str) -> None:
@@ -90,6 +112,7 @@ def run_part(request: Request, task: Task, part: Task, suffix: str) -> None:
     ]
     for lab in labs:
         request.check(lab)
+    labs = [replace(lab, provenance=request.provenance(lab)) for lab in labs]
     recordings = [lab.record() for lab in labs]
     if request.sweep.vary:
         directory = directories[0]
@@ -116,6 +139,8 @@ def run_lab(request: Request, lab: Lab, recording: Recording, goal: Goal | None)
         rules = request.sweep.rules or [setting[swept.name_key]]
         choice = choose(swept, lab.rule_set, goal, rules, parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
+    remove(lab.output / name for name in WRITTEN)
+    write_json(lab.output / "provenance.json", lab.provenance)
     write_tables(swept, lab.output)
     if request.sweep.verify:
         verify(lab, recording, swept, request.sweep.verify, seed)
@@ -126,6 +151,8 @@ def run_lab(request: Request, lab: Lab, recording: Recording, goal: Goal | None)
     if choice:
         last.append(partial(report_choice, lab, swept, choice, parts, seed))
     each_of(*last)
+    if goal and goal.max_p95_ms is not None:
+        print(measured(lab, setting))
     return swept
 
 

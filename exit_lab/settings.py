@@ -21,6 +21,10 @@ class LabSettings:
     data_dir: str = setting(".", "folder with the task's .tsv files")
     task_name: str | None = setting(None, "GLUE task, e.g. RTE")
     validation_file: str | None = setting(None, "instead of --task_name: the user's own dev file")
+    text_column_names: str | None = setting(
+        None, "of --validation_file: default sentence1,sentence2", metavar="A[,B]"
+    )
+    label_column_name: str | None = setting(None, "of --validation_file: default label")
     output_dir: str | None = setting(None, "where results go (default: MODEL_DIR/sweep)")
     batch_size: int = setting(1, "of the recorded pass; 1 is exact to the bit", POSITIVE)
     max_seq_length: int = setting(128, "longer texts are truncated")
@@ -61,13 +65,17 @@ class SweepSettings:
 
 
 class Goal(NamedTuple):
-    """What --pick asks for; exactly one of max_cost, max_drop and (risk, delta)."""
+    """What --pick asks for; exactly one of max_cost, max_p95_ms, max_drop and (risk, delta)."""
 
     max_cost: float | None = None
+    max_p95_ms: float | None = None  # latency of one text at a time
     max_drop: float | None = None
     risk: float | None = None
     delta: float | None = None
     range: float | None = None  # of a regression task's scores, where the task does not say
+
+
+GOALS = ({"max_cost"}, {"max_p95_ms"}, {"max_drop"}, {"risk", "delta"})
 
 
 @dataclass(kw_only=True)
@@ -77,7 +85,7 @@ class ChoiceSettings:
     _argument_group_name = "choice"
 
     pick: list[str] | None = setting(
-        None, "max_cost, max_drop, or risk and delta", metavar="GOAL=VALUE", nargs="+"
+        None, "max_cost, max_p95_ms, max_drop, or risk and delta", metavar="GOAL=VALUE", nargs="+"
     )
     compare: bool = setting(False, "table of the rules at equal costs")
     calibration_fraction: float = setting(0.5, "of the dev set, to choose by")
@@ -100,11 +108,11 @@ class ChoiceSettings:
             if not (0 < values[key] < 1 if share else 0 <= values[key] < math.inf):
                 allowed = "between 0 and 1" if share else "0 or more"
                 raise UserError(f"--pick {item}: allowed is a number {allowed}")
-        if values.keys() - {"range"} in ({"max_cost"}, {"max_drop"}, {"risk", "delta"}):
+        if values.keys() - {"range"} in GOALS:
             return Goal(**values)
         if self.pick:
             raise UserError(
-                f"--pick {' '.join(self.pick)}: give max_cost=…, or max_drop=…, or risk=… with "
-                "delta=…"
+                f"--pick {' '.join(self.pick)}: give max_cost=…, or max_drop=…, or max_p95_ms=…, "
+                "or risk=… with delta=…"
             )
         return None

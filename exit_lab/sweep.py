@@ -78,6 +78,11 @@ class Sweep:
         """Computation cost, mean exit layer over the number of layers: (settings,)."""
         return exit_layer[:, rows].mean(1, dtype=float) / self.num_layers
 
+    def p95_ms(self, exit_layer: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """95th percentile of the milliseconds to the examples' answers: (settings,)."""
+        p95 = partial(np.percentile, q=95)
+        return summed(1000 * self.seconds[:, rows], exit_layer[:, rows], p95)
+
     def measured(self, exit_layer: np.ndarray) -> dict[str, np.ndarray]:
         """What settings take: FLOPs ratio, and the recorded latency in ms, (settings,) each.
 
@@ -87,10 +92,8 @@ class Sweep:
         if self.flops is not None:
             found["flops_ratio"] = summed(self.flops, exit_layer, np.mean)
         if self.seconds is not None:
-            milliseconds = 1000 * self.seconds
-            found["latency_ms"] = summed(milliseconds, exit_layer, np.median)
-            p95 = partial(np.percentile, q=95)
-            found["latency_p95_ms"] = summed(milliseconds, exit_layer, p95)
+            found["latency_ms"] = summed(1000 * self.seconds, exit_layer, np.median)
+            found["latency_p95_ms"] = self.p95_ms(exit_layer)
         return found
 
     def exits_per_layer(self, exit_layer: np.ndarray) -> np.ndarray:

@@ -39,6 +39,9 @@ def choice_table(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
         lines.append(f"| {name} | {values} |")
     costs = [swept.cost(chosen, rows)[0] for rows in parts]
     lines.append(f"| computation cost | {costs[0]:.4f} | {costs[1]:.4f} | |")
+    if swept.seconds is not None:
+        slowest = [swept.p95_ms(chosen, rows)[0] for rows in parts]
+        lines.append(f"| p95 latency, ms (recorded) | {slowest[0]:.2f} | {slowest[1]:.2f} | |")
     return "\n".join(lines)
 
 

@@ -5,7 +5,6 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,8 +18,9 @@ from glue.features import Features, encode
 from glue.files import make_public
 from glue.tasks import Split
 from modeling.errors import UserError
+from modeling.loading.files import file_hash
 
-FORMAT = "2"  # of the file; 1 had lists of lengths, and no labels
+FORMAT = "3"  # of the file; 1 had lists of lengths, and no labels; 2 not what was truncated
 
 
 def cache_path(data_dir: str, split: str, model: str, max_seq_length: int, task: str) -> Path:
@@ -57,17 +57,14 @@ def stamp_of(split: Split, tokenizer: PreTrainedTokenizerBase, max_seq_length: i
     """Hash of everything that features follow from."""
     path, task = split.path, split.task
     try:
-        with open(path, "rb") as file:
-            content = hashlib.sha256()
-            for block in iter(partial(file.read, 1 << 20), b""):
-                content.update(block)
+        content = file_hash(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     columns = (task.text_columns, task.label_column, task.headerless, task.lenient)
     reading = (split.name, path.suffix.lower(), task.labels, *columns)
     # Truncation and padding are what the last call left in the tokenizer.
     rules = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
-    everything = json.dumps([FORMAT, content.hexdigest(), reading, max_seq_length, rules])
+    everything = json.dumps([FORMAT, content, reading, max_seq_length, rules])
     return hashlib.sha256(everything.encode()).hexdigest()
 
 
@@ -114,8 +111,14 @@ def fits(features: Features, split: Split, pieces: int, max_seq_length: int) -> 
         and within(tokens, 0, pieces - 1)
         and within(segments, 0, 1)
         and features.draws is None
+        and truncated_fits(features)
         and labels_fit(features, split)
     )
+
+
+def truncated_fits(features: Features) -> bool:
+    cut = features.truncated
+    return cut is not None and cut.dtype == np.bool_ and cut.shape == (len(features),)
 
 
 def labels_fit(features: Features, split: Split) -> bool:

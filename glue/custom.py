@@ -6,10 +6,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from glue.tables import SUFFIXES, read_table, require_columns
-from glue.tasks import Split, Task, number_in
+from glue.tasks import TWO, Split, Task, number_in
 from modeling.errors import UserError
+
+
+class Columns(NamedTuple):
+    """The columns of the user's own files; text: of one or two, None for the usual names."""
+
+    text: tuple[str, ...] | None = None
+    label: str = "label"
+
+    @classmethod
+    def named(cls, text: str | None, label: str | None) -> "Columns":
+        """From flags: `text` has names with a comma between. Raises UserError for three or more."""
+        names = tuple(name.strip() for name in text.split(",")) if text else None
+        if names and (len(names) > 2 or not all(names)):
+            raise UserError(f"--text_column_names {text}: give the name of one column, or A,B")
+        return cls(names, label or "label")
+
+
+USUAL = Columns()
 
 
 def custom_task(
@@ -17,8 +36,10 @@ def custom_task(
     validation_file: str | Path | None = None,
     test_file: str | Path | None = None,
     labels: Sequence[str] | None = None,
+    named: Columns = USUAL,
 ) -> Task:
-    """A task of .csv, .tsv or JSON lines with the columns sentence1, perhaps sentence2, and label.
+    """A task of .csv, .tsv or JSON lines with the columns sentence1, perhaps sentence2, and label,
+    unless others are `named`.
 
     `labels` restores a saved label list, empty for regression. Without it the labels are those of
     the training file (else of the validation file), sorted, as numbers when all are numbers. If
@@ -34,8 +55,8 @@ def custom_task(
     task = Task("custom", "", "custom.tsv", files=files, labels=(), metric="corr")
     split = next(iter(files))
     columns, _ = read_table(Split(task, "", split).path)
-    if "sentence2" not in columns:
-        task = replace(task, text_columns=("sentence1",))
+    usual = TWO if "sentence2" in columns else TWO[:1]
+    task = replace(task, text_columns=named.text or usual, label_column=named.label)
     if labels is None:
         labels = _discover_labels(task, split)
     for label in labels:
@@ -53,9 +74,9 @@ def _discover_labels(task: Task, split: str) -> list[str]:
     require_columns(path, columns, (*task.text_columns, task.label_column))
     found: dict[str, float | None] = {}  # label → the number it spells
     for line, row in rows:
-        label = row.get("label", "").strip()
+        label = row.get(task.label_column, "").strip()
         if not label:
-            raise UserError(f"{path}, line {line}: no label")
+            raise UserError(f"{path}, line {line}: no {task.label_column}")
         check_label(f"{path}, line {line}", label)
         found[label] = number_in(label)
     if not found:

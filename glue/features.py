@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 
 import numpy as np
@@ -23,6 +23,7 @@ class Features:
     offsets: np.ndarray  # int64 (examples + 1,): text i has tokens[offsets[i] : offsets[i + 1]]
     labels: np.ndarray | None = None  # (examples,), int64 ids or float64 scores; None: no labels
     draws: np.ndarray | None = None  # float32 (examples,), uniform, where a model samples exits
+    truncated: np.ndarray | None = None  # bool (examples,): was the text longer? None: unknown
 
     @classmethod
     def from_lists(
@@ -48,6 +49,12 @@ class Features:
         """Tokens of each example, special ones included: int64 (examples,)."""
         return np.diff(self.offsets)
 
+    @property
+    def size(self) -> str:
+        """ "2490 (12 truncated, 0.5%)": for a log."""
+        cut = 0 if self.truncated is None else int(self.truncated.sum())
+        return f"{len(self)} ({cut} truncated, {cut / len(self):.1%})" if cut else str(len(self))
+
     def input_ids(self, row: int) -> np.ndarray:
         """Token ids of one text, int32: a view."""
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
@@ -63,22 +70,23 @@ class Features:
         offsets = offsets_of(lengths)
         # Each token's place there, moved by as much as its text is moved.
         where = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        labels, draws = (x if x is None else x[rows] for x in (self.labels, self.draws))
-        return Features(self.tokens[where], self.segments[where], offsets, labels, draws)
+        of_examples = (self.labels, self.draws, self.truncated)
+        kept = (x if x is None else x[rows] for x in of_examples)
+        return Features(self.tokens[where], self.segments[where], offsets, *kept)
 
     def with_second_cls(self, draws: np.ndarray) -> "Features":
         """Each text with its first token twice, as its segment id, and with a draw of its own."""
         starts = self.offsets[:-1]
         tokens, segments = (np.insert(x, starts, x[starts]) for x in (self.tokens, self.segments))
         offsets = self.offsets + np.arange(len(self.offsets))
-        return Features(tokens, segments, offsets, self.labels, draws)
+        return Features(tokens, segments, offsets, self.labels, draws, self.truncated)
 
     def digest(self) -> str:
-        """SHA-256 of all arrays, their types and their sizes."""
+        """SHA-256 of all arrays that a model reads, their types and their sizes."""
         digest = hashlib.sha256()
         for field in fields(self):
             array = getattr(self, field.name)
-            if array is not None:
+            if array is not None and field.name != "truncated":
                 digest.update(f"{field.name} {array.dtype.str} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array))
         return digest.hexdigest()
@@ -102,6 +110,7 @@ def encode(
         np.concatenate([part.segments for part in parts]),
         offsets_of(np.concatenate([part.lengths for part in parts])),
         None if any(part is None for part in labels) else np.concatenate(labels),
+        truncated=np.concatenate([part.truncated for part in parts]),
     )
 
 
@@ -118,7 +127,8 @@ def encode_chunk(
         return_attention_mask=False,
     )
     labels = [example.label for example in examples]
-    return Features.from_lists(encoded["input_ids"], encoded["token_type_ids"], labels)
+    features = Features.from_lists(encoded["input_ids"], encoded["token_type_ids"], labels)
+    return replace(features, truncated=np.array([bool(x.overflowing) for x in encoded.encodings]))
 
 
 def collate(

@@ -53,16 +53,20 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
-def each_of(*steps: Callable[[], Any]) -> None:
-    """Take every step, for what one cannot write the next may; then raise what was wrong."""
-    errors = []
+def each_of(*steps: Callable[[], Any]) -> list[Any]:
+    """Take every step, for what one cannot write the next may; then raise what was wrong.
+
+    Returns what each one returned.
+    """
+    errors, found = [], []
     for step in steps:
         try:
-            step()
+            found.append(step())
         except UserError as error:
             errors.append(error)
     if errors:
         raise UserError("; ".join(map(str, errors))) from errors[0]
+    return found
 
 
 class Console:

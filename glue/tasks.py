@@ -62,6 +62,13 @@ class Task:
         return len(self.labels) or 1
 
 
+def about(task: Task) -> str:
+    """ "rte: pairs of texts, classes entailment, not_entailment": for a log."""
+    texts = "pairs of texts" if len(task.text_columns) > 1 else "single texts"
+    kind = f"classes {', '.join(task.labels)}" if task.labels else "scores (regression)"
+    return f"{task.name}: {texts}, {kind}"
+
+
 class Example(NamedTuple):
     index: str  # the index or id column of a test file, otherwise a running number from 0
     text_a: str

@@ -4,6 +4,7 @@ The published keys stand at top level in `config.json`; `keys.py` says what each
 """
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import AlbertConfig, AutoConfig
@@ -11,6 +12,7 @@ from transformers.activations import ACT2FN
 
 from .elbert.rules import ExitRule
 from .errors import UserError
+from .exit_settings import read_overrides
 from .keys import KEY_TABLES, SIZES, KeyTable, Number, Text, Whole, checked
 from .ponder.criteria import HaltingRule
 
@@ -53,6 +55,20 @@ class AdaptiveConfig(AlbertConfig):
         if "model_type" in vars(cls):
             KEY_TABLES[cls.model_type] = cls.table
             AutoConfig.register(cls.model_type, cls, exist_ok=True)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, **kwargs: Any) -> "AdaptiveConfig":
+        """HF's, with the exit keys that the folder means: see `exit_settings`."""
+        return super().from_pretrained(name, **{"name_or_path": str(name), **kwargs})
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "AdaptiveConfig":
+        """HF's; the Auto classes come here at once, with the folder as `name_or_path`."""
+        folder = kwargs.get("name_or_path", "")
+        if config_dict.get("model_type") == cls.model_type and Path(folder).is_dir():
+            _, exit_keys = read_overrides(config_dict, folder, cls.table)
+            config_dict = {**config_dict, **exit_keys}
+        return super().from_dict(config_dict, **kwargs)
 
     def __post_init__(self, **kwargs: Any) -> None:
         given = {name: kwargs.pop(name) for name in self.table.keys if name in kwargs}

@@ -14,11 +14,14 @@ from typing import Any
 
 from .errors import UserError
 from .keys import INERT_KEYS, KeyTable, checked, key_table, nearest_names
-from .loading.files import read_json
+from .loading.files import WEIGHT_FILES, read_json, weights_hash
 
 logger = logging.getLogger(__name__)
 
 DEFAULT = "default"
+PROVENANCE = (
+    "provenance"  # in an exit_config.json that a sweep wrote: what its keys were chosen for
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,9 @@ def read_overrides(
     known, exit_keys = table
     path = overriding_file(config, directory) if "exit_config_path" in known else None
     overrides: dict[str, Any] = {}
-    for name, value in read_exit_file(path).items() if path else ():
+    values = read_exit_file(path) if path else {}
+    check_weights(path, values.pop(PROVENANCE, None), directory)
+    for name, value in values.items():
         if name in exit_keys:
             try:
                 overrides[name] = checked(name, value, exit_keys, layers_of(config))
@@ -106,6 +111,19 @@ def read_overrides(
             near = nearest_names(name, list(exit_keys))
             raise UserError(f"{path}: unknown key {name} = {value!r}; {near}")
     return path, overrides
+
+
+def check_weights(path: Path | None, made_for: Any, directory: str | Path) -> None:
+    """Warn where `path` was chosen for other weights than those in `directory`."""
+    chosen_for = made_for.get("weights") if isinstance(made_for, dict) else None
+    there = any((Path(directory) / name).exists() for name in WEIGHT_FILES)
+    if chosen_for and there and weights_hash(directory) != chosen_for:
+        logger.warning(
+            "%s was chosen for other weights than those in %s: choose again with sweep_exits.py "
+            "--pick, or delete that file",
+            path,
+            directory,
+        )
 
 
 def read_exit_file(path: Path) -> dict[str, Any]:

@@ -4,8 +4,10 @@ loop                   the training loop, for every script: steps, checkpoints, 
 start                  what a script begins with: devices, logging, an output directory
 settings               flags as dataclasses: their help, ranges, and what may change between runs
 checkpoints            whole checkpoints, verified when read, and the finished model
-logs                   progress bar, TensorBoard and JSON lines
-optimizer              AdamW and LAMB in the published parameter groups; fine-tuning's schedule
+logs                   progress bar, trackers and JSON lines
+best                   the best of a training's dev evaluations, and its model
+provenance             where a result comes from; the removal of results of weights that are gone
+optimizer              AdamW and LAMB in the published parameter groups; schedules
 stopping               signals that ask a training to stop
 fine_tuning            run_glue.py: the optimiser, batches and log of a task
 fine_tuning_settings   run_glue.py: the flags of model, data, training and search

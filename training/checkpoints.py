@@ -5,7 +5,6 @@ lists the size and SHA-256 of each of its files, so that a damaged one is told f
 Tensors are kept as safetensors and the rest as JSON: reading either runs no code.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -25,6 +24,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from glue.files import make_public, write_json
 from modeling.errors import UserError
+from modeling.loading.files import file_hash
 
 logger = logging.getLogger(__name__)
 
@@ -196,11 +196,7 @@ def remove(directory: Path) -> None:
 
 def file_stamp(path: Path) -> dict[str, Any]:
     """Size in bytes and SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return {"size": path.stat().st_size, "sha256": digest.hexdigest()}
+    return {"size": path.stat().st_size, "sha256": file_hash(path)}
 
 
 def damage(checkpoint: Path) -> str | None:

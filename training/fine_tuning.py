@@ -1,10 +1,12 @@
 """Fine-tuning's part of a training: its steps, optimiser, batches and log."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from accelerate.utils import send_to_device
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import ModelOutput
 
 from glue.features import Features, collate, epoch_batches
 from training.checkpoints import Learner
@@ -15,9 +17,12 @@ from training.optimizer import as_lamb, make_optimizer, make_schedule
 
 
 def total_steps(how: TrainingSettings, examples: int, batch_size: int) -> int:
-    """Optimiser steps, for batches of `batch_size` examples over all processes."""
+    """Optimiser steps, for batches of `batch_size` examples over all processes: at least one, but
+    none in no epochs."""
     if how.max_steps > 0:
         return how.max_steps
+    if not how.num_train_epochs:
+        return 0
     batches = -(-examples // batch_size)
     return max(1, int(batches * how.num_train_epochs) // how.gradient_accumulation_steps)
 
@@ -37,7 +42,8 @@ def make_learner(
         optimizer = as_lamb(optimizer)
     if how.gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    schedule = make_schedule(optimizer, how.warmup_steps, steps)
+    warmup_steps = how.warmup_steps or math.ceil(steps * (how.warmup_ratio or 0))
+    schedule = make_schedule(optimizer, warmup_steps, steps, how.lr_scheduler_type or "linear")
     return Learner(model, tokenizer, optimizer, schedule)
 
 
@@ -71,15 +77,22 @@ class FineTuningLog(ProgressLog):
     def __init__(self, training: Training, every: int, total: int) -> None:
         super().__init__(training, every, total)
         self.losses: list[float] = []  # since the last logging step
+        self.parts: dict[str, list[torch.Tensor]] = {}  # the same, of each batch in this process
 
-    def step(self, step: Step) -> bool:
-        """After an optimiser step; returns whether a logging step was due."""
+    def step(self, step: Step, parts: Callable[[ModelOutput], dict[str, torch.Tensor]]) -> bool:
+        """After an optimiser step; returns whether a logging step was due.
+
+        parts: of a batch's loss. What is logged are means since the last logging step.
+        """
         self.losses.append(step.loss)
+        for name, value in [pair for out in step.outs for pair in parts(out).items()]:
+            self.parts.setdefault(name, []).append(value.detach())
         if not self.advance(step):
             return False
         mean = sum(self.losses) / len(self.losses)
-        values = {"learning_rate": step.learning_rate, "loss": mean}
-        self.losses = []
+        means = {name: torch.stack(part).mean().item() for name, part in self.parts.items()}
+        values = {"learning_rate": step.learning_rate, "loss": mean, **means}
+        self.losses, self.parts = [], {}
         self.scalars(values, step.number)
         self.line({**values, "step": step.number})
         return True

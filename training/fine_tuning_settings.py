@@ -2,8 +2,14 @@
 
 from dataclasses import dataclass
 
+from glue.custom import USUAL, Columns
+from modeling.errors import UserError
 from training.settings import AT_LEAST_0, AT_LEAST_1, PLACE, RESUMING, Allowed, setting
 
+SCHEDULES = (
+    *("linear", "cosine", "cosine_with_restarts", "polynomial"),
+    *("constant", "constant_with_warmup", "inverse_sqrt"),
+)
 HOW_OFTEN = Allowed(low=1, resuming=True, searching=True)
 
 
@@ -37,6 +43,10 @@ class DataSettings:
     )
     validation_file: str | None = setting(None, "dev set of --train_file's task", PLACE)
     test_file: str | None = setting(None, "test set of --train_file's task", PLACE)
+    text_column_names: str | None = setting(
+        None, "of --train_file's task, one or two: default sentence1,sentence2", metavar="A[,B]"
+    )
+    label_column_name: str | None = setting(None, "of --train_file's task: default label")
     max_seq_length: int = setting(128, "longer texts are truncated")
     max_train_samples: int | None = setting(None, "use only the first so many", AT_LEAST_1)
     max_eval_samples: int | None = setting(
@@ -47,6 +57,17 @@ class DataSettings:
     @property
     def folder(self) -> str:
         return self.data_dir or "."
+
+    @property
+    def columns(self) -> Columns:
+        return Columns.named(self.text_column_names, self.label_column_name)
+
+    def check(self) -> None:
+        if self.columns != USUAL and self.task_name:
+            raise UserError(
+                f"--text_column_names and --label_column_name are of your own --train_file; "
+                f"--task_name {self.task_name} has columns of its own"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +83,16 @@ class TrainingSettings:
     optimizer: str = setting(
         "adamw", "AdamW, or LAMB as in pre-training", choices=("adamw", "lamb")
     )
-    learning_rate: float = setting(5e-5, "highest; falls linearly to 0", AT_LEAST_0)
+    learning_rate: float = setting(5e-5, "highest; see --lr_scheduler_type", AT_LEAST_0)
+    lr_scheduler_type: str | None = setting(
+        None, "HF's schedule of the learning rate; default: linear, to 0", choices=SCHEDULES
+    )
     num_train_epochs: float = setting(3.0, "passes over the training set", AT_LEAST_0)
     max_steps: int = setting(-1, "if > 0, instead of --num_train_epochs")
     warmup_steps: int = setting(0, "steps to the highest learning rate", AT_LEAST_0)
+    warmup_ratio: float | None = setting(
+        None, "the same as a share of all steps, where --warmup_steps is 0", Allowed(low=0, high=1)
+    )
     weight_decay: float = setting(0.0, "of all but biases and layer norms", AT_LEAST_0)
     adam_epsilon: float = setting(1e-8, "the optimiser's ε", AT_LEAST_0)
     logging_steps: int = setting(100, "steps between two lines of the log; 0: none", PLACE)
@@ -80,6 +107,18 @@ class TrainingSettings:
     evaluate_during_training: bool = setting(
         False, "dev metric of every layer at each logging step", RESUMING
     )
+    load_best_model_at_end: bool | None = setting(
+        None, "keep the model of the logging step with the best dev metric, not the last one"
+    )
+    metric_for_best_model: str | None = setting(
+        None,
+        "METRIC, of the last layer (default: the task's main one); METRIC@COST: the best that the "
+        "configured rule reaches at a computation cost of at most COST, e.g. acc@0.5",
+        metavar="METRIC[@COST]",
+    )
+    early_stopping_patience: int | None = setting(
+        None, "stop after so many logging steps without a better dev metric", AT_LEAST_1
+    )
     gradient_checkpointing: bool = setting(False, "less memory, slower training")
     fp16: bool = setting(False, "mixed precision in training (CUDA)")
     fp16_opt_level: str = setting(
@@ -88,6 +127,22 @@ class TrainingSettings:
         choices=("O0", "O1", "O2", "O3"),
     )
     local_rank: int = setting(-1, "set by old launchers", PLACE)
+
+    @property
+    def looks_at_dev(self) -> bool:
+        """Is the dev set evaluated at each logging step?"""
+        return self.evaluate_during_training or self.chooses_best
+
+    @property
+    def chooses_best(self) -> bool:
+        return bool(self.load_best_model_at_end or self.early_stopping_patience)
+
+    def check(self) -> None:
+        if self.looks_at_dev and self.logging_steps <= 0:
+            raise UserError(
+                f"--logging_steps {self.logging_steps}: the dev set is evaluated at each logging "
+                "step, so give 1 or more"
+            )
 
 
 def axis(low: float, high: float) -> Allowed:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
+from glue.console import progress
 from modeling.pretraining import Sums, add_sums
 from training.loop import Step, Training
 
@@ -19,59 +19,73 @@ logger = logging.getLogger(__name__)
 Log = TypeVar("Log", bound="ProgressLog")
 
 
+def started(name: str, training: Training) -> GeneralTracker:
+    """accelerate's tracker of that name, ready to log; TensorBoard's files go to `runs`."""
+    kind, directory = LOGGER_TYPE_TO_CLASS[name], training.run.output_dir
+    where = {"logging_dir": directory} if kind.requires_logging_directory else {}
+    tracker = kind("runs" if name == "tensorboard" else Path(directory).name, **where)
+    tracker.start()
+    if name != "tensorboard":  # which would put them into a run of their own
+        tracker.store_init_configuration(training.identity.arguments)
+    return tracker
+
+
 class ProgressLog:
-    """Progress bar, TensorBoard and JSON lines of a training run: the main process's work.
+    """Progress bar, trackers and JSON lines of a training run: the main process's work.
 
     every: steps between two entries; 0 for none.
     """
 
     def __init__(self, training: Training, every: int, total: int) -> None:
         self.every, self.main = every, training.accelerator.is_main_process
-        self.bar = tqdm(
+        self.bar = progress(
             initial=training.position.step,
             total=total,
             desc="Training",
             unit="step",
             disable=not self.main,
         )
-        self.runs = Path(training.run.output_dir) / "runs"
-        self.writer: SummaryWriter | None = None
+        self.training = training
+        self.trackers: list[GeneralTracker] = []
 
     def __enter__(self: Log) -> Log:
         self.hook = threading.excepthook
         # A thread of TensorBoard's writes; what it meets, its next call raises in this one.
         threading.excepthook = lambda of: issubclass(of.exc_type, OSError) or self.hook(of)
         with self.without_if_full():
-            self.writer = SummaryWriter(str(self.runs)) if self.main else None
+            names = self.training.run.trackers if self.main else []
+            self.trackers = [started(name, self.training) for name in names]
         return self
 
     def __exit__(self, *_: object) -> None:
         self.bar.close()
-        if self.writer:
-            with self.without_if_full():
-                self.writer.close()
+        with self.without_if_full():
+            for tracker in self.trackers:
+                tracker.finish()
         threading.excepthook = self.hook
 
     def advance(self, step: Step) -> bool:
         """Show that a step was taken; returns whether an entry is due."""
+        now = {"loss": f"{step.loss:.4f}", "lr": f"{step.learning_rate:.2e}"}
+        self.bar.set_postfix(now, refresh=False)
         self.bar.update()
-        self.bar.set_postfix(loss=f"{step.loss:.4f}", lr=f"{step.learning_rate:.2e}")
         return self.every > 0 and step.number % self.every == 0
 
     def scalars(self, values: dict[str, float], step: int) -> None:
-        """To TensorBoard."""
+        """To the trackers."""
         with self.without_if_full():
-            for name, value in values.items() if self.writer else ():
-                self.writer.add_scalar(name, value, step)
+            for tracker in self.trackers:
+                tracker.log(values, step)
 
     @contextmanager
     def without_if_full(self) -> Iterator[None]:
-        """Where TensorBoard cannot write, the training goes on without it."""
+        """Where a tracker cannot write, the training goes on without."""
         try:
             yield
         except OSError as error:
-            logger.warning("%s: %s; training goes on without", self.runs, error)
-            self.writer = None
+            where = self.training.run.output_dir
+            logger.warning("%s/runs: %s; training goes on without", where, error)
+            self.trackers = []
 
     def line(self, values: dict[str, Any]) -> None:
         """One JSON line on the console."""

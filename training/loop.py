@@ -17,6 +17,7 @@ import logging
 import math
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,10 +26,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from accelerate import Accelerator
+from tqdm import tqdm
 from transformers.utils import SAFE_WEIGHTS_NAME, ModelOutput
 
+from glue.files import write_json
 from modeling.errors import UserError
 from modeling.loading.files import read_json
+from training.best import Best
 from training.checkpoints import (
     FINISHED,
     Learner,
@@ -45,6 +49,7 @@ from training.checkpoints import (
     save_model,
 )
 from training.optimizer import clipped_parameters
+from training.provenance import provenance, remove_results
 from training.settings import RunSettings, as_dict, entries
 from training.stopping import StopRequest
 
@@ -177,8 +182,10 @@ class Training:
     save_steps: int
     identity: Identity
     position: Position = field(default_factory=Position)
+    best: Best = field(default_factory=Best)
 
     def __post_init__(self) -> None:
+        self.began, self.seconds_before = time.monotonic(), 0.0
         self.schedule = self.learner.schedule
         self.clipped = clipped_parameters(self.learner.optimizer)
         self.wrapped, self.prepared = self.accelerator.prepare(
@@ -195,7 +202,7 @@ class Training:
         Raises UserError for a loss that is not finite.
         """
         position, losses, outs = self.position, [], []
-        while position.step < total:
+        while position.step < total and not self.best.enough:
             for batch in batches(position.epoch, position.batch):
                 seed_all(
                     self.run.seed, position.step, position.batch, self.accelerator.process_index
@@ -211,7 +218,7 @@ class Training:
                 position.step += 1
                 yield Step(position.step, sum(losses) / len(losses), rate, outs)
                 losses, outs = [], []
-                if position.step == total:
+                if position.step == total or self.best.enough:
                     return
             position.epoch, position.batch = position.epoch + 1, 0
 
@@ -241,6 +248,8 @@ class Training:
             self.resume(checkpoint)
         if self.accelerator.is_main_process:
             directory = self.run.output_dir
+            if checkpoint is None:
+                remove_results(Path(directory))
             begin_training(directory, self.identity.state(), resumed=checkpoint is not None)
             # For which a killed run had no time:
             prune(directory, self.run.save_total_limit)
@@ -261,11 +270,41 @@ class Training:
                     self.save()
                     self.stop(number, f"checkpoint-{self.position.step}")
             if self.accelerator.is_main_process:
+                self.best.restore(Path(directory), self.learner)
                 save_model(directory, self.learner.model, self.learner.tokenizer)
+                write_json(Path(directory) / "training.json", self.report())
                 finish_training(directory)
+                self.tell_the_end()
             if number := stop.agreed(self.accelerator):
                 self.stop(number, "the trained model")
         self.accelerator.wait_for_everyone()
+
+    def note(self, value: float) -> None:
+        """Take note of a dev metric now: the model of the best may be the one that is kept."""
+        better = self.best.note(self.position.step, value)
+        if better and self.best.keep and self.accelerator.is_main_process:
+            self.best.save(Path(self.run.output_dir), self.learner)
+
+    def report(self) -> dict[str, Any]:
+        """What training.json says: how far and how long the run went, and where it comes from."""
+        about = provenance(self.identity.arguments, data=self.identity.data)
+        best = {"best": self.best.state()} if self.best.step else {}
+        return {"steps": self.position.step, "seconds": self.seconds, **best, "provenance": about}
+
+    def tell_the_end(self) -> None:
+        """How long it took, and where the model lies."""
+        steps, best = self.position.step, self.best
+        if best.enough:
+            logger.info("Stopped early: no better dev metric in %d evaluations", best.since)
+        if best.keep and best.step:
+            logger.info("The model is that of step %d, dev metric %.4f", best.step, best.value)
+        seconds = tqdm.format_interval(self.seconds)
+        logger.info("Trained %d steps in %s; model: %s", steps, seconds, self.run.output_dir)
+
+    @property
+    def seconds(self) -> float:
+        """Of training so far, over all the times that the run went on."""
+        return self.seconds_before + time.monotonic() - self.began
 
     def stop(self, number: int, saved: str) -> None:
         """End the process, as the signal of that number asks, and say what is `saved`."""
@@ -290,6 +329,8 @@ class Training:
         """All of the run but weights and optimiser, as JSON has it."""
         return {
             "position": asdict(self.position),
+            "seconds": self.seconds,
+            "best": self.best.state(),
             "schedule": self.schedule.state_dict(),
             "scaler": self.accelerator.scaler and self.accelerator.scaler.state_dict(),
             **self.identity.state(),
@@ -311,6 +352,9 @@ class Training:
         if self.accelerator.scaler:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.position = Position(**state["position"])
+        self.best.resume(state.get("best"))
+        seconds = state.get("seconds")
+        self.seconds_before = seconds if isinstance(seconds, float) else 0.0
         logger.info("Resumed from %s at step %d", checkpoint, self.position.step)
 
 

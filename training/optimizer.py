@@ -1,10 +1,10 @@
-"""AdamW and LAMB in the published parameter groups, and fine-tuning's schedule."""
+"""AdamW and LAMB in the published parameter groups, and schedules of the learning rate."""
 
 import math
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, get_scheduler
 
 
 def make_optimizer(
@@ -66,17 +66,19 @@ def as_lamb(adamw: torch.optim.AdamW) -> torch.optim.Optimizer:
 
 
 def make_schedule(
-    optimizer: torch.optim.Optimizer, warmup_steps: int, total_steps: int
+    optimizer: torch.optim.Optimizer, warmup_steps: int, total_steps: int, kind: str = "linear"
 ) -> LambdaLR:
-    """Linear warm-up, then linear decay to 0 at `total_steps`; W's learning rate stays constant."""
+    """HF's schedule of that name (`SCHEDULES`); W's learning rate stays constant.
 
-    def linear(step: int) -> float:
-        if step < warmup_steps:
-            return step / max(1, warmup_steps)
-        return max(0.0, (total_steps - step) / max(1, total_steps - warmup_steps))
-
+    linear: warm-up, then decay to 0 at `total_steps`.
+    """
+    usual = get_scheduler(kind, optimizer, warmup_steps, total_steps).lr_lambdas[0]
     groups = optimizer.param_groups
-    return LambdaLR(optimizer, [(lambda _: 1.0) if g["constant"] else linear for g in groups])
+    for group in groups:
+        group["lr"] = group.pop("initial_lr")
+    # Plain functions: of other callables a checkpoint would keep the state.
+    factors = [(lambda _: 1.0) if g["constant"] else (lambda step: usual(step)) for g in groups]
+    return LambdaLR(optimizer, factors)
 
 
 def clipped_parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
-from tqdm import tqdm
 
+from glue.console import progress
 from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
 from training.parity_settings import PEAK, ParitySettings
 
@@ -83,7 +83,7 @@ def train(
     schedule = OneCycleLR(
         optimizer, PEAK * settings.lr, total, pct_start=0.2, div_factor=PEAK, cycle_momentum=False
     )
-    bar = tqdm(total=total, desc="Training", unit="batch")
+    bar = progress(total=total, desc="Training", unit="batch")
     for epoch in range(1, settings.epochs + 1):
         sums = torch.zeros(3, device=device)
         for _ in range(settings.n_batches):
@@ -102,6 +102,7 @@ def train(
         if not math.isfinite(losses[0]):
             raise UserError(f"the loss is {losses[0]} in epoch {epoch}: lower --lr {settings.lr}")
         score = means(evaluate(model, n_elems, non_zeros, 512, device))
-        bar.set_postfix(loss=f"{losses[0]:.4f}", accuracy=f"{score['accuracy']:.4f}")
+        now = {"loss": f"{losses[0]:.4f}", "accuracy": f"{score['accuracy']:.4f}"}
+        bar.set_postfix(now, refresh=False)
         yield Epoch(epoch, *losses, **score)
     bar.close()

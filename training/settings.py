@@ -5,12 +5,18 @@ group of --help. Nothing here imports torch, so that --help and a wrong flag ans
 """
 
 import argparse
+import difflib
 import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, get_args, get_origin
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn, get_args, get_origin
+
+from modeling.errors import UserError
+from modeling.loading.files import read_json
 
 LARGEST = sys.float_info.max
 
@@ -76,11 +82,11 @@ def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
     """The flag of a dataclass field that `setting` made."""
     words, kind = dict(field.metadata), field.type
     allowed, name = words.pop("allowed"), f"--{field.name}"
-    if kind is bool:
-        parser.add_argument(name, action="store_true", **words)
-        return
     if isinstance(kind, types.UnionType):  # something, or None
         kind = get_args(kind)[0]
+    if kind is bool:
+        parser.add_argument(name, action="store_true", default=field.default, **words)
+        return
     if get_origin(kind) is list:
         kind, words["nargs"] = get_args(kind)[0], "+"
     if field.default_factory is not MISSING:
@@ -92,18 +98,38 @@ def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
     parser.add_argument(name, **{"type": allowed.reader(kind), **words})
 
 
-class SettingsParser(argparse.ArgumentParser):
+class FlagParser(argparse.ArgumentParser):
+    """argparse without abbreviations, whose errors are one line: of an unknown flag, with the
+    nearest names."""
+
+    def __init__(self, description: str | None = None) -> None:
+        super().__init__(
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def parse_args(self, *arguments: Any) -> argparse.Namespace:
+        found, unknown = self.parse_known_args(*arguments)
+        if unknown:
+            flag = unknown[0].partition("=")[0]
+            near = difflib.get_close_matches(flag, self._option_string_actions)
+            advice = f"did you mean {' or '.join(near)}?" if near else "--help lists all"
+            self.error(f"unknown flag {flag}; {advice}")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n")
+
+
+class SettingsParser(FlagParser):
     """The flags of some dataclasses.
 
     A class names its group of --help as `_argument_group_name`; its docstring describes the group.
     """
 
     def __init__(self, classes: Sequence[type], description: str | None = None) -> None:
-        super().__init__(
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        super().__init__(description)
         for kind in classes:
             group = self.add_argument_group(kind._argument_group_name, inspect.getdoc(kind))
             for entry in fields(kind):
@@ -115,9 +141,11 @@ def parse(
 ) -> tuple[Any, ...]:
     """The command line as an instance of each class, in their order.
 
-    A class's own `check()`, where it has one, then looks at its values together.
+    It may begin with a JSON or YAML file of flags; those that follow win. A class's own `check()`,
+    where it has one, then looks at its values together.
     """
-    found = vars(SettingsParser(classes, description).parse_args(argv))
+    parser = SettingsParser(classes, description)
+    found = vars(parser.parse_args(with_file(sys.argv[1:] if argv is None else argv)))
     parsed = tuple(
         kind(**{entry.name: found[entry.name] for entry in fields(kind)}) for kind in classes
     )
@@ -125,6 +153,38 @@ def parse(
         if hasattr(settings, "check"):
             settings.check()
     return parsed
+
+
+def with_file(argv: Sequence[str]) -> list[str]:
+    """The command line with the flags of the JSON or YAML file that it begins with, if any.
+
+    The file holds one object of values by the flags' names: true is a flag without a value, false
+    and null leave a flag out, a list is several values.
+    """
+    if not argv or Path(argv[0]).suffix not in (".json", ".yaml", ".yml"):
+        return list(argv)
+    flags = []
+    for name, value in read_flags(Path(argv[0])).items():
+        values = value if isinstance(value, list) else [value]
+        if value is None or value is False:
+            continue
+        flags += [f"--{name}", *(str(x) for x in values if x is not True)]
+    return [*flags, *argv[1:]]
+
+
+def read_flags(path: Path) -> dict[str, Any]:
+    """The object in a JSON or YAML file; UserError for anything else."""
+    if path.suffix == ".json":
+        return read_json(path)
+    import yaml  # only for whoever has such a file
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected a line 'flag: value' for each flag")
+    return values
 
 
 def entries(*many: Any) -> Iterator[tuple[str, Any, Allowed]]:
@@ -137,6 +197,10 @@ def entries(*many: Any) -> Iterator[tuple[str, Any, Allowed]]:
 def as_dict(*many: Any) -> dict[str, Any]:
     """All values of some settings by their flags' names."""
     return {name: value for name, value, _ in entries(*many)}
+
+
+# accelerate's, each named as its package.
+TRACKERS = tuple("tensorboard wandb mlflow comet_ml clearml aim dvclive swanlab trackio".split())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,4 +230,19 @@ class RunSettings:
     do_lower_case: bool = setting(False, "for uncased models")
     no_cuda: bool = setting(False, "stay on the CPU", PLACE)
     bf16: bool = setting(False, "bfloat16 mixed precision in training")
+    report_to: list[str] = setting(
+        ["tensorboard"],
+        "what curves go to: tensorboard (in --output_dir/runs), none, or other trackers",
+        PLACE,
+        choices=("none", *TRACKERS),
+    )
     max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", Allowed(low=0))
+
+    def check(self) -> None:
+        for name in self.trackers:
+            if find_spec(name) is None:
+                raise UserError(f"--report_to {name}: not installed; pip install {name}")
+
+    @property
+    def trackers(self) -> list[str]:
+        return [name for name in dict.fromkeys(self.report_to) if name != "none"]

@@ -3,7 +3,6 @@
 import logging
 import os
 import platform
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from filelock import FileLock, Timeout
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
+from glue.console import Messages
 from modeling.errors import UserError
 from modeling.memory import keep_freed_memory
 from training.checkpoints import check_finished
@@ -49,7 +49,7 @@ def start_script(accelerator: Accelerator, seed: int) -> None:
         format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",
         datefmt="%m/%d/%Y %H:%M:%S",
         level=logging.INFO if accelerator.is_main_process else logging.WARNING,
-        stream=sys.stdout,
+        handlers=[Messages()],
     )
     logging.getLogger("filelock").setLevel(logging.WARNING)
     hf_logging.disable_progress_bar()

@@ -1,11 +1,13 @@
 """Adaptive Depth, `--model_type albert_act`: a learned halting probability stops each token."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F
@@ -16,7 +18,14 @@ from evaluation.answering import Part, batches_of, collected, inputs_of, is_main
 from evaluation.figures import save_figure
 from evaluation.job import Job, Place
 from evaluation.modes.base import Mode
-from evaluation.results import labels_of, predictions_of, print_summary, summary_of, write_results
+from evaluation.results import (
+    labels_of,
+    predictions_of,
+    print_summary,
+    print_written,
+    summary_of,
+    write_results,
+)
 from evaluation.token_pictures import TokenExample, tokens_figure, tokens_html
 from glue.features import Features
 from glue.files import each_of, write_text
@@ -25,6 +34,9 @@ from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.act.loading import load_act
 from modeling.export.loops import TokenLoop
 from modeling.flops import adaptive_flops
+
+if TYPE_CHECKING:
+    from evaluation.dev import Goal
 
 ON_PAGE, PICTURED = 100, 12  # examples in tokens.html, and in tokens.png
 
@@ -49,6 +61,7 @@ class AdaptiveDepth(Mode):
     name, model_class = "albert_act", AlbertActForSequenceClassification
     load = staticmethod(load_act)
     compiles = False
+    loss = "task loss + τ × ponder cost, each a mean over the batch"
 
     def scalars(
         self, model: AlbertActForSequenceClassification, out: ModelOutput
@@ -61,14 +74,14 @@ class AdaptiveDepth(Mode):
             "task_loss": (out.loss - model.config.tau * cost).item(),
         }
 
-    def dev_scalars(self, job: Job) -> tuple[dict[str, float], dict[str, Any]]:
+    def dev_scalars(self, job: Job, goal: Goal) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric and the computation cost."""
         summary, name = summarise_updates(job, self.run(job)), primary_metric(job.task)
         values = {
             f"eval_{name}": summary["metrics"][name],
             "eval_computation_cost": summary["computation_cost"],
         }
-        return values, values
+        return values, values, summary["metrics"][goal.name]
 
     def export_loop(self, model: AlbertActForSequenceClassification) -> TokenLoop:
         return TokenLoop(model)
@@ -87,19 +100,20 @@ class AdaptiveDepth(Mode):
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
         """How often tokens are updated, and at which cost."""
         fast, conditions = job.fast()
-        record = self.run(fast)
-        summary = summarise_updates(job, record) | conditions
+        record, speed = self.timed_run(fast)
+        summary = summarise_updates(job, record) | conditions | speed
         if is_main():
             by_class = summary["updates_per_token_class"].items()
             lines = [
                 f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}",
                 *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
             ]
-            each_of(
+            written = each_of(
                 partial(write_results, place.results, summary, job.out_mode),
                 partial(draw_tokens, place.results, job, record, summary),
                 partial(print_summary, summary, place.checkpoint, lines),
             )
+            print_written(written)
         return summary
 
 
@@ -150,7 +164,9 @@ def summarise_updates(job: Job, record: UpdateRecord) -> dict[str, Any]:
     }
 
 
-def draw_tokens(directory: Path, job: Job, record: UpdateRecord, summary: dict[str, Any]) -> None:
+def draw_tokens(
+    directory: Path, job: Job, record: UpdateRecord, summary: dict[str, Any]
+) -> list[Path]:
     """The first examples as tokens.html and, fewer, as tokens.png."""
     answers, labels = predictions_of(record.logits), labels_of(job.features)
     pictured = []
@@ -167,5 +183,7 @@ def draw_tokens(directory: Path, job: Job, record: UpdateRecord, summary: dict[s
             )
         )
     counts = dict(enumerate(summary["tokens_per_updates"], start=1))
-    write_text(directory / "tokens.html", tokens_html(pictured, counts))
-    save_figure(tokens_figure(pictured[:PICTURED], counts), directory / "tokens.png")
+    page, picture = directory / "tokens.html", directory / "tokens.png"
+    write_text(page, tokens_html(pictured, counts))
+    save_figure(tokens_figure(pictured[:PICTURED], counts), picture)
+    return [page, picture]

@@ -6,6 +6,7 @@ examples stop, in a file of its own, and its line in REGISTRY. Nothing outside a
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from modeling.loading.configs import load_config
 from modeling.loading.weights import LoadReport
 
 if TYPE_CHECKING:
+    from evaluation.dev import Goal
     from evaluation.job import Answers, Job, Place
     from modeling.export.loops import ExportLoop
 
@@ -110,7 +112,9 @@ class Mode(ABC):
     model_class: the model; its `config_class` has the configuration's keys.
     extra_tokens: how many `prepare` adds to a text.
     compiles: can torch.compile serve inference? Not where every pass has another shape.
+    in_slots: are larger batches kept full, a text entering where another left?
     optional: tensors that a trained model may lack.
+    loss: what the training loss is and how it is averaged, for a log.
     recorded: what a recording keeps beside the answers: its name -> the name in a layer's `State`.
     """
 
@@ -118,7 +122,9 @@ class Mode(ABC):
     model_class: ClassVar[type[PreTrainedModel]]
     extra_tokens: ClassVar[int] = 0
     compiles: ClassVar[bool] = True
+    in_slots: ClassVar[bool] = False
     optional: ClassVar[tuple[str, ...]] = ()
+    loss: ClassVar[str] = "the model's"
     recorded: ClassVar[Mapping[str, str]] = {}
 
     @property
@@ -165,13 +171,18 @@ class Mode(ABC):
 
     # What a training logs.
 
+    def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
+        """The parts whose sum is a batch's loss, by name: scalars; none for a loss of one part."""
+        return {}
+
     @abstractmethod
     def scalars(self, model: PreTrainedModel, out: ModelOutput) -> dict[str, float]:
         """What to log of a training step, by name."""
 
     @abstractmethod
-    def dev_scalars(self, job: Job) -> tuple[dict[str, float], dict[str, Any]]:
-        """Dev metric at a logging step: what TensorBoard gets, and the console's line."""
+    def dev_scalars(self, job: Job, goal: Goal) -> tuple[dict[str, float], dict[str, Any], float]:
+        """Dev metric at a logging step: what trackers get, the console's line, and `goal`'s value,
+        by which the best model is chosen."""
 
     # How it is exported.
 
@@ -184,6 +195,22 @@ class Mode(ABC):
     @abstractmethod
     def run(self, job: Job) -> Answers:
         """Answer every example, each stopping as the configuration says; see `Answers`."""
+
+    def timed_run(self, job: Job) -> tuple[Answers, dict[str, Any]]:
+        """`run`, and for a report how fast it was and what its seconds mean."""
+        start = time.perf_counter()
+        answers = self.run(job)
+        seconds = time.perf_counter() - start
+        if job.batch_size == 1:
+            meaning = "one text at a time, from the call to its answer"
+        elif self.in_slots and not job.file:
+            meaning = f"from entering one of {job.batch_size} slots to the answer"
+        else:
+            meaning = f"of the call, for up to {job.batch_size} texts at once"
+        return answers, {
+            "latency_means": meaning,
+            "texts_per_second": len(job.features) / seconds,
+        }
 
     @abstractmethod
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class Elbert(ExampleMode):
 
     name, model_class = "albert", ElbertForSequenceClassification
     optional = ("exit_weights",)  # the published code does not save it
+    loss = "sum over the N exits of weight × task loss (mean over the batch); the weights sum to N"
 
     def load(self, *arguments: Any, **keywords: Any) -> tuple:
         return load_pretrained(*arguments, **keywords, model_class=self.model_class)

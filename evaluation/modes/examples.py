@@ -1,8 +1,10 @@
 """What the modes share whose whole examples stop: they run, report and record alike."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AlbertConfig, PreTrainedModel
@@ -18,14 +20,20 @@ from evaluation.exit_reports import (
 )
 from evaluation.job import Job, Place
 from evaluation.modes.base import Mode, RuleSet, Setting, exit_keys
-from evaluation.results import labels_of, layer_curve, write_results
+from evaluation.results import labels_of, layer_curve, print_written, write_results
 from glue.files import each_of
 from glue.tasks import primary_metric
 from modeling.export.loops import DepthLoop
+from training.provenance import STATISTICS, remove
+
+if TYPE_CHECKING:
+    from evaluation.dev import Goal
 
 
 class ExampleMode(Mode):
     """A mode whose model implements `modeling.depth`'s protocol and whose rules can be swept."""
+
+    in_slots = True
 
     @abstractmethod
     def rules(self) -> RuleSet:
@@ -35,13 +43,12 @@ class ExampleMode(Mode):
         config.update(values)
         config.exit_rule()  # raises now, rather than after the first passes
 
-    def dev_scalars(self, job: Job) -> tuple[dict[str, float], dict[str, Any]]:
+    def dev_scalars(self, job: Job, goal: Goal) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric of every layer."""
-        name = f"eval_{primary_metric(job.task)}"
-        all_logits = record_layers(job, job.batch_size)["all_logits"]
-        curve = layer_curve(job.task, all_logits, labels_of(job.features))
+        name, recorded = f"eval_{primary_metric(job.task)}", record_layers(job, job.batch_size)
+        curve = layer_curve(job.task, recorded["all_logits"], labels_of(job.features))
         scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
-        return scalars, {f"{name}_per_layer": curve}
+        return scalars, {f"{name}_per_layer": curve}, goal.value(job, recorded)
 
     def export_loop(self, model: PreTrainedModel) -> DepthLoop:
         return DepthLoop(model)
@@ -55,16 +62,21 @@ class ExampleMode(Mode):
 
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
         """Where examples leave, at which cost, and what every layer would answer."""
-        recorded = record_layers(job, batch_size=32)
+        recorded = None if job.skip_full_depth else record_layers(job, batch_size=32)
         fast, conditions = job.fast()
-        record = self.run(fast)
-        summary = summarise(job, record) | conditions | against_all_layers(job, record, recorded)
+        record, speed = self.timed_run(fast)
+        summary = summarise(job, record) | conditions | speed
+        if recorded:
+            summary |= against_all_layers(job, record, recorded)
         if is_main():
             statistics = place.statistics(job.model.config, job.task)
-            each_of(
-                partial(write_results, place.results, summary, job.out_mode),
-                partial(write_statistics, statistics, job, record, recorded["all_logits"]),
-                partial(draw_exits, place.results / "exits.png", job, record, recorded),
-                partial(print_results, summary, place.checkpoint),
-            )
+            picture = place.results / "exits.png"
+            steps = [partial(write_results, place.results, summary, job.out_mode)]
+            if recorded:
+                all_logits = recorded["all_logits"]
+                steps.append(partial(write_statistics, statistics, job, record, all_logits))
+                steps.append(partial(draw_exits, picture, job, record, recorded))
+            else:  # of an earlier evaluation, perhaps under another rule
+                remove([picture, *(statistics / name for name in STATISTICS)])
+            print_written(each_of(*steps, partial(print_results, summary, place.checkpoint)))
         return summary

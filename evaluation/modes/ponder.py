@@ -20,6 +20,10 @@ class Ponder(ExampleMode):
     name, model_class = "ponder_albert", PonderAlbertClassifier
     load = staticmethod(load_ponder)
     extra_tokens = 1  # the second [CLS]
+    loss = (
+        "weighted_task_loss, mean over layers and batch of p_n × the layer's task loss, + kl_loss, "
+        "kl_penalty_factor × KL(p ‖ prior), mean over the batch"
+    )
     recorded: ClassVar = {"halt_probabilities": "halt_probability"}
 
     def prepare(self, features: Features, seed: int) -> Features:
@@ -27,13 +31,15 @@ class Ponder(ExampleMode):
         generator = torch.Generator().manual_seed(seed)
         return features.with_second_cls(torch.rand(len(features), generator=generator).numpy())
 
+    def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
+        return {"weighted_task_loss": out["weighted_ce_loss"], "kl_loss": out["kl_loss"]}
+
     def scalars(self, model: PonderAlbertClassifier, out: ModelOutput) -> dict[str, float]:
-        """Expected steps, KL to the prior, and λ of every layer, means over the batch."""
+        """Expected steps, KL to the prior, and λ of every layer: means over the last batch."""
         halting, prior = out["model_halt_dist"], out["target_halt_dist"]
         values = {
             "expected_steps": halting.expected_steps().mean().item(),
             "kl_to_prior": prior.kl_div(halting).item(),
-            "weighted_task_loss": out["weighted_ce_loss"].item(),
         }
         means = halting.stop_probabilities.mean(0).tolist()
         return values | {f"lambda/layer_{i}": mean for i, mean in enumerate(means, 1)}

@@ -1,6 +1,8 @@
 """Files of a source, which is a directory or a hub name, and the JSON in them. Loads no torch."""
 
+import hashlib
 import json
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ WEIGHT_FILES = (
     "pytorch_model.bin.index.json",
 )
 
+HUB_SECONDS = 5  # to wait for the hub's first answer
+
 
 def find_file(source: str | Path, name: str, cache_dir: str | None = None) -> Path | None:
     """Path of file `name` of a local directory or a hub repository; None where it has none."""
@@ -21,18 +25,50 @@ def find_file(source: str | Path, name: str, cache_dir: str | None = None) -> Pa
         return path if path.is_file() else None
     if Path(source).exists():
         raise UserError(f"{source} is a file; give the directory that holds {name}")
+    return from_hub(str(source), name, cache_dir)
+
+
+def from_hub(source: str, name: str, cache_dir: str | None) -> Path | None:
+    """File `name` of a hub repository, or None; without the hub, of what was fetched before.
+
+    Raises UserError at once where the hub cannot be reached and nothing was fetched.
+    """
     from transformers.utils import cached_file  # takes seconds, and a directory has no need of it
 
+    problem = hub_problem()
+
+    def fetched(name: str) -> str | None:
+        how = {"cache_dir": cache_dir, "local_files_only": bool(problem)}
+        return cached_file(source, name, **how, _raise_exceptions_for_missing_entries=False)
+
     try:
-        found = cached_file(
-            str(source), name, cache_dir=cache_dir, _raise_exceptions_for_missing_entries=False
-        )
+        found = fetched(name)
+        known = found or not problem or fetched("config.json")
     except (OSError, ValueError) as error:
         raise UserError(
             f"{source} is neither a directory nor a model that the hub can give: "
             f"{str(error).splitlines()[0]}"
         ) from error
+    if not known:
+        raise UserError(
+            f"{source} is no directory, and the hub cannot be reached ({problem}). Give the "
+            f"directory of a model, or fetch it where there is a network: hf download {source} "
+            "--local-dir DIR"
+        )
     return Path(found) if found else None
+
+
+@cache
+def hub_problem() -> str:
+    """Why the hub cannot be reached, asked once and without retries; "" where it can."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS)
+    except Exception as error:  # of the HTTP client that huggingface_hub happens to use
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -53,6 +89,24 @@ def read_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds {type(value).__name__}, expected an object {{...}}")
     return value
+
+
+def file_hash(path: str | Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@lru_cache
+def _kept_hash(path: Path, size: int, time: int) -> str:
+    return file_hash(path)
+
+
+def weights_hash(source: str | Path) -> str:
+    """SHA-256 of the files with a checkpoint's tensors; each is read again when it has changed."""
+    states = [(path, path.stat()) for path in weight_files(source)]
+    hashes = [_kept_hash(path, state.st_size, state.st_mtime_ns) for path, state in states]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def weight_files(source: str | Path, cache_dir: str | None = None) -> list[Path]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..errors import UserError
-from .files import find_file
+from .files import find_file, hub_problem
 
 
 def load_tokenizer(
@@ -16,15 +16,16 @@ def load_tokenizer(
     A tokenizer saved whole (`tokenizer.json`) keeps its own casing. Raises UserError when there
     is none.
     """
+    where = {"cache_dir": cache_dir}
+    if not Path(source).is_dir() and hub_problem():
+        where["local_files_only"] = True  # without a minute of retries
     whole = ("tokenizer.json", "tokenizer_config.json")
     if all(find_file(source, name, cache_dir) for name in whole):
-        return AutoTokenizer.from_pretrained(str(source), cache_dir=cache_dir)
+        return AutoTokenizer.from_pretrained(str(source), **where)
     for name, kind in (("spiece.model", AlbertTokenizer), ("vocab.txt", BertTokenizer)):
         if find_file(source, name, cache_dir):
             try:
-                return kind.from_pretrained(
-                    str(source), do_lower_case=do_lower_case, cache_dir=cache_dir
-                )
+                return kind.from_pretrained(str(source), do_lower_case=do_lower_case, **where)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise UserError(
                     f"{source}: {name} is damaged, or lacks the special pieces <pad>, <unk>, "

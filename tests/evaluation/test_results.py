@@ -11,7 +11,13 @@ from sklearn.metrics import accuracy_score, log_loss
 
 from evaluation.early_exit import Record
 from evaluation.exit_reports import layer_table, print_results
-from evaluation.results import append_results, labels_of, layer_curve, predictions_table
+from evaluation.results import (
+    append_results,
+    labels_of,
+    layer_curve,
+    predictions_table,
+    write_results,
+)
 from glue.tasks import Example, get_task
 from modeling import UserError
 from tests.conftest import features_of
@@ -38,6 +44,15 @@ def test_all_appends_rows_under_one_header_and_one_starts_anew(tmp_path):
     append_results(path, summary_of(), "one")
     rows = list(csv.reader(path.open()))
     assert len(rows) == 2
+
+
+def test_rows_of_other_weights_are_said(tmp_path, caplog):
+    first, second = ({**summary_of(), "provenance": {"weights": w, "data": "d"}} for w in "ab")
+    for summary, out_mode in ((first, "all"), (first, "all"), (second, "one"), (second, "all")):
+        write_results(tmp_path, summary, out_mode)
+    assert not caplog.records
+    write_results(tmp_path, first, "all")
+    assert "holds rows of other weights;" in caplog.text
 
 
 def write_rows(path: Path, thresholds: list[float]) -> None:

@@ -17,6 +17,7 @@ from exit_lab.choice import (
     bootstrap_weights,
     certified,
     cheapest_within,
+    choose,
     control_risk,
     deepest_first,
     hoeffding_bentkus_p_value,
@@ -25,6 +26,7 @@ from exit_lab.choice import (
 )
 from exit_lab.grids import make_grids
 from exit_lab.recording import Recording
+from exit_lab.settings import Goal
 from exit_lab.sweep import sweep
 from exit_lab.verdict import choice_table
 from glue.tasks import TASKS
@@ -43,6 +45,19 @@ def test_choices_are_the_best_that_is_allowed(pairs, limit):
     allowed = [(c, -m) for c, m in pairs if m >= limit]
     assert allowed or chosen is None
     assert not allowed or (cost[chosen], -metric[chosen]) == min(allowed)
+
+
+def test_a_latency_limit_takes_the_best_setting_by_the_recorded_times():
+    made, recording = swept(2, "rte")
+    rows = np.arange(0, 40, 2)
+    seconds, exits = recording.tensors["seconds"].numpy(), made.exit_layer[:, rows]
+    times = [[seconds[row, n - 1] for row, n in zip(rows, one, strict=True)] for one in exits]
+    p95, metric = 1000 * np.quantile(times, 0.95, axis=1), made.main_metric(made.exit_layer, rows)
+    for limit in (0.5, 2.5, 4.0, 9.0):
+        chosen = choose(made, ELBERT, Goal(max_p95_ms=limit), [], rows).setting
+        allowed = [(-m, t) for m, t in zip(metric, p95, strict=True) if t <= limit]
+        assert allowed or chosen is None
+        assert not allowed or (-metric[chosen], p95[chosen]) == pytest.approx(min(allowed))
 
 
 def test_a_split_is_seeded_and_leaves_nobody_out():
@@ -265,4 +280,4 @@ def test_the_choice_table_shows_both_parts():
     assert lines[0].startswith("| | calibration (50) | report (50) |")
     names = [line.split("|")[1].strip() for line in lines[2:]]
     assert names[:3] == ["acc", "acc, drop from full depth", "f1"]
-    assert names[-1] == "computation cost"
+    assert names[-2:] == ["computation cost", "p95 latency, ms (recorded)"]

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from glue.custom import custom_task
+from glue.custom import Columns, custom_task
 from glue.tasks import get_task, label_text, primary_metric, read_examples
 from modeling.errors import UserError
 from tests.conftest import write
@@ -101,3 +101,29 @@ def test_a_score_of_the_users_task_is_not_clipped(tmp_path):
     assert label_text(custom_task(train_file=path), -12.25) == "-12.25"
     with pytest.raises(UserError, match="score is nan"):
         label_text(get_task("sts-b"), math.nan)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_columns_may_have_other_names(tmp_path, suffix):
+    row = {"id": "7", "question": "why", "context": "because", "answer": "yes"}
+    content = (
+        json.dumps(row) if suffix == ".jsonl" else "\n".join(map(",".join, (row, row.values())))
+    )
+    path = write(
+        tmp_path / f"mine{suffix}",
+        f"{content}\n{content.splitlines()[-1]}".replace("yes", "no", 1) + "\n",
+    )
+    named = Columns.named("question, context", "answer")
+    task = custom_task(train_file=path, named=named)
+    assert task.labels == ("no", "yes")
+    assert read_examples(task, "", "train")[0][1:] == ("why", "because", 0)
+    single = custom_task(train_file=path, named=Columns.named("context", "answer"))
+    assert read_examples(single, "", "train")[1][1:] == ("because", None, 1)
+    with pytest.raises(UserError, match="no column 'label'"):
+        custom_task(train_file=path, named=Columns.named("question", None))
+
+
+@pytest.mark.parametrize("text", ["a,b,c", "a,", ","])
+def test_a_text_has_one_or_two_columns(text):
+    with pytest.raises(UserError, match=f"--text_column_names {text}"):
+        Columns.named(text, None)

@@ -37,6 +37,17 @@ def test_pairs_are_laid_out_as_hf_does(tokenizer):
     assert got.labels.tolist() == [0]
 
 
+def test_truncated_texts_are_those_that_are_longer_whole(tokenizer):
+    whole = encode(pairs(12), tokenizer, 400)
+    assert whole.size == "12"
+    cut_at = int(np.median(whole.lengths))
+    got = encode(pairs(12), tokenizer, cut_at)
+    assert got.truncated.tolist() == (whole.lengths > cut_at).tolist()
+    assert got.size == f"12 ({got.truncated.sum()} truncated, {got.truncated.mean():.1%})"
+    some = got.with_second_cls(np.zeros(12, np.float32)).take([5, 1])
+    assert some.truncated.tolist() == got.truncated[[5, 1]].tolist()
+
+
 @pytest.mark.parametrize("length", [3, 4, 7, 12])
 def test_long_texts_are_truncated(tokenizer, length):
     long = Example("0", sentence(1, 60), sentence(2, 60), 0)

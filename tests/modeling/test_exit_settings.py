@@ -1,12 +1,16 @@
 """Which exit keys a folder means, and where each is written."""
 
+import hashlib
 import json
 
 import pytest
+from transformers import AutoModelForSequenceClassification
 
-from modeling import UserError, load_pretrained
+from modeling import ElbertConfig, ElbertForSequenceClassification, UserError, load_pretrained
 from modeling.exit_settings import exit_settings
 from tests.conftest import edit_json, tiny_model
+
+HF_WAYS = (AutoModelForSequenceClassification, ElbertForSequenceClassification)
 
 
 def folder_of(path, overrides: dict | None = None, **config):
@@ -51,6 +55,21 @@ def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path):
     edit_json(tmp_path / "config.json", exit_config_path="exit_config.json")
     (tmp_path / "exit_config.json").write_text('{"exit_thres": 0.7, "thres_name": "patience"}')
     model, _ = load_pretrained(tmp_path)
-    assert model.config.exit_keys() == exit_settings(tmp_path).values
-    rule = model.exit_rule()
-    assert (rule.thres_name, rule.exit_thres, rule.cnt_thres) == ("patience", 0.7, 3)
+    loaded = [model, *(kind.from_pretrained(tmp_path) for kind in HF_WAYS)]
+    for one in loaded:
+        assert one.config.exit_keys() == exit_settings(tmp_path).values
+        rule = one.exit_rule()
+        assert (rule.thres_name, rule.exit_thres, rule.cnt_thres) == ("patience", 0.7, 3)
+    assert ElbertConfig.from_pretrained(tmp_path, exit_thres=0.2).exit_thres == 0.2
+
+
+def test_a_choice_for_other_weights_is_said(tmp_path, caplog):
+    chosen_for = {"weights": hashlib.sha256(b"old").hexdigest()}
+    folder = folder_of(tmp_path, {"exit_thres": 0.7, "provenance": chosen_for})
+    exit_settings(folder)  # no weights, nothing to say
+    (folder / "model.safetensors").write_bytes(b"old")
+    assert exit_settings(folder).values["exit_thres"] == 0.7
+    assert not caplog.records
+    (folder / "model.safetensors").write_bytes(b"new")
+    exit_settings(folder)
+    assert "exit_config.json was chosen for other weights" in caplog.text

@@ -17,6 +17,7 @@ from evaluation.job import Job, load_trained
 from evaluation.modes import MODES
 from glue.features import encode
 from glue.tasks import TASKS, read_examples
+from modeling.loading.files import weights_hash
 from tests.commands import edit_key
 from tests.conftest import contents, edit_json, sentence, tiny_model, tsv
 from tests.scripts.sweeps import LABELS, evaluated, flags, head_of, rows_of, save, write_data
@@ -176,6 +177,19 @@ def test_a_stale_recording_is_made_anew_with_one_line(place, sweep, change, reas
     assert "reused" in sweep(place, "rte", *QUICK).out
 
 
+def test_another_sweep_leaves_nothing_of_the_one_before(place, sweep):
+    folder = place / "models/rte/sweep"
+    sweep(place, "rte", "--compare", *QUICK).done()
+    assert (folder / "compare.md").exists()
+    (folder / "notes.txt").touch()
+    sweep(place, "rte", *QUICK).done()
+    left = {"all_logits.safetensors", "sweep.csv", "frontier.csv", "provenance.json", "notes.txt"}
+    assert {path.name for path in folder.iterdir()} == left
+    about = json.loads((folder / "provenance.json").read_text())
+    assert about["weights"] == weights_hash(place / "models/rte")
+    assert {"data", "command", "flags", "commit", "versions"} <= about.keys()
+
+
 # Picking.
 
 
@@ -193,6 +207,14 @@ def test_the_next_evaluation_uses_what_was_picked(place, sweep, glue):
     assert report["rule"]["thres_name"] == picked["thres_name"]
 
 
+def test_picking_by_latency_measures_the_choice(place, sweep):
+    goal = ("--pick", "max_p95_ms=1000")
+    out = sweep(place, "rte", *QUICK, "--rules", "entropy", *goal).done().out
+    assert "95% of the answers within 1000 ms" in out
+    assert "| p95 latency, ms (recorded) |" in out
+    assert "Measured, one text at a time: " in out
+
+
 def test_picking_keeps_what_else_exit_config_says(place, sweep):
     model = place / "models/rte"
     edit_json(model / "config.json", exit_config_path="elsewhere.json")
@@ -201,6 +223,7 @@ def test_picking_keeps_what_else_exit_config_says(place, sweep):
     args = ("--tables_only", "--rules", "entropy", "--pick", "max_drop=1", *FEW)
     outcome = sweep(place, "rte", *args)
     written = json.loads((model / "exit_config.json").read_text())
+    assert written.pop("provenance")["weights"] == weights_hash(model)
     assert written == {
         "my_out_dir": "mine",
         "thres_name": "entropy",
@@ -355,6 +378,7 @@ def nothing(place: Path) -> None:
         (nothing, ("--pick", "max_coast=1"), "did you mean max_cost"),
         (nothing, ("--pick", "risk=0.02"), "or risk=… with delta=…"),
         (nothing, ("--pick", "max_cost=0.5", "max_drop=0.1"), "give max_cost=…, or max_drop=…"),
+        (nothing, ("--pick", "max_p95_ms=1", "--batch_size", "2"), "one text at a time"),
         (nothing, ("--pick", "risk=2", "delta=0.1"), "allowed is a number between 0 and 1"),
         (nothing, ("--pick", "max_cost=cheap"), "'cheap' is not a number"),
         (nothing, ("--pick", "max_cost=nan"), "allowed is a number 0 or more"),

@@ -51,6 +51,7 @@ def test_all_that_the_lab_offers_works_and_the_next_evaluation_uses_the_choice(p
     names = {path.name for path in (folder / "sweep").iterdir()}
     assert {"frontier.png", "decisions.png", "explorer.html", "compare.md"} <= names
     picked = json.loads((folder / "exit_config.json").read_text())
+    picked.pop("provenance")
     assert set(picked) <= {"exit_criteria", "exit_thres"}
     report = evaluated(glue, place, "rte", *PONDER)
     assert picked.items() <= report["rule"].items()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from evaluation.settings import GROUPS as GLUE
+from modeling import UserError
 from training.parity_settings import ParitySettings
 from training.pretraining_settings import GROUPS as PRETRAINING
 from training.settings import Allowed, SettingsParser, as_dict, entries, parse, setting
@@ -14,14 +15,15 @@ from training.settings import Allowed, SettingsParser, as_dict, entries, parse, 
 RESUMING = """cache_dir config_name data_dir do_eval do_predict do_train dtype eval_all_checkpoints
     eval_file evaluate_during_training local_rank logging_steps max_eval_samples
     model_name_or_path no_cuda onnx out_mode output_dir overwrite_cache overwrite_output_dir
-    per_gpu_eval_batch_size per_gpu_train_batch_size resume_from_checkpoint save_format
-    save_steps save_total_limit test_file tokenizer_name train_file train_files train_tokenizer
+    per_gpu_eval_batch_size per_gpu_train_batch_size report_to resume_from_checkpoint
+    save_format save_steps save_total_limit skip_full_depth test_file tokenizer_name train_file
+    train_files train_tokenizer
     validation_file vocab_size""".split()
 
 # Flags of run_glue.py that may differ between machines that share a search.
 SEARCHING = """data_dir output_dir cache_dir model_name_or_path config_name tokenizer_name
     train_file validation_file test_file per_gpu_eval_batch_size logging_steps save_steps
-    save_format save_total_limit
+    report_to save_format save_total_limit
     do_train do_eval do_predict submission_dir overwrite_output_dir overwrite_cache no_cuda
     local_rank compile onnx hp_search hp_learning_rates hp_batch_sizes hp_epochs hp_seeds hp_storage
     hp_study""".split()
@@ -87,11 +89,37 @@ def test_flags_become_the_values_of_a_dataclass():
         ("--share nan", "argument --share: nan: allowed is"),
         ("--counts 3 0", "argument --counts: 0: allowed is 1 or more"),
         ("--counts x", "argument --counts: invalid whole number value: 'x'"),
-        ("--sha 0.5", "unrecognized arguments: --sha 0.5"),
+        ("--sha 0.5", "error: unknown flag --sha; did you mean --share?\n"),
+        ("--counts 3 --zzz", "error: unknown flag --zzz; --help lists all\n"),
     ],
 )
 def test_what_is_not_allowed_is_said(flags, message, capsys):
     with pytest.raises(SystemExit) as ended:
         parse([Example], None, flags.split())
     assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("flags.json", '{"share": 0.25, "counts": [3, 4], "quick": true, "name": null}'),
+        ("flags.yaml", "share: 0.25\ncounts: [3, 4]\nquick: true\n"),
+    ],
+)
+def test_a_file_of_flags_stands_before_the_others(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    assert parse([Example], None, [str(path)]) == (Example(share=0.25, counts=[3, 4], quick=True),)
+    (found,) = parse([Example], None, [str(path), "--counts", "7"])
+    assert (found.share, found.counts) == (0.25, [7])
+
+
+@pytest.mark.parametrize("content", ["[1]", "share: [", "\x00"])
+def test_a_file_that_holds_no_flags_is_named(tmp_path, content):
+    path = tmp_path / "flags.yaml"
+    path.write_text(content)
+    with pytest.raises(UserError, match=str(path)):
+        parse([Example], None, [str(path)])

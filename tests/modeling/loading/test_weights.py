@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+import shutil
 
 import pytest
 import torch
@@ -211,3 +212,20 @@ def test_shards_are_read_from_their_own_directory_only(tmp_path):
     (tmp_path / "model/model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(UserError, match="missing"):
         read_weights(tmp_path / "model")
+
+
+def test_without_the_hub_a_name_is_refused_at_once():
+    """No network in the tests: HF_HUB_OFFLINE."""
+    for load in (load_config, load_pretrained, load_tokenizer):
+        with pytest.raises(UserError, match=r"nobody/nothing is no directory, and the hub cannot"):
+            load("nobody/nothing")
+
+
+def test_without_the_hub_what_was_fetched_before_is_there(tmp_path, albert_dir):
+    snapshot = tmp_path / "models--some--albert/snapshots/1234"
+    shutil.copytree(albert_dir, snapshot)
+    (tmp_path / "models--some--albert/refs").mkdir()
+    (tmp_path / "models--some--albert/refs/main").write_text("1234")
+    model, _ = load_pretrained("some/albert", cache_dir=str(tmp_path))
+    assert model.config.hidden_size == 32
+    assert load_tokenizer("some/albert", cache_dir=str(tmp_path)).cls_token == "[CLS]"

@@ -1,0 +1,47 @@
+"""What a script shows while it works: one live bar in a terminal, a line now and then in a log
+file; its messages above the bar, each warning once."""
+
+import logging
+import sys
+from io import StringIO
+from typing import Any
+
+from tqdm import tqdm
+
+logger = logging.getLogger(__name__)
+
+SECONDS = 30.0  # between two lines of a log file
+LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {elapsed} elapsed, {remaining} left{postfix}"
+
+
+class Lines(tqdm):
+    """A bar whose states are lines of the log."""
+
+    def __init__(self, **how: Any) -> None:
+        pace = {"mininterval": SECONDS, "maxinterval": SECONDS, "delay": SECONDS}
+        super().__init__(**how, **pace, file=StringIO(), bar_format=LINE)
+
+    def display(self, *_: Any, **__: Any) -> None:
+        logger.info("%s", self)
+
+
+def progress(**how: Any) -> tqdm:
+    """A tqdm with these arguments; a loop within another's bar has none of its own."""
+    how["disable"] = how.get("disable", False) or bool(getattr(tqdm, "_instances", ()))
+    return tqdm(**how, leave=False, dynamic_ncols=True) if sys.stderr.isatty() else Lines(**how)
+
+
+class Messages(logging.StreamHandler):
+    """Messages to stdout, above a live bar; the same warning only once."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stdout)
+        self.said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            if (text := record.getMessage()) in self.said:
+                return
+            self.said.add(text)
+        with tqdm.external_write_mode(self.stream):
+            super().emit(record)
