@@ -289,8 +289,8 @@ ENTRIES = {
         published=CARD_ROW,
         commands=card_commands,
         measure=card_values,
-        note="Measured on the dev sets, with one setting of the published search. The card does "
-        "not say which sets its numbers are of.",
+        note="reproduce.py measures on the dev sets, with one setting of the published search. The "
+        "card does not say of which sets its numbers are.",
     ),
     "act-updates": Entry(
         document="asi/albert-act-base's model card, tokens and updates",
@@ -302,7 +302,7 @@ ENTRIES = {
     ),
     "parity": Entry(
         document="PonderNet, parity of 8 elements as in the annotated code",
-        hours=(0.1, None),
+        hours=(0.3, None),
         published={"sampled accuracy": "figure", "steps": "figure"},
         commands=parity_commands,
         measure=parity_values,

@@ -48,7 +48,7 @@ def row(done: Outcome, name: str) -> list[str]:
 def published(tmp_path_factory, spiece) -> Path:
     """An encoder in the layout of asi/albert-act-*: no heads, no keys of this suite's own."""
     folder = tmp_path_factory.mktemp("asi") / "albert-act-tiny"
-    model = tiny_act(vocab_size=90, max_position_embeddings=40).float()
+    model = tiny_act(vocab_size=90, max_position_embeddings=64).float()
     model.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     kept = {key: value for key, value in config.items() if key not in ("tau", "act_epsilon")}
@@ -125,6 +125,20 @@ def test_the_model_cards_example(reproduced, tmp_path):
     assert list(measured.values())[:-1] == updates
     assert list(measured)[:3] == ["1 [CLS]", "2 ▁a", "3 ▁lump"]
     assert "16 [SEP]" in done.out
+
+
+def test_published_weights_are_taken_by_their_hub_name(
+    reproduced, published, tmp_path, monkeypatch
+):
+    """From the hub's cache, where a download would have put them."""
+    repository = tmp_path / "hub/models--asi--albert-act-base"
+    shutil.copytree(published, repository / "snapshots/0123")
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text("0123")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    _, by_name = reproduced("act-updates")
+    _, by_folder = reproduced("act-updates", "--weights", published)
+    assert by_name == by_folder
 
 
 def test_ponder_snippets(reproduced, albert_dir):
