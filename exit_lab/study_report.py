@@ -49,7 +49,7 @@ ROWS = {
 # Normalised entropies of two classes crowd near 1; a coarse grid there would cost the rule.
 FINE = {"exit_thres": "0:0.9:0.02,0.9:1:0.002"}
 CURVE = np.arange(0.1, 1.001, 0.02)  # cost limits of the figure
-DRAWS = 2000
+DRAWS = 1000
 SECTION = """## {name}
 
 {finding}

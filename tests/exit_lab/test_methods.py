@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import norm
 
 from exit_lab.choice import Parts
@@ -18,6 +19,8 @@ from exit_lab.methods import (
     differences,
     field_of,
 )
+from exit_lab.recording import Recording
+from exit_lab.study_report import learned_depths
 from glue.tasks import TASKS
 from tests.exit_lab.builders import swept
 
@@ -49,6 +52,28 @@ def test_a_learned_depth_costs_what_its_own_examples_cost():
     front = field_of({"act": Contender([model], "learned")}, HALVES, 50, 1).frontiers["act"][0]
     assert front.cost == pytest.approx(costs[:, 200:].mean())
     assert (front.at(0.2), front.at(0.3)) == (None, 0)  # 0.25 on the half that chooses
+
+
+def test_trainings_with_several_prices_of_an_update_are_one_contender():
+    """The dearer model is right about all examples, the cheaper about those of one class."""
+    labels = np.arange(EXAMPLES) % 2
+    answers = {"act-tau0.1": np.zeros(EXAMPLES, int), "act-tau0.01": labels}
+    recordings = {
+        name: Recording(
+            {
+                "all_logits": torch.nn.functional.one_hot(torch.from_numpy(said), 2)[None].float(),
+                "cost": torch.full((EXAMPLES,), cost),
+            },
+            labels,
+        )
+        for (name, said), cost in zip(answers.items(), (0.2, 0.6), strict=True)
+    }
+    both = Contender([learned_depths(recordings, TASKS["rte"])], "learned")
+    front = field_of({"ACT": both}, HALVES, 50, 1).frontiers["ACT"][0]
+    assert [front.at(limit) for limit in (0.1, 0.3, 0.7)] == [None, 0, 1]
+    assert front.settings == ("act-tau0.1", "act-tau0.01")
+    assert front.metric.tolist() == [0.5, 1.0]
+    assert front.cost == pytest.approx([0.2, 0.6])
 
 
 def test_a_paired_difference_has_the_standard_error_of_the_pairs():
