@@ -53,7 +53,34 @@ def against_all_layers(job: Job, record: Record, recorded: Tensors) -> dict[str,
     return {
         "same_exit_layer_as_fp32": same.float().mean().item(),
         f"{primary_metric(job.task)}_per_layer": curve,
+        "frontier": rule_frontier(job, recorded),
     }
+
+
+def rule_frontier(job: Job, recorded: Tensors) -> dict[str, list[list[float]]]:
+    """What the configured rule can do at which cost, over the values of the first key it reads.
+
+    By metric: [computation cost, metric] by rising cost, of the settings that no cheaper one is as
+    good as.
+    """
+    rules, setting, task = job.mode.rules(), job.model.config.exit_keys(), job.task
+    layers, examples = recorded["all_logits"].shape[:2]
+    for name in rules.reads(task.is_regression).get(setting[rules.name_key], ())[:1]:
+        key = rules.keys[name]
+        whole = torch.arange(1, layers + 1)
+        steps = whole if key.counts_layers else torch.linspace(key.minimum, key.maximum, 51)
+        setting[name] = steps[:, None]
+    exits = rules.scan(setting, recorded).reshape(-1, examples).unique(dim=0)
+    costs = exits.double().mean(1) / layers
+    answers, labels = predictions_of(recorded["all_logits"]), labels_of(job.features)
+    found: dict[str, list[list[float]]] = {}
+    for number in costs.argsort().tolist():
+        taken = answers[exits[number] - 1, torch.arange(examples)]
+        for name, value in compute_metrics(task, taken, labels).items():
+            points = found.setdefault(name, [])
+            if not points or value > points[-1][1]:
+                points.append([costs[number].item(), float(value)])
+    return found
 
 
 def layer_table(

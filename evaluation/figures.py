@@ -46,9 +46,9 @@ def stacked(x: str, upper: str, lower: str) -> tuple[Figure, Axes, Axes]:
 
 
 def entitle(panel: Axes, title: str, subtitle: str) -> None:
-    """A bold title over lines that say more, all from the panel's left edge; no mathematics."""
+    """A bold title over lines that say more, all from the panel's left edge."""
     lines = subtitle.count("\n") + 1
-    style = {"parse_math": False, "in_layout": False}
+    style = {"in_layout": False}
     panel.set_title(
         title, loc="left", pad=8 + 11.5 * lines, fontsize=11, weight="bold", color=INK, **style
     )

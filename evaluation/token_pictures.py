@@ -293,7 +293,7 @@ def draw_example(
     colours: Colours,
 ) -> None:
     """One example from line `top` on: its heading, then its tokens as `wrapped` placed them."""
-    style = {"va": "center", "parse_math": False}  # a "$" is only a token
+    style = {"va": "center"}
     title, ink = shortened(heading(example), COLUMNS), LINE if example.wrong else INK
     panel.text(0, top + HEAD / 2, title, fontsize=9, color=ink, **style)
     style["color"] = INK

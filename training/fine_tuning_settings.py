@@ -177,6 +177,13 @@ class SearchSettings:
     hp_seeds: list[int] | None = setting(
         None, "default: 0 1 2 3 4; on MNLI, QNLI and QQP only 0, as published", SEEDS
     )
+    hp_metric: str | None = setting(
+        None,
+        "METRIC to choose by (default: the task's main one); METRIC@COST: the best of it that the "
+        "configured rule reaches at a computation cost of at most COST, e.g. acc@0.5",
+        Allowed(passed_on=False),
+        metavar="METRIC[@COST]",
+    )
     hp_storage: str | None = setting(
         None,
         "Optuna storage, for several machines that share one study, e.g. "

@@ -7,6 +7,7 @@ caller's other flags. A search that was killed goes on with the same command.
 import argparse
 import itertools
 import json
+import math
 import platform
 import signal
 import statistics
@@ -26,8 +27,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from glue.files import write_text
 from glue.tables import as_csv
-from glue.tasks import Task, primary_metric
+from glue.tasks import Task, compute_metrics, primary_metric
 from modeling.errors import UserError
+from modeling.keys import nearest_names
 from training.checkpoints import is_finished, latest_checkpoint
 from training.fine_tuning_settings import SearchSettings
 from training.settings import add_flag, entries
@@ -52,12 +54,50 @@ CONTENTS = {
 }
 
 
+class SearchedMetric(NamedTuple):
+    """What a search chooses by: a metric, or the best of it at a computation cost."""
+
+    name: str
+    cost: float | None = None
+
+    @classmethod
+    def of(cls, text: str | None, task: Task) -> "SearchedMetric":
+        """METRIC or METRIC@COST; raises UserError for what the task does not have."""
+        name, at, cost = (text or primary_metric(task)).partition("@")
+        known = list(compute_metrics(task, [0, 1], [0, 1]))
+        if name not in known:
+            raise UserError(f"--hp_metric {text}: {nearest_names(name, known)}")
+        try:
+            limit = float(cost) if at else None
+        except ValueError as error:
+            raise UserError(f"--hp_metric {text}: {cost!r} is not a number") from error
+        if limit is not None and not 0 < limit <= 1:
+            raise UserError(f"--hp_metric {text}: a computation cost is above 0 and at most 1")
+        return cls(name, limit)
+
+    def __str__(self) -> str:
+        return self.name if self.cost is None else f"{self.name}@{self.cost:g}"
+
+    def value(self, results: Mapping[str, Any]) -> float:
+        """Of an eval_results.json."""
+        if self.cost is None:
+            return results["metrics"][self.name]
+        points = results["frontier"][self.name]
+        values = [value for cost, value in points if cost <= self.cost + 1e-9]
+        if not values:
+            raise UserError(
+                f"--hp_metric {self}: the rule's cheapest setting costs {points[0][0]:.4f}; allow "
+                "more, or take another rule"
+            )
+        return max(values)
+
+
 class Row(NamedTuple):
     """A setting's line in the table; metric and cost are means over its seeds."""
 
     setting: tuple[float, int, float]
     mean: float
-    std: float  # of a sample; nan for one seed
+    std: float | None  # of a sample; one seed has none
     cost: float  # computation cost
     seeds: int
     best: FrozenTrial  # the seed with the highest metric
@@ -162,7 +202,7 @@ def run_to_its_end(command: Sequence[str], log: IO[str]) -> int:
 
 
 def train_and_evaluate(
-    trial: optuna.Trial, flags: Sequence[str], directory: Path, metric: str
+    trial: optuna.Trial, flags: Sequence[str], directory: Path, metric: SearchedMetric
 ) -> float:
     """Train and evaluate in a process of its own; the dev metric. UserError if that fails."""
     run = Run(**trial.params)
@@ -188,7 +228,7 @@ def train_and_evaluate(
         last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
         raise UserError(f"{run.name} ended with status {status}: {last} (see {log})")
     results = json.loads((place / "eval_results.json").read_text(encoding="utf-8"))
-    value, cost = results["metrics"][metric], results["computation_cost"]
+    value, cost = metric.value(results), results["computation_cost"]
     trial.set_user_attr("computation_cost", cost)
     trial.set_user_attr("checkpoint", str(place.absolute()))
     trial.set_user_attr("machine", platform.node())
@@ -208,7 +248,8 @@ def stopped_place(trial: optuna.Trial) -> Path | None:
 
 
 def table(done: Iterable[FrozenTrial], seeds: set[int]) -> list[Row]:
-    """The settings whose `seeds` are all done, from the highest mean down."""
+    """The settings whose `seeds` are all done, from the highest mean down, of equal ones from the
+    cheapest up."""
     by_setting: dict[tuple, list[FrozenTrial]] = {}
     for trial in done:
         if trial.params["seed"] in seeds:
@@ -218,14 +259,31 @@ def table(done: Iterable[FrozenTrial], seeds: set[int]) -> list[Row]:
         if len(group) < len(seeds):
             continue
         values = [trial.value for trial in group]
-        std = statistics.stdev(values) if len(values) > 1 else float("nan")
+        std = statistics.stdev(values) if len(values) > 1 else None
         cost = statistics.fmean(trial.user_attrs["computation_cost"] for trial in group)
         best = max(group, key=lambda trial: trial.value)
         rows.append(Row(setting, statistics.fmean(values), std, cost, len(group), best))
-    return sorted(rows, key=lambda row: row.mean, reverse=True)
+    return sorted(rows, key=lambda row: (-row.mean, row.cost))
 
 
-def report(rows: Sequence[Row], metric: str, directory: Path) -> None:
+def ties(rows: Sequence[Row]) -> str:
+    """What else is as good as the first setting, or not clearly worse; "" where nothing is."""
+    best, *others = rows
+    equal = [name_of(row) for row in others if math.isclose(row.mean, best.mean, abs_tol=1e-9)]
+    if equal:
+        return f"tie: {', '.join(equal)} has the same mean; the cheaper one comes first"
+    close = 0.0 if best.std is None else best.std / math.sqrt(best.seeds)
+    near = sum(best.mean - row.mean <= close for row in others)
+    if near:
+        return f"{near} more within one standard error of the mean, {close:.4f}: no clear winner"
+    return ""
+
+
+def name_of(row: Row) -> str:
+    return Run(**row.best.params).name.rpartition("-")[0]
+
+
+def report(rows: Sequence[Row], metric: SearchedMetric, directory: Path) -> None:
     """Print the table, the best setting and its best checkpoint; write hp_search.csv."""
     columns = [
         {
@@ -233,8 +291,8 @@ def report(rows: Sequence[Row], metric: str, directory: Path) -> None:
             "batch_size": row.setting[1],
             "epochs": f"{row.setting[2]:g}",
             "seeds": row.seeds,
-            metric: f"{row.mean:.4f}",
-            "std": f"{row.std:.4f}",
+            str(metric): f"{row.mean:.4f}",
+            "std": "" if row.std is None else f"{row.std:.4f}",
             "computation_cost": f"{row.cost:.4f}",
         }
         for row in rows
@@ -244,8 +302,10 @@ def report(rows: Sequence[Row], metric: str, directory: Path) -> None:
     for cells in [columns[0], *(row.values() for row in columns)]:
         print("  ".join(map(str.rjust, map(str, cells), widths)))
     best = rows[0].best
-    run, machine = Run(**best.params), best.user_attrs["machine"]
-    print(f"best setting: {run.name.rpartition('-')[0]}, mean {metric} = {rows[0].mean:.4f}")
+    machine = best.user_attrs["machine"]
+    print(f"best setting: {name_of(rows[0])}, mean {metric} = {rows[0].mean:.4f}")
+    if tie := ties(rows):
+        print(tie)
     where = "" if machine == platform.node() else f" on {machine}"
     print(f"best checkpoint: {best.user_attrs['checkpoint']}{where}, {metric} = {best.value:.4f}")
 
@@ -256,7 +316,8 @@ def search(wanted: Search, predicting: bool) -> Path:
     Raises UserError for a storage that cannot be used, a study of another search, when no setting
     came through with all its seeds, and when a best model is needed, `predicting`, but not here.
     """
-    settings, metric = wanted.settings, primary_metric(wanted.task)
+    settings = wanted.settings
+    metric = SearchedMetric.of(settings.hp_metric, wanted.task)
     runs, name = grid(settings, wanted.task), settings.hp_study or wanted.name
     directory = wanted.output_dir / name
     try:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from evaluation.early_exit import Record, record_layers, run_early_exit
-from evaluation.exit_reports import summarise
+from evaluation.exit_reports import rule_frontier, summarise
 from tests.conftest import job_of, random_ids, tiny_model
 
 
@@ -36,6 +36,25 @@ def test_recorded_answers_are_in_input_order():
         with torch.no_grad():
             alone = model(torch.tensor([ids]), output_all_exits=True).all_logits[:, 0]
         torch.testing.assert_close(recorded[:, i], alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rule", ["entropy", "patience"])
+def test_the_frontier_of_a_rule_is_the_best_of_real_runs(rule):
+    """At the thresholds 0, 0.1, …, 1 (patience: every cnt_thres), each run for real."""
+    model, texts = tiny_model(thres_name=rule), made_texts()
+    job = job_of(model, texts)
+    found = rule_frontier(job, record_layers(job))["acc"]
+    real = []
+    for value in range(11) if rule == "entropy" else range(1, 5):
+        setting = {"exit_thres": value / 10} if rule == "entropy" else {"cnt_thres": value}
+        model.config.update(setting)
+        summary = summarise(job, run_early_exit(job))
+        real.append([summary["computation_cost"], summary["metrics"]["acc"]])
+    for cost, accuracy in real:
+        assert max(value for c, value in found if c <= cost + 1e-9) >= accuracy
+    assert rule == "entropy" or all(point in real for point in found)
+    assert sorted(found) == found
+    assert len({value for _, value in found}) == len(found)
 
 
 def test_the_summary_by_hand():

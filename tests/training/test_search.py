@@ -3,7 +3,6 @@
 import argparse
 import csv
 import json
-import math
 import platform
 import shutil
 import signal
@@ -23,7 +22,13 @@ from glue.tasks import get_task
 from modeling import UserError
 from tests.conftest import edit_json, write_rte
 from training.fine_tuning_settings import SearchSettings
-from training.search import flags_of_every_run, grid, table
+from training.search import (
+    SearchedMetric,
+    flags_of_every_run,
+    grid,
+    table,
+    ties,
+)
 from training.settings import SettingsParser, parse
 from training.study import RANGES, Run
 
@@ -141,7 +146,46 @@ def test_the_best_setting_has_the_highest_mean_over_all_seeds():
     assert second.cost == pytest.approx(0.6)
     one = table(trials, {0})
     assert [row.mean for row in one] == [0.99, 0.84, 0.80]
-    assert math.isnan(one[0].std)
+    assert one[0].std is None
+
+
+def test_ties_are_said_and_the_cheaper_comes_first(tmp_path, capsys):
+    dear, cheap, worse = (Run(rate, 16, 3.0, 0) for rate in (2e-5, 3e-5, 5e-5))
+    equal = [finished(dear, 0.8, 0.9), finished(cheap, 0.8, 0.4), finished(worse, 0.7, 0.1)]
+    rows = table(equal, {0})
+    assert [row.setting[0] for row in rows] == [3e-5, 2e-5, 5e-5]
+    assert ties(rows) == "tie: lr2e-05-bs16-ep3 has the same mean; the cheaper one comes first"
+    assert ties(rows[1:]) == ""  # one seed has no standard error
+    hp_search.report(rows, SearchedMetric("acc"), tmp_path)
+    assert "nan" not in capsys.readouterr().out + (tmp_path / "hp_search.csv").read_text()
+    spread = [finished(cheap._replace(seed=i), 0.8 + 0.1 * i, 1) for i in range(2)]
+    rows = table([*spread, *(finished(dear._replace(seed=i), 0.83, 1) for i in range(2))], {0, 1})
+    assert ties(rows) == "1 more within one standard error of the mean, 0.0500: no clear winner"
+
+
+def test_a_metric_at_a_cost_is_the_best_that_costs_no_more():
+    results = {"metrics": {"acc": 0.9}, "frontier": {"acc": [[0.3, 0.6], [0.5, 0.8], [0.7, 0.9]]}}
+    values = {
+        text: SearchedMetric.of(text, get_task("rte")).value(results)
+        for text in ("acc", "acc@0.3", "acc@0.6", "acc@1")
+    }
+    assert values == {"acc": 0.9, "acc@0.3": 0.6, "acc@0.6": 0.8, "acc@1": 0.9}
+    with pytest.raises(UserError, match=r"the rule's cheapest setting costs 0\.3000"):
+        SearchedMetric("acc", 0.2).value(results)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ac", "did you mean acc"),
+        ("acc@half", "'half' is not a number"),
+        ("acc@1.5", "above 0 and at most 1"),
+        ("acc@nan", "above 0 and at most 1"),
+    ],
+)
+def test_a_metric_that_cannot_be_had_is_named(text, message):
+    with pytest.raises(UserError, match=message):
+        SearchedMetric.of(text, get_task("rte"))
 
 
 # The whole.
@@ -177,7 +221,12 @@ def commands(monkeypatch):
         seen.append(command[2:])
         given.output_dir.mkdir(exist_ok=True)
         accuracy = 1e4 * given.learning_rate + given.seed / 10
-        report = {"metrics": {"acc": accuracy}, "computation_cost": 0.5}
+        points = [[0.2, 1 - accuracy], [0.9, 1.0]]
+        report = {
+            "metrics": {"acc": accuracy},
+            "computation_cost": 0.5,
+            "frontier": {"acc": points},
+        }
         (given.output_dir / "eval_results.json").write_text(json.dumps(report))
         return 0
 
@@ -206,6 +255,14 @@ def test_a_search_ends_with_its_table_and_its_best_checkpoint(
     assert "best setting: lr5e-05-bs8-ep1, mean acc = 0.5500" in outcome.out
     best = study / "003-lr5e-05-bs8-ep1-seed1"
     assert outcome.out.endswith(f"best checkpoint: {best}, acc = 0.6000\n")
+
+
+def test_a_search_can_choose_by_the_metric_at_a_cost(search, commands, tmp_path):
+    outcome = search("--hp_metric", "acc@0.5").done()
+    assert "best setting: lr2e-05-bs8-ep1, mean acc@0.5 = 0.7500" in outcome.out
+    assert all("--hp_metric" not in command for command in commands)
+    search().refused("was begun with --hp_metric acc@0.5")  # its values would not compare
+    search("--hp_metric", "acc@0.5", "--model_type", "albert_act").refused("nothing to sweep")
 
 
 def test_the_same_command_again_runs_only_what_is_new(search, commands):
