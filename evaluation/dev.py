@@ -2,67 +2,39 @@
 
 from dataclasses import dataclass
 
-import torch
-
+from evaluation.exit_reports import rule_frontier
 from evaluation.job import Job
 from evaluation.modes.base import Mode, Tensors
 from evaluation.results import labels_of, predictions_of
-from glue.tasks import Task, compute_metrics, primary_metric
-from modeling.errors import UserError
-from modeling.keys import nearest_names
+from glue.tasks import Task, compute_metrics
 from training.logs import ProgressLog
 from training.loop import Training
-
-THRESHOLDS = torch.linspace(0, 1, 51)[:, None]  # (settings, 1)
+from training.metric_at_cost import MetricAtCost
 
 
 @dataclass(frozen=True)
-class Goal:
+class Goal(MetricAtCost):
     """--metric_for_best_model: a metric of the last layer, or at a computation cost."""
-
-    name: str
-    cost: float | None = None
 
     @classmethod
     def of(cls, text: str | None, mode: Mode, task: Task) -> "Goal":
         """METRIC or METRIC@COST; raises UserError for others than the task and mode have."""
-        name, at, cost = (text or primary_metric(task)).removeprefix("eval_").partition("@")
-        flag, known = f"--metric_for_best_model {text}", list(compute_metrics(task, [0, 1], [0, 1]))
-        if name not in known:
-            raise UserError(f"{flag}: {nearest_names(name, known)}")
-        if not at:
-            return cls(name)
-        mode.rules()
-        try:
-            value = float(cost)
-        except ValueError as error:
-            raise UserError(f"{flag}: {cost!r} is not a number") from error
-        if not 0 < value <= 1:
-            raise UserError(f"{flag}: a computation cost is above 0 and at most 1")
-        return cls(name, value)
+        goal = cls.parse(text, task, "--metric_for_best_model")
+        if goal.cost is not None:
+            mode.rules()  # raises for a mode that has one cost only
+        return goal
 
     def value(self, job: Job, recorded: Tensors) -> float:
-        """The metric that `recorded`, all layers' answers, reaches."""
-        predictions, labels = predictions_of(recorded["all_logits"]), labels_of(job.features)
-        columns = torch.arange(len(labels))
-        return max(
-            compute_metrics(job.task, predictions[exits - 1, columns], labels)[self.name]
-            for exits in self.exits(job, recorded)
-        )
-
-    def exits(self, job: Job, recorded: Tensors) -> torch.Tensor:
-        """Where examples exit, (settings, examples): at the last layer, or by the configured rule
-        with each threshold that costs at most `cost`. Where none does, at the layer that does."""
-        layers, examples = recorded["all_logits"].shape[:2]
-        if self.cost is None:
-            return torch.full((1, examples), layers)
-        setting = job.model.config.exit_keys()
-        if "exit_thres" in setting:
-            setting["exit_thres"] = THRESHOLDS
-        exits = job.mode.rules().scan(setting, recorded).reshape(-1, examples)
-        cheap = exits[exits.double().mean(1) <= self.cost * layers + 1e-9].unique(dim=0)
-        layer = max(1, int(self.cost * layers + 1e-9))
-        return cheap if len(cheap) else torch.full((1, examples), layer)
+        """The metric that `recorded`, all layers' answers, reaches: the last layer's; at a cost,
+        the configured rule's, or where that is never so cheap, that of the layer that is."""
+        layers = layer = len(recorded["all_logits"])
+        if self.cost is not None:
+            best = self.best(rule_frontier(job, recorded)[self.name])
+            if best is not None:
+                return best
+            layer = max(1, int(self.cost * layers + 1e-9))
+        answers = predictions_of(recorded["all_logits"][layer - 1])
+        return compute_metrics(job.task, answers, labels_of(job.features))[self.name]
 
 
 @dataclass(frozen=True)

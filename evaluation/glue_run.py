@@ -54,7 +54,7 @@ from training.fine_tuning import FineTuningLog, make_learner, my_batches, total_
 from training.fine_tuning_settings import DataSettings
 from training.loop import Identity, Training, data_hash, left_to_train
 from training.provenance import provenance
-from training.search import Search, SearchedMetric, flags_of_every_run, search, shared_values
+from training.search import Search, flags_of_every_run, metric_of, search, shared_values
 from training.settings import as_dict
 from training.start import check_output_dir, check_pieces, held, make_accelerator, start_script
 
@@ -233,7 +233,7 @@ class GlueRun:
     def search(self, argv: Sequence[str]) -> Path:
         """Run a search; the directory of its best model. argv: this call's flags."""
         flags = flags_of_every_run(argv, GROUPS)
-        if SearchedMetric.of(self.settings.search.hp_metric, self.task).cost is not None:
+        if metric_of(self.settings.search, self.task).cost is not None:
             self.mode.rules()  # raises for a mode that has one cost only
         self.check_files(dev=True)
         wanted = Search(

@@ -81,7 +81,7 @@ class Sweep:
     def p95_ms(self, exit_layer: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
         """95th percentile of the milliseconds to the examples' answers: (settings,)."""
         p95 = partial(np.percentile, q=95)
-        return summed(1000 * self.seconds[:, rows], exit_layer[:, rows], p95)
+        return over_examples(1000 * self.seconds[:, rows], exit_layer[:, rows], p95)
 
     def measured(self, exit_layer: np.ndarray) -> dict[str, np.ndarray]:
         """What settings take: FLOPs ratio, and the recorded latency in ms, (settings,) each.
@@ -90,9 +90,9 @@ class Sweep:
         """
         found: dict[str, np.ndarray] = {}
         if self.flops is not None:
-            found["flops_ratio"] = summed(self.flops, exit_layer, np.mean)
+            found["flops_ratio"] = over_examples(self.flops, exit_layer, np.mean)
         if self.seconds is not None:
-            found["latency_ms"] = summed(1000 * self.seconds, exit_layer, np.median)
+            found["latency_ms"] = over_examples(1000 * self.seconds, exit_layer, np.median)
             found["latency_p95_ms"] = self.p95_ms(exit_layer)
         return found
 
@@ -102,7 +102,7 @@ class Sweep:
         return np.stack([(exit_layer == layer).sum(1) for layer in layers], 1)
 
 
-def summed(
+def over_examples(
     by_layer: np.ndarray, exit_layer: np.ndarray, statistic: Callable[..., np.ndarray]
 ) -> np.ndarray:
     """A statistic over the examples, of (layers, examples) numbers at each setting's exits."""

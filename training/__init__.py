@@ -11,6 +11,7 @@ optimizer              AdamW and LAMB in the published parameter groups; schedul
 stopping               signals that ask a training to stop
 fine_tuning            run_glue.py: the optimiser, batches and log of a task
 fine_tuning_settings   run_glue.py: the flags of model, data, training and search
+metric_at_cost         METRIC@COST: what the best model is chosen by
 search, study          run_glue.py --hp_search: the grid and its table; the queue that workers share
 pretraining            run_pretraining.py: schedule, model, tokenizer, and the training
 pretraining_settings   run_pretraining.py: its flags

@@ -27,11 +27,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from glue.files import write_text
 from glue.tables import as_csv
-from glue.tasks import Task, compute_metrics, primary_metric
+from glue.tasks import Task
 from modeling.errors import UserError
-from modeling.keys import nearest_names
 from training.checkpoints import is_finished, latest_checkpoint
 from training.fine_tuning_settings import SearchSettings
+from training.metric_at_cost import MetricAtCost
 from training.settings import add_flag, entries
 from training.stopping import StopRequest
 from training.study import LIVE, Run, enqueue, open_study, storage_errors, trials, work
@@ -52,44 +52,6 @@ CONTENTS = {
     "starting model": "--model_name_or_path and --config_name",
     "examples or tokens": "--data_dir, --train_file, --validation_file and --tokenizer_name",
 }
-
-
-class SearchedMetric(NamedTuple):
-    """What a search chooses by: a metric, or the best of it at a computation cost."""
-
-    name: str
-    cost: float | None = None
-
-    @classmethod
-    def of(cls, text: str | None, task: Task) -> "SearchedMetric":
-        """METRIC or METRIC@COST; raises UserError for what the task does not have."""
-        name, at, cost = (text or primary_metric(task)).partition("@")
-        known = list(compute_metrics(task, [0, 1], [0, 1]))
-        if name not in known:
-            raise UserError(f"--hp_metric {text}: {nearest_names(name, known)}")
-        try:
-            limit = float(cost) if at else None
-        except ValueError as error:
-            raise UserError(f"--hp_metric {text}: {cost!r} is not a number") from error
-        if limit is not None and not 0 < limit <= 1:
-            raise UserError(f"--hp_metric {text}: a computation cost is above 0 and at most 1")
-        return cls(name, limit)
-
-    def __str__(self) -> str:
-        return self.name if self.cost is None else f"{self.name}@{self.cost:g}"
-
-    def value(self, results: Mapping[str, Any]) -> float:
-        """Of an eval_results.json."""
-        if self.cost is None:
-            return results["metrics"][self.name]
-        points = results["frontier"][self.name]
-        values = [value for cost, value in points if cost <= self.cost + 1e-9]
-        if not values:
-            raise UserError(
-                f"--hp_metric {self}: the rule's cheapest setting costs {points[0][0]:.4f}; allow "
-                "more, or take another rule"
-            )
-        return max(values)
 
 
 class Row(NamedTuple):
@@ -174,6 +136,11 @@ def check_same_search(study: optuna.Study, search: Search) -> None:
             )
 
 
+def metric_of(settings: SearchSettings, task: Task) -> MetricAtCost:
+    """What a search chooses by."""
+    return MetricAtCost.parse(settings.hp_metric, task, "--hp_metric")
+
+
 # A run.
 
 
@@ -202,7 +169,7 @@ def run_to_its_end(command: Sequence[str], log: IO[str]) -> int:
 
 
 def train_and_evaluate(
-    trial: optuna.Trial, flags: Sequence[str], directory: Path, metric: SearchedMetric
+    trial: optuna.Trial, flags: Sequence[str], directory: Path, metric: MetricAtCost
 ) -> float:
     """Train and evaluate in a process of its own; the dev metric. UserError if that fails."""
     run = Run(**trial.params)
@@ -228,12 +195,28 @@ def train_and_evaluate(
         last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
         raise UserError(f"{run.name} ended with status {status}: {last} (see {log})")
     results = json.loads((place / "eval_results.json").read_text(encoding="utf-8"))
-    value, cost = metric.value(results), results["computation_cost"]
+    value, cost = value_of(results, metric), results["computation_cost"]
     trial.set_user_attr("computation_cost", cost)
     trial.set_user_attr("checkpoint", str(place.absolute()))
     trial.set_user_attr("machine", platform.node())
     print(f"  {metric} = {value:.4f} at computation cost {cost:.4f}", flush=True)
     return value
+
+
+def value_of(results: Mapping[str, Any], metric: MetricAtCost) -> float:
+    """Of an eval_results.json; UserError where nothing costs as little."""
+    if metric.cost is None:
+        return results["metrics"][metric.name]
+    points = results.get("frontier", {}).get(metric.name)
+    if not points:
+        raise UserError(f"--hp_metric {metric}: all layers are needed; leave out --skip_full_depth")
+    best = metric.best(points)
+    if best is None:
+        raise UserError(
+            f"--hp_metric {metric}: the rule's cheapest setting costs {points[0][0]:.4f}; allow "
+            "more, or take another rule"
+        )
+    return best
 
 
 def stopped_place(trial: optuna.Trial) -> Path | None:
@@ -283,7 +266,7 @@ def name_of(row: Row) -> str:
     return Run(**row.best.params).name.rpartition("-")[0]
 
 
-def report(rows: Sequence[Row], metric: SearchedMetric, directory: Path) -> None:
+def report(rows: Sequence[Row], metric: MetricAtCost, directory: Path) -> None:
     """Print the table, the best setting and its best checkpoint; write hp_search.csv."""
     columns = [
         {
@@ -317,7 +300,7 @@ def search(wanted: Search, predicting: bool) -> Path:
     came through with all its seeds, and when a best model is needed, `predicting`, but not here.
     """
     settings = wanted.settings
-    metric = SearchedMetric.of(settings.hp_metric, wanted.task)
+    metric = metric_of(settings, wanted.task)
     runs, name = grid(settings, wanted.task), settings.hp_study or wanted.name
     directory = wanted.output_dir / name
     try:

@@ -22,12 +22,13 @@ from glue.tasks import get_task
 from modeling import UserError
 from tests.conftest import edit_json, write_rte
 from training.fine_tuning_settings import SearchSettings
+from training.metric_at_cost import MetricAtCost
 from training.search import (
-    SearchedMetric,
     flags_of_every_run,
     grid,
     table,
     ties,
+    value_of,
 )
 from training.settings import SettingsParser, parse
 from training.study import RANGES, Run
@@ -156,22 +157,26 @@ def test_ties_are_said_and_the_cheaper_comes_first(tmp_path, capsys):
     assert [row.setting[0] for row in rows] == [3e-5, 2e-5, 5e-5]
     assert ties(rows) == "tie: lr2e-05-bs16-ep3 has the same mean; the cheaper one comes first"
     assert ties(rows[1:]) == ""  # one seed has no standard error
-    hp_search.report(rows, SearchedMetric("acc"), tmp_path)
+    hp_search.report(rows, MetricAtCost("acc"), tmp_path)
     assert "nan" not in capsys.readouterr().out + (tmp_path / "hp_search.csv").read_text()
     spread = [finished(cheap._replace(seed=i), 0.8 + 0.1 * i, 1) for i in range(2)]
     rows = table([*spread, *(finished(dear._replace(seed=i), 0.83, 1) for i in range(2))], {0, 1})
     assert ties(rows) == "1 more within one standard error of the mean, 0.0500: no clear winner"
 
 
+def metric_named(text: str) -> MetricAtCost:
+    return MetricAtCost.parse(text, get_task("rte"), "--hp_metric")
+
+
 def test_a_metric_at_a_cost_is_the_best_that_costs_no_more():
     results = {"metrics": {"acc": 0.9}, "frontier": {"acc": [[0.3, 0.6], [0.5, 0.8], [0.7, 0.9]]}}
     values = {
-        text: SearchedMetric.of(text, get_task("rte")).value(results)
+        text: value_of(results, metric_named(text))
         for text in ("acc", "acc@0.3", "acc@0.6", "acc@1")
     }
     assert values == {"acc": 0.9, "acc@0.3": 0.6, "acc@0.6": 0.8, "acc@1": 0.9}
     with pytest.raises(UserError, match=r"the rule's cheapest setting costs 0\.3000"):
-        SearchedMetric("acc", 0.2).value(results)
+        value_of(results, MetricAtCost("acc", 0.2))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +190,7 @@ def test_a_metric_at_a_cost_is_the_best_that_costs_no_more():
 )
 def test_a_metric_that_cannot_be_had_is_named(text, message):
     with pytest.raises(UserError, match=message):
-        SearchedMetric.of(text, get_task("rte"))
+        metric_named(text)
 
 
 # The whole.
