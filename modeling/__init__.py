@@ -11,13 +11,16 @@ losses            of a task, of all exits, of halting
 flops             operations of a model's parts
 pretraining       the objective of pre-training
 elbert/           exits, rules, model, loading
-ponder/           texts, distribution, criteria, model; parity, PonderNet's experiment
+ponder/           texts, distribution, criteria, outputs, model, names, loading; pondernet around
+                  any step function, and parity, PonderNet's experiment
 act/              halting, encoder, outputs, model, heads, loading
+published/        import names of other repositories, for the installed package
 loading/          files, weights, names, configs, tokenizers; tensorflow, tensorflow_names
 
 The package's public names are those below. Each is imported when it is first asked for, with its
 module: to import the package alone loads neither torch nor transformers. Importing a model, or any
-name from here, makes its mode known to transformers' Auto classes.
+name from here, makes its mode known to transformers' Auto classes. Installed, the package is called
+`elbert`, and `import elbert` makes all modes known at once.
 """
 
 from importlib import import_module
@@ -40,8 +43,13 @@ NAMES = {
     ".losses": "PonderClassificationLoss",
     ".ponder.criteria": "HaltingRule scan_halting",
     ".ponder.distribution": "GeneralizedGeometricDist",
-    ".ponder.model": "PonderAlbertClassifier PonderAlbertConfig PonderOutput load_ponder",
-    ".ponder.parity": "ParityPonderGRU ReconstructionLoss RegularizationLoss",
+    ".ponder.loading": "load_ponder",
+    ".ponder.model": """
+        PonderAlbertClassifier PonderAlbertConfig PonderAlbertForSequenceClassification
+        PonderOutput PonderSequenceClassifierOutput
+    """,
+    ".ponder.parity": "ParityDataset ParityPonderGRU ReconstructionLoss RegularizationLoss",
+    ".ponder.pondernet": "AlbertStep PonderNet",
     ".ponder.texts": "with_halting_token",
 }
 # A configuration comes from its model's module, which registers both.
@@ -58,3 +66,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+# The checkout's scripts answer --help without torch; whoever installed the package wants models.
+if __name__ == "elbert":
+    for module in (".elbert.model", ".ponder.model", ".act.heads"):
+        import_module(module, __name__)

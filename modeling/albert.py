@@ -9,7 +9,7 @@ float32 while the matrix products run in half precision.
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -29,6 +29,8 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
     """HF's loading, saving and initialisation; embeddings are in `albert` or the model itself."""
 
     supports_gradient_checkpointing = True
+    # Published checkpoints hold the position numbers 0, 1, 2, …, too.
+    _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids$"]  # noqa: RUF012 (HF's own)
 
     def get_input_embeddings(self) -> nn.Embedding:
         return getattr(self, "albert", self).embeddings.word_embeddings
@@ -44,8 +46,20 @@ def the_input(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
     return inputs_embeds if input_ids is None else input_ids
 
 
+def drop_position_ids(
+    embeddings: nn.Module, state_dict: dict[str, torch.Tensor], prefix: str, *_: Any
+) -> None:
+    """Lets `load_state_dict` take a published checkpoint as it is."""
+    state_dict.pop(f"{prefix}position_ids", None)
+
+
 class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
     """HF's embeddings, summed in the published order: float32 sums depend on it in the last bit."""
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__(config)
+        self.separator = config.eos_token_id  # [SEP]
+        self.register_load_state_dict_pre_hook(drop_position_ids)
 
     def forward(
         self,
@@ -54,6 +68,9 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         inputs_embeds: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Ids (batch, length) or their words (batch, length, embedding) -> the latter's shape.
+
+        Without `token_type_ids`, ids are in the second segment from behind their first [SEP] on,
+        as ALBERT's pairs are, and words are in the first.
 
         Raises UserError for a text of more tokens than there are positions.
         """
@@ -66,14 +83,23 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
             )
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if token_type_ids is None:
-            token_type_ids = torch.zeros(shape, dtype=torch.long, device=words.device)
+            token_type_ids = self.segments(input_ids, words)
         positions = self.position_embeddings(self.position_ids[:, : shape[1]])
         embedded = words + positions + self.token_type_embeddings(token_type_ids)
         return self.dropout(self.LayerNorm(embedded))
 
+    def segments(self, input_ids: torch.Tensor | None, words: torch.Tensor) -> torch.Tensor:
+        """Segment ids (batch, length): 1 behind the first [SEP] of a text, 0 before."""
+        if input_ids is None or self.separator is None:
+            return torch.zeros(words.shape[:2], dtype=torch.long, device=words.device)
+        ends = (input_ids == self.separator).long()
+        before = ends.cumsum(1) - ends  # how many [SEP] stand before each token
+        return before.clamp(max=self.token_type_embeddings.num_embeddings - 1)
+
 
 # Which of the projections: `parts` of SelfAttention.project.
-QUERY, KEY_VALUE, QUERY_KEY_VALUE = slice(0, 1), slice(1, 3), slice(0, 3)
+QUERY, QUERY_KEY, KEY_VALUE = slice(0, 1), slice(0, 2), slice(1, 3)
+QUERY_KEY_VALUE = slice(0, 3)
 
 
 class SelfAttention(nn.Module):
@@ -133,6 +159,11 @@ class SelfAttention(nn.Module):
             return eager_attention(query, key, value, mask, dropout)
         return F.scaled_dot_product_attention(query, key, value, mask, dropout)
 
+    def weights(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """What every token reads of each, (batch, heads, length, length), without dropout."""
+        query, key = self.split_heads(self.project(hidden, QUERY_KEY))
+        return attention_weights(query, key, mask)
+
     def output(self, context: torch.Tensor) -> torch.Tensor:
         """The heads' contexts projected and dropped out: (batch, queries, hidden)."""
         if self.config._attn_implementation == "eager":
@@ -166,10 +197,17 @@ def eager_attention(
     Chosen by `attn_implementation="eager"`: the same formula as the default, bit for bit what the
     published code computed, and slower.
     """
+    return F.dropout(attention_weights(query, key, mask), dropout) @ value
+
+
+def attention_weights(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """softmax(QKᵀ/√d), (batch, heads, queries, length): what a query reads of each token."""
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
-    return F.dropout(scores.softmax(-1), dropout) @ value
+    return scores.softmax(-1)
 
 
 class AlbertLayer(nn.Module):

@@ -49,6 +49,10 @@ class AdaptiveConfig(AlbertConfig):
 
     table: ClassVar[KeyTable]
     one_layer: ClassVar[str] = ""
+    # Of the outputs, HF's Trainer gathers logits alone: others differ in length between batches.
+    keys_to_ignore_at_inference: ClassVar[list[str]] = (
+        "exit_layer all_logits halt_probabilities updates ponder_cost hidden_states attentions"
+    ).split()
 
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         super().__init_subclass__(*args, **kwargs)
@@ -86,6 +90,9 @@ class AdaptiveConfig(AlbertConfig):
             if value is not None:
                 value = checked(name, value, self.table.keys, layers)
             setattr(self, name, default if value is None else value)
+        # HF's pipelines ask problem_type whether one output is a value or a probability's logit.
+        if (self.num_labels == 1) != (self.problem_type == "regression"):
+            self.problem_type = "regression" if self.num_labels == 1 else None
         self.settle()
 
     def derived_defaults(self) -> dict[str, Any]:

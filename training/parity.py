@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from glue.console import progress
 from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
+from modeling.ponder.parity import parity_batch
 from training.parity_settings import PEAK, ParitySettings
 
 MAX_GRADIENT_NORM = 1.0  # as in the annotated PonderNet
@@ -32,20 +33,6 @@ class Epoch(NamedTuple):
     loss_reg: float
     accuracy: float
     steps: float
-
-
-def parity_batch(
-    batch: int, n_elems: int, non_zeros: range, device: torch.device | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors x (batch, n_elems) of 1, -1 and 0, and y (batch,): 1.0 for an odd number of ones.
-
-    The number of non-zero elements is uniform over `non_zeros`, their places and signs are random.
-    """
-    counts = torch.randint(non_zeros.start, non_zeros.stop, (batch, 1), device=device)
-    places = torch.rand(batch, n_elems, device=device).argsort(1)  # a random permutation
-    signs = torch.randint(0, 2, (batch, n_elems), device=device) * 2 - 1
-    x = (places < counts) * signs
-    return x.float(), ((x == 1).sum(1) % 2).float()
 
 
 @torch.no_grad()
@@ -71,6 +58,20 @@ def means(scores: list[Score]) -> dict[str, float]:
     }
 
 
+def one_cycle(optimizer: torch.optim.Optimizer, lr: float, batches: int) -> LRScheduler:
+    """From `lr` up to PEAK · lr in a fifth of the batches, then down to nearly 0."""
+    return OneCycleLR(
+        optimizer, PEAK * lr, batches, pct_start=0.2, div_factor=PEAK, cycle_momentum=False
+    )
+
+
+def constant(optimizer: torch.optim.Optimizer, lr: float, batches: int) -> LRScheduler:
+    return LambdaLR(optimizer, lambda batch: 1.0)
+
+
+SCHEDULES = {"one_cycle": one_cycle, "constant": constant}
+
+
 def train(
     settings: ParitySettings, model: ParityPonderGRU, device: torch.device
 ) -> Iterator[Epoch]:
@@ -80,9 +81,7 @@ def train(
     loss_reg = RegularizationLoss(settings.lambda_p, settings.max_steps).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, fused=True)
     total = settings.epochs * settings.n_batches
-    schedule = OneCycleLR(
-        optimizer, PEAK * settings.lr, total, pct_start=0.2, div_factor=PEAK, cycle_momentum=False
-    )
+    schedule = SCHEDULES[settings.schedule](optimizer, settings.lr, total)
     bar = progress(total=total, desc="Training", unit="batch")
     for epoch in range(1, settings.epochs + 1):
         sums = torch.zeros(3, device=device)

@@ -24,10 +24,12 @@ class ParitySettings:
     epochs: int = setting(20, "passes of --n_batches")
     n_batches: int = setting(500, "batches an epoch")
     batch_size: int = setting(128, "vectors of a batch")
-    lr: float = setting(
-        3e-4,
-        f"at first; rises to {PEAK} times that, then falls: with a constant one, training takes "
-        "several times as many batches",
+    lr: float = setting(3e-4, "learning rate, at first")
+    schedule: str = setting(
+        "one_cycle",
+        f"one_cycle rises to {PEAK} times --lr, then falls; constant, with --epochs 100, is the "
+        "annotated PonderNet's, and takes several times as many batches",
+        choices=("one_cycle", "constant"),
     )
     output_dir: str = setting("parity_out", "results.json, training.png and runs/")
     seed: int = setting(0, "of the vectors, the weights and the halting")

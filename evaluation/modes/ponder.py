@@ -11,7 +11,8 @@ from evaluation.modes.examples import ExampleMode
 from glue.features import Features
 from modeling.export.loops import DepthLoop
 from modeling.ponder.criteria import HaltingRule, scan_halting
-from modeling.ponder.model import PonderAlbertClassifier, load_ponder
+from modeling.ponder.loading import load_ponder
+from modeling.ponder.model import PonderAlbertClassifier
 
 
 class Ponder(ExampleMode):

@@ -93,12 +93,14 @@ class AlbertActEncoder(nn.Module):
         embedded: torch.Tensor,
         mask: torch.Tensor | None,
         trail: list[torch.Tensor] | None = None,
+        attentions: list[torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, Halting]:
         """Embeddings (batch, length, embedding) -> final states (batch, length, hidden).
 
         `mask` is (batch, 1, 1, length) bool, or None without padding. As published, every pass
         computes all tokens and gives halted ones the weight 0; from where it pays, `compacted`
-        takes over. The states before the first pass and after each are added to `trail`.
+        takes over. The states before the first pass and after each are added to `trail`, each
+        pass's attention weights (batch, heads, length, length) to `attentions`.
         """
         # Under autocast the mapping answers in half precision; states are kept as the weights are.
         hidden = self.embedding_hidden_mapping_in(embedded)
@@ -110,7 +112,9 @@ class AlbertActEncoder(nn.Module):
             running = int(halting.running.sum())
             if running == 0:
                 break
-            if self.compaction_pays(hidden, running):
+            if attentions is not None:
+                attentions.append(self.albert_layer.attention.weights(hidden, mask))
+            elif self.compaction_pays(hidden, running):
                 return self.compacted(hidden, mask, halting, maximum - step, trail), halting
             new = self.albert_layer(hidden, mask)
             hidden = interpolate(new, hidden, halting.advance(self.albert_layer.act(new)))

@@ -1,5 +1,6 @@
 """A classifier of Adaptive Depth from the weights of an ALBERT or of an ACT model."""
 
+import re
 from pathlib import Path
 
 from ..configuration import AlbertActConfig
@@ -7,6 +8,7 @@ from ..loading.configs import load_config
 from ..loading.names import Tensors, suite_names
 from ..loading.weights import LoadReport, adopt, read_as
 from .heads import AlbertActForSequenceClassification
+from .model import NAMES_OF_ALBERT
 
 
 def load_act(
@@ -32,11 +34,9 @@ def load_act(
 
 def act_names(tensors: Tensors) -> Tensors:
     """An ALBERT or ACT checkpoint's tensors under the names of `AlbertActTask`."""
-    layer = "albert.encoder.albert_layer_groups.0.albert_layers.0."
     renamed = {}
     for name, tensor in suite_names(tensors).items():
-        if name.startswith(layer):
-            inner = name.removeprefix(layer).replace("attention.LayerNorm.", "LayerNorm.")
-            name = f"albert.encoder.albert_layer.{inner}"
+        for theirs, ours in NAMES_OF_ALBERT.items():
+            name = re.sub(theirs, ours, name)
         renamed[name] = tensor
     return renamed

@@ -19,21 +19,31 @@ from ..configuration import AlbertActConfig
 from .encoder import AlbertActEncoder
 from .outputs import AlbertActModelOutput
 
+# What a plain ALBERT's names are here, as regular expressions, in this order.
+NAMES_OF_ALBERT = {
+    r"encoder\.albert_layer_groups\.0\.albert_layers\.0\.": "encoder.albert_layer.",
+    r"encoder\.albert_layer\.attention\.LayerNorm\.": "encoder.albert_layer.LayerNorm.",
+}
+
 
 class AlbertActPreTrainedModel(AlbertPreTrainedModel):
     """Loading, saving and initialisation, as HF ALBERT's."""
 
     config_class = AlbertActConfig
     config: AlbertActConfig
-    # Published checkpoints hold the position numbers 0, 1, 2, …, too.
-    _keys_to_ignore_on_load_unexpected = (r"embeddings\.position_ids$",)
+    accepts_loss_kwargs = False  # of HF's Trainer; `forward` hands what it does not know on
 
+    @classmethod
+    def from_pretrained(
+        cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any
+    ) -> "AlbertActPreTrainedModel":
+        """HF's `from_pretrained`, of an ACT model, or of an ALBERT: its halting head is new."""
+        names = NAMES_OF_ALBERT | (key_mapping or {})
+        return super().from_pretrained(*args, key_mapping=names, **kwargs)
 
-def drop_position_ids(
-    module: nn.Module, state_dict: dict[str, torch.Tensor], prefix: str, *_: Any
-) -> None:
-    """Lets `load_state_dict` take a published checkpoint as it is."""
-    state_dict.pop(f"{prefix}embeddings.position_ids", None)
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """HF's `save_pretrained`, under the names here, whatever names the weights came under."""
+        super().save_pretrained(*args, **{"save_original_format": False, **kwargs})
 
 
 class AlbertActModel(AlbertActPreTrainedModel):
@@ -46,7 +56,6 @@ class AlbertActModel(AlbertActPreTrainedModel):
         self.pooler = None
         if add_pooling_layer:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
-        self.register_load_state_dict_pre_hook(drop_position_ids)
         self.post_init()
 
     @can_return_tuple
@@ -57,6 +66,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         token_type_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> AlbertActModelOutput:
         """Encode a batch, as HF ALBERT does; `return_dict=False` answers with a tuple.
 
@@ -64,18 +74,23 @@ class AlbertActModel(AlbertActPreTrainedModel):
             input_ids, attention_mask, token_type_ids: (batch, length) int64.
             inputs_embeds: (batch, length, embedding), in place of input_ids.
             output_hidden_states: return the states of every depth; None is the configuration's.
+            output_attentions: return the attention weights of every pass; likewise.
         """
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        trail = [] if output_hidden_states else None
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        trail, attentions = [] if output_hidden_states else None, [] if output_attentions else None
+        mask = attention_mask_of(attention_mask)
         embedded = self.embeddings(input_ids, token_type_ids, inputs_embeds)
-        hidden, halting = self.encoder(embedded, attention_mask_of(attention_mask), trail)
+        hidden, halting = self.encoder(embedded, mask, trail, attentions)
         return AlbertActModelOutput(
             last_hidden_state=hidden,
             pooler_output=None if self.pooler is None else self.pooler(hidden[:, 0]).tanh(),
             updates=halting.updates[:, None, None],
             ponder_cost=(halting.updates + halting.remainder).sum(1),
             hidden_states=None if trail is None else tuple(trail),
+            attentions=None if attentions is None else tuple(attentions),
         )
 
 

@@ -17,6 +17,8 @@ class AlbertActModelOutput(ModelOutput):
     ponder_cost: (batch,), Σ over real tokens of updates + remainder (`Halting`).
     hidden_states: if asked for, the states (batch, length, hidden) before the first update and
         after each until all tokens had halted: at most num_hidden_layers + 1 of them.
+    attentions: if asked for, each of these updates' attention weights, (batch, heads, length,
+        length): what every token read of each.
     """
 
     last_hidden_state: torch.Tensor | None = None
@@ -24,10 +26,11 @@ class AlbertActModelOutput(ModelOutput):
     updates: torch.Tensor | None = None
     ponder_cost: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
 
     def carried(self) -> dict[str, Any]:
         """What a head's output has of the encoder's."""
-        names = ("updates", "ponder_cost", "hidden_states")
+        names = ("updates", "ponder_cost", "hidden_states", "attentions")
         return {name: getattr(self, name) for name in names}
 
 
@@ -38,7 +41,7 @@ class AlbertActOutput(ModelOutput):
     loss: scalar, task loss + τ · mean over examples of ponder_cost.
     logits: (batch, num_labels), (batch, length, num_labels), (batch, length, vocabulary) or
         (batch, choices), by the task.
-    updates, ponder_cost, hidden_states: as the encoder's.
+    updates, ponder_cost, hidden_states, attentions: as the encoder's.
     """
 
     loss: torch.Tensor | None = None
@@ -46,6 +49,7 @@ class AlbertActOutput(ModelOutput):
     updates: torch.Tensor | None = None
     ponder_cost: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
 
 
 @dataclass
@@ -58,6 +62,7 @@ class AlbertActQuestionAnsweringOutput(ModelOutput):
     updates: torch.Tensor | None = None
     ponder_cost: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
 
 
 @dataclass
@@ -74,5 +79,6 @@ class AlbertActForPreTrainingOutput(ModelOutput):
     updates: torch.Tensor | None = None
     ponder_cost: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
     mlm_loss: torch.Tensor | None = None
     sop_loss: torch.Tensor | None = None

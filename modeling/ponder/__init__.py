@@ -2,5 +2,6 @@
 
 texts: the second [CLS]            distribution: the step of halting, and its prior
 criteria: who leaves, and when     model: all of it, and loading
+outputs, names, loading            pondernet: around any step function
 parity: PonderNet's own experiment, a GRU
 """

@@ -7,10 +7,8 @@ Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022
 head that sees two layers; the public PonderALBERT for the model and its names.
 """
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from torch.nn import functional as F
 from transformers import AlbertConfig, AutoModelForSequenceClassification, PreTrainedTokenizerBase
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, AlbertLayer, ExitLinear, attention_mask_of
@@ -29,46 +26,14 @@ from ..depth import Check, EarlyExitModel, State, layer_states, run_depths
 from ..errors import UserError
 from ..keys import PONDER_KEYS, checked
 from ..loading.configs import load_config, own_settings
-from ..loading.names import Tensors, modern_name
 from ..loading.tokenizers import load_tokenizer
-from ..loading.weights import LoadReport, adopt, read_as
+from ..loading.weights import adopt, read_as
 from ..losses import PonderClassificationLoss, task_loss
 from .criteria import CRITERIA, HaltingRule, Layer, scan_halting
 from .distribution import GeneralizedGeometricDist, prior
-from .texts import HALTING_TOKEN, Texts, encode_texts
-
-HEADS = ("classifier.", "ponder.")  # what a plain ALBERT lacks
-
-
-@dataclass
-class PonderOutput(ModelOutput):
-    """What the model answers; `layers` are those that ran.
-
-    loss: scalar; train(): total loss, eval(): loss of the answers.
-    logits: (layers, batch, num_labels). An example that has halted keeps its last ones.
-    halt_probabilities: λ, (batch, layers); 0 once an example has halted.
-    model_halt_dist, target_halt_dist: GeneralizedGeometricDist over these layers, and its prior.
-    passes: number of layer passes that the batch took.
-    answer: (batch, num_labels), eval() only: of the halting layer.
-    exit_layer: (batch,) int64, 1-based, eval() only.
-    weighted_ce_loss, kl_loss: the parts of `loss`, train() only.
-    """
-
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    halt_probabilities: torch.Tensor | None = None
-    model_halt_dist: GeneralizedGeometricDist | None = None
-    target_halt_dist: GeneralizedGeometricDist | None = None
-    passes: int | None = None
-    answer: torch.Tensor | None = None
-    exit_layer: torch.Tensor | None = None
-    weighted_ce_loss: torch.Tensor | None = None
-    kl_loss: torch.Tensor | None = None
-
-    @property
-    def all_logits(self) -> torch.Tensor:
-        """`logits` under the name that ELBERT's output has for them."""
-        return self.logits
+from .names import HEADS, ponder_names
+from .outputs import PonderOutput, PonderSequenceClassifierOutput
+from .texts import HALTING_TOKEN, Texts, encode_texts, has_halting_token, with_halting_token
 
 
 class SharedLayer(GradientCheckpointingLayer, AlbertLayer):
@@ -96,7 +61,8 @@ class PonderAlbertClassifier(EarlyExitModel):
 
     The criterion is read from `config` at every call. Depth is free, as all layers are one. Draws
     of the `sample` criterion come from `generator` (a CPU torch.Generator; None is PyTorch's own),
-    one an example, in the order of the examples.
+    one an example, in the order of the examples. With `cls_in_second_text` a call with pairs of
+    texts begins the second with a [CLS] as well, as PonderALBERT does and run_glue.py does not.
 
     Args:
         config: PonderAlbertConfig, or a plain AlbertConfig, which gets the halting defaults.
@@ -130,6 +96,7 @@ class PonderAlbertClassifier(EarlyExitModel):
         self.ponder = halting_head(config)
         self.tokenizer = tokenizer
         self.generator: torch.Generator | None = None
+        self.cls_in_second_text = False
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -148,17 +115,22 @@ class PonderAlbertClassifier(EarlyExitModel):
         config: AlbertConfig | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         cache_dir: str | None = None,
+        dtype: torch.dtype | str | None = None,
         **settings: Any,
     ) -> "PonderAlbertClassifier":
         """The encoder of any ALBERT checkpoint with new heads, or a saved ponder model.
 
         Args:
             name: a directory or a hub name; its tokenizer comes along where there is one.
-            settings: replace keys of its configuration, e.g. num_hidden_layers.
+            dtype: of the weights; "auto" is `config`'s, as is the default where `config` is given.
+            settings: replace keys of its configuration, e.g. num_hidden_layers. With `config` they
+                do nothing: transformers' Auto classes add some of their own.
 
         Raises:
             UserError: a checkpoint whose layers are not all the same one, or that is no ALBERT.
         """
+        if config is not None and dtype is None:
+            dtype = "auto"
         config = config or load_config(name, cache_dir, PonderAlbertConfig, **settings)
         if tokenizer is None:
             # Without one token ids are input enough; a call with texts will ask for it.
@@ -166,7 +138,8 @@ class PonderAlbertClassifier(EarlyExitModel):
                 tokenizer = load_tokenizer(name, cache_dir=cache_dir)
         model = cls(config, tokenizer, target_halt_probability)
         adopt(model, read_as(ponder_names, name, cache_dir), name, HEADS)
-        return model.eval()
+        dtype = config.dtype if dtype == "auto" else dtype
+        return model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype).eval()
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
         """Configuration, weights (safetensors) and, where the model has one, the tokenizer."""
@@ -272,7 +245,8 @@ class PonderAlbertClassifier(EarlyExitModel):
 
     def tokenize(self, texts: Texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Ids with the second [CLS], attention mask and segments of texts, (batch, length) each."""
-        encoded = encode_texts(self.tokenizer, texts, self.config.max_position_embeddings)
+        longest = self.config.max_position_embeddings
+        encoded = encode_texts(self.tokenizer, texts, longest, self.cls_in_second_text)
         return tuple(tensor.to(self.device) for tensor in encoded)
 
     # The steps of depth: see EarlyExitModel.
@@ -360,34 +334,32 @@ class PonderAlbertClassifier(EarlyExitModel):
         return Check(answer, done | last, state)
 
 
-def ponder_names(tensors: Tensors) -> Tensors:
-    """An ALBERT checkpoint's tensors under the names of `PonderAlbertClassifier`."""
-    layer = r"^encoder\.albert_layer_groups\.0\.albert_layers\.0\."
-    renamed = {}
-    for name, tensor in tensors.items():
-        name = modern_name(name).removeprefix("albert.")
-        name = re.sub(layer, "albert_layer.", name)
-        renamed[name.removeprefix("encoder.")] = tensor
-    return renamed
+class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
+    """The classifier as transformers' pipelines and Trainer want one.
 
-
-def load_ponder(
-    source: str | Path,
-    config: PonderAlbertConfig | None = None,
-    cache_dir: str | None = None,
-    other_task: bool = False,
-) -> tuple["PonderAlbertClassifier", LoadReport]:
-    """A ponder model with the weights of `source`, an ALBERT or ponder model, and what was loaded.
-
-    `other_task`: the source was fine-tuned on another task, so its two heads are left out. Raises
-    UserError when the weights have another shape than the configuration asks for.
+    Ids are as any tokenizer gives them: the second [CLS] is inserted where it is missing. They are
+    at most max_position_embeddings − 1. `logits` are the answers.
     """
-    config = config or load_config(source, cache_dir, PonderAlbertConfig)
-    model = PonderAlbertClassifier(config)
-    tensors = read_as(ponder_names, source, cache_dir)
-    return model, adopt(model, tensors, source, HEADS, HEADS if other_task else ())
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | Texts,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | Sequence[float] | None = None,
+    ) -> PonderSequenceClassifierOutput:
+        """Classify a batch; inputs as `PonderAlbertClassifier`'s, with or without second [CLS]."""
+        inputs = (input_ids, attention_mask, token_type_ids)
+        if isinstance(input_ids, torch.Tensor) and not has_halting_token(input_ids):
+            inputs = (x if x is None else with_halting_token(x) for x in inputs)
+        out = super().forward(*inputs, labels, return_dict=True)
+        answer = out.logits[-1] if out.answer is None else out.answer
+        return PonderSequenceClassifierOutput(
+            out.loss, answer, out.exit_layer, out.logits, out.halt_probabilities
+        )
 
 
 AutoModelForSequenceClassification.register(
-    PonderAlbertConfig, PonderAlbertClassifier, exist_ok=True
+    PonderAlbertConfig, PonderAlbertForSequenceClassification, exist_ok=True
 )

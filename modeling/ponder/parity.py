@@ -1,4 +1,4 @@
-"""PonderNet's parity experiment: a GRU that learns how many steps a vector takes.
+"""PonderNet's parity experiment: vectors, a GRU that learns how many steps one takes, and losses.
 
 Sources: PonderNet (Banino et al., 2021); the annotated PonderNet (labml), whose names, shapes and
 losses these are.
@@ -9,41 +9,79 @@ from collections.abc import Callable
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 from ..keys import PONDER_KEYS, checked
 from .distribution import GeneralizedGeometricDist, floored_log
+from .pondernet import PonderNet
 
 
-class ParityPonderGRU(nn.Module):
+def parity_batch(
+    batch: int, n_elems: int, non_zeros: range, device: torch.device | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors x (batch, n_elems) of 1, -1 and 0, and y (batch,): 1.0 for an odd number of ones.
+
+    The number of non-zero elements is uniform over `non_zeros`, their places and signs are random.
+    """
+    counts = torch.randint(non_zeros.start, non_zeros.stop, (batch, 1), device=device)
+    places = torch.rand(batch, n_elems, device=device).argsort(1)  # a random permutation
+    signs = torch.randint(0, 2, (batch, n_elems), device=device) * 2 - 1
+    x = (places < counts) * signs
+    return x.float(), ((x == 1).sum(1) % 2).float()
+
+
+class ParityDataset(Dataset):
+    """Vectors and their parity, drawn anew at every access, as the annotated PonderNet has them.
+
+    Args:
+        n_samples: how many vectors make an epoch.
+        n_elems: elements of a vector; 1 to all of them are not 0.
+    """
+
+    def __init__(self, n_samples: int, n_elems: int = 64) -> None:
+        self.n_samples = n_samples
+        self.n_elems = n_elems
+
+    def __len__(self) -> int:
+        return self.n_samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """x (n_elems,) of 1, -1 and 0, float32; y, int64: 1 for an odd number of ones."""
+        if not -self.n_samples <= index < self.n_samples:
+            raise IndexError(f"vector {index} of {self.n_samples}")
+        x, y = parity_batch(1, self.n_elems, range(1, self.n_elems + 1))
+        return x[0], y[0].long()
+
+
+class ParityPonderGRU(PonderNet):
     """PonderNet's parity model: a GRU cell as step function, a head for y and one for λ.
 
-    The state h_n is the cell applied n times to the same input. With `is_halt`, steps end when
-    every example has halted; outputs then have as many steps as ran.
+    The state h_n is the cell applied n times to the same input x (batch, n_elems); ŷ is the logit
+    of an odd number of ones.
     """
 
     def __init__(self, n_elems: int, n_hidden: int, max_steps: int) -> None:
-        super().__init__()
-        self.max_steps = max_steps
+        super().__init__(None, max_steps)
         self.n_hidden = n_hidden
         self.gru = nn.GRUCell(n_elems, n_hidden)
         self.output_layer = nn.Linear(n_hidden, 1)
         self.lambda_layer = nn.Linear(n_hidden, 1)
-        self.is_halt = False
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """p and ŷ of all steps, (steps, batch), then those of a sampled step, (batch,).
+    def step(self, x: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """The next state (batch, n_hidden), λ (batch,) and ŷ (batch,)."""
+        state = self.gru(x, state)
+        return state, self.lambda_layer(state)[:, 0].sigmoid(), self.output_layer(state)[:, 0]
 
-        x is (batch, n_elems); ŷ is the logit of an odd number of ones; λ of the last step is 1.
-        """
+    def run(self, x: torch.Tensor) -> tuple[torch.Tensor, GeneralizedGeometricDist, torch.Tensor]:
+        """All steps in one call, where none can be spared."""
+        if self.is_halt:
+            return super().run(x)
         draws = torch.rand(len(x), device=x.device)
-        hidden = self.halted_states(x, draws) if self.is_halt else self.all_states(x)
-        y_hat = self.output_layer(hidden)[..., 0]
+        hidden = self.all_states(x)
         halts = self.lambda_layer(hidden)[..., 0].T  # (batch, steps)
-        if len(hidden) == self.max_steps:
-            halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)
-        p = GeneralizedGeometricDist.from_logits(halts).pmf(normalize=False).T
-        at = sampled_steps(p, draws)[None] - 1
-        return p, y_hat, p.gather(0, at)[0], y_hat.gather(0, at)[0]
+        halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)
+        dist = GeneralizedGeometricDist.from_logits(halts)
+        return self.output_layer(hidden)[..., 0], dist, draws
 
     def all_states(self, x: torch.Tensor) -> torch.Tensor:
         """h_1 … h_N, (steps, batch, n_hidden): the cell over a constant sequence, in one call."""
@@ -53,23 +91,6 @@ class ParityPonderGRU(nn.Module):
         start = x.new_zeros(1, len(x), self.n_hidden)
         # has_biases, num_layers, dropout, train, bidirectional, batch_first
         return torch.gru(sequence, start, weights, True, 1, 0.0, self.training, False, False)[0]
-
-    def halted_states(self, x: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-        """h_1 … h_m, (steps, batch, n_hidden), up to the step m at which the last example halts."""
-        state, alive, states = x.new_zeros(len(x), self.n_hidden), x.new_ones(len(x)), []
-        for _ in range(self.max_steps):
-            state = self.gru(x, state)
-            states.append(state)
-            alive = alive * (1 - self.lambda_layer(state)[:, 0].sigmoid())
-            if (1 - alive > draws).all():
-                break
-        return torch.stack(states)
-
-
-def sampled_steps(p: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    """Steps (batch,), 1-based, at which a CDF passes uniform `draws` (batch,); p (steps, batch)."""
-    steps = (p.cumsum(0) <= draws).sum(0) + 1
-    return steps.clamp_max(len(p))  # rounding may leave the CDF a little below 1
 
 
 class ReconstructionLoss(nn.Module):
@@ -104,7 +125,7 @@ class RegularizationLoss(nn.Module):
         super().__init__()
         lambda_p = checked("target_halt_probability", lambda_p, PONDER_KEYS)
         prior = GeneralizedGeometricDist(lambda_p, max_steps, 1).pmf(normalize=False)
-        self.register_buffer("p_g", prior[0], persistent=False)
+        self.register_buffer("p_g", prior[0])
 
     def forward(self, p: torch.Tensor) -> torch.Tensor:
         """p (steps, batch) -> scalar."""

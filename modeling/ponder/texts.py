@@ -22,16 +22,29 @@ def with_halting_token(values: list[Any] | torch.Tensor) -> list[Any] | torch.Te
     return [values[0], *values]
 
 
+def has_halting_token(input_ids: torch.Tensor) -> bool:
+    """Do all texts of (batch, length) begin with one token twice, as with the second [CLS]?"""
+    return bool((input_ids[:, :1] == input_ids[:, HALTING_TOKEN : HALTING_TOKEN + 1]).all())
+
+
 def encode_texts(
-    tokenizer: PreTrainedTokenizerBase | None, texts: Texts, longest: int
+    tokenizer: PreTrainedTokenizerBase | None,
+    texts: Texts,
+    longest: int,
+    cls_in_second_text: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """Ids, attention mask and segments, (batch, length) each, of at most `longest` tokens.
+
+    A pair is [CLS] [CLS] a [SEP] b [SEP], or [CLS] [CLS] a [SEP] [CLS] b [SEP], as PonderALBERT has
+    it, with `cls_in_second_text`.
 
     Raises UserError for what is no batch of texts, and without a tokenizer.
     """
     first, second = check_texts(texts)
     if tokenizer is None:
         raise UserError("the model has no tokenizer: give it one, or call it with token ids")
+    if cls_in_second_text and second is not None:
+        second = [tokenizer.cls_token + text for text in second]
     encoded = tokenizer(
         first,
         second,

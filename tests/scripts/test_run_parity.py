@@ -72,3 +72,17 @@ def test_an_output_directory_that_cannot_be_written_is_an_error_before_training(
     outcome = script(main, "--output_dir", tmp_path / "file/out")
     outcome.refused()
     assert outcome.err.startswith("error: cannot write ")
+
+
+def test_a_constant_learning_rate_is_that_of_an_optimiser_alone(tmp_path, script, monkeypatch):
+    """The annotated PonderNet's: Adam at --lr, without a schedule."""
+    rates = []
+    step = torch.optim.Adam.step
+
+    def watched(self, *args, **kwargs):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    script(main, *QUICK, "--schedule", "constant", "--output_dir", tmp_path).done()
+    assert rates == [3e-4] * 6

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from modeling import ParityPonderGRU
-from modeling.ponder.parity import sampled_steps
-from training.parity import Score, evaluate, means, parity_batch
+from modeling.ponder.parity import parity_batch
+from modeling.ponder.pondernet import sampled_steps
+from training.parity import Score, evaluate, means
 from training.parity_settings import ParitySettings
 
 

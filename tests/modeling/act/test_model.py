@@ -4,7 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch.nn import functional as F
+from transformers import AlbertConfig, AlbertModel
 
 from modeling import (
     AlbertActForMaskedLM,
@@ -12,7 +14,7 @@ from modeling import (
     AlbertActModel,
     UserError,
 )
-from tests.models import assert_near, padded_batch, tiny_act
+from tests.models import SMALL, assert_near, padded_batch, tiny_act
 
 seeds = st.integers(0, 10**6)
 batches = st.lists(st.integers(1, 12), min_size=1, max_size=5)
@@ -190,3 +192,50 @@ def test_values_set_later_are_checked_too():
     model.config.tau, model.config.act_epsilon = 0.0, 1.0
     with pytest.raises(UserError, match="act_epsilon"):
         model(**inputs)
+
+
+@pytest.fixture
+def plain_albert(tmp_path):
+    """The folder of an ALBERT, saved by HF, and the ALBERT."""
+    torch.manual_seed(2)
+    albert = AlbertModel(AlbertConfig(**SMALL, attn_implementation="eager")).eval()
+    albert.save_pretrained(tmp_path / "albert")
+    return tmp_path / "albert", albert
+
+
+@pytest.mark.parametrize("model_class", [AlbertActModel, AlbertActForSequenceClassification])
+def test_an_albert_gives_all_weights_but_the_halting_head_s(plain_albert, tmp_path, model_class):
+    """A token that halts at once has had ALBERT's first layer; what it read is in `attentions`."""
+    folder, albert = plain_albert
+    model, report = model_class.from_pretrained(folder, output_loading_info=True)
+    new = ("albert_layer.act.dense.", "classifier.")
+    assert report["missing_keys"]
+    assert all(any(part in name for part in new) for name in report["missing_keys"])
+    encoder = getattr(model, "albert", model)
+    torch.nn.init.constant_(encoder.encoder.albert_layer.act.dense.bias, 30.0)
+    inputs = padded_batch([9, 4, 12])
+    with torch.no_grad():
+        out = encoder(**inputs, output_attentions=True)
+        expected = albert(**inputs, output_hidden_states=True, output_attentions=True)
+    real = inputs["attention_mask"].bool()
+    assert_near(out.last_hidden_state[real], expected.hidden_states[1][real])
+    assert len(out.attentions) == 1
+    for ours, theirs, tokens in zip(out.attentions[0], expected.attentions[0], real, strict=True):
+        assert_near(ours[:, tokens], theirs[:, tokens])
+    model.save_pretrained(tmp_path / "act")
+    names = load_file(tmp_path / "act/model.safetensors").keys()
+    assert set(names) == set(model.state_dict())
+
+
+def test_every_pass_has_its_attention_weights():
+    """Also where states alone would come from running tokens; a head hands them on."""
+    model, inputs = tiny_act(1, AlbertActForSequenceClassification), padded_batch([9, 4, 12])
+    model.albert.encoder.compact = True
+    with torch.no_grad():
+        out = model(**inputs, output_attentions=True)
+        assert_near(out.logits, model(**inputs).logits, 1e-9)
+    assert len(out.attentions) == out.updates.max()
+    for weights in out.attentions:
+        assert weights.shape == (3, 2, 12, 12)
+        assert_near(weights.sum(-1), torch.ones_like(weights[..., 0]), 1e-9)
+        assert (weights.masked_select(~inputs["attention_mask"].bool()[:, None, None]) == 0).all()

@@ -24,9 +24,8 @@ def published_model() -> tuple[PonderAlbertClassifier, dict, dict]:
     model = PonderAlbertClassifier(
         config, target_halt_probability=text["target_halt_probability"]
     ).train()
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert missing == []
-    assert unexpected == ["embeddings.position_ids"]  # a constant, kept by older versions
+    assert "embeddings.position_ids" in weights  # a constant, kept by older versions
+    model.load_state_dict(weights)
     return model, text, tensors
 
 

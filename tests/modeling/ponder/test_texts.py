@@ -27,6 +27,19 @@ def test_a_pair_of_lists_is_one_text_with_two_segments(pair):
     assert mask.all()
 
 
+def test_a_pair_may_have_ponder_albert_s_third_cls(tokenizer):
+    model = tiny_ponder()
+    model.cls_in_second_text = True
+    ids, _, segments = model.tokenize((["the cat"], ["sat"]))
+    assert ids.tolist() == [[2, 2, 4, 5, 3, 2, 6, 3]]
+    assert segments.tolist() == [[0, 0, 0, 0, 0, 1, 1, 1]]
+    assert model.tokenize(["the cat"])[0].tolist() == [[2, 2, 4, 5, 3]]
+    model.tokenizer = tokenizer  # ALBERT's own marks the beginning of a word behind it
+    (ids,), _, _ = model.tokenize((["a dog"], ["the house"]))
+    plain = tokenizer("the house").input_ids
+    assert ids.tolist()[-len(plain) :] == plain
+
+
 def test_a_long_text_is_cut_to_the_positions_that_the_model_has():
     ids, _, _ = tiny_ponder().tokenize(["cat " * 100])
     assert ids.shape == (1, 24)

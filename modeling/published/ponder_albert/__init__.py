@@ -1,0 +1,1 @@
+"""PonderALBERT's import names: models, losses, distributions."""

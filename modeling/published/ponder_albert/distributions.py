@@ -1,0 +1,5 @@
+"""`from ponder_albert.distributions import GeneralizedGeometricDist`."""
+
+from elbert import GeneralizedGeometricDist
+
+__all__ = ["GeneralizedGeometricDist"]

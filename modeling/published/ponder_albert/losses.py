@@ -1,0 +1,5 @@
+"""`from ponder_albert.losses import PonderClassificationLoss`."""
+
+from elbert import PonderClassificationLoss
+
+__all__ = ["PonderClassificationLoss"]

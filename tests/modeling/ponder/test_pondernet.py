@@ -1,0 +1,108 @@
+"""PonderNet around step functions: a user's own, the parity GRU's, and ALBERT's layer pass."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from modeling import (
+    AlbertStep,
+    ParityDataset,
+    ParityPonderGRU,
+    PonderNet,
+    ReconstructionLoss,
+    RegularizationLoss,
+)
+from tests.models import assert_near, direct_pmf, ponder_batch, tiny_ponder
+
+
+class Table(nn.Module):
+    """λ by a table (steps, batch); the state counts steps, and so does the answer, twice over."""
+
+    def __init__(self, table: list[list[float]]) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.tensor(table))
+
+    def forward(self, x: torch.Tensor, state: int | None) -> tuple:
+        state = 0 if state is None else state
+        return state + 1, self.table[state], torch.full((len(x), 2), state + 1.0)
+
+
+def test_a_step_function_of_one_s_own_has_the_steps_distribution_and_answers():
+    stops = [[0.5, 0.0], [0.25, 1.0], [0.9, 0.3]]
+    net = PonderNet(Table(stops), max_steps=3)
+    p, answers, p_m, answer_m = net(torch.zeros(2, 4))
+    for row in range(2):
+        last_is_sure = [stops[0][row], stops[1][row], 1.0]
+        assert p[:, row].tolist() == pytest.approx(direct_pmf(last_is_sure))
+    assert answers[:, 0].tolist() == [[1, 1], [2, 2], [3, 3]]
+    sampled = answer_m[:, 0].long() - 1
+    assert p_m.tolist() == p[sampled, torch.arange(2)].tolist()
+    loss = ReconstructionLoss(lambda y_hat, y: (y_hat - y).square().sum(-1))(
+        p, answers, torch.zeros(2, 2)
+    )
+    # Σ p_n · 2n² of the first: 0.5·2 + 0.125·8 + 0.375·18; the second halts at step 2.
+    assert loss.item() == pytest.approx((8.75 + 8.0) / 2)
+    loss.backward()
+    assert (net.step.table.grad[:2, 0] != 0).all()
+
+
+def test_steps_end_once_all_have_halted():
+    net = PonderNet(Table([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]), max_steps=3)
+    net.is_halt = True
+    p, answers, _, answer_m = net(torch.zeros(2, 4))
+    assert len(p) == len(answers) == 2
+    assert answer_m[:, 0].tolist() == [2, 1]
+
+
+def test_the_parity_gru_is_a_pondernet_around_its_cell():
+    """One written here as a user would, around the same weights."""
+    torch.manual_seed(0)
+    gru = ParityPonderGRU(n_elems=6, n_hidden=8, max_steps=7)
+
+    class Step(nn.Module):
+        def forward(self, x, state):
+            state = gru.gru(x, state)
+            halt = gru.lambda_layer(state)[:, 0].sigmoid()
+            return state, halt, gru.output_layer(state)[:, 0]
+
+    x, _ = next(iter(DataLoader(ParityDataset(5, 6), batch_size=5)))
+    for halting in (False, True):
+        net = PonderNet(Step(), max_steps=7)
+        net.is_halt = gru.is_halt = halting
+        outputs = []
+        for model in (net, gru):
+            torch.manual_seed(1)
+            outputs.append(model(x))
+        for ours, theirs in zip(*outputs, strict=True):
+            assert_near(ours, theirs, 1e-6)
+
+
+@pytest.mark.parametrize("head", ["mlp", "linear_cat"])
+def test_a_ponder_model_is_a_pondernet_around_its_layer_pass(head):
+    model = tiny_ponder(halt_normalization="last_layer", lambda_layer_arch=head).train()
+    batch = ponder_batch([7, 12, 4])
+    expected = model(**batch)
+    p, answers, _, _ = PonderNet(AlbertStep(model), max_steps=6)(batch)
+    assert_near(p.T, expected.model_halt_dist.pmf())
+    assert_near(answers, expected.logits)
+
+
+def test_the_parity_data_are_the_published_ones():
+    torch.manual_seed(0)
+    data = ParityDataset(200, 9)
+    assert len(data) == len(list(data)) == 200
+    counts = set()
+    for x, y in data:
+        assert (x.dtype, x.shape, y.dtype, y.shape) == (torch.float32, (9,), torch.int64, ())
+        assert {*x.tolist()} <= {-1.0, 0.0, 1.0}
+        assert y == x.tolist().count(1.0) % 2
+        counts.add(int(x.abs().sum()))
+    assert counts == set(range(1, 10))
+
+
+def test_a_saved_prior_of_the_annotated_pondernet_loads():
+    loss = RegularizationLoss(0.2, 4)
+    loss.load_state_dict({"p_g": torch.tensor([0.5, 0.25, 0.125, 0.0625])})
+    p = torch.tensor([[0.5], [0.25], [0.125], [0.0625]])
+    assert loss(p).item() == pytest.approx(0.0, abs=1e-6)

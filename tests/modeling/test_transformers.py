@@ -1,0 +1,171 @@
+"""The models as transformers' own tools meet them: Auto classes, pipelines and Trainer."""
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
+
+from modeling import (
+    AlbertActConfig,
+    AlbertActForSequenceClassification,
+    ElbertConfig,
+    ElbertForSequenceClassification,
+    PonderAlbertClassifier,
+    PonderAlbertConfig,
+    load_act,
+    load_ponder,
+    load_pretrained,
+    with_halting_token,
+)
+from tests.conftest import TINY, edit_json, sentence
+from tests.models import assert_near
+
+MODES = {
+    "elbert": (ElbertConfig, ElbertForSequenceClassification, load_pretrained),
+    "ponder_albert": (PonderAlbertConfig, PonderAlbertClassifier, load_ponder),
+    "albert_act": (AlbertActConfig, AlbertActForSequenceClassification, load_act),
+}
+TEXTS = [sentence(i, 3 + i % 4) for i in range(6)]
+PAIR = ("a dog sleeps in the park", "the house is red")
+
+
+def made(mode: str, **keys) -> torch.nn.Module:
+    """A random model that stops by no chance."""
+    torch.manual_seed(3)
+    config_class, model_class, _ = MODES[mode]
+    if mode == "ponder_albert":
+        keys["exit_criteria"] = "threshold"
+    return model_class(config_class(**{**TINY, **keys})).eval()
+
+
+@pytest.fixture(params=MODES)
+def mode(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def folder(mode, tokenizer, tmp_path):
+    """A model and its tokenizer, saved as training saves them."""
+    made(mode).save_pretrained(tmp_path / mode)
+    tokenizer.save_pretrained(tmp_path / mode)
+    return tmp_path / mode
+
+
+def test_a_saved_folder_is_one_to_the_auto_classes(mode, folder, tmp_path):
+    config_class, model_class, _ = MODES[mode]
+    assert type(AutoConfig.from_pretrained(folder)) is config_class
+    expected = made(mode).state_dict()
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    model.save_pretrained(tmp_path / "again")
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "again")
+    for loaded in (model, again):
+        assert isinstance(loaded, model_class)
+        assert loaded.config.exit_keys() == made(mode).config.exit_keys()
+        assert loaded.state_dict().keys() == expected.keys()
+        assert all(torch.equal(x, expected[name]) for name, x in loaded.state_dict().items())
+    half = AutoModelForSequenceClassification.from_pretrained(folder, dtype="float16")
+    assert {tensor.dtype for tensor in half.state_dict().values()} == {torch.float16}
+
+
+def answer(mode: str, ids: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+    """What the model itself says to ids and segments, which tensors of 1 take for granted."""
+    inputs = (ids, torch.ones_like(ids), types)
+    with torch.no_grad():
+        if mode == "ponder_albert":
+            return made(mode)(*map(with_halting_token, inputs)).answer
+        return made(mode)(*inputs).logits
+
+
+def test_the_second_text_is_the_second_segment(mode, folder):
+    """Also for folders saved earlier, whose tokenizers leave the segments out."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    encoded = tokenizer(*PAIR, return_tensors="pt")
+    ids = encoded["input_ids"]
+    first = ids[0].tolist().index(tokenizer.sep_token_id) + 1
+    types = (torch.arange(ids.shape[1]) >= first).long()[None]
+    assert encoded["token_type_ids"].tolist() == types.tolist()
+    expected = answer(mode, ids, types)
+    assert not torch.allclose(answer(mode, ids, torch.zeros_like(ids)), expected, atol=1e-3)
+    with torch.no_grad():
+        assert_near(model(**encoded).logits, expected)
+        del encoded["token_type_ids"]
+        assert_near(model(**encoded).logits, expected)
+
+
+def test_a_pipeline_gives_the_model_s_probabilities(mode, folder):
+    """In batches, whose padding changes nothing."""
+    classify = pipeline("text-classification", str(folder), batch_size=3)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inputs = [*TEXTS, {"text": PAIR[0], "text_pair": PAIR[1]}]
+    for text, found in zip(inputs, classify(inputs, top_k=None), strict=True):
+        pair = text if isinstance(text, dict) else {"text": text}
+        encoded = tokenizer(**pair, return_tensors="pt")
+        scores = answer(mode, encoded["input_ids"], encoded["token_type_ids"]).softmax(-1)[0]
+        assert {x["label"]: pytest.approx(x["score"], abs=1e-5) for x in found} == {
+            f"LABEL_{label}": score.item() for label, score in enumerate(scores)
+        }
+
+
+def test_a_pipeline_gives_a_regression_s_value(mode, tokenizer, tmp_path):
+    made(mode, num_labels=1).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", problem_type=None)  # as in folders saved earlier
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    with torch.no_grad():
+        value = model(**tokenizer(TEXTS[0], return_tensors="pt")).logits.item()
+    (found,) = pipeline("text-classification", str(tmp_path))([TEXTS[0]])
+    assert found["score"] == pytest.approx(value, abs=1e-5)
+
+
+def test_trainer_trains_every_mode(mode, folder, tmp_path):
+    """And what it saves is a folder like any other."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = [{**tokenizer(sentence(i, 4)), "labels": i % 2} for i in range(16)]
+    trainer = Trainer(
+        AutoModelForSequenceClassification.from_pretrained(folder),
+        TrainingArguments(
+            str(tmp_path / "out"),
+            num_train_epochs=12,
+            learning_rate=2e-3,
+            report_to="none",
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+        train_dataset=rows,
+        eval_dataset=rows,
+        processing_class=tokenizer,
+    )
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    predicted = trainer.predict(rows)
+    assert predicted.metrics["test_loss"] < before - 0.1
+    assert predicted.predictions.shape == (16, 2)
+    trainer.save_model(tmp_path / "trained")
+    saved, _ = MODES[mode][2](tmp_path / "trained")
+    trained = trainer.model.state_dict()
+    assert all(torch.equal(x, trained[name]) for name, x in saved.state_dict().items())
+
+
+def test_a_published_elbert_folder_loads_whole(tmp_path):
+    """It calls itself an ALBERT's, and holds the numbers of the positions."""
+    model = made("elbert", weight_name="equal")
+    tensors = model.state_dict()
+    tensors["albert.embeddings.position_ids"] = torch.arange(TINY["max_position_embeddings"])[None]
+    model.load_state_dict(tensors)
+    model.config.save_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", model_type="albert")
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    loaded, info = ElbertForSequenceClassification.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert (set(info["missing_keys"]), set(info["unexpected_keys"])) == (set(), set())
+    assert torch.equal(loaded.albert.pooler.weight, model.albert.pooler.weight)
+    assert loaded.config.exit_keys() == model.config.exit_keys()
