@@ -1,0 +1,160 @@
+"""The library as an installed package: built, installed outside the checkout, and used there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from modeling import (
+    AlbertActConfig,
+    AlbertActForSequenceClassification,
+    AlbertActModel,
+    ElbertConfig,
+    ElbertForSequenceClassification,
+    PonderAlbertClassifier,
+    PonderAlbertConfig,
+    load_tokenizer,
+)
+from tests.conftest import TINY
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PACKAGES = SETTINGS["tool"]["setuptools"]["packages"]
+
+
+def test_the_package_has_every_folder_of_modeling():
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "modeling").rglob("__init__.py")}
+    places = SETTINGS["tool"]["setuptools"]["package-dir"]
+    named = {
+        Path(places[top], *inner) for top, *inner in (package.split(".") for package in PACKAGES)
+    }
+    assert named == folders - {Path("modeling/published")}
+
+
+def test_the_pinned_versions_are_within_the_ranges():
+    pins = (Requirement(line) for line in (ROOT / "requirements.txt").read_text().splitlines())
+    pinned = {pin.name: next(iter(pin.specifier)).version for pin in pins}
+    extras = SETTINGS["project"]["optional-dependencies"]
+    for line in SETTINGS["project"]["dependencies"] + extras["train"]:
+        needed = Requirement(line)
+        assert needed.specifier.contains(pinned[needed.name]), line
+
+
+def ran(command: list, folder: Path, **variables: str) -> str:
+    """What a command prints, run in `folder`."""
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def write_folders(elsewhere: Path, albert_dir: Path) -> None:
+    """What the pages' snippets load: two models of the hub by name, and trained folders."""
+    tokenizer = load_tokenizer(albert_dir)
+    shutil.copytree(albert_dir, elsewhere / "albert-base-v2")
+    for place, model_class, config_class in (
+        ("asi/albert-act-base", AlbertActModel, AlbertActConfig),
+        ("out/albert_base/RTE", ElbertForSequenceClassification, ElbertConfig),
+        ("out/ponder/RTE", PonderAlbertClassifier, PonderAlbertConfig),
+        ("out/act/RTE", AlbertActForSequenceClassification, AlbertActConfig),
+    ):
+        model_class(config_class(**TINY)).save_pretrained(elsewhere / place)
+        tokenizer.save_pretrained(elsewhere / place)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory, albert_dir):
+    """`installed(code)` is what the code prints in an environment that has the wheel alone.
+
+    The wheel's dependencies are those of this environment, which the checkout is no part of.
+    """
+    folder = tmp_path_factory.mktemp("package")
+    source = folder / "source"
+    for name in ("modeling", "pyproject.toml", "README.md", "LICENSE"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        source.mkdir(exist_ok=True)
+        copy(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    offline = ("--no-deps", "--no-index", "--disable-pip-version-check")
+    ran([*pip, "wheel", *offline, "--no-build-isolation", "-w", folder, source], folder)
+    venv.create(folder / "env", with_pip=False)
+    python = folder / "env/bin/python"
+    (wheel,) = folder.glob("*.whl")
+    ran([sys.executable, "-m", "pip", "--python", python, "install", *offline, wheel], folder)
+    elsewhere = folder / "elsewhere"
+    write_folders(elsewhere, albert_dir)
+    dependencies = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
+
+    def run(code: str) -> str:
+        return ran([python, "-c", code], elsewhere, PYTHONPATH=dependencies)
+
+    assert run("import importlib.util as u; print(u.find_spec('modeling'))") == "None\n"
+    return run
+
+
+# After a section's snippets, what must hold of their names.
+CHECKS = {
+    "From Python": "",
+    "From PonderALBERT": "assert prediction['logits'].shape == (43, 1, 2)",
+    "From Adaptive Depth": "assert outputs.updates.shape == (1, 1, *inputs['input_ids'].shape)",
+    "From the annotated PonderNet": "assert loss.item() > 0",
+    "From transformers": "assert len(logits) == len(exit_layers) == 2 and report.loaded",
+    "Around a step function of your own": "assert net.step.cell.weight_hh.grad.norm() > 0",
+}
+
+
+PAGES = ("README.md", "docs/migration.md", "docs/ponder.md", "docs/act.md")
+
+
+def programs(page: str) -> list[tuple[str, str]]:
+    """A page's sections that have Python: heading, and all their Python as one program."""
+    found = []
+    for section in re.split(r"^## ", (ROOT / page).read_text(encoding="utf-8"), flags=re.M)[1:]:
+        code = re.findall(r"^```python\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE)
+        if code:
+            heading = section.splitlines()[0]
+            found.append((heading, "\n".join([*code, CHECKS[heading]])))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/migration.md", "docs/ponder.md", "docs/act.md"]
+)
+def test_the_pages_snippets_run_as_typed_where_the_package_is_installed(installed, page):
+    sections = programs(page)
+    assert sections
+    run = f"for heading, code in {sections!r}: print('\\n##', heading); exec(code, {{}})"
+    printed = installed(run)
+    assert re.findall("^## (.*)", printed, flags=re.MULTILINE) == [name for name, _ in sections]
+
+
+@pytest.mark.slow
+def test_an_import_of_the_package_makes_all_modes_known(installed):
+    code = """
+import elbert, transformers
+for name in ("elbert", "ponder_albert", "albert_act"):
+    config = transformers.AutoConfig.for_model(name, vocab_size=9, embedding_size=4, hidden_size=4,
+        num_attention_heads=1, intermediate_size=4, num_hidden_layers=1)
+    model = transformers.AutoModelForSequenceClassification.from_config(config)
+    print(type(model).__module__.split(".")[0])
+import act
+try:
+    act.TFAlbertActModel.from_pretrained("asi/albert-act-base")
+except elbert.UserError as error:
+    print("refused" if "TensorFlow" in str(error) else error)
+"""
+    assert installed(code).split() == ["elbert"] * 3 + ["refused"]
