@@ -118,8 +118,7 @@ def lock_of(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):
-                path.write_text("")
+            path.unlink(missing_ok=True)  # who waits for it sees that, and makes another
 
 
 def check_writable(directory: Path) -> None:
