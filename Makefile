@@ -1,6 +1,7 @@
 # make demo   train, edit a threshold and evaluate on the bundled sample (under 5 minutes)
 # make test   the test suite
 # make test-slow   the tests that take longer, and those that need GLUE data, TensorFlow or ONNX
+# make docs   the documentation site, in out/site; a dead link or a missing docstring fails
 # make venv   a virtual environment in .venv; all others make it first
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := .venv/bin
 # One thread a test process: the models are tiny, and two processes share two cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: venv demo test test-slow lint clean
+.PHONY: venv demo test test-slow docs lint clean
 
 .venv/run: requirements.txt
 	$(PYTHON) -m venv .venv
@@ -24,6 +25,10 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 		--requirement requirements-tf.txt --requirement requirements-onnx.txt
 	touch $@
 
+.venv/docs: .venv/run requirements-docs.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements-docs.txt
+	touch $@
+
 venv: .venv/run
 
 demo: .venv/run
@@ -34,6 +39,9 @@ test: .venv/dev
 
 test-slow: .venv/tf
 	$(PYTEST) -m "slow or realdata or tf or onnx"
+
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: .venv/dev
 	$(BIN)/ruff check .
