@@ -6,6 +6,7 @@ Inputs: input_ids, attention_mask, token_type_ids (batch, length) int64; for a p
 samples, draws (batch,). The rule's numbers (exit_thres, cnt_thres, margin, range_tmp; act_epsilon)
 are inputs too, which may be left out: their defaults are the model's. Outputs: logits (batch,
 labels), exit_layer (batch,), layers_run (); for albert_act updates (batch, length), not exit_layer.
+--layer_logits adds layer_logits (layers, batch, labels), 0 for layers that were not run.
 
 Needs requirements-onnx.txt. See docs/deployment.md.
 """
@@ -34,6 +35,10 @@ class ExportSettings:
     model_dir: Path = setting(..., "folder of the trained model")
     output: Path = setting(..., "the file to write")
     int8: bool = setting(False, "8-bit weights: a quarter of the size, faster, less exact")
+    layer_logits: bool = setting(False, "one more output, every layer's answer")
+    no_defaults: bool = setting(
+        False, "the rule's numbers must be given: runtimes in JavaScript set no optional input"
+    )
 
 
 def main() -> None:
@@ -57,7 +62,8 @@ def main() -> None:
     origin = provenance(as_dict(settings), weights=weights_hash(settings.model_dir))
     described = origin | description(mode, model) | {"rule_sources": rule.sources}
     about = {name: json.dumps(value) for name, value in described.items()}
-    exported = to_onnx(mode.export_loop(model), about)
+    loop = mode.export_loop(model, settings.layer_logits)
+    exported = to_onnx(loop, about, defaults=not settings.no_defaults)
     if settings.int8:
         exported = to_int8(exported)
     content = onnx_ir.to_proto(exported).SerializeToString()

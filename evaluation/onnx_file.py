@@ -53,11 +53,10 @@ class OnnxFile:
             )
         self.dtype = self.about["dtype"]
         self.outputs = [value.name for value in self.session.get_outputs()]
-        self.inputs = [value.name for value in self.session.get_inputs()]
-        self.settings = {
-            value.name: np.float32 if "float" in value.type else np.int64
-            for value in self.session.get_overridable_initializers()
-        }
+        values = (*self.session.get_inputs(), *self.session.get_overridable_initializers())
+        kinds = {value.name: np.float32 if "float" in value.type else np.int64 for value in values}
+        self.settings = {name: kind for name, kind in kinds.items() if name in self.about["rule"]}
+        self.inputs = [name for name in kinds if name not in self.settings]
         self.check_model()
         if self.dtype == "int8" and batch_size > 1:
             raise UserError(

@@ -4,6 +4,7 @@ run in-process."""
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -271,3 +272,17 @@ def write(path: Path, content: str | bytes) -> Path:
 @pytest.fixture
 def tokenizer(albert_dir: Path):
     return load_tokenizer(albert_dir)
+
+
+@pytest.fixture(scope="session")
+def node_modules(tmp_path_factory) -> Path:
+    """The JavaScript packages that docs/demo names, installed; a folder called node_modules."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        pytest.skip("node or npm is missing: apt-get install nodejs npm")
+    folder = tmp_path_factory.mktemp("npm")
+    shutil.copy(Path(run_glue.__file__).parent / "docs" / "demo" / "package.json", folder)
+    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+    done = subprocess.run(install, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"npm cannot install: {done.stderr[-300:]}")
+    return folder / "node_modules"

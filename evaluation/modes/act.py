@@ -32,6 +32,7 @@ from glue.files import each_of, write_text
 from glue.tasks import label_text, primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.act.loading import load_act
+from modeling.errors import UserError
 from modeling.export.loops import TokenLoop
 from modeling.flops import adaptive_flops
 
@@ -83,7 +84,14 @@ class AdaptiveDepth(Mode):
         }
         return values, values, summary["metrics"][goal.name]
 
-    def export_loop(self, model: AlbertActForSequenceClassification) -> TokenLoop:
+    def export_loop(
+        self, model: AlbertActForSequenceClassification, layer_logits: bool = False
+    ) -> TokenLoop:
+        if layer_logits:
+            raise UserError(
+                "--layer_logits: of Adaptive Depth there is one answer, after the last update; "
+                "leave the flag out"
+            )
         return TokenLoop(model)
 
     def run(self, job: Job) -> UpdateRecord:

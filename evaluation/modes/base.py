@@ -187,8 +187,11 @@ class Mode(ABC):
     # How it is exported.
 
     @abstractmethod
-    def export_loop(self, model: PreTrainedModel) -> ExportLoop:
-        """What export_onnx.py writes of a trained model."""
+    def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> ExportLoop:
+        """What export_onnx.py writes of a trained model.
+
+        layer_logits: with every layer's answer; UserError for a mode whose layers have none.
+        """
 
     # How it runs and reports.
 

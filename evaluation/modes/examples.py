@@ -50,8 +50,8 @@ class ExampleMode(Mode):
         scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
         return scalars, {f"{name}_per_layer": curve}, goal.value(job, recorded)
 
-    def export_loop(self, model: PreTrainedModel) -> DepthLoop:
-        return DepthLoop(model)
+    def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> DepthLoop:
+        return DepthLoop(model, layer_logits=layer_logits)
 
     def run(self, job: Job) -> Record:
         return run_early_exit(job)

@@ -45,9 +45,9 @@ class Ponder(ExampleMode):
         means = halting.stop_probabilities.mean(0).tolist()
         return values | {f"lambda/layer_{i}": mean for i, mean in enumerate(means, 1)}
 
-    def export_loop(self, model: PreTrainedModel) -> DepthLoop:
+    def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> DepthLoop:
         """The draws of `sample` are an input: the caller's chance, not the file's."""
-        return DepthLoop(model, draws=model.config.exit_criteria == "sample")
+        return DepthLoop(model, model.config.exit_criteria == "sample", layer_logits)
 
     def rules(self) -> RuleSet:
         return RuleSet(

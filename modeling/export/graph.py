@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import torch
-from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass, RemoveUnusedNodesPass
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxscript import BOOL, FLOAT
 from onnxscript import opset20 as op
@@ -21,6 +21,7 @@ from .loops import ExportLoop, Tensors
 
 OPSET = 20  # the first with Gelu
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+DIMENSIONS = ("batch", "length")  # of the text inputs
 LARGEST = 2**40  # bytes of a constant to fold: all
 
 
@@ -67,8 +68,11 @@ def example_inputs(loop: ExportLoop) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @torch.no_grad()
-def to_onnx(loop: ExportLoop, about: dict[str, str]) -> ir.Model:
-    """The model with its exit rule, weights included, in one graph; `about` is its metadata."""
+def to_onnx(loop: ExportLoop, about: dict[str, str], defaults: bool = True) -> ir.Model:
+    """The model with its exit rule, weights included, in one graph.
+
+    about: its metadata. defaults: may a caller leave out the rule's numbers?
+    """
     inputs, free = example_inputs(loop)
     program = torch.export.export(loop, (), kwargs=inputs, dynamic_shapes=free, strict=False)
     exported = torch.onnx.export(
@@ -82,11 +86,23 @@ def to_onnx(loop: ExportLoop, about: dict[str, str]) -> ir.Model:
     ).model
     # torch.onnx leaves a constant as large as the fused attention weights to be made at every pass.
     fold_constants(exported, input_size_limit=LARGEST, output_size_limit=LARGEST)
-    give_defaults(exported.graph, inputs["settings"])
+    RemoveUnusedNodesPass()(exported)
+    name_dimensions(exported.graph)
+    if defaults:
+        give_defaults(exported.graph, inputs["settings"])
     forget_loop_shapes(exported.graph)
     ClearMetadataAndDocStringPass()(exported)  # stack traces with this machine's paths
     exported.metadata_props.update({**about, "dtype": json.dumps("fp32")})
     return exported
+
+
+def name_dimensions(graph: ir.Graph) -> None:
+    """Call the free dimensions what they are, where torch numbers them."""
+    names = {dim.value: name for dim, name in zip(graph.inputs[0].shape, DIMENSIONS, strict=True)}
+    for value in (*graph.inputs, *(out for node in graph.all_nodes() for out in node.outputs)):
+        if value.shape is not None:
+            dims = (dim if isinstance(dim, int) else dim.value for dim in value.shape)
+            value.shape = ir.Shape([names.get(dim, dim) for dim in dims])
 
 
 def give_defaults(graph: ir.Graph, settings: Tensors) -> None:

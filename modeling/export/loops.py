@@ -7,7 +7,7 @@ rule or criterion exports by itself.
 import dataclasses
 from abc import ABC, abstractmethod
 from collections import Counter
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ class ExportLoop(nn.Module, ABC):
     draws: is the examples' own uniform number an input?
     """
 
-    outputs: ClassVar[tuple[str, ...]]
+    outputs: tuple[str, ...]
 
     def __init__(self, model: nn.Module, draws: bool = False) -> None:
         super().__init__()
@@ -71,6 +71,7 @@ class Carried(NamedTuple):
     answers: torch.Tensor  # (batch, num_labels), of that layer
     hidden: torch.Tensor  # (batch, length, hidden)
     state: State
+    kept: Tensors  # layer_logits (layers, batch, num_labels), if asked for; 0 of layers to come
 
 
 class DepthLoop(ExportLoop):
@@ -78,10 +79,19 @@ class DepthLoop(ExportLoop):
 
     Layers in a row that share their weights make one loop, the next ones another, which is not
     entered where all have left.
+
+    layer_logits: is every layer's answer an output, too?
     """
 
     outputs = ("logits", "exit_layer", "layers_run")
     model: EarlyExitModel
+
+    def __init__(
+        self, model: EarlyExitModel, draws: bool = False, layer_logits: bool = False
+    ) -> None:
+        super().__init__(model, draws)
+        if layer_logits:
+            self.outputs = (*self.outputs, "layer_logits")
 
     def forward(
         self,
@@ -90,9 +100,13 @@ class DepthLoop(ExportLoop):
         token_type_ids: torch.Tensor,
         draws: torch.Tensor | None,
         settings: Tensors,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Each example's answer (batch, num_labels), exit layer (batch,), and passes made ()."""
+    ) -> tuple[torch.Tensor, ...]:
+        """Each example's answer (batch, num_labels), exit layer (batch,), and passes made ().
+
+        If asked for, every layer's answer, (layers, batch, num_labels): 0 of layers not run.
+        """
         model, batch, config = self.model, input_ids.shape[0], self.model.config
+        every = torch.zeros(config.num_hidden_layers, batch, config.num_labels)
         rule = dataclasses.replace(model.exit_rule(), **self.within_depth(settings))
         carried = Carried(
             torch.zeros((), dtype=torch.long),
@@ -101,13 +115,14 @@ class DepthLoop(ExportLoop):
             torch.zeros(batch, config.num_labels),
             model.embed(input_ids, token_type_ids),
             model.start(batch, draws, rule),
+            {"layer_logits": every} if "layer_logits" in self.outputs else {},
         )
         mask, end = attention_mask_of(attention_mask), 0
         layers = Counter(map(model.weights_of, range(config.num_hidden_layers)))
         for weights, count in layers.items():
             end += count
             carried = self.run_layers(weights, end, rule, mask, carried)
-        return carried.answers, carried.exit_layer, carried.layer
+        return carried.answers, carried.exit_layer, carried.layer, *carried.kept.values()
 
     def within_depth(self, settings: Tensors) -> Tensors:
         """A window of more layers than there are fires as little as one of all of them does before
@@ -135,13 +150,15 @@ class DepthLoop(ExportLoop):
 
     def one_layer(self, weights: int, rule: Any, mask: torch.Tensor, carried: Carried) -> tuple:
         """A layer pass and its exit check; the active have this layer's answer."""
-        layer, active, exit_layer, answers, hidden, state = carried
+        layer, active, exit_layer, answers, hidden, state, kept = carried
         hidden = self.model.layer_pass(hidden, mask, weights)
         check = self.model.check_exit(rule, hidden, mask, weights, state)
+        newest = torch.arange(self.model.config.num_hidden_layers)[:, None, None] == layer
+        kept = {name: torch.where(newest, check.answer, every) for name, every in kept.items()}
         layer = layer + 1
         exit_layer = torch.where(active, layer, exit_layer)
         answers = torch.where(active[:, None], check.answer, answers)
-        return layer, active & ~check.done, exit_layer, answers, hidden, check.state
+        return layer, active & ~check.done, exit_layer, answers, hidden, check.state, kept
 
 
 class TokenLoop(ExportLoop):

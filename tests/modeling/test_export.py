@@ -1,5 +1,6 @@
 """Exported files against PyTorch: the same exits, the same answers, in ONNX Runtime."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -12,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.modes import mode_of_type
+from evaluation.onnx_file import OnnxFile, description
 from modeling import (
     AlbertActConfig,
     AlbertActForSequenceClassification,
     PonderAlbertClassifier,
     PonderAlbertConfig,
+    UserError,
     load_pretrained,
     with_halting_token,
 )
@@ -221,6 +224,35 @@ def test_settings_left_out_are_the_models():
         out = model(**inputs)
     assert len(set(out.exit_layer.tolist())) > 1
     assert_same(answers(session, **inputs), out.logits, out.exit_layer)
+
+
+@slow
+def test_a_file_gives_every_layers_answer_and_takes_settings_as_plain_inputs(tmp_path):
+    """What a page in a browser needs."""
+    model = tiny_model(num_hidden_groups=2, exit_thres=0.6)
+    mode = mode_of_type(model.config.model_type)
+    loop = mode.export_loop(model, layer_logits=True)
+    about = {name: json.dumps(value) for name, value in description(mode, model).items()}
+    exported = graph.to_onnx(loop, about, defaults=False)
+    session, inputs = session_of(exported), ones_beside(random_ids(5, 6))
+    assert session.get_overridable_initializers() == []
+    *found, layer_logits = answers(session, **inputs, **loop.settings())
+    with torch.no_grad():
+        out, all_logits = model(**inputs), model(**inputs, output_all_exits=True).all_logits
+    assert_same(found, out.logits, out.exit_layer)
+    ran = int(found[2])
+    assert 1 < ran < len(layer_logits) == 4
+    np.testing.assert_allclose(layer_logits[:ran], all_logits[:ran].numpy(), atol=1e-4, rtol=0)
+    assert not layer_logits[ran:].any()
+    ir.save(exported, tmp_path / "a.onnx")
+    again = OnnxFile(tmp_path / "a.onnx", model.config)(**inputs)
+    assert again.exit_layer.tolist() == out.exit_layer.tolist()
+
+
+def test_adaptive_depth_has_no_layers_answers():
+    model = AlbertActForSequenceClassification(AlbertActConfig(**TINY))
+    with pytest.raises(UserError, match="--layer_logits"):
+        mode_of_type("albert_act").export_loop(model, layer_logits=True)
 
 
 @slow

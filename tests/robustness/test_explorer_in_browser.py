@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,35 +11,12 @@ import pytest
 from exit_lab.explorer import View, explorer_page, intervals
 from exit_lab.tables import frontier, table
 from tests.exit_lab.builders import EVIL, EXPLORED, explored
+from tests.robustness.conftest import requests_of, size
 
-webdriver = pytest.importorskip(
-    "selenium.webdriver", reason="selenium is missing: pip install -r requirements-dev.txt"
-)
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Headless Chromium, 1280 × 900."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    driver = shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("no Chromium: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield started
-    started.quit()
-
-
-def size(browser, width: int, height: int) -> None:
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+pytest.importorskip("selenium.webdriver")
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 
 class Page:
@@ -302,10 +278,6 @@ def test_it_fits_the_screen_without_errors_or_requests(open_page, width):
         "return document.documentElement.scrollWidth <= window.innerWidth"
     )
     assert [e for e in page.browser.get_log("browser") if e["level"] == "SEVERE"] == []
-    requests = [
-        json.loads(entry["message"])["message"]["params"]["request"]["url"]
-        for entry in page.browser.get_log("performance")
-        if '"Network.requestWillBeSent"' in entry["message"]
-    ]
+    requests = requests_of(page.browser)
     assert all(url.startswith("file://") for url in requests)
     assert len(requests) <= 1

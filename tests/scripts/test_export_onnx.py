@@ -1,6 +1,7 @@
-"""export_onnx.py, run_glue.py --onnx and the example that needs nothing else."""
+"""export_onnx.py, run_glue.py --onnx and the examples that need nothing else."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -141,22 +142,37 @@ def test_a_file_says_what_it_holds_and_not_where_it_was_made(trained, name):
     assert str(ROOT).encode() not in (out / f"{name}.onnx").read_bytes()
 
 
+def answer_of(model_dir: Path, *texts: str) -> str:
+    """What the examples print of the model's answer."""
+    model, tokenizer = load_finished(model_dir, MODES["albert"]), load_tokenizer(model_dir)
+    with torch.no_grad():
+        answer = model(**tokenizer(*texts, return_tensors="pt"))
+    label = model.config.id2label[int(answer.logits.argmax())]
+    return f"{label}, after layer {int(answer.exit_layer)}\n"
+
+
 @slow
-def test_ten_lines_answer_as_the_model(trained, albert_dir, rte):
+def test_ten_lines_answer_as_the_model(trained):
     """The example, in a folder from which nothing of this project can be imported."""
     out, texts = trained("albert"), (sentence(3), sentence(4, 3))
     example = ROOT / "examples" / "onnx_python.py"
     run = [sys.executable, example, out / "fp32.onnx", out / "tokenizer.json", *texts]
     done = subprocess.run(run, cwd=out, capture_output=True, text=True, check=True)
-    model, tokenizer = load_finished(out, MODES["albert"]), load_tokenizer(out)
-    with torch.no_grad():
-        answer = model(**tokenizer(*texts, return_tensors="pt"))
-    label = model.config.id2label[int(answer.logits.argmax())]
-    assert done.stdout == f"{label}, after layer {int(answer.exit_layer)}\n"
+    assert done.stdout == answer_of(out, *texts)
     assert done.stderr == ""
     words = example.read_text()
     assert "modeling" not in words
     assert "transformers" not in words
+
+
+@slow
+def test_so_do_they_in_javascript(trained, node_modules):
+    out, pair = trained("albert"), (sentence(3), sentence(4, 3))
+    example = shutil.copy(ROOT / "examples" / "onnx_javascript.mjs", node_modules.parent)
+    for texts in (pair, pair[:1]):
+        run = ["node", example, out / "fp32.onnx", out, *texts]
+        done = subprocess.run(run, capture_output=True, text=True, check=True)
+        assert done.stdout == answer_of(out, *texts)
 
 
 def test_what_is_no_trained_model_is_refused(albert_dir, tmp_path, script):

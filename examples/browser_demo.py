@@ -1,0 +1,103 @@
+"""Make the model of docs/demo anew: a page on which a model stops, layer by layer.
+
+    python examples/browser_demo.py --model_dir out/demo/RTE --data_dir configs/sample/RTE \
+      --task_name RTE
+
+Writes model.onnx, the tokenizer's two files and about.json, what the page has to know: the labels,
+the rule, a slider for every number that it reads, and some texts. Serve the page by
+
+    npm install --prefix docs/demo
+    python -m http.server --directory docs/demo
+
+Needs requirements-onnx.txt. `make demo` trains the model of the bundled sample.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from evaluation.job import load_finished
+from evaluation.modes import trained_mode
+from evaluation.modes.base import Mode
+from exit_lab.grids import parse_values
+from glue.files import run_script, write_text
+from glue.tasks import get_task, read_examples
+from modeling import ElbertConfig, UserError
+from modeling.loading.files import read_json
+
+ROOT = Path(__file__).parent.parent
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+EXAMPLES = 12
+
+
+def export(model_dir: Path, output: Path) -> None:
+    """With every layer's answer, and the rule's numbers as inputs that JavaScript can set."""
+    flags = ("--model_dir", model_dir, "--output", output, "--layer_logits", "--no_defaults")
+    command = [sys.executable, ROOT / "export_onnx.py", *flags]
+    if subprocess.run(list(map(str, command)), check=False).returncode:
+        raise UserError(f"{output} was not written: see the message above")
+
+
+def sliders_of(mode: Mode, config: ElbertConfig) -> list[dict[str, Any]]:
+    """Of every number that the model's rule reads: what it means, its values, the one now."""
+    rules, values, sliders = mode.rules(), config.exit_keys(), []
+    for name in rules.reads(False)[values[rules.name_key]]:
+        key = rules.keys[name]
+        if key.kind in (int, float):
+            grid = parse_values(name, key.grid, config.num_hidden_layers, rules.keys)
+            steps = sorted({*grid, values[name]})
+            sliders.append(
+                {"key": name, "meaning": key.meaning, "values": steps, "value": values[name]}
+            )
+    return sliders
+
+
+def about(model_dir: Path) -> dict[str, Any]:
+    """What the page has to know of a model; UserError for one that has nothing to show there."""
+    mode = trained_mode(model_dir)
+    if mode.name != "albert":
+        raise UserError(f"{model_dir}: the page is for --model_type albert, not {mode.name}")
+    model = load_finished(model_dir, mode)
+    config, loop = model.config, mode.export_loop(model)
+    if config.num_labels == 1:
+        raise UserError(f"{model_dir}: the page shows classes; this model predicts a value")
+    return {
+        "labels": [config.id2label[i] for i in range(config.num_labels)],
+        "layers": config.num_hidden_layers,
+        "longest": config.max_position_embeddings,
+        "rule": config.thres_name,
+        "sliders": sliders_of(mode, config),
+        "settings": {name: value.item() for name, value in loop.settings().items()},
+        "types": {n: "int64" if key.kind is int else "float32" for n, key in loop.keys.items()},
+        "unknown_id": read_json(model_dir / TOKENIZER[0])["model"].get("unk_id"),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model_dir", type=Path, required=True, help="folder of a trained model")
+    parser.add_argument("--data_dir", type=Path, required=True, help="whose dev texts are shown")
+    parser.add_argument("--task_name", required=True)
+    here = Path(os.path.relpath(ROOT / "docs" / "demo"))  # a file says how it was made
+    parser.add_argument("--output_dir", type=Path, default=here)
+    args = parser.parse_args()
+    rows = read_examples(get_task(args.task_name), args.data_dir, "dev", EXAMPLES)
+    texts = [[text for text in (row.text_a, row.text_b) if text is not None] for row in rows]
+    known = about(args.model_dir) | {"examples": texts}
+    export(args.model_dir, args.output_dir / "model.onnx")
+    for name in TOKENIZER:
+        shutil.copy(args.model_dir / name, args.output_dir)
+    write_text(args.output_dir / "about.json", json.dumps(known) + "\n")
+
+
+if __name__ == "__main__":
+    run_script(main)
