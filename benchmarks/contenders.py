@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -49,11 +49,16 @@ FORCED = {
 }
 
 
+def exits_of(cost: float) -> Iterator[int]:
+    """Exit layers without end, whose mean is the cost."""
+    return itertools.cycle(random.Random(0).sample(FORCED[cost], len(FORCED[cost])))
+
+
 class ForcedExits(ElbertForSequenceClassification):
     """An ELBERT whose examples exit where they are told, in the order in which they start."""
 
     def force(self, cost: float) -> "ForcedExits":
-        self.targets = itertools.cycle(random.Random(0).sample(FORCED[cost], len(FORCED[cost])))
+        self.targets = exits_of(cost)
         return self
 
     def start(self, batch: int, draws: None = None, rule: Any = None) -> State:

@@ -1,14 +1,19 @@
 """What the benchmarks share: runs in turn, their ratios, and the line that says where they ran."""
 
 import multiprocessing
+import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
@@ -49,13 +54,18 @@ class OwnProcess:
 
         with OwnProcess(make) as process:
             process.ask(function, 1)      # function(make(), 1), in the process
+
+    environment: variables that it has beside this one's.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(
+        self, make: Callable[[], Any], environment: Mapping[str, str] | None = None
+    ) -> None:
         spawn = multiprocessing.get_context("spawn")  # a fork would inherit this one's threads
         self.pipe, theirs = spawn.Pipe()
         self.process = spawn.Process(target=serve, args=(make, theirs), daemon=True)
-        self.process.start()
+        with patch.dict(os.environ, environment or {}):
+            self.process.start()
         theirs.close()
 
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -69,6 +79,19 @@ class OwnProcess:
     def __exit__(self, *_: object) -> None:
         self.pipe.close()
         self.process.join()
+
+
+@contextmanager
+def busy_neighbours(count: int) -> Iterator[list[subprocess.Popen]]:
+    """So many processes beside, each of which takes all of a processor that it gets."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def serve(make: Callable[[], Any], pipe: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Whole-file writing, a script's console, and how it ends on a user's error."""
+"""Whole-file writing, a script's console, and how it starts and ends."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from modeling.errors import UserError
+from modeling.threads import wait_briefly
 
 
 def write_file(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
@@ -100,7 +101,11 @@ class Console:
 
 
 def run_script(main: Callable[[], None]) -> None:
-    """Call `main`; a UserError becomes one line on stderr and exit status 2."""
+    """Call `main`; a UserError becomes one line on stderr and exit status 2.
+
+    Its threads wait for each other as `wait_briefly` says.
+    """
+    wait_briefly()
     with redirect_stdout(Console(sys.stdout)), redirect_stderr(Console(sys.stderr)):
         try:
             main()

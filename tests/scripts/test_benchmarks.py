@@ -1,18 +1,23 @@
 """What the benchmarks share; data.py's files; precision.py: int8 maps by hand, tables on a tiny
-model."""
+model; speed.py's files for other runtimes."""
 
 import operator
 import os
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 from benchmarks import data
 from benchmarks.precision import EXITS_HEADER, PRECISIONS, in_precisions, int8_linear, main
-from benchmarks.timing import OwnProcess, in_turn, spread_of
+from benchmarks.runtimes import ToldExits, feed_of, makers, write_files
+from benchmarks.table import Contender, Table
+from benchmarks.timing import OwnProcess, busy_neighbours, in_turn, spread_of
 from glue.tasks import TASKS, read_examples
-from tests.conftest import edit_json, random_ids, tiny_model
+from modeling import ElbertConfig
+from tests.conftest import TINY, edit_json, random_ids, tiny_model
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +79,65 @@ def test_a_contender_that_dies_is_no_hang(capfd):
     with OwnProcess(list) as process, pytest.raises(EOFError):
         process.ask(list.pop)
     assert "IndexError" in capfd.readouterr().err
+
+
+def test_a_contender_has_variables_of_its_own():
+    with OwnProcess(partial(os.getenv, "GOMP_SPINCOUNT"), {"GOMP_SPINCOUNT": "7"}) as process:
+        assert process.ask(str) == "7"
+    assert os.environ.get("GOMP_SPINCOUNT") != "7"
+
+
+def test_neighbours_are_busy_until_the_case_is_over():
+    with busy_neighbours(2) as processes:
+        assert [process.poll() for process in processes] == [None, None]
+    assert [process.poll() for process in processes] == [-9, -9]
+
+
+class Clock:
+    """In place of a contender's process: what it is asked takes the next of these seconds."""
+
+    def __init__(self, *times: float) -> None:
+        self.times = iter((0.0, *times))  # the first is a warm-up
+
+    def ask(self, *_: object) -> float:
+        return next(self.times)
+
+
+def test_a_table_keeps_every_round(capsys, tmp_path):
+    table, texts = Table({"fp32": 1e9, "bf16": 2e9}, rounds=3), [[5, 6], [7, 8]]
+    hf = Contender("HF", Clock(0.2, 0.4, 0.6), print, texts)
+    table.compare("a", [hf, Contender("ours", Clock(0.1, 0.1, 0.1), print, texts)])
+    assert "| a | ours | 2 | 50.00 | 4.00 | 2.00–6.00 |" in capsys.readouterr().out
+    assert table.summary(["a", "not run"]).splitlines()[2:] == [
+        "| HF | 200.0 (1.0×) |",
+        "| ours | 50.0 (4.0×) |",
+    ]
+    table.write_csv(tmp_path / "a.csv")
+    rows = (tmp_path / "a.csv").read_text().splitlines()
+    assert rows[0] == "case,contender,round,seconds_a_text"
+    assert rows[1:4] == ["a,HF,1,0.1", "a,HF,2,0.2", "a,HF,3,0.3"]
+    assert len(rows) == 7
+
+
+@pytest.mark.onnx
+@pytest.mark.slow
+def test_the_runtimes_compute_what_torch_does(tmp_path):
+    """The plain graph is the whole depth; our file exits where it is told."""
+    pytest.importorskip("onnxscript")
+    write_files(tmp_path, TINY)
+    torch.manual_seed(0)
+    model, texts = ToldExits(ElbertConfig(**TINY)).eval(), [[7, 8, 9], [10, 11, 12, 13, 14], [15]]
+    feed = feed_of(texts)
+    with torch.no_grad():
+        tensors = {name: torch.tensor(array) for name, array in feed.items()}
+        every = model(**tensors, output_all_exits=True).all_logits.numpy()
+    told = {**feed, "draws": np.array([1, 3, 4], np.float32)}
+    expected = {"plain": every[-1], "loop": every[[0, 2, 3], [0, 1, 2]]}
+    for name, make in makers(tmp_path).items():
+        kind = name.split()[1].removesuffix("-int8")
+        logits = make()(told if kind == "loop" else feed)
+        exact = not name.endswith(("int8", "bf16"))
+        np.testing.assert_allclose(logits, expected[kind], atol=1e-4 if exact else 0.3)
 
 
 def test_ratios_are_those_of_the_same_round():

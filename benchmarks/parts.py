@@ -1,0 +1,91 @@
+"""What speed.py times beside whole runs: matrix products, exit checks, compilation."""
+
+import os
+import statistics
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from benchmarks.contenders import BASE, DEVICE, ForcedExits, our_model
+from benchmarks.timing import OwnProcess, in_turn, seconds
+from modeling import ElbertForSequenceClassification
+from modeling.compilation import compile_for_inference
+from modeling.depth import State
+
+
+def matmul_rate(dtype: torch.dtype, rows: int) -> float:
+    """FLOPs a second of the layer's four matrix products, weights packed where they can be."""
+    shapes = [(768, 2304), (768, 768), (768, 3072), (3072, 768)]
+    products = []
+    for inner, outer in shapes:
+        x = torch.randn(rows, inner, device=DEVICE).to(dtype)
+        weight = torch.randn(outer, inner, device=DEVICE).to(dtype)
+        if DEVICE.type == "cpu" and torch.backends.mkldnn.is_available():
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+            rest = (None, "none", [], "")
+            products.append(partial(torch.ops.mkldnn._linear_pointwise, x, packed, *rest))
+        else:
+            products.append(partial(F.linear, x, weight))
+
+    def run() -> None:
+        for product in products:
+            product()
+
+    with torch.inference_mode():
+        times = in_turn({"all": run}, 30, DEVICE)["all"]
+    return sum(2 * rows * i * o for i, o in shapes) / statistics.median(times)
+
+
+def exit_checks(model: ForcedExits, length: int, rounds: int) -> list[float]:
+    """Median seconds of an exit check with its decision at hand, of a pooler, of a layer pass."""
+    hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
+    plain_check = partial(ElbertForSequenceClassification.check_exit, model, model.exit_rule())
+    times = {"check": [], "pooler": [], "pass": []}
+
+    def clocked(name: str, function: Callable[..., Any], *args: Any) -> Any:
+        outcome = []
+        times[name].append(seconds(lambda: outcome.append(function(*args)), DEVICE))
+        return outcome[0]
+
+    def check(out: torch.Tensor, state: State) -> State:
+        _, done, state = plain_check(out, None, 0, state)
+        done.tolist()
+        return state
+
+    for _ in range(rounds * 4):
+        state = model.start(1)
+        for _ in range(BASE["num_hidden_layers"]):
+            out = clocked("pass", model.layer_pass, hidden, None, 0)
+            state = clocked("check", check, out, state)
+            out = clocked("pass", model.layer_pass, hidden, None, 0)
+            clocked("pooler", model.albert.pooler, out[:, 0])
+    return [statistics.median(values) for values in times.values()]
+
+
+def exit_check_case(process: OwnProcess, rounds: int) -> None:
+    """Time of one exit check as a share of a layer pass; batch 1."""
+    for length in (32, 64, 128):
+        check, pooler, layer_pass = process.ask(exit_checks, length, rounds)
+        print(
+            f"- Exit check, length {length}: {check * 1e6:.0f} µs, {check / layer_pass:.1%} of a "
+            f"layer pass; its pooler {pooler * 1e6:.0f} µs."
+        )
+
+
+def compile_seconds(model: ForcedExits) -> float:
+    return seconds(partial(compile_for_inference, model), DEVICE)
+
+
+def compile_case() -> None:
+    """Seconds to compile the first time and from the cache, each in a new process."""
+    taken = []
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+        for _ in range(2):
+            with OwnProcess(our_model) as process:
+                taken.append(process.ask(compile_seconds))
+    print(f"- Compilation: {taken[0]:.1f} s the first time, {taken[1]:.1f} s from the cache.")

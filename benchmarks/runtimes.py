@@ -1,0 +1,163 @@
+"""What a user on CPUs would pick instead, and our exported file there: ONNX Runtime and OpenVINO.
+
+Needs requirements-bench.txt. All have as many threads as torch has.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.contenders import BASE, exits_of
+from modeling import ElbertConfig, ElbertForSequenceClassification
+from modeling.albert import attention_mask_of
+from modeling.depth import Check, State, layer_states
+from modeling.export.loops import DepthLoop, ExportLoop, Tensors
+
+Feed = dict[str, np.ndarray]
+Session = Callable[[Feed], np.ndarray]  # what a file reads -> logits (batch, labels)
+
+
+class PlainGraph(ExportLoop):
+    """All layers one after the other and the last one's exit: what exporters make of ALBERT."""
+
+    outputs = ("logits",)
+
+    @property
+    def keys(self) -> dict:
+        return {}
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor,
+        draws: None,
+        settings: Tensors,
+    ) -> tuple[torch.Tensor]:
+        model, mask = self.model, attention_mask_of(attention_mask)
+        hidden = model.embed(input_ids, token_type_ids)
+        *_, last = layer_states(model, hidden, mask)
+        weights = model.weights_of(model.config.num_hidden_layers - 1)
+        state = model.start(input_ids.shape[0])
+        return (model.check_exit(model.exit_rule(), last, mask, weights, state).answer,)
+
+
+class ToldExits(ElbertForSequenceClassification):
+    """An ELBERT whose examples exit at the layers that are given as draws; the rule is computed."""
+
+    def start(self, batch: int, draws: torch.Tensor | None = None, rule=None) -> State:
+        state = super().start(batch, None, rule)
+        return state if draws is None else {**state, "target": draws}
+
+    def check_exit(self, rule, hidden, mask, weights, state) -> Check:
+        answer, done, new = super().check_exit(rule, hidden, mask, weights, state)
+        if "target" not in state:
+            return Check(answer, done, new)
+        target = state["target"]
+        leaves = (done & (target < 0)) | (new["depth"] >= target)
+        return Check(answer, leaves, {**new, "target": target})
+
+
+def write_files(folder: Path, base: Mapping = BASE) -> None:
+    """plain.onnx and loop.onnx, with random weights, and both with -int8."""
+    import onnx_ir
+
+    from modeling.export.graph import to_int8, to_onnx
+
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    torch.manual_seed(0)
+    model = ToldExits(ElbertConfig(**base)).eval()
+    for name, loop in (("plain", PlainGraph(model)), ("loop", DepthLoop(model, draws=True))):
+        exported = to_onnx(loop, {})
+        onnx_ir.save(exported, folder / f"{name}.onnx")
+        onnx_ir.save(to_int8(exported), folder / f"{name}-int8.onnx")
+
+
+def in_onnxruntime(path: Path) -> Session:
+    """Without a fusion that slows plain graphs by a tenth, so that they are at their best."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    fused = ["SkipLayerNormFusion"]
+    session = onnxruntime.InferenceSession(path, options, disabled_optimizers=fused)
+    return lambda feed: session.run(["logits"], feed)[0]
+
+
+def in_openvino(path: Path, precision: str) -> Session:
+    import openvino
+
+    options = {
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_PRECISION_HINT": precision,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = openvino.Core().compile_model(path, "CPU", options)
+    return lambda feed: compiled(feed)["logits"]
+
+
+def makers(folder: Path) -> dict[str, Callable[[], Session]]:
+    """What the processes make, of the files in `folder`; nothing without the runtimes."""
+    made = {}
+    if find_spec("onnxruntime") and find_spec("onnxscript"):
+        for name, file in itertools.product(("plain", "loop"), ("", "-int8")):
+            made[f"ort {name}{file}"] = partial(in_onnxruntime, folder / f"{name}{file}.onnx")
+        if find_spec("openvino"):
+            for name, precision in itertools.product(("plain", "loop"), ("f32", "bf16")):
+                path = folder / f"{name}.onnx"
+                made[f"openvino {name} {precision}"] = partial(in_openvino, path, precision)
+    return made
+
+
+def feed_of(texts: list[list[int]]) -> Feed:
+    width = max(map(len, texts))
+    ids = np.array([text + [0] * (width - len(text)) for text in texts])
+    mask = (ids > 0).astype(np.int64)  # no text holds a 0
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+
+def run_plain(batch: int, cost: float, session: Session, texts: list[list[int]]) -> None:
+    """A graph without exits, whatever the cost."""
+    for start in range(0, len(texts), batch):
+        session(feed_of(texts[start : start + batch])).argmax(-1).tolist()
+
+
+def run_loop(batch: int, cost: float, session: Session, texts: list[list[int]]) -> None:
+    """Our exported file, told where to exit."""
+    exits = exits_of(cost)
+    for start in range(0, len(texts), batch):
+        feed = feed_of(texts[start : start + batch])
+        layers = list(itertools.islice(exits, len(feed["input_ids"])))
+        session({**feed, "draws": np.array(layers, np.float32)}).argmax(-1).tolist()
+
+
+# Named as in the table: process, run, cost.
+ROWS = (
+    ("ONNX Runtime fp32", "ort plain", run_plain, 1.0),
+    ("ONNX Runtime int8", "ort plain-int8", run_plain, 1.0),
+    ("OpenVINO fp32", "openvino plain f32", run_plain, 1.0),
+    ("OpenVINO bf16", "openvino plain bf16", run_plain, 1.0),
+    ("our file, ONNX Runtime fp32", "ort loop", run_loop, 1.0),
+    ("our file, ONNX Runtime int8", "ort loop-int8", run_loop, 1.0),
+    ("our file, OpenVINO fp32", "openvino loop f32", run_loop, 1.0),
+    ("our file, OpenVINO bf16", "openvino loop bf16", run_loop, 1.0),
+    ("our file, ONNX Runtime fp32, c = 0.5", "ort loop", run_loop, 0.5),
+    ("our file, ONNX Runtime int8, c = 0.5", "ort loop-int8", run_loop, 0.5),
+)
+
+
+def rows(batch: int) -> list[tuple[str, str, Callable, float]]:
+    """Name, process, run and cost of each; exits one by one only, as a batch of our file goes on
+    until its last text has left."""
+    return [
+        (name, process, partial(run, batch, cost), cost)
+        for name, process, run, cost in ROWS
+        if batch == 1 or cost == 1
+    ]
