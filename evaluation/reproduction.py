@@ -13,13 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evaluation.settings import GROUPS
 from glue.files import write_json
 from glue.tasks import evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.files import read_json
+from training.parity_settings import ParitySettings
+from training.settings import parse
 
 ROOT = Path(__file__).parents[1]
 RESULT = "reproduction.json"
+TAKES_FLAGS = {"run_glue.py": GROUPS, "run_parity.py": (ParitySettings,)}
 CARD_TEXT = "a lump in the middle of the monkeys stirred and then fell quiet ."
 Values = dict[str, float | str]
 
@@ -331,10 +335,21 @@ def run_command(command: Command) -> None:
         raise UserError(f"{script} ended with status {done.returncode}: see above")
 
 
+def check_flags(name: str, commands: Sequence[Command], flags: Sequence[str]) -> None:
+    """Errors for flags that the scripts would refuse, before the first of them runs."""
+    if flags and not commands:
+        raise UserError(f"{flags[0]}: {name} has no script to give it to")
+    for script, *words in commands:
+        if script in TAKES_FLAGS:
+            parse(TAKES_FLAGS[script], None, words)
+
+
 def run_entry(name: str, request: Request) -> dict[str, Any]:
     """Run and measure an entry; writes and returns its reproduction.json."""
     entry, begun = ENTRIES[name], time.perf_counter()
-    for command in entry.commands(request):
+    commands = entry.commands(request)
+    check_flags(name, commands, request.flags)
+    for command in commands:
         run_command(command)
     measured = entry.measure(request)
     result = {

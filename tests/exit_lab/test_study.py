@@ -36,9 +36,13 @@ def test_methods_epochs_rows_and_flags_reach_the_trainings():
     )
     assert list(study.methods) == ["elbert", "pondernet", "palbert", "act-tau0.1", "act-tau0.2"]
     elbert, ponder, palbert, *act = map(study.glue_settings, study.runs(study.plans["SST-2"])[:5])
-    assert elbert.mode.keys()["pooler_input"] == "mean"
-    assert palbert.mode.keys()["lambda_layer_arch"] == "linear_cat"
-    assert [settings.mode.keys()["tau"] for settings in act] == [0.1, 0.2]
+    keys = [
+        {flag.key: flag.value for flag in settings.mode.key_flags()}
+        for settings in (elbert, palbert, *act)
+    ]
+    assert keys[0]["pooler_input"] == "mean"
+    assert keys[1]["lambda_layer_arch"] == "linear_cat"
+    assert [own["tau"] for own in keys[2:]] == [0.1, 0.2]
     for settings in (elbert, ponder, palbert, *act):
         assert settings.training.num_train_epochs == 1.5
         assert settings.data.max_train_samples == 100

@@ -164,6 +164,9 @@ def test_commands_run_as_a_user_would_give_them(script, tmp_path):
         (("--list", "--bf16"), "--bf16: no flag of this script"),
         (("act-pretraining-tiny",), "--text is missing"),
         (("act-glue", "--tasks", "AX"), "the card has CoLA"),
+        (("elbert-rte", "--wieghts", "x"), "unknown flag --wieghts"),
+        (("parity", "--epoch", 2), "did you mean --epochs"),
+        (("act-updates", "--bf16"), "act-updates has no script to give it to"),
     ],
 )
 def test_what_cannot_be_run_is_refused(script, tmp_path, arguments, words):
