@@ -227,5 +227,5 @@ def read_study(description: str, argv: Sequence[str] | None = None) -> Study:
     study = Study(settings, plans_of(settings), methods_of(settings), flags)
     for plan in study.plans.values():
         for run in study.runs(plan)[: len(study.methods)]:
-            study.glue_settings(run)
+            study.glue_settings(run).mode.key_flags()
     return study
