@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from evaluation.figures import BELOW, COLOURS, INK, LINE, SOFT, WINDOW, entitle
 from exit_lab.metrics import taken
 
-WIDTH, LINES = 56, 4  # characters of a line, and lines, of an example's text
+WIDTH, LINES = 46, 4  # characters of a line, and lines, of an example's text
 SLIGHT = 0.25  # of the labels' standard deviation: errors that differ by less are about the same
 
 
@@ -101,8 +101,8 @@ def decisions_figure(
     columns = min(3, len(decisions))
     rows = -(-len(decisions) // columns)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(4.1 * columns, 3.5 * rows), sharex=True, sharey=True, squeeze=False,
-        gridspec_kw={"hspace": 0.48, "wspace": 0.07},
+        rows, columns, figsize=(4.1 * columns, 3.9 * rows), sharex=True, sharey=True, squeeze=False,
+        gridspec_kw={"hspace": 0.62, "wspace": 0.07},
     )  # fmt: skip
     for panel in axes.flat[len(decisions) :]:
         panel.set_visible(False)

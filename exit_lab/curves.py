@@ -82,7 +82,10 @@ def frontier_figure(field: Field, metric: str, title: str, about: str) -> Figure
     by_area = sorted(curves, key=lambda curve: -curve.area)
     # Ever thinner, so that lines above each other are all seen.
     for curve, width in zip(by_area, np.linspace(3.2, 1.2, len(curves)), strict=True):
-        draw_steps(main, curve, width, label=f"{curve.label}  {100 * curve.area:.1f}")
+        thin = curve is truncation
+        draw_steps(
+            main, curve, 1.4 if thin else width, label=f"{curve.label}  {100 * curve.area:.1f}"
+        )
     entitle(main, title, about)
     main.set(xlabel=AXIS, ylabel=metric)
     main.legend(
@@ -107,6 +110,8 @@ def frontier_figure(field: Field, metric: str, title: str, about: str) -> Figure
             alpha=0.2,
             linewidth=0,
         )
+        if len(curve.cost) == 1:
+            panel.vlines(curve.cost, curve.low, curve.high, color=curve.colour, alpha=0.4)
         draw_steps(panel, truncation, 1.0)
         draw_steps(panel, curve, 1.8)
         lowest = number % rows == rows - 1 or curve is rules[-1]

@@ -1,7 +1,8 @@
 // The chart: every rule's best settings, truncation and full depth; the setting with its interval.
 
-const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7a5ab5",
-  "#8a7a1e"];
+const COLOURS = matchMedia("(prefers-color-scheme: dark)").matches
+  ? ["#4ba3dd", "#e69f00", "#2fc29a", "#dd96bd", "#8fd0f5", "#f0803c", "#ab8fe0", "#c4b34d"]
+  : ["#0072b2", "#c98a00", "#009e73", "#c0679a", "#2f93cc", "#d55e00", "#7a5ab5", "#8a7a1e"];
 const byId = (id) => document.getElementById(id);
 let scale = null;
 let lines = [];
@@ -105,9 +106,9 @@ function axes() {
 function names(current) {
   const placed = [...lines, {
     names: ["full depth"], colour: "var(--ink)", points: [{ value: data.full[data.metric] }],
-  }].map((line) => ({
-    line, words: line.names.join(", "), y: scale.y(line.points.at(-1).value),
-  })).sort((a, b) => a.y - b.y);
+  }].flatMap((line) => line.names.map((words) => ({
+    line, words, y: scale.y(line.points.at(-1).value),
+  }))).sort((a, b) => a.y - b.y);
   const gap = 13;
   placed.forEach((one, i) => { one.y = Math.max(one.y, i ? placed[i - 1].y + gap : 12); });
   const over = placed.at(-1).y - scale.bottom;
@@ -119,7 +120,6 @@ function names(current) {
   return placed.map(({ line, words, y }) => element("svg:text", {
     x: scale.right + 6, y: y + 4, class: line === current ? "name" : "",
     style: `fill: ${line.colour}`,
-    ...(words.length > 12 ? { textLength: 76, lengthAdjust: "spacingAndGlyphs" } : {}),
   }, words));
 }
 
