@@ -194,8 +194,8 @@ def eager_attention(
 ) -> torch.Tensor:
     """softmax(QKᵀ/√d)V in the published order of operations, all (batch, heads, length, d).
 
-    Chosen by `attn_implementation="eager"`: the same formula as the default, bit for bit what the
-    published code computed, and slower.
+    Chosen by `attn_implementation="eager"`: the default's formula, step by step as in the
+    published code, and slower.
     """
     return F.dropout(attention_weights(query, key, mask), dropout) @ value
 

@@ -168,7 +168,7 @@ class PackedLayer(Uncopied):
 
     def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:
         """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
-        key = (parts.start, parts.stop)  # Python 3.10 cannot hash a slice
+        key = (parts.start, parts.stop)  # before Python 3.12 a slice has no hash
         if key not in self.projections:
             self.projections[key] = pack(*side_by_side(self.layer.attention.projections[parts]))
         return packed_linear(flat, self.projections[key])

@@ -1,4 +1,4 @@
-"""Exit rules against hand-worked tables and a plain rewrite of DESIGN's table."""
+"""Exit rules against hand-worked tables and a plain rewrite of the documented table."""
 
 import math
 from collections.abc import Iterator
@@ -173,7 +173,7 @@ def test_a_model_of_one_layer_exits_there():
         assert scan(ExitRule(name, cnt_thres=1), torch.zeros(1, 3, 2)).tolist() == [1, 1, 1]
 
 
-# A rewrite of DESIGN's table, one example and one layer at a time.
+# A rewrite of docs/configuration.md's table, one example and one layer at a time.
 
 
 class TooClose(Exception):
