@@ -169,8 +169,11 @@ class PonderAlbertClassifier(EarlyExitModel):
         """
         if not isinstance(input_ids, torch.Tensor):
             input_ids, attention_mask, token_type_ids = self.tokenize(input_ids)
-        if input_ids.shape[1] <= HALTING_TOKEN:
-            raise UserError("input_ids lack the second [CLS]: insert it by with_halting_token")
+        if self.lacks_halting_token(input_ids):
+            raise UserError(
+                "input_ids lack the second [CLS]: insert it by with_halting_token, or give texts; "
+                "the model that AutoModelForSequenceClassification loads inserts it by itself"
+            )
         hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
         if labels is not None:
             labels = torch.as_tensor(labels, device=self.device)
@@ -242,6 +245,13 @@ class PonderAlbertClassifier(EarlyExitModel):
             all_logits.append(answers.clone())
             all_halts.append(halts)
         return torch.stack(all_logits), torch.stack(all_halts, dim=1), answers, exit_layer
+
+    def lacks_halting_token(self, input_ids: torch.Tensor) -> bool:
+        """Is there no second token, or one that the tokenizer, if any, says is no [CLS]?"""
+        if input_ids.shape[1] <= HALTING_TOKEN:
+            return True
+        second = input_ids[:, HALTING_TOKEN]
+        return self.tokenizer is not None and bool((second != self.tokenizer.cls_token_id).any())
 
     def tokenize(self, texts: Texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Ids with the second [CLS], attention mask and segments of texts, (batch, length) each."""

@@ -113,6 +113,14 @@ def test_a_pipeline_gives_the_model_s_probabilities(mode, folder):
         }
 
 
+def test_a_folder_that_run_glue_trained_is_a_pipeline_s_model(trained):
+    (found,) = pipeline("text-classification", str(trained))(
+        [{"text": PAIR[0], "text_pair": PAIR[1]}]
+    )
+    assert found["label"] in ("entailment", "not_entailment")
+    assert 0.5 <= found["score"] <= 1
+
+
 def test_a_pipeline_gives_a_regression_s_value(mode, tokenizer, tmp_path):
     made(mode, num_labels=1).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)

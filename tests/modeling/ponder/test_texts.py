@@ -76,6 +76,7 @@ def test_texts_without_a_tokenizer_are_an_error():
         model(["the cat"])
 
 
-def test_ids_too_short_for_the_second_cls_are_an_error():
+@pytest.mark.parametrize("ids", [[2], [2, 4, 5, 3]])
+def test_ids_without_the_second_cls_are_an_error(ids):
     with pytest.raises(UserError, match="with_halting_token"):
-        tiny_ponder()(torch.tensor([[2]]))
+        tiny_ponder()(torch.tensor([ids]))
