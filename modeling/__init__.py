@@ -6,7 +6,7 @@ configuration     the modes' configurations
 albert            embeddings, layer pass and backbone
 depth             early exit's steps, and loops over them
 depth_batching    passes filled up with new texts
-cpu_packing, compilation, memory: faster passes
+cpu_packing, compilation, memory, threads: faster passes
 losses            of a task, of all exits, of halting
 flops             operations of a model's parts
 pretraining       the objective of pre-training

@@ -13,6 +13,8 @@ import yaml
 
 import run_glue
 from glue.tasks import TASKS, read_examples
+from modeling import UserError, load_tokenizer
+from tests.conftest import tiny_model
 
 ROOT = Path(run_glue.__file__).parent
 EXAMPLES = ROOT / "examples"
@@ -207,3 +209,29 @@ def test_lines_that_are_not_sick_are_named(script, tmp_path):
     done.refused("SICK.txt, line 2: 'maybe' in 'TRAIN'; allowed are contradiction")
     done = sick_as_mnli(script, tmp_path, sick_line(1, "NEUTRAL", "TRAIN"))
     done.refused("has no pairs of SemEval_set TRIAL")
+
+
+@pytest.mark.parametrize(
+    ("keys", "sliders"),
+    [
+        ({"thres_name": "bias_3"}, ["exit_thres", "cnt_thres", "margin", "range_tmp"]),
+        ({"thres_name": "entropy", "exit_thres": 0.123}, ["exit_thres"]),
+    ],
+)
+def test_the_demo_has_a_slider_for_every_number_that_the_rule_reads(
+    albert_dir, tmp_path, keys, sliders
+):
+    tiny_model(**keys).save_pretrained(tmp_path)
+    load_tokenizer(albert_dir).save_pretrained(tmp_path)
+    about = runpy.run_path(str(EXAMPLES / "browser_demo.py"))["about"](tmp_path)
+    assert [row["key"] for row in about["sliders"]] == sliders
+    assert all(row["value"] in row["values"] for row in about["sliders"])
+    assert about["sliders"][0]["value"] == keys.get("exit_thres", 0.1)
+    assert about["types"]["cnt_thres"] == "int64"
+    assert about["unknown_id"] == 1
+
+
+def test_the_demo_refuses_what_it_cannot_show(tmp_path):
+    tiny_model(num_labels=1).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="predicts a value"):
+        runpy.run_path(str(EXAMPLES / "browser_demo.py"))["about"](tmp_path)
