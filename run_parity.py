@@ -13,6 +13,7 @@ from pathlib import Path
 
 from glue.files import run_script, write_json
 from training.parity_settings import ParitySettings
+from training.provenance import provenance
 from training.settings import as_dict, parse
 
 
@@ -37,6 +38,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     directory = Path(settings.output_dir)
     results = {"settings": as_dict(settings) | {"torch": torch.__version__, "device": device.type}}
+    results["provenance"] = provenance(as_dict(settings))
     write_json(directory / "results.json", results)  # fails now, not at the end
     known, harder = settings.non_zeros()
     model = ParityPonderGRU(settings.n_elems, settings.n_hidden, settings.max_steps).to(device)

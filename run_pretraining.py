@@ -28,8 +28,10 @@ from pathlib import Path
 
 from glue.files import run_script
 from modeling.errors import UserError
+from modeling.loading.files import file_hash, weights_hash
 from training.pretraining_settings import GROUPS, PretrainingSettings
-from training.settings import parse
+from training.provenance import provenance
+from training.settings import as_dict, parse
 
 
 def read_settings() -> PretrainingSettings:
@@ -84,6 +86,11 @@ def main() -> None:
             paths = [evaluation.eval_file]
             data = PretrainingData(paths, text.split_sentences, tokenizer, recipe, batch_size)
             summary = evaluate(accelerator, trained, data)
+            weights = weights_hash(
+                (not run.do_train and model.model_name_or_path) or run.output_dir
+            )
+            hashes = {"weights": weights, "data": file_hash(evaluation.eval_file)}
+            summary["provenance"] = provenance(as_dict(*settings), **hashes)
             if accelerator.is_main_process:
                 report(summary, Path(run.output_dir))
 

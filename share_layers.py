@@ -17,8 +17,10 @@ from pathlib import Path
 
 from glue.files import run_script
 from modeling.errors import UserError
+from modeling.loading.files import file_hash, weights_hash
 from training.layer_sharing_settings import GROUPS, SharingSettings
-from training.settings import parse
+from training.provenance import provenance
+from training.settings import as_dict, parse
 
 
 def read_settings() -> SharingSettings:
@@ -60,6 +62,9 @@ def main() -> None:
                 train(settings, accelerator, checkpoint)
         if evaluation.do_eval:
             summary = evaluate(settings, accelerator)
+            weights = weights_hash(run.output_dir)
+            hashes = {"weights": weights, "data": file_hash(evaluation.eval_file)}
+            summary["provenance"] = provenance(as_dict(*settings), **hashes)
             if accelerator.is_main_process:
                 report(summary, Path(run.output_dir))
 

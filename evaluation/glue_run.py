@@ -41,7 +41,7 @@ from modeling.errors import UserError
 from modeling.exit_settings import ExitSettings, exit_settings
 from modeling.keys import IDLE_SWITCHES
 from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
-from modeling.loading.files import find_file, read_json, weight_files, weights_hash
+from modeling.loading.files import find_file, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
 from training.best import Best
 from training.checkpoints import (
@@ -53,7 +53,7 @@ from training.checkpoints import (
 from training.fine_tuning import FineTuningLog, make_learner, my_batches, total_steps
 from training.fine_tuning_settings import DataSettings
 from training.loop import Identity, Training, data_hash, left_to_train
-from training.provenance import provenance
+from training.provenance import provenance, provenance_in
 from training.search import Search, flags_of_every_run, metric_of, search, shared_values
 from training.settings import as_dict
 from training.start import check_output_dir, check_pieces, held, make_accelerator, start_script
@@ -359,10 +359,10 @@ class GlueRun:
 
     def warn_of_cuts(self, features: Features) -> None:
         """Say when texts are cut that the training would have seen whole."""
-        path, length = self.directory / "training.json", self.settings.data.max_seq_length
-        flags = read_json(path).get("provenance", {}).get("flags", {}) if path.exists() else {}
-        trained_at = flags.get("max_seq_length", length)
-        if length < trained_at and features.truncated.any():
+        length = self.settings.data.max_seq_length
+        flags = provenance_in(self.directory / "training.json").get("flags")
+        trained_at = flags.get("max_seq_length") if isinstance(flags, dict) else None
+        if isinstance(trained_at, int) and length < trained_at and features.truncated.any():
             logger.warning(
                 "--max_seq_length %d cuts %d of %d texts; the training had %d",
                 length,

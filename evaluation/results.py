@@ -19,7 +19,7 @@ from glue.tasks import Example, Task, compute_metrics, label_text, primary_metri
 from modeling.elbert.rules import exit_scores
 from modeling.errors import UserError
 from modeling.exit_settings import ExitSettings
-from modeling.loading.files import read_json
+from training.provenance import provenance_in
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +93,8 @@ def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> li
     One warning for rows of other weights or data that this evaluation's row would stand beside.
     """
     rows, path = directory / "eval_results.txt", directory / "eval_results.json"
-    if out_mode == "all" and rows.exists() and path.exists():
-        before, now = (x.get("provenance", {}) for x in (read_json(path), summary))
+    if out_mode == "all" and rows.exists():
+        before, now = provenance_in(path), summary.get("provenance", {})
         others = [
             name for name in ("weights", "data") if before.get(name, now.get(name)) != now.get(name)
         ]

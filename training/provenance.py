@@ -28,7 +28,8 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 # What is derived from a model's weights, in its folder and, of MNLI, in its second half's.
 RESULTS = (
     *("eval_results.json", "eval_results.txt", "exits.png", "tokens.html", "tokens.png"),
-    *("predictions*.tsv", "predictions*.json", "custom.tsv", "training.json", "sweep", "runs"),
+    *("predictions.tsv", "predictions-*.tsv", "predictions.json", "predictions-*.json"),
+    *("custom.tsv", "training.json", "sweep", "runs"),
     *(task.submission for task in TASKS.values()),
 )
 # Under my_out_dir: of all examples, and of those that exit at the layer.
@@ -44,6 +45,15 @@ def provenance(flags: Mapping[str, Any], **hashes: str) -> dict[str, Any]:
         "commit": commit(),
         "versions": {"python": sys.version.split()[0], **{x: version(x) for x in LIBRARIES}},
     }
+
+
+def provenance_in(path: Path) -> dict[str, Any]:
+    """What a JSON file that a run wrote says of itself; {} where it says nothing that is whole."""
+    try:
+        found = read_json(path).get("provenance")
+    except UserError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def plain(value: Any) -> Any:
