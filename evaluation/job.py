@@ -20,8 +20,10 @@ from glue.tasks import Task, about
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference, repays
 from modeling.errors import UserError
+from modeling.loading.files import inside
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import in_brief
+from training.start import check_pieces
 
 logger = logging.getLogger(__name__)
 
@@ -129,15 +131,17 @@ class Place:
         return Path(os.path.abspath(self.model) + self.suffix) / self.checkpoint
 
     def statistics(self, config: AlbertConfig, task: Task) -> Path:
-        """`my_out_dir`/model/task, relative to the model; in stat_out if it cannot be made."""
-        folder = self.model / config.my_out_dir / config.model_name / task.name
+        """`my_out_dir`/model/task, in the model's folder; in stat_out if it cannot be made."""
+        name = Path(config.my_out_dir, config.model_name, task.name)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if inside(self.model, name) is None:  # where a foreign config.json must not write
+                raise OSError(None, f"leads out of {self.model}")
+            (self.model / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            fallback = self.model / "stat_out" / config.model_name / task.name
-            logger.warning("my_out_dir %s: %s; using %s", folder, error.strerror, fallback)
+            fallback = self.model / "stat_out" / task.name
+            logger.warning("my_out_dir %s: %s; using %s", name, error.strerror, fallback)
             return fallback
-        return folder
+        return self.model / name
 
 
 def environment(device: torch.device) -> dict[str, str]:
@@ -179,4 +183,6 @@ def load_trained(
             f"{directory} was trained on {trained_on} ({model.config.num_labels} labels), not on "
             f"{task.name} ({task.num_labels} labels)"
         )
-    return model.to(device), load_tokenizer(directory, do_lower_case)
+    tokenizer = load_tokenizer(directory, do_lower_case)
+    check_pieces(tokenizer, str(directory), model.config)
+    return model.to(device), tokenizer

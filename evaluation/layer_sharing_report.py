@@ -5,14 +5,16 @@ from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from transformers import AlbertModel
+from transformers import AlbertConfig, AlbertModel
 
 from evaluation.job import environment
 from glue.files import write_json
 from modeling.cpu_packing import packed_weights
 from modeling.errors import UserError
 from modeling.layer_sharing import Teacher, squared_errors, variance_sums, variances
+from modeling.loading.configs import make_config
 from modeling.loading.files import read_json
+from modeling.loading.weights import adopt, read_weights
 from modeling.pretraining import Sums, add_sums
 from training.checkpoints import check_finished
 from training.layer_sharing import TeacherText, load_teacher, text_of
@@ -23,9 +25,12 @@ def load_student(directory: str) -> AlbertModel:
     """The trained student in `directory`; UserError when there is none."""
     check_finished(directory)
     path = Path(directory) / "config.json"
-    if read_json(path).get("model_type") != "albert":
+    values = read_json(path)
+    if values.get("model_type") != "albert":
         raise UserError(f"{path}: not an ALBERT that share_layers.py wrote")
-    return AlbertModel.from_pretrained(directory)
+    model = AlbertModel(make_config(path, values, AlbertConfig))
+    adopt(model, read_weights(directory), directory, heads=())
+    return model
 
 
 def check_teacher(settings: SharingSettings, student: AlbertModel, teacher: Teacher) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from modeling.errors import UserError
 from modeling.keys import nearest_names
-from training.settings import Allowed, setting
+from training.settings import SEED, Allowed, setting
 
 POSITIVE = Allowed(low=1)
 
@@ -31,7 +31,7 @@ class LabSettings:
     max_eval_samples: int | None = setting(None, "use only the first so many", POSITIVE)
     do_lower_case: bool = setting(False, "for uncased models")
     no_cuda: bool = setting(False, "stay on the CPU")
-    seed: int = setting(42, "of the split, the bootstrap and --verify", Allowed(low=0))
+    seed: int = setting(42, "of the split, the bootstrap and --verify", SEED)
 
     def check(self) -> None:
         if not (self.task_name or self.validation_file):

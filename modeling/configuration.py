@@ -3,6 +3,7 @@
 The published keys stand at top level in `config.json`; `keys.py` says what each may hold.
 """
 
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -195,8 +196,22 @@ def parameter_count(config: AlbertConfig) -> int:
     return embeddings + layers * (4 * width**2 + 2 * width * inner) + width**2
 
 
+def check_names(config: AlbertConfig) -> None:
+    """Raise UserError for keys that would replace the configuration's own methods and the like."""
+    keys = {"model_type"} | {field.name for field in fields(config)}
+    for name in vars(config).keys() - keys:
+        if any(name in vars(kind) for kind in type(config).__mro__):
+            raise UserError(f"{name} = {getattr(config, name)!r}: is no key of a configuration")
+
+
 def check_architecture(config: AlbertConfig) -> None:
     """Raise UserError for sizes that no ALBERT can have."""
+    check_names(config)
+    labels = config.id2label or {}
+    if {*labels} != {*range(len(labels))} or not all(isinstance(x, str) for x in labels.values()):
+        raise UserError(f"id2label = {labels}: allowed is a text for every number from 0 up")
+    if "/" in str(config._attn_implementation):  # HF would load its code
+        raise UserError(f"attn_implementation = {config._attn_implementation}: names foreign code")
     for name in SIZES:
         value = getattr(config, name)
         whole = isinstance(value, int) and not isinstance(value, bool)

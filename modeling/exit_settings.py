@@ -14,11 +14,12 @@ from typing import Any
 
 from .errors import UserError
 from .keys import INERT_KEYS, KeyTable, checked, key_table, nearest_names
-from .loading.files import WEIGHT_FILES, read_json, weights_hash
+from .loading.files import WEIGHT_FILES, inside, read_json, weights_hash
 
 logger = logging.getLogger(__name__)
 
 DEFAULT = "default"
+BLANK = 1000  # bytes; a larger file than this is not one that holds nothing
 PROVENANCE = (
     "provenance"  # in an exit_config.json that a sweep wrote: what its keys were chosen for
 )
@@ -77,13 +78,19 @@ def overriding_file(config: Mapping[str, Any], directory: str | Path) -> Path | 
     """The file that `exit_config_path` names, relative to `directory`; None where it names none.
 
     A path to nothing is one warning, since published configurations carry their author's paths.
+    Raises UserError for a file outside `directory`: a foreign config.json may not read any.
     """
     named = config.get("exit_config_path")
     if not named or not isinstance(named, str):  # what is no text, loading the model refuses
         return None
     path = Path(directory) / named
     if os.path.exists(path):  # unlike Path.exists, no error for a name too long
-        return path
+        if inside(directory, named):
+            return path
+        raise UserError(
+            f"exit_config_path {named} leads out of {directory}: copy the file there, and give its "
+            "name by change_config.py --key exit_config_path"
+        )
     logger.warning("exit_config_path %s does not exist: no overrides", path)
     return None
 
@@ -128,6 +135,7 @@ def check_weights(path: Path | None, made_for: Any, directory: str | Path) -> No
 
 def read_exit_file(path: Path) -> dict[str, Any]:
     """The JSON object in an exit_config.json; no file and an empty one are an empty object."""
-    if path.is_dir() or (os.path.exists(path) and path.read_bytes().strip()):
-        return read_json(path)
-    return {}
+    small = path.is_file() and path.stat().st_size < BLANK
+    if not os.path.exists(path) or (small and not path.read_bytes().strip()):
+        return {}
+    return read_json(path)

@@ -7,7 +7,6 @@ reader, `change_config.py` and docs/configuration.md follow these tables.
 import difflib
 import json
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 from .errors import UserError
 
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
-LARGEST = sys.float_info.max
+LARGEST = 3.4028234663852886e38  # of float32: what a model computes with
 NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -47,8 +46,10 @@ class Key:
         if self.choices:
             return "one of " + ", ".join(self.options())
         noun = NOUNS[self.kind]
-        if self.minimum == -math.inf:
+        if self.kind not in (int, float):
             return noun
+        if self.minimum == -math.inf:
+            return f"{noun} from -{LARGEST:.2g} to {LARGEST:.2g}"
         if self.maximum == math.inf:
             return f"{noun} of at least {self.minimum:g}"
         bounds = f"from {self.minimum:g} to {self.maximum:g}"
@@ -60,7 +61,7 @@ class Key:
             return isinstance(value, self.kind) and (not self.choices or value in self.options())
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return False
-        # Comparing also refuses whole numbers that no float can hold.
+        # Comparing also refuses whole numbers that no float32 can hold.
         inside = self.minimum <= value <= self.maximum and -LARGEST <= value <= LARGEST
         if not inside or (self.open and value in (self.minimum, self.maximum)):
             return False

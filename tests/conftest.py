@@ -37,7 +37,8 @@ settings.register_profile(
     max_examples=60,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("tests")
+settings.register_profile("thorough", settings.get_profile("tests"), max_examples=1000)
+settings.load_profile("tests")  # or --hypothesis-profile=thorough
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from modeling.errors import UserError
-from training.settings import setting
+from training.settings import SEED, setting
 
 PEAK = 8  # highest learning rate of the one-cycle schedule, in units of the first
 
@@ -32,7 +32,7 @@ class ParitySettings:
         choices=("one_cycle", "constant"),
     )
     output_dir: str = setting("parity_out", "results.json, training.png and runs/")
-    seed: int = setting(0, "of the vectors, the weights and the halting")
+    seed: int = setting(0, "of the vectors, the weights and the halting", SEED)
 
     def check(self) -> None:
         counts = ("n_elems", "n_hidden", "max_steps", "epochs", "n_batches", "batch_size")

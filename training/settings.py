@@ -41,7 +41,7 @@ class Allowed:
         """An argparse type: a text as `kind`; of a number with a range, only what lies within."""
         if (self.low, self.high) == (-LARGEST, LARGEST):
             return kind
-        allowed = f"a number from {self.low:g} to {self.high:g}"
+        allowed = f"a number from {self.low:.10g} to {self.high:.10g}"
         if self.high == LARGEST:
             allowed = f"{self.low:g} or more"
 
@@ -60,6 +60,7 @@ ANY = Allowed()
 AT_LEAST_0, AT_LEAST_1 = Allowed(low=0), Allowed(low=1)
 PLACE = Allowed(resuming=True, searching=True)  # where things lie and how fast: alters no step
 RESUMING = Allowed(resuming=True)
+SEED = Allowed(low=0, high=2**32 - 1)  # NumPy's
 
 
 def setting(default: Any, meaning: str, allowed: Allowed = ANY, **words: Any) -> Any:
@@ -226,7 +227,7 @@ class RunSettings:
         "keep only so many checkpoints, the newest",
         Allowed(low=1, resuming=True, searching=True),
     )
-    seed: int = setting(42, "of everything that is left to chance", Allowed(low=0))
+    seed: int = setting(42, "of everything that is left to chance", SEED)
     do_lower_case: bool = setting(False, "for uncased models")
     no_cuda: bool = setting(False, "stay on the CPU", PLACE)
     bf16: bool = setting(False, "bfloat16 mixed precision in training")

@@ -128,8 +128,8 @@ def check_writable(directory: Path) -> None:
 
 def check_pieces(tokenizer: PreTrainedTokenizerBase, source: str, config: PreTrainedConfig) -> None:
     """UserError for a tokenizer, from `source`, with pieces that have no embeddings."""
-    if len(tokenizer) > config.vocab_size:
+    pieces = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
+    if pieces > config.vocab_size:
         raise UserError(
-            f"{source}: the tokenizer has {len(tokenizer)} pieces, "
-            f"vocab_size is {config.vocab_size}"
+            f"{source}: the tokenizer has {pieces} pieces, vocab_size is {config.vocab_size}"
         )

@@ -15,9 +15,12 @@ from .files import find_file, read_json
 Config = TypeVar("Config", bound=AlbertConfig)
 OwnConfig = TypeVar("OwnConfig", bound=AdaptiveConfig)
 
-# What a file says of its origin, not of the model; and how a call answers: scripts read names.
+# What a file says of its origin, not of the model; and how a call computes and answers. (Some of
+# HF's names of attentions load code: "organisation/kernel".)
 ORIGIN_KEYS = tuple(
-    "model_type architectures transformers_version _name_or_path auto_map return_dict".split()
+    "model_type architectures transformers_version _name_or_path auto_map return_dict "
+    "attn_implementation _attn_implementation _attn_implementation_internal "
+    "experts_implementation _experts_implementation _experts_implementation_internal".split()
 )
 
 

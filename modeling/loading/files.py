@@ -16,6 +16,16 @@ WEIGHT_FILES = (
 )
 
 HUB_SECONDS = 5  # to wait for the hub's first answer
+LARGEST_JSON = 1 << 25  # bytes; a configuration has a few thousand, an index of shards a million
+
+
+def inside(folder: str | Path, name: str | Path) -> Path | None:
+    """`name` as a path within `folder`, links followed; None where it leads out of it."""
+    try:
+        path = (Path(folder) / name).resolve()
+        return path if path.is_relative_to(Path(folder).resolve()) else None
+    except (OSError, RuntimeError, ValueError):  # a circle of links, a NUL
+        return None
 
 
 def find_file(source: str | Path, name: str, cache_dir: str | None = None) -> Path | None:
@@ -74,7 +84,9 @@ def hub_problem() -> str:
 def read_json(path: str | Path) -> dict[str, Any]:
     """The JSON object in `path`; raises UserError naming the file and the line that is wrong."""
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(read_text(Path(path)))
+    except UserError:
+        raise
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except OSError as error:
@@ -89,6 +101,14 @@ def read_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds {type(value).__name__}, expected an object {{...}}")
     return value
+
+
+def read_text(path: Path) -> str:
+    """Of a regular file of bounded size: a pipe may have no beginning, a device no end."""
+    status = path.stat()
+    if not (path.is_file() or path.is_dir()) or status.st_size > LARGEST_JSON:
+        raise UserError(f"{path}: not a regular file of at most {LARGEST_JSON} bytes")
+    return path.read_text(encoding="utf-8")
 
 
 def file_hash(path: str | Path) -> str:

@@ -44,10 +44,10 @@ def test_exit_keys_override_the_config(tmp_path):
     assert (config.exit_thres, config.cnt_thres, config.thres_name) == (0.7, 3, "bias_2")
 
 
-def test_a_relative_path_is_relative_to_the_model_and_an_absolute_one_is_not(tmp_path):
+def test_a_relative_path_is_relative_to_the_model_and_an_absolute_one_leads_into_it(tmp_path):
     (tmp_path / "elsewhere.json").write_text('{"exit_thres": 0.7}')
     config = tiny_config(exit_config_path=str(tmp_path / "elsewhere.json"))
-    apply_exit_config(config, "/nonexistent")
+    apply_exit_config(config, tmp_path)
     assert config.exit_thres == 0.7
 
 
