@@ -4,6 +4,7 @@ loop                   the training loop, for every script: steps, checkpoints, 
 start                  what a script begins with: devices, logging, an output directory
 settings               flags as dataclasses: their help, ranges, and what may change between runs
 checkpoints            whole checkpoints, verified when read, and the finished model
+saved_state            what a checkpoint keeps beside the weights, and whether it can be true
 logs                   progress bar, trackers and JSON lines
 best                   the best of a training's dev evaluations, and its model
 provenance             where a result comes from; the removal of results of weights that are gone

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,6 +26,8 @@ from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 from glue.files import make_public, write_json
 from modeling.errors import UserError
 from modeling.loading.files import file_hash
+from modeling.loading.weights import check_numbers
+from training.saved_state import check_optimizer, check_schedule, join_optimizer, split_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -205,7 +208,8 @@ def damage(checkpoint: Path) -> str | None:
         manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         return f"{MANIFEST} cannot be read ({error})"
-    if not isinstance(manifest, dict) or not {STATE, OPTIMIZER} <= manifest.keys():
+    needed = {STATE, OPTIMIZER, SAFE_WEIGHTS_NAME}
+    if not isinstance(manifest, dict) or not needed <= manifest.keys():
         return f"{MANIFEST} does not list a checkpoint's files"
     for name, stamp in manifest.items():
         path = checkpoint / Path(name).name
@@ -262,14 +266,21 @@ def check_start(source: str, output_dir: str | Path) -> None:
 
 
 def load_checkpoint(checkpoint: Path, learner: Learner) -> None:
-    """Put the weights and the optimiser's state of a checkpoint back, in place."""
+    """Put weights, optimiser and schedule of a checkpoint back, in place."""
     try:
+        tensors, state = load_file(checkpoint / OPTIMIZER), read_state(checkpoint)
+        optimizer = join_optimizer(tensors, state["optimizer"])
+        check_optimizer(optimizer, learner.optimizer)
+        step, groups = state["position"]["step"], optimizer["param_groups"]
+        check_schedule(state["schedule"], learner.schedule, step, groups)
+        for name, tensor in load_file(checkpoint / SAFE_WEIGHTS_NAME).items():
+            check_numbers(checkpoint, name, tensor)
         load_model(learner.model, checkpoint / SAFE_WEIGHTS_NAME)
-        tensors, rest = load_file(checkpoint / OPTIMIZER), read_state(checkpoint)["optimizer"]
-        if not alike(rest["param_groups"], learner.optimizer.state_dict()["param_groups"]):
-            raise ValueError("its optimiser's groups have other settings")
-        learner.optimizer.load_state_dict(join_optimizer(tensors, rest))
-    except (OSError, SafetensorError, RuntimeError, LookupError, TypeError, ValueError) as error:
+        learner.optimizer.load_state_dict(optimizer)
+        learner.schedule.load_state_dict(state["schedule"])
+    except UserError:
+        raise
+    except Exception as error:  # what was made by hand fails in every way there is
         raise UserError(
             f"{checkpoint} does not fit this run: {error}. Resume with the flags of its training"
         ) from error
@@ -280,49 +291,11 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     path = checkpoint / STATE
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if not isinstance(state, dict):
         raise UserError(f"{path} is not a training's state: it must be a JSON object")
     return state
-
-
-def alike(found: Any, expected: Any) -> bool:
-    """Has a value read from JSON the types of `expected`, with all of its keys?"""
-    if isinstance(expected, dict):
-        return isinstance(found, dict) and all(
-            key in found and alike(found[key], value) for key, value in expected.items()
-        )
-    if isinstance(expected, list | tuple):
-        same = isinstance(found, list) and len(found) == len(expected)
-        return same and all(map(alike, found, expected))
-    if isinstance(expected, float):
-        return type(found) in (int, float)
-    return type(found) is type(expected)
-
-
-def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """An optimiser's state as tensors by name, `PARAMETER.KEY`, and JSON for the rest."""
-    tensors: dict[str, torch.Tensor] = {}
-    scalars: dict[str, dict[str, Any]] = {}
-    for parameter, values in state["state"].items():
-        for key, value in values.items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"{parameter}.{key}"] = value.contiguous()
-            else:
-                scalars.setdefault(str(parameter), {})[key] = value
-    return tensors, {"param_groups": state["param_groups"], "scalars": scalars}
-
-
-def join_optimizer(tensors: dict[str, torch.Tensor], rest: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `split_optimizer`."""
-    state: dict[int, dict[str, Any]] = {}
-    for name, tensor in tensors.items():
-        parameter, key = name.split(".", 1)
-        state.setdefault(int(parameter), {})[key] = tensor
-    for parameter, values in rest["scalars"].items():
-        state.setdefault(int(parameter), {}).update(values)
-    return {"state": state, "param_groups": rest["param_groups"]}
 
 
 def begin_training(output_dir: str | Path, identity: dict[str, Any], resumed: bool = False) -> None:
@@ -340,7 +313,8 @@ def begin_training(output_dir: str | Path, identity: dict[str, Any], resumed: bo
 
 def finish_training(output_dir: str | Path) -> None:
     """Say that the training came to its end, and keep what was trained."""
-    os.replace(Path(output_dir) / IN_PROGRESS, Path(output_dir) / FINISHED)
+    with suppress(FileNotFoundError):  # somebody took it away meanwhile
+        os.replace(Path(output_dir) / IN_PROGRESS, Path(output_dir) / FINISHED)
 
 
 def is_finished(output_dir: str | Path) -> bool:

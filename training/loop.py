@@ -36,8 +36,8 @@ from training.best import Best
 from training.checkpoints import (
     FINISHED,
     Learner,
-    alike,
     begin_training,
+    checkpoint_step,
     find_checkpoint,
     finish_training,
     is_finished,
@@ -50,6 +50,7 @@ from training.checkpoints import (
 )
 from training.optimizer import clipped_parameters
 from training.provenance import provenance, remove_results
+from training.saved_state import alike
 from training.settings import RunSettings, as_dict, entries
 from training.stopping import StopRequest
 
@@ -346,12 +347,15 @@ class Training:
         for name in ("position", "schedule", "scaler", "arguments"):
             if not alike(state.get(name), {} if name == "arguments" else expected[name]):
                 raise UserError(f"{checkpoint} is not a checkpoint of this script: its {name}")
+        position = state["position"]
+        named = checkpoint_step(checkpoint) in (-1, position["step"])
+        if not named or position.keys() != vars(self.position).keys() or min(position.values()) < 0:
+            raise UserError(f"{checkpoint} was not written by a training: its position {position}")
         self.identity.check(checkpoint, state)
         load_checkpoint(checkpoint, self.learner)
-        self.schedule.load_state_dict(state["schedule"])
         if self.accelerator.scaler:
             self.accelerator.scaler.load_state_dict(state["scaler"])
-        self.position = Position(**state["position"])
+        self.position = Position(**position)
         self.best.resume(state.get("best"))
         seconds = state.get("seconds")
         self.seconds_before = seconds if isinstance(seconds, float) else 0.0

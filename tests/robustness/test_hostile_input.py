@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from modeling.keys import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, checked
 from modeling.loading.weights import read_weights
 from tests.conftest import JSON, TINY, tiny_config
 from training.checkpoints import damage, find_checkpoint, read_state
+from training.text import HEADING
 
 BYTES = st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8"))
 BYTES_OR_JSON = BYTES | JSON.map(lambda value: json.dumps(value).encode())
@@ -181,7 +183,8 @@ def checkpoint(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "checkpoint-4"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    (folder / checkpointing.OPTIMIZER).write_bytes(b"x")
+    for name in (checkpointing.OPTIMIZER, "model.safetensors"):
+        (folder / name).write_bytes(b"x")
     return folder
 
 
@@ -196,7 +199,7 @@ def test_any_bytes_as_a_checkpoints_index(checkpoint, content):
 @given(st.dictionaries(st.sampled_from(["config.json", "../x", "/etc/passwd", "a\0b"]), JSON))
 def test_any_entry_of_a_checkpoints_index(checkpoint, extra):
     write_any(checkpoint / checkpointing.STATE, {})
-    names = (checkpointing.STATE, checkpointing.OPTIMIZER)
+    names = (checkpointing.STATE, checkpointing.OPTIMIZER, "model.safetensors")
     entries = {name: checkpointing.file_stamp(checkpoint / name) for name in names}
     write_any(checkpoint / checkpointing.MANIFEST, {**entries, **extra})
     reason = damage(checkpoint)
@@ -208,6 +211,20 @@ def test_any_bytes_as_a_checkpoints_state(checkpoint, content):
     write_any(checkpoint / checkpointing.STATE, content)
     state = tried(read_state, checkpoint)
     assert refused(state) or isinstance(state, dict)
+
+
+PUBLISHED_HEADING = re.compile(r"(= )+[^=].*( =)+")
+
+
+@given(st.text(alphabet="= ab", max_size=40))
+def test_a_heading_is_what_it_was(text):
+    assert bool(HEADING.fullmatch(text)) == bool(PUBLISHED_HEADING.fullmatch(text))
+
+
+def test_a_long_line_that_is_nearly_a_heading_is_read_in_linear_time():
+    """The published pattern would take days."""
+    for line in ("= a" + " =" * 500_000 + "x", "= " * 500_000 + "=", "= a" + " = " * 300_000):
+        assert HEADING.fullmatch(line) is None
 
 
 ANY_TABLE = st.binary(max_size=300) | st.text(
