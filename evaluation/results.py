@@ -113,8 +113,14 @@ def predict(
 ) -> None:
     """Answer `examples`; write the task's official file and `details` into `output`.
 
-    With `submission_dir` the official file goes there, too, see `add_to_submission`.
+    With `submission_dir` the official file goes there, too, see `add_to_submission`. Raises
+    UserError for features that are of another number of examples.
     """
+    if len(examples) != len(job.features):
+        raise UserError(
+            f"the test set has {len(examples)} examples, its cached tokens are of "
+            f"{len(job.features)}: tokenise anew by --overwrite_cache"
+        )
     fast, _ = job.fast()
     answers = job.mode.run(fast)
     if not is_main():

@@ -1,15 +1,20 @@
 """Depth batching keeps its promise: a bad example fails by its number, once; all others answer."""
 
+import os
+import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modeling import UserError
+from modeling.cpu_packing import packed_weights
 from modeling.depth_batching import DepthBatcher
 from tests.conftest import TINY, tiny_model
+from tests.forks import FORKS
 from tests.models import tiny_ponder
 
 LONGEST = TINY["max_position_embeddings"]
@@ -136,3 +141,36 @@ def test_many_submissions_before_the_first_answer():
     for _ in range(1100):
         batcher.submit([GOOD])
     check(batcher, [], 1100)
+
+
+def resident() -> float:
+    """This process's memory in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+def batch(count: int, found) -> None:
+    """Answer so many texts of mixed lengths; puts the memory after 2,000 and at the end."""
+    torch.set_num_threads(1)
+    draw, model = random.Random(0), tiny_model(max_position_embeddings=200, num_hidden_layers=3)
+    lengths = (draw.randint(3, 200) for _ in range(count))
+    batcher = DepthBatcher(model, slots=32)
+    batcher.submit(([5] * length, [0] * length) for length in lengths)
+    with packed_weights(model):
+        for number, _ in enumerate(batcher.answers(), 1):
+            if number in (2_000, count):
+                found.put(resident())
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_texts():
+    """oneDNN keeps a program for every shape that it meets: there must be few."""
+    found = FORKS.SimpleQueue()
+    count = 40_000 if settings().max_examples >= 1000 else 8_000
+    process = FORKS.Process(target=batch, args=(count, found))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    first, last = found.get(), found.get()
+    print(f"{first:.0f} MB after 2,000 texts, {last:.0f} MB after {count}")
+    assert last < 1.2 * first

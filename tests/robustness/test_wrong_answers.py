@@ -9,10 +9,12 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from evaluation.figures import save_figure
+from evaluation.results import predict
 from exit_lab.closeups import Decision, decisions_figure
 from glue.custom import custom_task
+from glue.tasks import Example
 from modeling import UserError, load_pretrained
-from tests.conftest import write
+from tests.conftest import job_of, tiny_model, write
 
 NAME = "albert.encoder.embedding_hidden_mapping_in.weight"
 
@@ -107,3 +109,10 @@ def test_a_label_with_a_dollar_draws(label, tmp_path):
     save_figure(figure, tmp_path / "figure.png")
     with Image.open(tmp_path / "figure.png") as image:
         image.load()
+
+
+def test_cached_tokens_of_another_number_of_texts_are_refused(tmp_path):
+    job = job_of(tiny_model(), [[5, 6, 7]])
+    with pytest.raises(UserError, match=r"2 examples, .* of 1: .*--overwrite_cache"):
+        predict(job, [Example("0", "a", None, None)] * 2, tmp_path, "predictions.tsv", None)
+    assert list(tmp_path.iterdir()) == []
