@@ -115,9 +115,9 @@ def filled_up(rows: torch.Tensor) -> torch.Tensor:
     """The rows, and the last of them again, up to a number that other batches have, too.
 
     For every number of rows oneDNN keeps a program of up to a megabyte, a thousand of them. At most
-    a sixteenth of the rows is added, from 128 on.
+    a sixteenth of the rows is added, from 512 on.
     """
-    step = max(8, 1 << max(0, len(rows).bit_length() - 5))
+    step = max(32, 1 << max(0, len(rows).bit_length() - 5))
     return torch.cat([rows, rows[-1:].expand(-len(rows) % step)])
 
 

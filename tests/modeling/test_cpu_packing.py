@@ -97,8 +97,8 @@ def test_where_packing_does_not_serve_the_model_runs_as_it_is(reason, monkeypatc
 
 
 def test_no_linear_map_works_on_padding(monkeypatch):
-    """Of 3 × 9 tokens, 15 are real, and one of these is taken twice, to make a round number; what
-    the maps give for them is HF's (see above)."""
+    """Of 3 × 9 tokens, 15 are real, and one of these is taken again and again, up to a round
+    number; what the maps give for them is HF's (see above)."""
     seen = []
     original = cpu_packing.packed_linear
 
@@ -112,7 +112,7 @@ def test_no_linear_map_works_on_padding(monkeypatch):
     with packed_weights(model):
         hidden_states(model, random_ids(3, 9), mask, None)
     assert seen
-    assert set(seen) == {16}
+    assert set(seen) == {32}
 
 
 def test_rows_are_filled_up_to_few_numbers():
@@ -122,5 +122,5 @@ def test_rows_are_filled_up_to_few_numbers():
         sizes.append(len(filled))
         assert filled[:count].equal(torch.arange(count))
         assert filled[count:].eq(count - 1).all()
-        assert len(filled) - count < max(8, count / 16)
+        assert len(filled) - count < max(32, count / 16)
     assert len(set(sizes)) < 100
