@@ -57,7 +57,7 @@ PLANS = {
 GIVEN = "--per_gpu_train_batch_size 32 --per_gpu_eval_batch_size 32 --learning_rate 5e-5".split()
 GIVEN += "--save_steps 200 --save_total_limit 1".split()
 # The sample's model has no weights, so it starts from scratch and needs a higher rate.
-QUICK_FLAGS = "--from_scratch --do_lower_case --learning_rate 1e-3 --max_seq_length 64".split()
+QUICK_FLAGS = "--do_lower_case --learning_rate 4e-4 --max_seq_length 64".split()
 QUICK = {"tasks": ["RTE"], "seeds": [42, 43], "epochs": ["RTE=1"], "rows": ["RTE=1600"]}
 SET_BY_STUDY = (
     "--model_type --task_name --output_dir --num_train_epochs --seed --hp_search --do_train "

@@ -1,88 +1,83 @@
-"""Make the bundled sample: an entailment task in RTE's layout, and its tokenizer.
+"""Make the bundled sample: chains of inference in RTE's layout, and their tokenizer.
 
     python configs/sample/make_sample.py         writes RTE/*.tsv and spiece.model beside this file
 
-A premise states one fact: when, who did what to which thing. Hypotheses are
+A premise says whom each of twelve people asks:
 
-    easy  decidable without the premise: "Somebody did something." follows from every fact,
-          "Nobody did anything." from none;
-    part  about one of the four details: "It was red.";
-    full  a whole fact, active or passive, entailed when all four details are the premise's, else
-          wrong in one, two or three of them: a single wrong detail takes a comparison of all four.
+    Ann asks Ida. Ben says yes. Cat asks Hal. … Gus says no. … Ida asks Ben. …
 
-Of every kind half the pairs are entailed, so that no kind gives the label away.
+Who asks somebody says what that one says. So Ben, Ida and Ann say yes here: "Ann says yes." is
+entailed, "Gus says yes." is not. Ben's answer takes one step, Ida's two, Ann's three: the column
+`steps` counts them, 1 to 6. The twelve people form two chains of six; one ends in yes, one in no.
+As many pairs have 1, 2, … 6 steps, and of each half are entailed, so that neither the number of
+steps nor any single sentence gives a label away.
 """
 
 import argparse
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import sentencepiece
 
-DETAILS = (
-    ("Anna", "Tom", "Lucy"),
-    ("bought", "sold", "found"),
-    ("red", "blue", "green"),
-    ("hat", "coat", "lamp"),
-)
-# No hypothesis asks when: it makes premises differ, and is to be overlooked.
-WHEN = (
-    *("On Monday", "On Tuesday", "On Wednesday", "On Thursday", "On Friday", "On Saturday"),
-    *("On Sunday", "In May", "In June", "In July", "In winter", "In spring"),
-)
-ACTIVE, PASSIVE = "{0} {1} a {2} {3}.", "The {2} {3} was {1} by {0}."
-PARTS = ("It was {}.", "Somebody {} it.", "It was {}.", "It was a {}.")
-EASY = {
-    True: ("Somebody did something.", "At least one person had something."),
-    False: ("Nobody did anything.", "No one had anything at all."),
-}
-# The kinds of ten pairs in a row, each once entailed and once not.
-KINDS = ("easy", "part", "part", "full", "full")
-SPLITS = {"train": 4800, "dev": 450, "test": 450}
+PEOPLE = "Ann Ben Cat Dan Eve Fay Gus Hal Ida Joe Kim Leo".split()
+CHAIN = 6  # people between a question and its answer, at most
+ANSWERS = ("yes", "no")
+HYPOTHESIS = "{} says yes."
 LABELS = {True: "entailment", False: "not_entailment"}
+SPLITS = {"train": 2400, "dev": 360, "test": 360}
 
-Fact = list[str]
+
+class Premise(NamedTuple):
+    """Who says what, and why."""
+
+    facts: list[tuple[str, str, str]]  # (who, asks or says, whom or what), by name
+    answers: dict[str, str]
+    steps: dict[str, int]  # facts that a person's answer takes
+
+    @property
+    def text(self) -> str:
+        return " ".join(f"{who} {does} {what}." for who, does, what in self.facts)
 
 
 class Pair(NamedTuple):
     premise: str
     hypothesis: str
+    steps: int
     entailed: bool
 
 
-def with_wrong(fact: Fact, positions: list[int], draw: random.Random) -> Fact:
-    """`fact` with another value of each of the details at `positions`."""
-    wrong = list(fact)
-    for i in positions:
-        wrong[i] = draw.choice([value for value in DETAILS[i] if value != fact[i]])
-    return wrong
+def make_premise(draw: random.Random) -> Premise:
+    people, endings = draw.sample(PEOPLE, len(PEOPLE)), draw.sample(ANSWERS, len(ANSWERS))
+    facts, answers, steps = [], {}, {}
+    for chain, answer in zip((people[:CHAIN], people[CHAIN:]), endings, strict=True):
+        for who, asked in pairwise(chain):
+            facts.append((who, "asks", asked))
+        facts.append((chain[-1], "says", answer))
+        answers |= dict.fromkeys(chain, answer)
+        steps |= {who: CHAIN - i for i, who in enumerate(chain)}
+    return Premise(sorted(facts), answers, steps)
 
 
-def make_pair(kind: str, entailed: bool, draw: random.Random) -> Pair:
-    fact = [draw.choice(values) for values in DETAILS]
-    premise = f"{draw.choice(WHEN)} {ACTIVE.format(*fact)}"
-    if kind == "easy":
-        return Pair(premise, draw.choice(EASY[entailed]), entailed)
-    if kind == "part":
-        i = draw.randrange(len(DETAILS))
-        told = fact if entailed else with_wrong(fact, [i], draw)
-        return Pair(premise, PARTS[i].format(told[i]), entailed)
-    count = 0 if entailed else draw.choice((1, 2, 3))
-    told = with_wrong(fact, draw.sample(range(len(DETAILS)), count), draw)
-    return Pair(premise, draw.choice((ACTIVE, PASSIVE)).format(*told), entailed)
+def make_pair(steps: int, entailed: bool, draw: random.Random) -> Pair:
+    premise = make_premise(draw)
+    answer = ANSWERS[0 if entailed else 1]
+    known = [who for who, count in premise.steps.items() if count == steps]
+    who = next(who for who in known if premise.answers[who] == answer)
+    return Pair(premise.text, HYPOTHESIS.format(who), steps, entailed)
 
 
 def make_splits(seed: int) -> dict[str, list[Pair]]:
-    """Train, dev and test pairs; no pair stands twice, in one split or in two."""
+    """Train, dev and test pairs; no premise stands twice, in one split or in two."""
     draw, seen, splits = random.Random(seed), set(), {}
     for split, size in SPLITS.items():
         pairs = []
         while len(pairs) < size:
-            kind, entailed = KINDS[len(pairs) % 5], len(pairs) // 5 % 2 == 0
-            pair = make_pair(kind, entailed, draw)
-            if pair[:2] not in seen:
-                seen.add(pair[:2])
+            steps, entailed = 1 + len(pairs) % CHAIN, len(pairs) // CHAIN % 2 == 0
+            pair = make_pair(steps, entailed, draw)
+            if pair.premise not in seen:
+                seen.add(pair.premise)
                 pairs.append(pair)
         draw.shuffle(pairs)
         splits[split] = pairs
@@ -90,21 +85,21 @@ def make_splits(seed: int) -> dict[str, list[Pair]]:
 
 
 def as_tsv(pairs: list[Pair], labelled: bool) -> str:
-    header = ["index", "sentence1", "sentence2"] + ["label"] * labelled
+    header = ["index", "sentence1", "sentence2", "steps"] + ["label"] * labelled
     lines = ["\t".join(header)]
     for index, pair in enumerate(pairs):
-        row = [str(index), pair.premise, pair.hypothesis]
+        row = [str(index), pair.premise, pair.hypothesis, str(pair.steps)]
         lines.append("\t".join(row + [LABELS[pair.entailed]] * labelled))
     return "\n".join(lines) + "\n"
 
 
 def train_tokenizer(sentences: list[str], directory: Path) -> None:
     """spiece.model with ALBERT's special pieces, every word of the sample one piece."""
-    words = sorted({word for text in sentences for word in text.lower().rstrip(".").split()})
+    words = sorted({word for text in sentences for word in text.lower().replace(".", "").split()})
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text.lower() for text in sentences),
         model_prefix=str(directory / "spiece"),
-        vocab_size=5 + len(words) + 60,
+        vocab_size=5 + len(words) + 40,
         hard_vocab_limit=False,
         pad_id=0,
         pad_piece="<pad>",

@@ -1,0 +1,103 @@
+"""Pre-train the bundled sample's weights: one pass of the shared layer takes one step of inference.
+
+    python configs/sample/pretrain.py            writes model.safetensors beside this file
+
+The premises are new ones of make_sample.py's kind. The targets are the answers of all people after
+every pass: yes, no, or not known yet. A person in the premise who needs n steps knows after pass n,
+the person in the hypothesis one pass later. Training begins with two passes and goes on with more,
+since all are the same layer. It takes about two minutes of one core. Whether the hypothesis
+follows, and when to exit, is left to fine-tuning.
+"""
+
+import argparse
+import random
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from make_sample import ANSWERS, PEOPLE, make_premise
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedTokenizerBase
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from modeling import ElbertForSequenceClassification, load_config, load_tokenizer
+from modeling.depth import layer_states
+
+HERE = Path(__file__).parent
+STAGES = ((2, 250), (4, 200), (8, 200), (12, 50))  # (passes, optimiser steps)
+BATCH, LEARNING_RATE, WARMUP, DECAY = 64, 2e-3, 100, 710  # the last two in steps
+UNKNOWN = len(ANSWERS)  # the class of an answer that is not known yet
+# Where answers are to be known: at whom or what each sentence of four pieces names, at the
+# hypothesis' person.
+PLACES = [*(3 + 4 * i for i in range(len(PEOPLE))), 2 + 4 * len(PEOPLE)]
+
+
+class Batch(NamedTuple):
+    inputs: dict[str, torch.Tensor]
+    answers: torch.Tensor  # (batch, places): an index of ANSWERS
+    steps: torch.Tensor  # (batch, places): passes after which it is known
+
+
+def make_batch(tokenizer: PreTrainedTokenizerBase, draw: random.Random) -> Batch:
+    texts, answers, steps = [], [], []
+    for _ in range(BATCH):
+        premise, who = make_premise(draw), draw.choice(PEOPLE)
+        texts.append((premise.text, f"{who} says {draw.choice(ANSWERS)}."))
+        named = [fact[0] for fact in premise.facts]
+        answers.append([ANSWERS.index(premise.answers[name]) for name in [*named, who]])
+        steps.append([*(premise.steps[name] for name in named), 1 + premise.steps[who]])
+    inputs = tokenizer(texts, return_token_type_ids=True, return_tensors="pt")
+    del inputs["attention_mask"]  # all texts are of one length
+    return Batch(inputs, torch.tensor(answers), torch.tensor(steps))
+
+
+def pretrain(seed: int) -> nn.Module:
+    """The ALBERT whose passes take the steps."""
+    torch.manual_seed(seed)
+    draw, tokenizer = random.Random(seed), load_tokenizer(HERE)
+    model = ElbertForSequenceClassification(load_config(HERE)).train()
+    head = nn.Linear(model.config.hidden_size, len(ANSWERS) + 1)
+    parameters = [*model.albert.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=0.0)
+    schedule = LambdaLR(optimizer, lambda n: min(1, (n + 1) / WARMUP) * max(0.02, 1 - n / DECAY))
+    for passes, steps in STAGES:
+        model.config.num_hidden_layers = passes
+        for number in range(1, steps + 1):
+            batch = make_batch(tokenizer, draw)
+            states = layer_states(model, model.embed(**batch.inputs), None)
+            logits = head(torch.stack([state[:, PLACES] for state in states]))
+            after = torch.arange(1, passes + 1)[:, None, None]
+            target = torch.where(batch.steps <= after, batch.answers, UNKNOWN)
+            loss = F.cross_entropy(logits.flatten(0, 2), target.flatten())
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            if number % 50 == 0:
+                right = (logits.argmax(-1) == target).float().mean((1, 2))
+                shown = " ".join(f"{100 * share:.1f}" for share in right)
+                print(f"{passes} passes, step {number}: % right after each: {shown}", flush=True)
+    return model.albert
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output_dir", type=Path, default=HERE)
+    args = parser.parse_args()
+    albert = pretrain(args.seed)
+    # The exit classifier, which was not trained, lies within ALBERT's encoder.
+    tensors = {f"albert.{name}": x for name, x in albert.state_dict().items() if "exit" not in name}
+    save_file(tensors, args.output_dir / "model.safetensors", {"format": "pt"})
+
+
+if __name__ == "__main__":
+    main()
