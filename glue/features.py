@@ -82,11 +82,11 @@ class Features:
         return Features(tokens, segments, offsets, self.labels, draws, self.truncated)
 
     def digest(self) -> str:
-        """SHA-256 of all arrays that a model reads, their types and their sizes."""
+        """SHA-256 of all arrays, their types and their sizes."""
         digest = hashlib.sha256()
         for field in fields(self):
             array = getattr(self, field.name)
-            if array is not None and field.name != "truncated":
+            if array is not None:
                 digest.update(f"{field.name} {array.dtype.str} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array))
         return digest.hexdigest()

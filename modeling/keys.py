@@ -239,7 +239,9 @@ def checked(
     """
     key = keys[name]
     if not key.admits(value):
-        raise UserError(f"{name} = {value!r}: allowed is {key.allowed()}")
+        number = key.kind in (int, float) and isinstance(value, (int, float))
+        also = f", and up to {LARGEST:.2g}" if number and value > LARGEST else ""
+        raise UserError(f"{name} = {value!r}: allowed is {key.allowed()}{also}")
     if key.counts_layers and layers is not None and value > layers:
         raise UserError(f"{name} = {value}: allowed is 1 to num_hidden_layers = {layers}")
     return key.kind(value)

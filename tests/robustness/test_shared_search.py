@@ -7,6 +7,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 import training.study as hp_study
@@ -75,14 +76,25 @@ def test_the_run_of_a_killed_worker_is_taken_over_and_no_other_is_repeated(tmp_p
 
 
 @pytest.mark.parametrize("tells_more", [True, False])
-def test_a_worker_whose_run_was_taken_over_goes_on(tells_more, tmp_path):
+def test_a_worker_whose_run_was_taken_over_goes_on(tells_more, tmp_path, monkeypatch):
     """Paused for longer than its reports may take, or by another's clock: it comes too late."""
-    study, seen = open_study(sqlite(tmp_path), "s"), []
+    study, seen, beats = open_study(sqlite(tmp_path), "s"), [], []
     enqueue(study, RUNS)
+    record = RDBStorage.record_heartbeat
+
+    def recorded(storage: RDBStorage, trial_id: int) -> None:
+        record(storage, trial_id)
+        beats.append(trial_id)
+
+    monkeypatch.setattr(RDBStorage, "record_heartbeat", recorded)
 
     def train(trial: optuna.Trial) -> float:
         seen.append(Run(**trial.params))
         if len(seen) == 2:
+            deadline = time.monotonic() + 60
+            while beats.count(trial._trial_id) < 2:  # the worker's, and its thread's first
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
             with sqlite3.connect(tmp_path / "search.db") as database:
                 hours_ago = "UPDATE trial_heartbeats SET heartbeat = datetime('now', '-3 hours')"
                 database.execute(hours_ago)

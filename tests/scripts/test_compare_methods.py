@@ -85,6 +85,7 @@ def test_a_training_with_other_flags_does_not_pass_for_this_one(study, tmp_path)
 def test_a_training_that_fails_is_left_out_and_the_others_go_on(study, tmp_path):
     """With one method's settings the loss is beyond float32."""
     few = ("--methods", "elbert", "palbert", "--tasks", "MNLI=MNLI-tiny", "--seeds", 1)
-    done = study(*few, "--set", "palbert.kl_penalty_factor=1e300").done()
+    beyond = ("palbert.kl_penalty_factor=3e38", "palbert.target_halt_probability=1")
+    done = study(*few, "--set", *beyond).done()
     assert "MNLI-palbert-1 is left out" in done.out
     assert "No seed has all its methods' trainings yet" in done.out

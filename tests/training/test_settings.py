@@ -40,7 +40,7 @@ def test_what_machines_of_a_search_may_differ_in():
 
 def test_what_a_search_keeps_from_its_runs():
     kept = {name for name, _, allowed in entries(*GLUE) if not allowed.passed_on}
-    more = {"do_predict", "submission_dir", "resume_from_checkpoint", "onnx"}
+    more = {"do_predict", "submission_dir", "resume_from_checkpoint", "onnx", "hp_metric"}
     assert kept == {name for name in SEARCHING if name.startswith("hp_")} | more
 
 
