@@ -7,7 +7,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from optuna.storages import RDBStorage
+from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
 import training.study as hp_study
@@ -80,13 +80,13 @@ def test_a_worker_whose_run_was_taken_over_goes_on(tells_more, tmp_path, monkeyp
     """Paused for longer than its reports may take, or by another's clock: it comes too late."""
     study, seen, beats = open_study(sqlite(tmp_path), "s"), [], []
     enqueue(study, RUNS)
-    record = RDBStorage.record_heartbeat
+    record = hp_study.MarkingStorage.record_heartbeat
 
-    def recorded(storage: RDBStorage, trial_id: int) -> None:
+    def recorded(storage: BaseStorage, trial_id: int) -> None:
         record(storage, trial_id)
         beats.append(trial_id)
 
-    monkeypatch.setattr(RDBStorage, "record_heartbeat", recorded)
+    monkeypatch.setattr(hp_study.MarkingStorage, "record_heartbeat", recorded)
 
     def train(trial: optuna.Trial) -> float:
         seen.append(Run(**trial.params))
