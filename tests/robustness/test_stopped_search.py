@@ -50,7 +50,8 @@ def test_a_stopped_search_leaves_no_process_and_ends_like_an_undisturbed_one(
         text = (
             f"run_glue.py --hp_search --model_type albert --task_name RTE --data_dir {rte} "
             f"--output_dir {out} --model_name_or_path {albert_dir} --max_seq_length 32 --no_cuda "
-            "--hp_learning_rates 1e-3 --hp_batch_sizes 2 --hp_epochs 20 --hp_seeds 0"
+            "--hp_learning_rates 1e-3 --hp_batch_sizes 2 --hp_epochs 20 --hp_seeds 0 "
+            "--logging_steps 1"
         )
         return [sys.executable, *text.split()]
 
@@ -59,7 +60,8 @@ def test_a_stopped_search_leaves_no_process_and_ends_like_an_undisturbed_one(
     out = tmp_path / "out"
     place = out / "albert-rte/000-lr0.001-bs2-ep20-seed0"
     search = subprocess.Popen(command(out), cwd=root, stderr=subprocess.PIPE)
-    while not (place / "training_in_progress.json").exists():
+    log = place.with_name(f"{place.name}.log")
+    while not (log.exists() and '"step"' in log.read_text()):  # before, there is nothing to save
         assert search.poll() is None
         time.sleep(0.02)
     children = Path(f"/proc/{search.pid}/task/{search.pid}/children").read_text().split()
@@ -70,6 +72,6 @@ def test_a_stopped_search_leaves_no_process_and_ends_like_an_undisturbed_one(
     assert not any(Path("/proc", child).exists() for child in children)
     assert [path.name for path in place.glob("checkpoint-*")]
     again = subprocess.run(command(out), cwd=root, check=True, capture_output=True)
-    assert "Resumed from" in place.with_name(f"{place.name}.log").read_text()
+    assert "Resumed from" in log.read_text()
     assert_same_weights(place, tmp_path / "alone/albert-rte" / place.name)
     assert again.stdout.splitlines()[-1].split()[-1] == alone.stdout.splitlines()[-1].split()[-1]

@@ -126,6 +126,7 @@ def test_slurm_stops_a_step_and_the_job_is_requeued(processes, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(reason="it saves, and then its interpreter does not end", run=False)
 def test_a_closed_terminal(tmp_path, albert_dir, rte):
     out, log = tmp_path / "out", tmp_path / "log"
     command = flags(albert_dir, rte, out, "RTE", "--do_train", "--max_steps", 10**6)
