@@ -196,6 +196,15 @@ def test_a_signal_that_comes_twice_is_one(number, really, launched):
         assert stop.received == number
 
 
+@pytest.fixture
+def in_a_terminal():
+    """Ctrl-C as a terminal's job has it; one in the background ignores it."""
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, old)
+
+
+@pytest.mark.usefixtures("in_a_terminal")
 def test_a_second_ctrl_c_acts_at_once_but_under_a_launcher(launched):
     launched(True)
     with StopRequest() as stop:
