@@ -58,7 +58,8 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
-        self.separator = config.eos_token_id  # [SEP]
+        end = config.eos_token_id
+        self.separator = end if isinstance(end, int) else None  # [SEP]; HF admits lists, too
         self.register_load_state_dict_pre_hook(drop_position_ids)
 
     def forward(

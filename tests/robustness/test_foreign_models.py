@@ -60,6 +60,7 @@ PLACES = ["..", "../..", "/", "/dev/zero", "/etc/passwd", "a\0b", "~", "org/kern
 @example({"id2label": {"5": "a", "6": "b"}})
 @example({"id2label": {"0": 1, "1": 2}})
 @example({"w_init": 1e300})
+@example({"eos_token_id": []})
 @example({"my_out_dir": "a\0b", "exit_config_path": "a\0b", "model_name": "a\0b"})
 def test_any_foreign_configuration(model, edits):
     path = model / "config.json"
