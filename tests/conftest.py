@@ -36,8 +36,11 @@ settings.register_profile(
     deadline=None,
     max_examples=60,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    derandomize=True,  # the same examples each time; thorough looks for new ones
 )
-settings.register_profile("thorough", settings.get_profile("tests"), max_examples=1000)
+settings.register_profile(
+    "thorough", settings.get_profile("tests"), max_examples=1000, derandomize=False
+)
 settings.load_profile("tests")  # or --hypothesis-profile=thorough
 
 JSON = st.recursive(
