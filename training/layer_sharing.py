@@ -13,6 +13,7 @@ from transformers import AlbertModel, PreTrainedTokenizerBase
 from modeling.cpu_packing import packed_weights
 from modeling.errors import UserError
 from modeling.layer_sharing import (
+    LAYER,
     FollowingObjective,
     Teacher,
     count_tokens,
@@ -24,6 +25,7 @@ from modeling.layer_sharing import (
 )
 from modeling.loading.files import weight_files
 from modeling.loading.tokenizers import load_tokenizer
+from modeling.loading.weights import adopt, read_weights
 from modeling.pretraining import Sums, add_sums
 from training.checkpoints import Learner, file_stamp
 from training.layer_sharing_settings import (
@@ -117,11 +119,24 @@ def new_student(settings: StudentSettings, teacher: Teacher) -> AlbertModel:
     sizes = settings.embedding_size, settings.intermediate_size
     config = shared_config(teacher.config, len(teacher.followed) - 1, *sizes)
     student = shared_model(teacher.backbone, config, settings.initial_layer)
+    if settings.initial_student:
+        adopt_student(student, settings.initial_student)
     student.pooler.requires_grad_(False)
     if config.embedding_size == teacher.config.embedding_size:
         student.embeddings.requires_grad_(False)
         student.encoder.embedding_hidden_mapping_in.requires_grad_(False)
     return student
+
+
+def adopt_student(student: AlbertModel, source: str) -> None:
+    """Give `student` the weights of a shared layer that was trained before, with as many passes or not.
+
+    Raises UserError where its shapes are others, or the layers of `source` are not one.
+    """
+    tensors = read_weights(source)
+    if any(name.startswith(LAYER.format(1)) for name in tensors):
+        raise UserError(f"--initial_student {source}: has several layers, and a student has one")
+    adopt(student, tensors, source, heads=())
 
 
 # The training.

@@ -35,6 +35,9 @@ class StudentSettings:
     initial_layer: int | None = setting(
         None, "start from this layer; default: mean of all", AT_LEAST_1
     )
+    initial_student: str | None = setting(
+        None, "start from this shared layer, a folder or hub name", PLACE
+    )
     last_pass_weight: float = setting(1.0, "in the loss, in units of the others'", AT_LEAST_0)
 
 
