@@ -20,6 +20,10 @@ from modeling.depth import Check, State, layer_states
 from modeling.export.loops import DepthLoop, ExportLoop, Tensors
 
 Feed = dict[str, np.ndarray]
+NEVER = {  # settings of a rule that does not fire
+    "exit_thres": np.array(0, np.float32),
+    "cnt_thres": np.array(99),
+}
 Session = Callable[[Feed], np.ndarray]  # what a file reads -> logits (batch, labels)
 
 
@@ -49,7 +53,7 @@ class PlainGraph(ExportLoop):
 
 
 class ToldExits(ElbertForSequenceClassification):
-    """An ELBERT whose examples exit at the layers that are given as draws; the rule is computed."""
+    """An ELBERT whose examples exit at the layers that are given as draws, or where the rule fires."""
 
     def start(self, batch: int, draws: torch.Tensor | None = None, rule=None) -> State:
         state = super().start(batch, None, rule)
@@ -60,8 +64,7 @@ class ToldExits(ElbertForSequenceClassification):
         if "target" not in state:
             return Check(answer, done, new)
         target = state["target"]
-        leaves = (done & (target < 0)) | (new["depth"] >= target)
-        return Check(answer, leaves, {**new, "target": target})
+        return Check(answer, done | (new["depth"] >= target), {**new, "target": target})
 
 
 def write_files(folder: Path, base: Mapping = BASE) -> None:
@@ -135,7 +138,7 @@ def run_loop(batch: int, cost: float, session: Session, texts: list[list[int]]) 
     for start in range(0, len(texts), batch):
         feed = feed_of(texts[start : start + batch])
         layers = list(itertools.islice(exits, len(feed["input_ids"])))
-        session({**feed, "draws": np.array(layers, np.float32)}).argmax(-1).tolist()
+        session({**feed, **NEVER, "draws": np.array(layers, np.float32)}).argmax(-1).tolist()
 
 
 # Named as in the table: process, run, cost.

@@ -203,8 +203,9 @@ def matmul_rates() -> dict[str, float]:
     return reached
 
 
-def start_processes(quick: bool, folder: Path) -> Processes:
-    """All contenders', ready; the runtimes' where they are installed."""
+def start_processes(quick: bool, stack: ExitStack) -> Processes:
+    """All contenders', ready, until the stack ends; the runtimes' where they are installed."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     made = {
         name: OwnProcess(make, {} if name.startswith("hf") else waiting())
         for name, make in (QUICK if quick else ALL).items()
@@ -217,6 +218,7 @@ def start_processes(quick: bool, folder: Path) -> Processes:
             print("Without ONNX Runtime and OpenVINO: pip install -r requirements-bench.txt\n")
         made |= {name: OwnProcess(make) for name, make in there.items()}
     for process in made.values():
+        stack.enter_context(process)
         process.ask(id)  # waits until it is ready
     return made
 
@@ -226,16 +228,16 @@ def main() -> None:
     torch.manual_seed(0)
     print(f"{machine(DEVICE)}.\n")
     rates = matmul_rates()
-    with tempfile.TemporaryDirectory() as folder:
-        processes = start_processes(args.quick, Path(folder))
+    with ExitStack() as stack:
+        processes = start_processes(args.quick, stack)
         table = Table(rates, args.rounds)
         fixed_length_cases(table, args, processes)
         pipeline_cases(table, args, processes)
         if not args.quick:
             neighbour_cases(table, args, processes)
             training_case(table)
-    print("", *table.notes, sep="\n")
-    exit_check_case(processes["fp32"], args.rounds)
+        print("", *table.notes, sep="\n")
+        exit_check_case(processes["fp32"], args.rounds)
     if not args.quick:
         compile_case()
     if summarised := [case_of(*shape) for shape in SUMMARY if case_of(*shape) in table.cases]:

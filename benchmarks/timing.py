@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -47,10 +48,12 @@ def in_turn(runs: Mapping[str, Callable[[], object]], rounds: int, device: torch
 
 
 class OwnProcess:
-    """A process that makes something, and then does with it what it is asked.
+    """A process that makes something, and then does with it what it is asked; it rests in between.
 
     What one model has left in the memory allocator changes another's times by a third: contenders
-    with processes of their own run as they do for their users.
+    with processes of their own run as they do for their users. Threads that wait awake, as those of
+    ONNX Runtime and OpenMP do for a while, would take the processors from the next contender: a
+    process that is not asked anything is stopped.
 
         with OwnProcess(make) as process:
             process.ask(function, 1)      # function(make(), 1), in the process
@@ -70,14 +73,20 @@ class OwnProcess:
 
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
         """Raises EOFError if the process has died, after its own traceback."""
+        self.signal(signal.SIGCONT)
         self.pipe.send((function, args))
-        return self.pipe.recv()
+        answer = self.pipe.recv()
+        self.signal(signal.SIGSTOP)
+        return answer
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
 
     def __enter__(self) -> "OwnProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.pipe.close()
+        self.process.kill()
         self.process.join()
 
 
