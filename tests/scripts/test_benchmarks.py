@@ -6,6 +6,7 @@ import os
 from functools import partial
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch.nn import functional as F
@@ -72,7 +73,14 @@ def test_a_contender_has_a_process_of_its_own_that_keeps_what_it_made():
         assert one.ask(operator.add, 0) == one.process.pid != os.getpid()
         other.ask(list.append, 5)
         assert other.ask(list) == [5]
-    assert (one.process.exitcode, other.process.exitcode) == (0, 0)
+    assert not (one.process.is_alive() or other.process.is_alive())
+
+
+def test_a_contender_rests_while_another_has_its_turn():
+    with OwnProcess(os.getpid) as resting, OwnProcess(list) as other:
+        resting.ask(operator.add, 0)
+        assert other.ask(list) == []
+        assert psutil.Process(resting.process.pid).status() == psutil.STATUS_STOPPED
 
 
 def test_a_contender_that_dies_is_no_hang(capfd):
