@@ -53,7 +53,7 @@ class PlainGraph(ExportLoop):
 
 
 class ToldExits(ElbertForSequenceClassification):
-    """An ELBERT whose examples exit at the layers that are given as draws, or where the rule fires."""
+    """An ELBERT whose examples exit at the layers given as draws, or where the rule fires."""
 
     def start(self, batch: int, draws: torch.Tensor | None = None, rule=None) -> State:
         state = super().start(batch, None, rule)

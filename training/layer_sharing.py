@@ -129,7 +129,7 @@ def new_student(settings: StudentSettings, teacher: Teacher) -> AlbertModel:
 
 
 def adopt_student(student: AlbertModel, source: str) -> None:
-    """Give `student` the weights of a shared layer that was trained before, with as many passes or not.
+    """Give `student` the weights of an earlier one, which may have had another number of passes.
 
     Raises UserError where its shapes are others, or the layers of `source` are not one.
     """

@@ -73,7 +73,8 @@ def test_a_contender_has_a_process_of_its_own_that_keeps_what_it_made():
         assert one.ask(operator.add, 0) == one.process.pid != os.getpid()
         other.ask(list.append, 5)
         assert other.ask(list) == [5]
-    assert not (one.process.is_alive() or other.process.is_alive())
+    assert not one.process.is_alive()
+    assert not other.process.is_alive()
 
 
 def test_a_contender_rests_while_another_has_its_turn():
