@@ -112,11 +112,12 @@ CHECKS = {
     "From Adaptive Depth": "assert outputs.updates.shape == (1, 1, *inputs['input_ids'].shape)",
     "From the annotated PonderNet": "assert loss.item() > 0",
     "From transformers": "assert len(logits) == len(exit_layers) == 2 and report.loaded",
+    "Many texts in Python": "assert answer.row == len(texts) - 1",
     "Around a step function of your own": "assert net.step.cell.weight_hh.grad.norm() > 0",
 }
 
 
-PAGES = ("README.md", "docs/migration.md", "docs/ponder.md", "docs/act.md")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in ("migration", "ponder", "act", "deployment")))
 
 
 def programs(page: str) -> list[tuple[str, str]]:
@@ -131,9 +132,7 @@ def programs(page: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/migration.md", "docs/ponder.md", "docs/act.md"]
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_the_pages_snippets_run_as_typed_where_the_package_is_installed(installed, page):
     sections = programs(page)
     assert sections
