@@ -5,13 +5,14 @@ Sweep:
     python sweep_exits.py --model_dir $OUT_DIR/RTE --data_dir $GLUE_DIR/RTE --task_name RTE
 
 writes to $OUT_DIR/RTE/sweep: the recorded pass (all_logits.safetensors), sweep.csv (one row per
-setting), frontier.csv (what no other setting beats), figures, and explorer.html. Then
+setting), frontier.csv (what no other setting beats), figures, and explorer.html. Both tables end
+with truncation, the baseline: everyone stops at one layer. Then
 
     --rules bias_1 patience --grid exit_thres=0:1:0.02 cnt_thres=1:N   what is swept
     --pick max_cost=0.5               the best setting that costs no more than this
     --pick max_drop=0.01              the cheapest within 0.01 of full depth
     --pick max_p95_ms=20              the best that answers 95% of the texts within 20 ms each
-    --pick risk=0.02 delta=0.05       the same with a guarantee: see exit_choice.py
+    --pick risk=0.02 delta=0.05       the same with a guarantee: see exit_lab/choice.py
     --compare                         the rules at equal costs; several --model_dir: their mean
     --verify 5                        rerun 5 settings for real, one example at a time
     --vary exit_thres                 the published loop: rows of eval_results.txt

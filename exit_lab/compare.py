@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from exit_lab.choice import Parts
-from exit_lab.frontiers import FULL_DEPTH, TRUNCATION, Estimate, Field, make_field
-from exit_lab.sweep import Sweep
+from exit_lab.frontiers import FULL_DEPTH, Estimate, Field, make_field
+from exit_lab.sweep import TRUNCATION, Sweep
 from glue.files import write_text
 from glue.tables import as_csv
 from glue.tasks import primary_metric

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from evaluation.figures import COLOURS, GRID, INK, SOFT, entitle, frame, note
-from exit_lab.frontiers import FULL_DEPTH, TRUNCATION, Field
+from exit_lab.frontiers import FULL_DEPTH, Field
+from exit_lab.sweep import TRUNCATION
 
 AXIS = "computation cost (mean exit layer / layers)"
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from evaluation.modes.base import describe
 from exit_lab.choice import TOLERANCE, Parts, bootstrap_weights, interval
-from exit_lab.sweep import Sweep
+from exit_lab.sweep import TRUNCATION, Sweep
 from exit_lab.tables import frontier
 
-TRUNCATION, FULL_DEPTH = "truncation", "full depth"  # contenders that are no rules
+FULL_DEPTH = "full depth"  # like TRUNCATION, a contender that is no rule
 
 
 class Estimate(NamedTuple):

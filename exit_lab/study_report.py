@@ -11,7 +11,7 @@ from evaluation.modes import MODES
 from evaluation.study_figure import study_figure
 from exit_lab.choice import split
 from exit_lab.compare import AREA, Cells, compare, markdown, with_cost
-from exit_lab.frontiers import FULL_DEPTH, TRUNCATION
+from exit_lab.frontiers import FULL_DEPTH
 from exit_lab.grids import RuleGrid, make_grids
 from exit_lab.methods import (
     Contender,
@@ -25,7 +25,7 @@ from exit_lab.methods import (
 from exit_lab.recording import Recording
 from exit_lab.study import is_recorded, recording_path
 from exit_lab.study_settings import Method, Run, Study, TaskPlan
-from exit_lab.sweep import Sweep, sweep
+from exit_lab.sweep import TRUNCATION, Sweep, sweep
 from glue.files import write_text
 from glue.tables import as_csv
 from glue.tasks import Task, evaluation_tasks, get_task, primary_metric

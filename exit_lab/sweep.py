@@ -19,6 +19,7 @@ from exit_lab.recording import Recording
 from glue.tasks import Task, primary_metric
 from modeling.errors import UserError
 
+TRUNCATION = "truncation"  # in the place of a rule's name: everyone stops at one layer
 LARGEST_SWEEP = 500_000_000  # settings × examples: a byte each
 
 

@@ -1,4 +1,4 @@
-"""A sweep as rows: every setting, and the frontier that no other setting beats."""
+"""A sweep as rows: every setting, the frontier that no other setting beats, and truncation."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,30 +7,43 @@ from typing import Any
 import numpy as np
 
 from evaluation.modes.base import Setting
-from exit_lab.sweep import Sweep
+from exit_lab.sweep import TRUNCATION, Sweep
 from glue.files import write_text
 from glue.tables import as_csv
 from glue.tasks import primary_metric
 
 
 def write_tables(swept: Sweep, output: Path) -> None:
-    """sweep.csv and frontier.csv."""
-    rows = table(swept)
-    best = frontier_table(rows, primary_metric(swept.task))
-    write_text(output / "sweep.csv", as_csv(rows))
-    write_text(output / "frontier.csv", as_csv(best))
+    """sweep.csv and frontier.csv: the rules' rows, then truncation's."""
+    rows, layers, metric = table(swept), truncation_table(swept), primary_metric(swept.task)
+    best = frontier_table(rows, metric)
+    write_text(output / "sweep.csv", as_csv([*rows, *layers]))
+    write_text(output / "frontier.csv", as_csv([*best, *frontier_table(layers, metric)]))
     print(f"{len(rows)} settings: {output / 'sweep.csv'}; {len(best)} on the frontier")
 
 
 def table(swept: Sweep) -> list[dict[str, Any]]:
     """A row a setting: rule, its keys, every metric, cost, exits per layer."""
-    exits = swept.exits_per_layer(swept.exit_layer)
-    metrics = swept.metrics(swept.exit_layer)
-    costs, measured = swept.cost(swept.exit_layer), swept.measured(swept.exit_layer)
-    keys = list(dict.fromkeys(key for grid in swept.grids for key in grid.values))
+    heads = [{**setting, "rule": setting[swept.name_key]} for setting in swept.settings]
+    return filled(swept, heads, swept.exit_layer)
+
+
+def truncation_table(swept: Sweep) -> list[dict[str, Any]]:
+    """A row as `table` has it for each layer at which everyone stops, by any rule or none."""
+    layers = range(1, swept.num_layers + 1)
+    return filled(swept, [{"rule": TRUNCATION, "layer": n} for n in layers], swept.truncations)
+
+
+def filled(
+    swept: Sweep, heads: Sequence[dict[str, Any]], exit_layer: np.ndarray
+) -> list[dict[str, Any]]:
+    """Rows that begin with what `heads` hold, and then say what these exits come to."""
+    exits, metrics = swept.exits_per_layer(exit_layer), swept.metrics(exit_layer)
+    costs, measured = swept.cost(exit_layer), swept.measured(exit_layer)
+    keys = dict.fromkeys(key for grid in swept.grids for key in grid.values)
     rows = []
-    for i, setting in enumerate(swept.settings):
-        row = {"rule": setting[swept.name_key], **{key: setting.get(key, "") for key in keys}}
+    for i, head in enumerate(heads):
+        row = {key: head.get(key, "") for key in ("rule", *keys, "layer")}
         row |= {name: float(values[i]) for name, values in metrics.items()}
         row["compute_ratio"] = float(costs[i])
         row |= {name: float(values[i]) for name, values in measured.items()}

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from exit_lab.choice import Parts, bootstrap_weights, interval
-from exit_lab.frontiers import TRUNCATION, frontier_of
-from exit_lab.sweep import Sweep
+from exit_lab.frontiers import frontier_of
+from exit_lab.sweep import TRUNCATION, Sweep
 from glue.tasks import primary_metric
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from exit_lab.choice import Parts, best_under_cost, split
 from exit_lab.compare import compare, limits_of, write_comparison
-from exit_lab.frontiers import FULL_DEPTH, TRUNCATION, area_under, make_field
+from exit_lab.frontiers import FULL_DEPTH, area_under, make_field
+from exit_lab.sweep import TRUNCATION
 from exit_lab.verdict import against_truncation
 from modeling import UserError
 from tests.exit_lab.builders import ELBERT, swept

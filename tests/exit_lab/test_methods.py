@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from exit_lab.choice import Parts
 from exit_lab.compare import compare
-from exit_lab.frontiers import FULL_DEPTH, TRUNCATION
+from exit_lab.frontiers import FULL_DEPTH
 from exit_lab.grids import RuleGrid
 from exit_lab.methods import (
     Contender,
@@ -21,6 +21,7 @@ from exit_lab.methods import (
 )
 from exit_lab.recording import Recording
 from exit_lab.study_report import learned_depths
+from exit_lab.sweep import TRUNCATION
 from glue.tasks import TASKS
 from tests.exit_lab.builders import swept
 

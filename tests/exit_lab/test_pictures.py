@@ -9,8 +9,9 @@ from matplotlib import pyplot as plt
 from exit_lab.choice import split
 from exit_lab.closeups import in_lines, leads, telling_examples
 from exit_lab.curves import curves_of, exits_at, frontier_figure
-from exit_lab.frontiers import TRUNCATION, make_field
+from exit_lab.frontiers import make_field
 from exit_lab.pictures import closeups
+from exit_lab.sweep import TRUNCATION
 from glue.tasks import Example
 from tests.exit_lab.builders import ELBERT, swept
 

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 
 from exit_lab.sweep import scan_setting
-from exit_lab.tables import frontier, frontier_table, nearest_setting, table
+from exit_lab.tables import frontier, frontier_table, nearest_setting, table, write_tables
 from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
+from tests.scripts.sweeps import rows_of
 
 
 def test_a_table_row_is_what_the_setting_does():
@@ -23,6 +24,21 @@ def test_a_table_row_is_what_the_setting_does():
         assert [row[f"exits_{n}"] for n in range(1, 6)] == np.bincount(exits, minlength=6)[
             1:
         ].tolist()
+
+
+def test_both_files_end_with_everyone_stopping_at_one_layer(tmp_path):
+    found, _ = swept(3, "mnli")
+    write_tables(found, tmp_path)
+    *settings, first, second, third, fourth, last = rows_of(tmp_path / "sweep.csv")
+    assert len(settings) == len(found.settings)
+    assert not any(row["layer"] for row in settings)
+    layers = [first, second, third, fourth, last]
+    assert [(row["rule"], row["layer"]) for row in layers] == [("truncation", n) for n in "12345"]
+    accuracies = (found.predictions == found.labels).mean(1).tolist()
+    assert [float(row["acc"]) for row in layers] == pytest.approx(accuracies)
+    assert [float(row["compute_ratio"]) for row in layers] == [0.2, 0.4, 0.6, 0.8, 1.0]
+    best = [row["layer"] for row in rows_of(tmp_path / "frontier.csv") if row["layer"]]
+    assert best == [str(n + 1) for n in frontier(np.arange(5), np.array(accuracies))]
 
 
 @given(POINTS)

@@ -55,8 +55,8 @@ def test_a_new_rule_trains_evaluates_and_is_swept(extended):
     report = json.loads((extended / "out/gap/eval_results.json").read_text())
     assert (report["rule"]["thres_name"], report["rule"]["exit_thres"]) == ("gap", 0.3)
     rows = sweep_of(extended / "out/gap")
-    assert {row["rule"] for row in rows} == {"gap"}
-    swept = next(row for row in rows if float(row["exit_thres"]) == 0.3)
+    assert {row["rule"] for row in rows} == {"gap", "truncation"}
+    swept = next(row for row in rows if row["exit_thres"] and float(row["exit_thres"]) == 0.3)
     assert float(swept["compute_ratio"]) == pytest.approx(report["computation_cost"])
     assert len({row["compute_ratio"] for row in rows}) > 3
     assert (extended / "out/gap/sweep/explorer.html").exists()

@@ -32,9 +32,10 @@ def place(tmp_path, spiece) -> Path:
 def test_rows_of_the_sweep_are_what_real_runs_give(place, sweep, glue, task):
     sweep(place, task, "--tables_only", *THRESHOLDS).done()
     rows = rows_of(place / "models" / task / "sweep/sweep.csv")
-    assert [row["rule"] for row in rows] == ["threshold"] * 11 + ["sample"]
+    rules = ["threshold"] * 11 + ["sample"] + ["truncation"] * 4
+    assert [row["rule"] for row in rows] == rules
     assert len({row["compute_ratio"] for row in rows}) > 3
-    for row in (rows[0], rows[4], rows[8], rows[-1]):
+    for row in (rows[0], rows[4], rows[8], rows[11]):
         keys = ("--exit_criteria", row["rule"], "--exit_thres", row["exit_thres"] or 0.5)
         report = evaluated(glue, place, task, *PONDER, *keys)
         assert report["exits_per_layer"] == [int(row[f"exits_{n}"]) for n in range(1, 5)]
