@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evaluation.modes import trained_mode
+from glue.console import Messages
 from glue.files import run_script, write_file
 from modeling.errors import UserError
 from modeling.exit_settings import exit_settings
@@ -41,6 +42,10 @@ class ExportSettings:
     )
 
 
+def is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
+
+
 def main() -> None:
     (settings,) = parse([ExportSettings], __doc__)
     try:
@@ -52,9 +57,11 @@ def main() -> None:
     from evaluation.job import load_finished
     from evaluation.onnx_file import description
 
-    # What the exporters say of themselves.
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    logging.getLogger().setLevel(logging.ERROR)
+    logging.basicConfig(format="%(levelname)s - %(message)s", handlers=[Messages()])
+    # Not what the exporters say of themselves; onnxruntime says it through the root logger.
+    for name in ("torch.onnx", "onnxscript", "onnx_ir"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger().addFilter(is_error)
     warnings.simplefilter("ignore", FutureWarning)
     mode = trained_mode(settings.model_dir)
     model = load_finished(settings.model_dir, mode)

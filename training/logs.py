@@ -2,10 +2,12 @@
 
 import json
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
@@ -18,9 +20,13 @@ logger = logging.getLogger(__name__)
 
 Log = TypeVar("Log", bound="ProgressLog")
 
+NO_TENSORFLOW = "tensorboard.compat.notf"
+
 
 def started(name: str, training: Training) -> GeneralTracker:
     """accelerate's tracker of that name, ready to log; TensorBoard's files go to `runs`."""
+    # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which loads slowly.
+    sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
     kind, directory = LOGGER_TYPE_TO_CLASS[name], training.run.output_dir
     where = {"logging_dir": directory} if kind.requires_logging_directory else {}
     tracker = kind("runs" if name == "tensorboard" else Path(directory).name, **where)

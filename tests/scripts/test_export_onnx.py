@@ -1,6 +1,7 @@
 """export_onnx.py, run_glue.py --onnx and the examples that need nothing else."""
 
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -173,6 +174,27 @@ def test_so_do_they_in_javascript(trained, node_modules):
         run = ["node", example, out / "fp32.onnx", out, *texts]
         done = subprocess.run(run, capture_output=True, text=True, check=True)
         assert done.stdout == answer_of(out, *texts)
+
+
+@slow
+def test_an_export_warns_and_leaves_the_log_as_it_was(trained, script, tmp_path, caplog):
+    model = Path(shutil.copytree(trained("albert"), tmp_path / "RTE"))
+    edit_json(model / "config.json", exit_config_path="nowhere.json")
+    command = ("--model_dir", model, "--output", tmp_path / "a.onnx", "--int8")
+    script(export_onnx.main, *command).done()
+    assert "nowhere.json does not exist: no overrides" in caplog.text
+    assert logging.getLogger("anybody").isEnabledFor(logging.WARNING)
+
+
+@slow
+def test_a_file_of_other_weights_is_refused(trained, albert_dir, rte, script, tmp_path):
+    """Before the model answers anything: the results that were there stay."""
+    old, new = trained("albert") / "fp32.onnx", tmp_path / "RTE"
+    train = command(albert_dir, rte, new, "albert", "--do_train", "--max_steps", 1)
+    script(run_glue.main, *train).done()
+    evaluate = command(albert_dir, rte, new, "albert", "--do_eval", "--onnx", old)
+    refused(script, evaluate, f"{old}: exported from other weights", "export it again")
+    assert not (new / "eval_results.json").exists()
 
 
 def test_what_is_no_trained_model_is_refused(albert_dir, tmp_path, script):
