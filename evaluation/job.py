@@ -19,6 +19,7 @@ from glue.features import Features
 from glue.tasks import Task, about
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference, repays
+from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
 from modeling.loading.files import inside
 from modeling.loading.tokenizers import load_tokenizer
@@ -77,6 +78,8 @@ class Job:
         logger.info("***** Running evaluation %s *****", place.checkpoint)
         logger.info("  Task = %s", about(self.task))
         logger.info("  Device = %s, dtype %s", self.model.device, self.dtype)
+        if is_emulated(DTYPES[self.dtype], self.model.device):
+            logger.warning("--dtype %s: %s", self.dtype, EMULATED)
         logger.info("  Num examples = %s", self.features.size)
         logger.info("  Batch size = %d", self.batch_size)
 

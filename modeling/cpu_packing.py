@@ -36,6 +36,19 @@ def packable_types() -> tuple[torch.dtype, ...]:
 
 PACKABLE = packable_types()
 
+EMULATED = "this processor has no instructions for that type, so it takes longer than float32"
+
+
+def is_emulated(dtype: torch.dtype, device: torch.device | str) -> bool:
+    """Is `device` a CPU without instructions for half precision `dtype`?
+
+    Products then go through float32 and take longer than in float32 (docs/speed.md).
+    """
+    name = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype)
+    if name is None or torch.device(device).type != "cpu":
+        return False
+    return not any(has for key, has in torch.cpu.get_capabilities().items() if name in key)
+
 
 @contextmanager
 def packed_weights(model: nn.Module) -> Iterator[None]:

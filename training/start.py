@@ -16,10 +16,13 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
 from glue.console import Messages
+from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
 from modeling.memory import keep_freed_memory
 from training.checkpoints import check_finished
 from training.settings import RunSettings
+
+logger = logging.getLogger(__name__)
 
 LOCK = ".training.lock"  # in --output_dir; says who trains into it
 
@@ -54,6 +57,8 @@ def start_script(accelerator: Accelerator, seed: int) -> None:
     logging.getLogger("filelock").setLevel(logging.WARNING)
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
+    if accelerator.mixed_precision == "bf16" and is_emulated(torch.bfloat16, accelerator.device):
+        logger.warning("--bf16: %s", EMULATED)
     keep_freed_memory()
     set_seed(seed)
 

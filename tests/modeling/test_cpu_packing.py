@@ -2,12 +2,14 @@
 
 import copy
 import pickle
+import platform
+from pathlib import Path
 
 import pytest
 import torch
 
 from modeling import UserError, cpu_packing
-from modeling.cpu_packing import packed_weights
+from modeling.cpu_packing import is_emulated, packed_weights
 from tests.conftest import random_ids, tiny_model
 from tests.models import either_way, hidden_states, mask_of, plain
 
@@ -124,3 +126,17 @@ def test_rows_are_filled_up_to_few_numbers():
         assert filled[count:].eq(count - 1).all()
         assert len(filled) - count < max(32, count / 16)
     assert len(set(sizes)) < 100
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or not Path("/proc/cpuinfo").exists(),
+    reason="reads Linux's list of what the processor can",
+)
+def test_half_precision_is_emulated_where_the_processor_lists_no_instructions_for_it():
+    flags = set(
+        Path("/proc/cpuinfo").read_text().partition("\nflags")[2].partition("\n")[0].split()
+    )
+    assert is_emulated(torch.bfloat16, "cpu") == flags.isdisjoint({"avx512_bf16", "amx_bf16"})
+    assert is_emulated(torch.float16, "cpu") == flags.isdisjoint({"avx512_fp16", "amx_fp16"})
+    assert not is_emulated(torch.float32, "cpu")
+    assert not is_emulated(torch.bfloat16, "cuda")

@@ -17,6 +17,7 @@ import run_glue
 import training.checkpoints as checkpointing
 from evaluation import results
 from modeling import ElbertForSequenceClassification
+from modeling.cpu_packing import EMULATED, is_emulated
 from tests.commands import edit_key, flags, no_file_above, report_of
 from tests.conftest import PAIRS, TINY, contents, edit_json, sentence, tsv, write_sts_b
 
@@ -78,7 +79,7 @@ def test_the_batch_size_changes_no_answer(trained, glue):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dtype):
+def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dtype, caplog):
     edit_json(trained / "config.json", exit_thres=0.99, thres_name="entropy")
     glue(trained, "--do_eval").done()
     expected = report_of(trained)
@@ -88,6 +89,8 @@ def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dty
     same = report["same_exit_layer_as_fp32"]
     assert report["dtype"] == dtype
     assert f"exit layers as in fp32 = {same:.4f}" in outcome.out
+    slow = is_emulated({"bf16": torch.bfloat16, "fp16": torch.float16}[dtype], "cpu")
+    assert (f"--dtype {dtype}: {EMULATED}" in caplog.text) == slow
     pairs = zip(report["exits_per_layer"], expected["exits_per_layer"], strict=True)
     moved = sum(abs(a - b) for a, b in pairs) / 2
     assert moved <= round(10 * (1 - same)) <= 2  # of 10 examples
@@ -123,8 +126,9 @@ def test_exit_config_overrides_at_evaluation(trained, glue):
     glue(trained, "--do_eval").refused("exit_config.json: exit_thres = 2")
 
 
-def test_mixed_precision_with_checkpointing_trains_float32_weights(glue, tmp_path):
+def test_mixed_precision_with_checkpointing_trains_float32_weights(glue, tmp_path, caplog):
     glue(tmp_path, "--do_train", "--bf16", "--gradient_checkpointing").done()
+    assert (f"--bf16: {EMULATED}" in caplog.text) == is_emulated(torch.bfloat16, "cpu")
     weights = load_file(tmp_path / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
