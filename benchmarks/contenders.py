@@ -13,13 +13,14 @@ from transformers import AlbertConfig, AlbertForSequenceClassification
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
-from modeling.cpu_packing import packed_weights
+from modeling.cpu_packing import is_emulated, packed_weights
 from modeling.depth import Check, State
 from modeling.depth_batching import DepthBatcher
 from modeling.memory import keep_freed_memory
 from training.optimizer import make_optimizer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+HAS_BF16 = not is_emulated(torch.bfloat16, DEVICE)
 BASE = {
     "hidden_size": 768,
     "num_attention_heads": 12,
@@ -99,7 +100,9 @@ def our_model(dtype: torch.dtype = torch.float32, compiled: bool = False) -> For
 
 
 # What each contender's process makes; those for --quick first.
-QUICK = {"hf": hf_model, "fp32": our_model, "bf16": partial(our_model, torch.bfloat16)}
+QUICK = {"hf": hf_model, "fp32": our_model}
+if HAS_BF16:
+    QUICK["bf16"] = partial(our_model, torch.bfloat16)
 ALL = {
     **QUICK,
     "hf keeping": hf_keeping_memory,

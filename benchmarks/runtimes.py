@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.contenders import BASE, exits_of
+from benchmarks.contenders import BASE, HAS_BF16, exits_of
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.albert import attention_mask_of
 from modeling.depth import Check, State, layer_states
@@ -113,7 +113,8 @@ def makers(folder: Path) -> dict[str, Callable[[], Session]]:
         for name, file in itertools.product(("plain", "loop"), ("", "-int8")):
             made[f"ort {name}{file}"] = partial(in_onnxruntime, folder / f"{name}{file}.onnx")
         if find_spec("openvino"):
-            for name, precision in itertools.product(("plain", "loop"), ("f32", "bf16")):
+            precisions = ("f32", "bf16") if HAS_BF16 else ("f32",)
+            for name, precision in itertools.product(("plain", "loop"), precisions):
                 path = folder / f"{name}.onnx"
                 made[f"openvino {name} {precision}"] = partial(in_openvino, path, precision)
     return made

@@ -82,13 +82,18 @@ class Table:
         self.cases[case] = times
         return times
 
-    def summary(self, cases: Sequence[str]) -> str:
+    def summary(self, cases: Sequence[str], details: Sequence[str] = ()) -> str:
         """The median milliseconds of these cases side by side, in Markdown; see `cell`.
 
-        A contender that is in none of them has no row.
+        A contender has no row that is in none of them, or has one of `details` in its name.
         """
         shown = {case: self.cases[case] for case in cases}
-        names = dict.fromkeys(name for times in shown.values() for name in times)
+        names = dict.fromkeys(
+            name
+            for times in shown.values()
+            for name in times
+            if not any(detail in name for detail in details)
+        )
         lines = ["| ms a text | " + " | ".join(shown) + " |", "|---" * (1 + len(shown)) + "|"]
         for name in names:
             cells = [cell(times, name) for times in shown.values()]
