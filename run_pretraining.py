@@ -54,13 +54,12 @@ def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
     from evaluation.pretraining_report import evaluate, report
-    from training.loop import Identity, left_to_train
-    from training.pretraining import make_tokenizer, new_model, train, trained_model
+    from training.pretraining import make_tokenizer, train, trained_model
     from training.pretraining_data import PretrainingData
     from training.start import check_new_output_dir, held, make_accelerator, start_script
     from training.text import check_text
 
-    model, text, run, schedule, evaluation = settings
+    model, text, run, _, evaluation = settings
     accelerator = make_accelerator(run.no_cuda, "bf16" if run.bf16 else "no")
     start_script(accelerator, run.seed)
     if writes := run.do_train or model.train_tokenizer:
@@ -75,10 +74,7 @@ def main() -> None:
             make_tokenizer(settings)
         accelerator.wait_for_everyone()
         if run.do_train:
-            batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
-            unfinished, checkpoint = left_to_train(run, Identity.of(settings, batch_size))
-            if unfinished:
-                train(settings, accelerator, *new_model(settings), checkpoint)
+            train(settings, accelerator)
         if evaluation.do_eval:
             trained, tokenizer = trained_model(settings)
             batch_size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes

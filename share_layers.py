@@ -38,7 +38,6 @@ def main() -> None:
     # torch, and what stands on it: not before the flags are known to be right.
     from evaluation.layer_sharing_report import evaluate, report
     from training.layer_sharing import train
-    from training.loop import Identity, left_to_train
     from training.start import check_new_output_dir, held, make_accelerator, start_script
     from training.text import check_text
 
@@ -56,14 +55,13 @@ def main() -> None:
         check_text([evaluation.eval_file])
     with held(run.output_dir, accelerator, run.do_train):
         if run.do_train:
-            batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
-            unfinished, checkpoint = left_to_train(run, Identity.of(settings, batch_size))
-            if unfinished:
-                train(settings, accelerator, checkpoint)
+            train(settings, accelerator)
         if evaluation.do_eval:
             summary = evaluate(settings, accelerator)
-            weights = weights_hash(run.output_dir)
-            hashes = {"weights": weights, "data": file_hash(evaluation.eval_file)}
+            hashes = {
+                "weights": weights_hash(run.output_dir),
+                "data": file_hash(evaluation.eval_file),
+            }
             summary["provenance"] = provenance(as_dict(*settings), **hashes)
             if accelerator.is_main_process:
                 report(summary, Path(run.output_dir))

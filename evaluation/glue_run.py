@@ -256,7 +256,7 @@ class GlueRun:
         self.check_files(dev=self.settings.evaluation.do_eval or how.looks_at_dev)
         goal = Goal.of(how.metric_for_best_model, self.mode, self.task)
         batch_size = how.per_gpu_train_batch_size * self.accelerator.num_processes
-        unfinished, checkpoint = left_to_train(run, Identity.of(self.settings, batch_size))
+        unfinished, checkpoint = left_to_train(self.settings, batch_size)
         if not unfinished:
             return
         if checkpoint is None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import torch
 from accelerate import Accelerator
@@ -13,7 +12,6 @@ from transformers import AlbertModel, PreTrainedTokenizerBase
 from modeling.cpu_packing import packed_weights
 from modeling.errors import UserError
 from modeling.layer_sharing import (
-    LAYER,
     FollowingObjective,
     Teacher,
     count_tokens,
@@ -24,8 +22,9 @@ from modeling.layer_sharing import (
     variances,
 )
 from modeling.loading.files import weight_files
+from modeling.loading.names import suite_names
 from modeling.loading.tokenizers import load_tokenizer
-from modeling.loading.weights import adopt, read_weights
+from modeling.loading.weights import adopt, read_as
 from modeling.pretraining import Sums, add_sums
 from training.checkpoints import Learner, file_stamp
 from training.layer_sharing_settings import (
@@ -34,7 +33,7 @@ from training.layer_sharing_settings import (
     StudentSettings,
 )
 from training.logs import MeansLog
-from training.loop import Batch, Identity, Step, Training, data_hash
+from training.loop import Batch, Identity, Step, Training, data_hash, left_to_train
 from training.optimizer import make_optimizer, make_schedule
 from training.pretraining_data import PretrainingData, pad_examples, shuffled, unmasked
 from training.pretraining_settings import Recipe
@@ -131,12 +130,17 @@ def new_student(settings: StudentSettings, teacher: Teacher) -> AlbertModel:
 def adopt_student(student: AlbertModel, source: str) -> None:
     """Give `student` the weights of an earlier one, which may have had another number of passes.
 
-    Raises UserError where its shapes are others, or the layers of `source` are not one.
+    Raises UserError where these have other shapes, or `source` has several layers.
     """
-    tensors = read_weights(source)
-    if any(name.startswith(LAYER.format(1)) for name in tensors):
-        raise UserError(f"--initial_student {source}: has several layers, and a student has one")
-    adopt(student, tensors, source, heads=())
+    named, flag = read_as(suite_names, source), f"--initial_student {source}"
+    tensors = {name.removeprefix("albert."): tensor for name, tensor in named.items()}
+    layers = {name.split(".attention.")[0] for name in tensors if ".attention." in name}
+    if len(layers) > 1:
+        raise UserError(
+            f"{flag}: a student has one shared layer, and this model has {len(layers)} layers; "
+            "give a model that share_layers.py made"
+        )
+    adopt(student, tensors, flag, heads=())
 
 
 # The training.
@@ -150,17 +154,21 @@ class TrainingLog(MeansLog):
         return {"loss": step.loss, **{f"pass/{k}": share for k, share in enumerate(shares)}}
 
 
-def train(settings: SharingSettings, accelerator: Accelerator, checkpoint: Path | None) -> None:
-    """Follow the teacher on --train_files; the student ends in --output_dir.
+def train(settings: SharingSettings, accelerator: Accelerator) -> None:
+    """Train, or go on with a training to the last bit; nothing where it is finished.
 
-    With `checkpoint`, goes on from there: the same steps, to the last bit.
+    Follows the teacher on --train_files; the student ends in --output_dir.
     """
     schedule, passes = settings.schedule, settings.student.num_hidden_layers
+    batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
+    unfinished, checkpoint = left_to_train(settings, batch_size)
+    if not unfinished:
+        return
     teacher, tokenizer = load_teacher(settings, passes, accelerator.device)
     student = new_student(settings.student, teacher)
-    batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
     text = text_of(settings, settings.text.train_files, tokenizer, batch_size)
-    weights = [file_stamp(path) for path in weight_files(settings.student.model_name_or_path)]
+    sources = filter(None, (settings.student.model_name_or_path, settings.student.initial_student))
+    weights = [file_stamp(path) for source in sources for path in weight_files(source)]
     identity = Identity.of(settings, batch_size, data_hash(text.text_hash(), weights))
     # The teacher's weights are packed once. Inference mode, which comes with that, is not for the
     # student.

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from modeling.errors import UserError
 from training import pretraining_settings
-from training.pretraining_settings import LENGTH, Recipe
+from training.pretraining_settings import PlainText, StepSettings
 from training.settings import (
     AT_LEAST_0,
     AT_LEAST_1,
@@ -36,27 +37,21 @@ class StudentSettings:
         None, "start from this layer; default: mean of all", AT_LEAST_1
     )
     initial_student: str | None = setting(
-        None, "start from this shared layer, a folder or hub name", PLACE
+        None, "start from a shared layer that was trained before: folder or hub name", PLACE
     )
     last_pass_weight: float = setting(1.0, "in the loss, in units of the others'", AT_LEAST_0)
 
-
-@dataclass(frozen=True, kw_only=True)
-class TextSettings:
-    """The text on which the teacher is followed."""
-
-    _argument_group_name = "text"
-
-    train_files: list[str] = setting([], "one sentence a line, or --split_sentences", PLACE)
-    split_sentences: bool = setting(False, "lines are paragraphs: cut them into sentences")
-    max_seq_length: int = setting(Recipe.max_seq_length, "pieces of an example", LENGTH)
+    def check(self) -> None:
+        if self.initial_student and self.initial_layer:
+            raise UserError(
+                f"--initial_student {self.initial_student} and --initial_layer "
+                f"{self.initial_layer} are two starts: give one of the two"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleSettings:
+class ScheduleSettings(StepSettings):
     """How --do_train trains: AdamW, with warm-up and linear decay."""
-
-    _argument_group_name = "training"
 
     max_steps: int = setting(10_000, "optimiser steps", AT_LEAST_1)
     per_gpu_train_batch_size: int = setting(
@@ -67,11 +62,6 @@ class ScheduleSettings:
     gradient_accumulation_steps: int = setting(1, "batches of a step", AT_LEAST_1)
     learning_rate: float = setting(1e-3, "peak", AT_LEAST_0)
     warmup_steps: int = setting(200, "steps to the peak", AT_LEAST_0)
-    weight_decay: float = setting(0.01, "of all but biases and layer norms", AT_LEAST_0)
-    adam_epsilon: float = setting(1e-6, "AdamW's ε", AT_LEAST_0)
-    logging_steps: int = setting(
-        100, "steps between two lines of the log", Allowed(low=1, resuming=True)
-    )
     save_steps: int = setting(
         1000, "checkpoint every so many; 0: none", Allowed(low=0, resuming=True)
     )
@@ -89,7 +79,7 @@ class SharingSettings(NamedTuple):
     """All settings of share_layers.py, in the order of --help."""
 
     student: StudentSettings
-    text: TextSettings
+    text: PlainText
     run: RunSettings
     schedule: ScheduleSettings
     evaluation: EvaluationSettings

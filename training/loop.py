@@ -140,11 +140,13 @@ class Identity:
             )
 
 
-def left_to_train(run: RunSettings, flags: Identity) -> tuple[bool, Path | None]:
+def left_to_train(settings: Any, batch_size: int) -> tuple[bool, Path | None]:
     """Whether a run has anything left to train, and the checkpoint that it goes on from, if any.
 
-    Raises UserError for a training that is finished, but was one of other `flags`.
+    settings: a NamedTuple of dataclasses, of which `run` is a RunSettings. batch_size: over all
+    processes. Raises UserError for a training that is finished, but was one of other flags.
     """
+    run, flags = settings.run, Identity.of(settings, batch_size)
     output_dir, wanted = Path(run.output_dir), run.resume_from_checkpoint
     if wanted is None:
         return True, None

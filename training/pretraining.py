@@ -28,7 +28,7 @@ from modeling.loading.weights import LoadReport, adopt, in_brief, read_as
 from modeling.pretraining import PreTrainingObjective, Sums, means
 from training.checkpoints import Learner, check_finished
 from training.logs import MeansLog
-from training.loop import Batch, Identity, Step, Training
+from training.loop import Batch, Identity, Step, Training, left_to_train
 from training.optimizer import as_lamb, make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
 from training.pretraining_settings import ModelSettings, PretrainingSettings, ScheduleSettings
@@ -247,18 +247,17 @@ class TrainingLog(MeansLog):
         return {**means(sums, self.objective.tau), **updates}
 
 
-def train(
-    settings: PretrainingSettings,
-    accelerator: Accelerator,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    checkpoint: Path | None,
-) -> None:
-    """Minimise MLM + SOP + τ · ponder cost; the trained model ends in --output_dir.
+def train(settings: PretrainingSettings, accelerator: Accelerator) -> None:
+    """Train, or go on with a training to the last bit; nothing where it is finished.
 
-    With `checkpoint`, goes on from there: the same steps, to the last bit.
+    Minimises MLM + SOP + τ · ponder cost; the trained model ends in --output_dir.
     """
     _, text, run, schedule, _ = settings
+    batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
+    unfinished, checkpoint = left_to_train(settings, batch_size)
+    if not unfinished:
+        return
+    model, tokenizer = new_model(settings)
     phases = phases_of(schedule, text.max_seq_length, accelerator.num_processes)
     data = []
     for phase in phases:
@@ -271,7 +270,6 @@ def train(
     logger.info("***** Running training *****")
     for phase in phases:
         logger.info("  %s", phase)
-    batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
     identity = Identity.of(settings, batch_size, data[0].text_hash())
     learner = make_learner(schedule, phases, model, tokenizer)
     training = Training(accelerator, learner, run, schedule.save_steps, identity)

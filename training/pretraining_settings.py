@@ -78,14 +78,20 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSettings:
-    """The text, and how examples are made of it."""
+class PlainText:
+    """The text to train on."""
 
     _argument_group_name = "text"
 
     train_files: list[str] = setting([], "one sentence a line, or --split_sentences", PLACE)
     split_sentences: bool = setting(False, "lines are paragraphs: cut them into sentences")
     max_seq_length: int = setting(Recipe.max_seq_length, "pieces of an example", LENGTH)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings(PlainText):
+    """The text, and how examples are made of it."""
+
     masked_lm_prob: float = setting(Recipe.masked_share, "share of pieces to predict", SHARE)
     max_predictions_per_seq: int = setting(Recipe.max_predictions, "at most so many", AT_LEAST_1)
     ngram: int = setting(Recipe.max_ngram, "words masked together", AT_LEAST_1)
@@ -111,10 +117,21 @@ class TextSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleSettings:
-    """How --do_train trains. The defaults are the published schedule."""
+class StepSettings:
+    """What the optimiser's steps are made of, whatever is trained on plain text."""
 
     _argument_group_name = "training"
+
+    weight_decay: float = setting(0.01, "of all but biases and layer norms", AT_LEAST_0)
+    adam_epsilon: float = setting(1e-6, "the optimiser's ε", AT_LEAST_0)
+    logging_steps: int = setting(
+        100, "steps between two lines of the log", Allowed(low=1, resuming=True)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSettings(StepSettings):
+    """How --do_train trains. The defaults are the published schedule."""
 
     optimizer: str = setting("lamb", "LAMB as published, or AdamW", choices=("lamb", "adamw"))
     max_steps: int = setting(125_000, "optimiser steps of both lengths", AT_LEAST_1)
@@ -127,11 +144,6 @@ class ScheduleSettings:
     learning_rate: float = setting(1.76e-3, "peak", AT_LEAST_0)
     warmup_steps: int = setting(3125, "steps to the peak", AT_LEAST_0)
     power: float = setting(1.0, "of the polynomial decay to 0", AT_LEAST_0)
-    weight_decay: float = setting(0.01, "of all but biases and layer norms", AT_LEAST_0)
-    adam_epsilon: float = setting(1e-6, "the optimiser's ε", AT_LEAST_0)
-    logging_steps: int = setting(
-        100, "steps between two lines of the log", Allowed(low=1, resuming=True)
-    )
     save_steps: int = setting(
         5000, "checkpoint every so many; 0: none", Allowed(low=0, resuming=True)
     )

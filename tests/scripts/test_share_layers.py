@@ -150,6 +150,19 @@ def test_another_teacher_is_another_run(bert_dir, text, tmp_path, script):
     assert "of another run" in outcome.err
 
 
+@pytest.mark.parametrize("passes", [3, 5])
+def test_a_student_starts_with_the_weights_of_an_earlier_one(
+    passes, trained, bert_dir, text, tmp_path, script
+):
+    """With a learning rate of 0, they come out as they went in."""
+    more = ("--initial_student", trained, "--num_hidden_layers", passes, "--learning_rate", 0)
+    command = flags(bert_dir, text, tmp_path / "out", *more, "--max_steps", 1)
+    outcome = script(share_layers.main, *command)
+    assert outcome.status == 0, outcome.err
+    assert AlbertModel.from_pretrained(tmp_path / "out").config.num_hidden_layers == passes
+    assert_same_weights(trained, tmp_path / "out")
+
+
 def test_two_processes_take_the_steps_of_one(bert_dir, text, tmp_path):
     """A global batch's mean, whatever the lengths that each process has of it."""
     for count in (1, 2):
@@ -199,6 +212,19 @@ def test_errors_say_what_is_allowed(more, words, bert_dir, text, tmp_path, scrip
     assert outcome.status == 2
     assert all(word in outcome.err for word in words), outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_an_initial_student_has_one_layer_of_the_students_shapes(
+    trained, bert_dir, text, tmp_path, script
+):
+    for more, words in (
+        (("--initial_student", bert_dir), ("one shared layer", "3 layers", "share_layers.py")),
+        (("--initial_student", trained, "--intermediate_size", 96), ("ffn.weight", "(48, 32)")),
+        (("--initial_student", trained, "--initial_layer", 2), ("--initial_layer 2", "one of")),
+    ):
+        outcome = script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *more))
+        assert outcome.status == 2
+        assert all(word in outcome.err for word in ("--initial_student", *words)), outcome.err
 
 
 def test_evaluation_asks_for_the_students_own_teacher(trained, text, tmp_path, script):
