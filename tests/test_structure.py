@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LEVELS = ("modeling", "glue", "training", "evaluation", "exit_lab")  # each imports those before it
+BESIDE = ("benchmarks", "configs", "examples", "tests")
 SCRIPTS = {
     "change_config.py",
     "convert_albert_original_tf_checkpoint_to_pytorch.py",
@@ -79,9 +80,11 @@ def test_the_models_import_each_other_by_relative_names():
 
 
 def test_no_file_and_no_function_is_longer_than_can_be_read():
-    for path in [*MODULES, *(ROOT / name for name in SCRIPTS)]:
+    scripts = [ROOT / name for name in SCRIPTS]
+    beside = [path for name in BESIDE for path in (ROOT / name).rglob("*.py")]
+    for path in [*MODULES, *scripts, *beside]:
         text = path.read_text(encoding="utf-8")
-        assert text.count("\n") <= (400 if path in MODULES else 350), path
+        assert text.count("\n") <= (350 if path in scripts else 400), path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
