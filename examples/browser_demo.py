@@ -1,10 +1,12 @@
 """Make the model of docs/demo anew: a page on which a model stops, layer by layer.
 
     python examples/browser_demo.py --model_dir out/demo/RTE --data_dir configs/sample/RTE \
-      --task_name RTE
+      --task_name RTE \
+      --intro "Whoever asks somebody says what that one says. Is the second text true?"
 
 Writes model.onnx, the tokenizer's two files and about.json, what the page has to know: the labels,
-the rule, a slider for every number that it reads, and some texts. Serve the page by
+the rule, a slider for every number that it reads, and some texts with their labels. Serve the page
+by
 
     npm install --prefix docs/demo
     python -m http.server --directory docs/demo
@@ -59,6 +61,13 @@ def sliders_of(mode: Mode, config: ElbertConfig) -> list[dict[str, Any]]:
     return sliders
 
 
+def meaning_of(rule: str) -> str:
+    """When a rule exits after a layer: its row in the manual, without bold type."""
+    lines = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").splitlines()
+    row = next(line for line in lines if line.startswith(f"| `{rule}` |"))
+    return row.split("|")[2].strip().replace("**", "")
+
+
 def about(model_dir: Path) -> dict[str, Any]:
     """What the page has to know of a model; UserError for one that has nothing to show there."""
     mode = trained_mode(model_dir)
@@ -73,6 +82,7 @@ def about(model_dir: Path) -> dict[str, Any]:
         "layers": config.num_hidden_layers,
         "longest": config.max_position_embeddings,
         "rule": config.thres_name,
+        "exits_when": meaning_of(config.thres_name),
         "sliders": sliders_of(mode, config),
         "settings": {name: value.item() for name, value in loop.settings().items()},
         "types": {n: "int64" if key.kind is int else "float32" for n, key in loop.keys.items()},
@@ -87,12 +97,15 @@ def main() -> None:
     parser.add_argument("--model_dir", type=Path, required=True, help="folder of a trained model")
     parser.add_argument("--data_dir", type=Path, required=True, help="whose dev texts are shown")
     parser.add_argument("--task_name", required=True)
+    parser.add_argument("--intro", default="", help="what the page says of the texts")
     here = Path(os.path.relpath(ROOT / "docs" / "demo"))  # a file says how it was made
     parser.add_argument("--output_dir", type=Path, default=here)
     args = parser.parse_args()
-    rows = read_examples(get_task(args.task_name), args.data_dir, "dev", EXAMPLES)
-    texts = [[text for text in (row.text_a, row.text_b) if text is not None] for row in rows]
-    known = about(args.model_dir) | {"examples": texts}
+    known = about(args.model_dir) | {"intro": args.intro}
+    known["examples"] = [
+        {"texts": [text for text in (row.text_a, row.text_b) if text], "label": row.label}
+        for row in read_examples(get_task(args.task_name), args.data_dir, "dev", EXAMPLES)
+    ]
     export(args.model_dir, args.output_dir / "model.onnx")
     for name in TOKENIZER:
         shutil.copy(args.model_dir / name, args.output_dir)

@@ -44,10 +44,12 @@ function slider({ key, meaning, values, value }, changed) {
   return [key, now];
 }
 
-function textBoxes(count, changed) {
-  const names = count === 1 ? ["Text"] : ["First text", "Second text"];
+function textBoxes(examples, changed) {
+  const names = examples[0].texts.length === 1 ? ["Text"] : ["First text", "Second text"];
   return names.map((name, i) => {
-    const box = element("textarea", { id: `text-${i}`, rows: 2, spellcheck: "false" });
+    const longest = Math.max(...examples.map(({ texts }) => texts[i].length));
+    const rows = Math.min(6, Math.max(2, Math.ceil(longest / 38)));
+    const box = element("textarea", { id: `text-${i}`, rows, spellcheck: "false" });
     box.addEventListener("input", changed);
     byId("texts").append(element("label", { for: box.id }, name), box);
     return box;
@@ -101,14 +103,17 @@ function layerRow(number, labels, shares) {
 }
 
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
-let newest = 0; // number of the newest answer: an older one stops being shown
+let newest = 0; // number of the last change: what answers an older one is no longer shown
 
-async function show(about, logits, exit) {
-  const mine = ++newest;
-  const { labels, layers } = about;
-  const shares = (n) => softmax([...logits.slice((n - 1) * labels.length, n * labels.length)]);
+function clear() {
   byId("answer").textContent = byId("cost").textContent = "";
   byId("layers").replaceChildren();
+}
+
+async function show(about, logits, exit, mine) {
+  const { labels, layers } = about;
+  const shares = (n) => softmax([...logits.slice((n - 1) * labels.length, n * labels.length)]);
+  clear();
   for (let n = 1; n <= exit; n++) {
     if (PAUSE) await wait(PAUSE);
     if (mine !== newest) return;
@@ -126,18 +131,21 @@ async function show(about, logits, exit) {
 async function start() {
   const parts = await load();
   const { about, session, tokenizer } = parts;
-  const boxes = textBoxes(about.examples[0].length, changed);
+  const boxes = textBoxes(about.examples, changed);
   const sliders = about.sliders.map((row) => slider(row, changed));
-  let example = 0;
+  let example = -1;
   let running = Promise.resolve();
+  byId("intro").textContent = about.intro;
   byId("rule").textContent = about.rule;
+  byId("exits-when").textContent = `The text exits after a layer when ${about.exits_when}.`;
 
-  async function answer() {
+  async function answer(mine) {
     const [text, text_pair] = boxes.map((box) => box.value);
     const encoded = tokenizer.encode(text, { text_pair, return_token_type_ids: true });
     const strange = encoded.tokens.filter((_, i) => encoded.ids[i] === about.unknown_id);
-    byId("unknown").textContent = strange.length
-      ? `Words that this model never saw: ${strange.join(" ").replaceAll("▁", "")}`
+    const words = new Set(strange.join(" ").split(/[▁\s]+/).filter(Boolean));
+    byId("unknown").textContent = words.size
+      ? `Words that this model never saw: ${[...words].join(" ")}`
       : "";
     if (encoded.ids.length > about.longest) {
       throw new Error(`${encoded.ids.length} tokens: the model reads at most ${about.longest}`);
@@ -146,17 +154,22 @@ async function start() {
     const settings = { ...about.settings, ...Object.fromEntries(chosen) };
     const out = await session.run(feedOf(parts, encoded, settings));
     byId("trouble").textContent = "";
-    show(about, out.layer_logits.data, Number(out.exit_layer.data[0])).catch(complain);
+    show(about, out.layer_logits.data, Number(out.exit_layer.data[0]), mine).catch(complain);
   }
 
+  // A session runs one text at a time. Of what changes meanwhile, only the last is answered.
   function changed() {
     document.body.dataset.ready = "";
-    running = running.then(answer).catch(complain); // a session runs one text at a time
+    const { texts, label } = about.examples[example];
+    const untouched = boxes.every((box, i) => box.value === texts[i]);
+    byId("label").textContent = untouched ? `The right answer: ${about.labels[label]}` : "";
+    const mine = ++newest;
+    running = running.then(() => mine === newest && answer(mine)).catch(complain);
   }
 
   function nextExample() {
-    boxes.forEach((box, i) => (box.value = about.examples[example % about.examples.length][i]));
-    example += 1;
+    example = (example + 1) % about.examples.length;
+    boxes.forEach((box, i) => (box.value = about.examples[example].texts[i]));
     changed();
   }
 
@@ -166,6 +179,7 @@ async function start() {
 }
 
 function complain(error) {
+  clear();
   byId("trouble").textContent = String(error.message ?? error);
 }
 

@@ -121,17 +121,26 @@ def test_it_stops_where_the_file_does(page):
 
 
 def test_words_that_the_model_does_not_know_are_named(page):
-    page.do("#text-0", " Xylophone!")
-    assert "xylophone" in page.one("#unknown").text
+    page.do("#text-0", " Xylophone, zither and zither.")
+    assert page.one("#unknown").text.endswith(": xylophone, zither and zither.")
     page.shows_the_answer()
+
+
+def test_an_example_comes_with_its_label_until_it_is_edited(page):
+    label = ABOUT["labels"][ABOUT["examples"][0]["label"]]
+    assert page.one("#label").text == f"The right answer: {label}"
+    page.do("#text-1", " ")
+    assert page.one("#label").text == ""
 
 
 def test_a_text_too_long_is_refused_until_it_is_shortened(page):
     before = page.texts()[0]
-    page.one("#text-0").send_keys(" a" * ABOUT["longest"])
+    known = f" {before.split()[0]}" * ABOUT["longest"]  # of what it never saw, it reads less
+    page.one("#text-0").send_keys(known)
     page.wait("return document.getElementById('trouble').textContent !== ''")
     assert f"at most {ABOUT['longest']}" in page.one("#trouble").text
-    page.do("#text-0", *([keys.BACKSPACE] * 2 * ABOUT["longest"]))
+    assert page.one("#answer").text == page.one("#layers").text == ""
+    page.do("#text-0", *([keys.BACKSPACE] * len(known)))
     assert page.texts()[0] == before
     assert page.one("#trouble").text == ""
     page.shows_the_answer()
