@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
-import transformers
 
 Times = dict[str, list[float]]  # of each run by name, seconds in every round
 
@@ -131,5 +131,5 @@ def machine(device: torch.device) -> str:
         name = torch.cuda.get_device_name(device)
     return (
         f"{name}, {torch.get_num_threads()} threads; Python {platform.python_version()}, "
-        f"torch {torch.__version__}, transformers {transformers.__version__}"
+        f"torch {torch.__version__}, transformers {version('transformers')}"
     )

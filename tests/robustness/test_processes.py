@@ -23,6 +23,11 @@ ROOT = Path(run_glue.__file__).parent
 PONDER = ("--model_type", "ponder_albert", "--lambda_lr", 0.01)
 
 
+def slow(*values):
+    """A case that costs as much as another which shows the same of another mode or setting."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def calm_dir(tmp_path_factory, albert_dir) -> Path:
     """A pre-trained ALBERT without dropout: chance would differ between one process and two."""
@@ -59,10 +64,10 @@ def assert_close_weights(one: Path, other: Path) -> None:
     "more",
     [
         (),
-        ("--gradient_accumulation_steps", 2),
-        ("--set", "use_out_pooler=false", "num_exit_layers=2"),
-        PONDER,
-        ("--model_type", "albert_act"),
+        slow(("--gradient_accumulation_steps", 2)),
+        slow(("--set", "use_out_pooler=false", "num_exit_layers=2")),
+        slow(PONDER),
+        slow(("--model_type", "albert_act")),
     ],
 )
 def test_two_processes_take_the_steps_of_one(more, tmp_path, calm_dir, rte):
@@ -78,7 +83,9 @@ def test_two_processes_take_the_steps_of_one(more, tmp_path, calm_dir, rte):
     assert_close_weights(tmp_path / "out1", tmp_path / "out2")
 
 
-@pytest.mark.parametrize(("before", "after", "mode"), [(1, 2, ()), (2, 1, ()), (1, 2, PONDER)])
+@pytest.mark.parametrize(
+    ("before", "after", "mode"), [slow(1, 2, ()), slow(2, 1, ()), (1, 2, PONDER)]
+)
 def test_a_run_goes_on_with_another_number_of_processes(
     before, after, mode, tmp_path, calm_dir, rte
 ):
@@ -102,7 +109,13 @@ def results(out: Path) -> dict:
 
 @pytest.mark.parametrize(
     ("mode", "batch_size"),
-    [("albert", 1), ("albert", 3), ("ponder_albert", 1), ("ponder_albert", 3), ("albert_act", 3)],
+    [
+        slow("albert", 1),
+        slow("albert", 3),
+        slow("ponder_albert", 1),
+        slow("ponder_albert", 3),
+        ("albert_act", 3),
+    ],
 )
 def test_two_processes_give_the_answers_of_one(mode, batch_size, tmp_path, calm_dir, rte):
     out = tmp_path / "out"

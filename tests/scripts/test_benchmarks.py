@@ -85,15 +85,12 @@ def test_a_contender_rests_while_another_has_its_turn():
         assert os.waitid(os.P_PID, resting.process.pid, how).si_status == signal.SIGSTOP
 
 
-def test_a_contender_that_dies_is_no_hang(capfd):
-    with OwnProcess(list) as process, pytest.raises(EOFError):
-        process.ask(list.pop)
-    assert "IndexError" in capfd.readouterr().err
-
-
-def test_a_contender_has_variables_of_its_own():
+def test_a_contender_has_variables_of_its_own_and_one_that_dies_is_no_hang(capfd):
     with OwnProcess(partial(os.getenv, "GOMP_SPINCOUNT"), {"GOMP_SPINCOUNT": "7"}) as process:
         assert process.ask(str) == "7"
+        with pytest.raises(EOFError):
+            process.ask(str.index, "8")
+    assert "ValueError" in capfd.readouterr().err
     assert os.environ.get("GOMP_SPINCOUNT") != "7"
 
 
