@@ -19,6 +19,7 @@ import torch
 import transformers
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 import download_glue_data
 import run_glue
@@ -188,14 +189,19 @@ def script(capsys: pytest.CaptureFixture) -> Callable:
 
 
 @pytest.fixture
-def glue(script, albert_dir, rte) -> Callable[..., Outcome]:
+def glue(script, albert_dir, rte, request) -> Callable[..., Outcome]:
     """`glue(out, "--do_train", ...)` runs run_glue.py on the tiny ALBERT and the RTE files.
 
-    `weights`, `data` and `task` name others.
+    `weights`, `data` and `task` name others. Figures are put together, but rendered, which takes
+    most of a tiny evaluation's time, only for tests with the mark `pictures`.
     """
+    pictures = request.node.get_closest_marker("pictures")
 
     def run(out: Path, *more, weights: Path = albert_dir, data: Path = rte, task: str = "RTE"):
-        return script(run_glue.main, *flags(weights, data, out, task, *more))
+        with pytest.MonkeyPatch.context() as patch:
+            if not pictures:
+                patch.setattr(Figure, "savefig", lambda figure, file, **how: file.write(b"none"))
+            return script(run_glue.main, *flags(weights, data, out, task, *more))
 
     return run
 

@@ -83,7 +83,9 @@ def open_page(browser, tmp_path):
     return opened
 
 
-@pytest.mark.parametrize("task", ["rte", "mnli", "sts-b"])
+@pytest.mark.parametrize(
+    "task", ["rte", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mnli", "sts-b"))]
+)
 def test_sliders_move_through_the_settings_of_the_sweep(open_page, task):
     page, swept, rows = open_page(task)
     visited = 0

@@ -15,6 +15,8 @@ from tests.forks import start
 from training.checkpoints import is_finished
 from training.logs import ProgressLog
 
+pytestmark = pytest.mark.pictures
+
 
 @pytest.mark.parametrize("mode", ["albert", "albert_act"])
 def test_without_room_for_a_figure_an_evaluation_prints_and_saves_what_it_can(mode, glue, tmp_path):

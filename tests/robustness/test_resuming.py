@@ -41,7 +41,7 @@ def test_a_run_killed_inside_its_saves_ends_with_the_same_bits(
     tmp_path, albert_dir, rte, reference
 ):
     command = training(albert_dir, rte, tmp_path / "out", "--save_steps", 3, *EPOCHS)
-    for die_at in (8, 21, 14, 10):  # a run has some 50 such steps, a resumed one fewer
+    for die_at in (8, 21):  # a run has some 50 such steps, a resumed one fewer
         assert run(command, die_at=die_at) == -signal.SIGKILL
     assert run(command) == 0
     assert_same_weights(tmp_path / "out", reference)

@@ -46,6 +46,7 @@ def test_the_published_loop_runs_from_the_shell(trained, albert_dir, rte, script
     assert re.fullmatch(r"acc = [01]\.\d+", lines[start + 2])
 
 
+@pytest.mark.pictures
 def test_evaluation_writes_its_reports(trained, glue):
     outcome = glue(trained, "--do_eval", "--out_mode", "one").done()
     report = report_of(trained)
@@ -153,6 +154,7 @@ def test_prediction_writes_the_official_file_and_the_details(trained, glue):
         assert 1 <= int(row["exit_layer"]) <= 4
 
 
+@pytest.mark.pictures
 def test_mnli_evaluates_and_predicts_both_halves(glue, tmp_path):
     data, out = tmp_path / "MNLI", tmp_path / "out/MNLI"
     rows = [(i, sentence(i), sentence(i + 2), LABELS[i % 3]) for i in range(9)]
@@ -169,6 +171,7 @@ def test_mnli_evaluates_and_predicts_both_halves(glue, tmp_path):
         assert len((out / name).read_text().splitlines()) == 5
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize(
     ("mode", "before", "after"),
     [

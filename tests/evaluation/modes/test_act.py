@@ -20,6 +20,7 @@ from tests.conftest import PAIRS, RTE_LABELS, TINY, random_ids, sentence, tsv
 ACT = ("--model_type", "albert_act")
 
 
+@pytest.mark.pictures
 def test_an_act_model_reports_updates_against_a_pass_over_single_texts(adaptive, rte, glue):
     outcome = glue(adaptive, *ACT, "--do_eval").done()
     report = report_of(adaptive)

@@ -15,6 +15,7 @@ from tests.conftest import edit_json, sentence
 PONDER = ("--model_type", "ponder_albert")
 
 
+@pytest.mark.pictures
 def test_a_ponder_model_trains_evaluates_and_predicts(glue, tmp_path):
     out = tmp_path / "out"
     head = ("--lambda_layer_arch", "linear_cat", "--num_lambda_layers", 2, "--lambda_lr", 1e-2)

@@ -79,12 +79,13 @@ def test_joint_loss_and_gradients_are_the_published_ones(name, case):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_published_runs_exit_at_the_same_layers(name):
-    """Every run twice: a batch stepped layer by layer, and a scan of the recorded answers."""
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_all_published_runs_exit_at_the_same_layers(name, every):
+    """Each run twice: a batch stepped layer by layer, and a scan of the recorded answers."""
     model, text, tensors = published_model(name)
     assert len(text["runs"]) == 102
     padded = inputs_of(tensors)
-    for k, run in enumerate(text["runs"]):
+    for k, run in list(enumerate(text["runs"]))[::every]:
         for key, value in run_settings(run).items():
             setattr(model.config, key, value)
         with torch.no_grad():
@@ -114,13 +115,14 @@ def test_all_published_exits_are_those_of_the_default_attention(name):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("padded", [True, False])
-def test_published_runs_hold_one_example_at_a_time(name, padded):
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
+def test_published_runs_hold_one_example_at_a_time(name, padded, every):
     """As published (padded to 24 tokens), and cut to the example's own length."""
     model, text, tensors = published_model(name)
     for k in range(5, 102, 20) if padded else range(0, 102, 10):
         for key, value in run_settings(text["runs"][k]).items():
             setattr(model.config, key, value)
-        for row in range(len(tensors["labels"])):
+        for row in range(k // 10 % every, len(tensors["labels"]), every):
             length = 24 if padded else int(tensors["attention_mask"][row].sum())
             inputs = inputs_of(tensors, slice(row, row + 1))
             with torch.no_grad():
