@@ -21,7 +21,10 @@ GOALS = {
     "run_glue.py": THREE_QUARTERS,
     "run_pretraining.py": THREE_QUARTERS,
     "run_parity.py": THREE_QUARTERS,
+    "share_layers.py": THREE_QUARTERS,
     "sweep_exits.py": THREE_QUARTERS,
+    "export_onnx.py": THREE_QUARTERS,
+    "reproduce.py": THREE_QUARTERS,
     "convert_albert_original_tf_checkpoint_to_pytorch.py": THREE_QUARTERS,
 }
 

@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import runpy
 import signal
 import sys
 from collections.abc import Callable
@@ -49,6 +50,11 @@ def exit_status(main: Callable[[], None], *arguments: object) -> int:
         except SystemExit as error:
             return int(error.code or 0)
     return 0
+
+
+def main_of(example: str) -> Callable[[], None]:
+    """The `main` of a script of examples/, to be run in this process."""
+    return runpy.run_path(str(Path(run_glue.__file__).parent / "examples" / example))["main"]
 
 
 def flags(weights, data, out, task="RTE", *more) -> list[str]:

@@ -1,6 +1,7 @@
 """The house: what lies where, who imports whom, and how long things may get."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,13 @@ def top_imports(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             found |= imported_from(path, node)
     return found
+
+
+def test_no_test_imports_from_a_test():
+    """What several share lies beside them: tests/conftest.py, tests/commands.py and the like."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        found = re.findall(r"^(?:from|import) tests\S*\.test_\w+", path.read_text(), re.M)
+        assert found == [], path
 
 
 def test_the_models_import_each_other_by_relative_names():

@@ -26,7 +26,7 @@ def test_what_needs_no_torch_does_not_load_it():
 
 SCRIPTS = (
     *("run_glue", "run_pretraining", "run_parity", "share_layers", "sweep_exits", "export_onnx"),
-    "convert_albert_original_tf_checkpoint_to_pytorch",
+    *("reproduce", "convert_albert_original_tf_checkpoint_to_pytorch"),
 )
 
 

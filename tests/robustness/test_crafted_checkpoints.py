@@ -17,8 +17,7 @@ from safetensors.torch import load_file, save_file
 import training.checkpoints as checkpointing
 from modeling import UserError
 from tests.conftest import JSON, random_ids, tiny_model
-from tests.robustness.test_foreign_models import replaced
-from tests.robustness.test_hostile_input import tried
+from tests.hostile import replaced, tried
 from training.checkpoints import Learner, file_stamp, find_checkpoint, save_checkpoint
 from training.loop import Identity, Position, Training
 from training.optimizer import make_optimizer, make_schedule

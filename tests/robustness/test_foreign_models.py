@@ -20,7 +20,7 @@ from modeling import ElbertConfig, UserError, apply_exit_config, load_config, lo
 from modeling.loading.files import LARGEST_JSON, inside, read_json
 from tests.commands import flags
 from tests.conftest import JSON, edit_json, tiny_config
-from tests.robustness.test_hostile_input import KNOWN, VALUES, refused, tried
+from tests.hostile import KNOWN, VALUES, refused, replaced, tried
 
 RTE = get_task("rte")
 
@@ -184,18 +184,6 @@ TEXTS = ("a man sings", "the dog \0 é 猫", "")
 def tokenised(folder: Path) -> list[int]:
     tokenizer = load_tokenizer(folder)
     return [piece for text in TEXTS for piece in tokenizer(text, "red cat")["input_ids"]]
-
-
-def replaced(value, path: list[int], new):
-    """`value` with what lies at `path` (of places, modulo their number) replaced by `new`."""
-    if not path or not isinstance(value, dict | list) or not value:
-        return new
-    keys = list(value) if isinstance(value, dict) else range(len(value))
-    key = keys[path[0] % len(keys)]
-    inner = replaced(value[key], path[1:], new)
-    if isinstance(value, dict):
-        return {**value, key: inner}
-    return [inner if i == key else x for i, x in enumerate(value)]
 
 
 NAMES = st.sampled_from(["tokenizer.json", "tokenizer_config.json"])

@@ -29,27 +29,13 @@ from modeling.configuration import parameter_count
 from modeling.keys import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, checked
 from modeling.loading.weights import read_weights
 from tests.conftest import JSON, TINY, tiny_config
+from tests.hostile import KNOWN, VALUES, refused, tried
 from training.checkpoints import damage, find_checkpoint, read_state
 from training.text import HEADING
 
 BYTES = st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8"))
 BYTES_OR_JSON = BYTES | JSON.map(lambda value: json.dumps(value).encode())
-NEAR = st.integers(-2, 40) | st.sampled_from([0.5, 1.0, 2.0, "bias_2", "lead", "gelu", "relu"])
-VALUES = NEAR | JSON
-KNOWN = sorted(json.loads(tiny_config().to_json_string(use_diff=False)))
 KEYS = st.sampled_from([*KNOWN, *ELBERT_KEYS, *INERT_KEYS]) | st.text(max_size=6)
-
-
-def tried(function, *arguments):
-    """The function's answer, or the error that it refused with in the project's words."""
-    try:
-        return function(*arguments)
-    except UserError as error:
-        return error
-
-
-def refused(answer) -> bool:
-    return isinstance(answer, UserError)
 
 
 def write_any(path: Path, content: bytes | dict) -> Path:

@@ -10,7 +10,7 @@ import pytest
 import exit_lab.study
 import run_glue
 from tests.forks import assert_same_weights, run, start
-from tests.scripts.test_compare_methods import data  # noqa: F401 - a fixture
+from tests.studies import write_study_data
 
 SCRIPT = Path(run_glue.__file__).parent / "examples/compare_methods.py"
 
@@ -21,11 +21,9 @@ def compare() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_study_is_finished_by_two_processes_with_the_same_bits(
-    data,  # noqa: F811
-    albert_dir,
-    tmp_path,
-):
+def test_a_killed_study_is_finished_by_two_processes_with_the_same_bits(albert_dir, tmp_path):
+    data = write_study_data(tmp_path / "data")
+
     def arguments(out: Path) -> list:
         text = "--tasks MNLI=MNLI-tiny --methods elbert palbert --seeds 1 2 --max_seq_length 32"
         text += " --max_steps 12 --save_steps 1 --do_lower_case --no_cuda --compile off"

@@ -8,23 +8,16 @@ import pytest
 from safetensors.torch import load_file
 
 import run_glue
-from tests.commands import Outcome, flags, report_of
-from tests.conftest import PAIRS, edit_json, sentence, tsv, write_rte
-from tests.scripts.test_examples import main_of
+from tests.commands import Outcome, flags, main_of, report_of
+from tests.conftest import edit_json
+from tests.studies import write_study_data
 
-MNLI = ("contradiction", "entailment", "neutral")
 METHODS = ("elbert", "pondernet", "palbert", "act-tau0.0005")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """RTE, and MNLI of 24 training and 12 dev examples in a folder of another name."""
-    folder = tmp_path_factory.mktemp("study")
-    write_rte(folder / "RTE")
-    for name, count in (("train", 24), ("dev_matched", 12), ("dev_mismatched", 12)):
-        rows = [(i, sentence(i), sentence(i + 1), MNLI[i % 3]) for i in range(count)]
-        tsv(folder / "MNLI-tiny" / f"{name}.tsv", f"{PAIRS}\tgold_label", rows)
-    return folder
+    return write_study_data(tmp_path_factory.mktemp("study"))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import yaml
 import run_glue
 from glue.tasks import TASKS, read_examples
 from modeling import UserError, load_tokenizer
+from tests.commands import main_of
 from tests.conftest import tiny_model
 
 ROOT = Path(run_glue.__file__).parent
@@ -68,11 +68,6 @@ def test_runs_of_the_array_work_one_by_one_and_again(tmp_path):
         assert (tmp_path / f"RTE/seed-{index - 1}/sweep/sweep.csv").exists()
     again = bash(EXAMPLES / "study.slurm", SLURM_ARRAY_TASK_ID=3, **variables)
     assert "is finished: nothing to resume" in again.stdout
-
-
-def main_of(name: str) -> Callable[[], None]:
-    """An example's `main`, to be run in this process."""
-    return runpy.run_path(str(EXAMPLES / name))["main"]
 
 
 def test_the_estimate_follows_from_operations_and_rate(script):
