@@ -20,6 +20,11 @@ from tests.conftest import edit_json, write_rte
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
 
+def slow(*values):
+    """A case beside others of its kind: searches of stand-ins still take a second or two."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.fixture
 def search(script, albert_dir, rte, tmp_path):
     """`search("--flag", value, ...)` searches two settings with two seeds for a tiny model.
@@ -123,9 +128,9 @@ def swap_words(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "flag"),
     [
-        ("model/model.safetensors", flip_last_byte, "--model_name_or_path"),
+        slow("model/model.safetensors", flip_last_byte, "--model_name_or_path"),
         ("model/config.json", partial(edit_json, exit_thres=0.3), "--model_name_or_path"),
-        ("data/train.tsv", swap_words, "--data_dir"),
+        slow("data/train.tsv", swap_words, "--data_dir"),
         ("data/dev.tsv", swap_words, "--data_dir"),
     ],
 )
@@ -157,8 +162,8 @@ def test_a_study_does_not_mind_where_model_and_data_lie(search, commands, albert
     [
         None,
         "UPDATE study_user_attributes SET value_json = '{broken'",
-        "UPDATE trial_params SET distribution_json = '{broken'",
-        "UPDATE trials SET state = 'ODD'",
+        slow("UPDATE trial_params SET distribution_json = '{broken'"),
+        slow("UPDATE trials SET state = 'ODD'"),
     ],
 )
 def test_a_damaged_database_is_named(damage, search, commands, tmp_path, monkeypatch):
