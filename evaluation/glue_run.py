@@ -20,7 +20,7 @@ from evaluation.job import Job, Place, load_trained
 from evaluation.modes import MODES, check_mode
 from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
-from evaluation.results import predict
+from evaluation.results import check_results, predict
 from evaluation.settings import GROUPS, GlueSettings
 from glue.cache import cache_path, cached_features
 from glue.custom import custom_task
@@ -379,6 +379,7 @@ class GlueRun:
             name = "" if checkpoint == self.directory else checkpoint.name
             for part, suffix in evaluation_tasks(self.task):
                 job, place = self.job(trained, part, "dev"), Place(self.directory, suffix, name)
+                check_results(place.results, job)
                 job.announce(place)
                 self.mode.evaluate(job, place)
 

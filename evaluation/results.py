@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from modeling.exit_settings import ExitSettings
 from training.provenance import provenance_in
 
 logger = logging.getLogger(__name__)
+
+ROWS = "eval_results.txt"
 
 
 def predictions_of(logits: torch.Tensor) -> np.ndarray:
@@ -57,13 +60,11 @@ def summary_of(job: Job, answers: Answers) -> dict[str, Any]:
     }
 
 
-def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
-    """One row of the published CSV; `one` starts the file anew, `all` appends.
+def row_of(summary: dict[str, Any]) -> dict[str, str]:
+    """A row of the published CSV, by column.
 
-    Columns: the index 0, exit_thres where there is one, the metrics with compute_ratio after the
-    first, and the rest of the rule without window_score, which the published code lacks.
-
-    Raises UserError when the file holds another task's columns.
+    The index 0, exit_thres where there is one, the metrics with compute_ratio after the first, and
+    the rest of the rule without window_score, which the published code lacks.
     """
     (first, value), *rest = summary["metrics"].items()
     numbers = dict([(first, value), ("compute_ratio", summary["computation_cost"]), *rest])
@@ -72,19 +73,50 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
     if "exit_thres" in rule:
         row["exit_thres"] = f"{rule['exit_thres']:.2f}"
     row |= {name: f"{number:.4f}" for name, number in numbers.items()}
-    row |= {k: str(v) for k, v in rule.items() if k not in ("exit_thres", "window_score")}
-    header, line = ",".join(row), ",".join(row.values())
+    return row | {k: str(v) for k, v in rule.items() if k not in ("exit_thres", "window_score")}
+
+
+def earlier_lines(path: Path, header: str, out_mode: str) -> list[str]:
+    """The lines that a row joins: for `all` those of the file, else the header alone.
+
+    Raises UserError when the file holds another task's columns.
+    """
+    # What is no text has other columns, too.
+    old = (
+        path.read_text(encoding="utf-8", errors="replace")
+        if out_mode == "all" and path.exists()
+        else ""
+    )
+    lines = old.splitlines() or [header]
+    if lines[0] != header:
+        raise UserError(f"{path} has other columns; use --out_mode one to start it anew")
+    return lines
+
+
+def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
+    """One row of the published CSV; `one` starts the file anew, `all` appends.
+
+    Raises UserError when the file holds another task's columns.
+    """
+    row = row_of(summary)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two evaluations may end at the same time; the lock keeps both rows.
         with FileLock(f"{path}.lock"):
-            old = path.read_text(encoding="utf-8") if out_mode == "all" and path.exists() else ""
-            if old and old.splitlines()[0] != header:
-                raise UserError(f"{path} has other columns; use --out_mode one to start it anew")
-            rows = [*(old.splitlines() or [header]), line]
-            write_text(path, "\n".join(rows) + "\n")
+            lines = [*earlier_lines(path, ",".join(row), out_mode), ",".join(row.values())]
+            write_text(path, "\n".join(lines) + "\n")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def check_results(directory: Path, job: Job) -> None:
+    """Raise UserError before an evaluation whose row eval_results.txt would not take."""
+    labels = labels_of(job.features)
+    best = compute_metrics(job.task, labels, labels)
+    rule = job.model.config.exit_keys()
+    row = row_of({"metrics": best, "computation_cost": 1.0, "rule": rule})
+    with suppress(OSError):  # which the end says, beside the results
+        earlier_lines(directory / ROWS, ",".join(row), job.out_mode)
 
 
 def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> list[Path]:
@@ -92,7 +124,7 @@ def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> li
 
     One warning for rows of other weights or data that this evaluation's row would stand beside.
     """
-    rows, path = directory / "eval_results.txt", directory / "eval_results.json"
+    rows, path = directory / ROWS, directory / "eval_results.json"
     if out_mode == "all" and rows.exists():
         before, now = provenance_in(path), summary.get("provenance", {})
         others = [

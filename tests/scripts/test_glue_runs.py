@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from hashlib import sha256
 
 import torch
@@ -64,6 +65,28 @@ def test_no_epochs_train_nothing(glue, tmp_path, albert_dir):
     assert not (out / "runs").exists()
 
 
+def test_curves_go_to_the_tracker_that_is_named(glue, tmp_path, monkeypatch):
+    """A stand-in for a tracker's package, called as accelerate calls the real one."""
+    (tmp_path / "wandb.py").write_text(
+        "from unittest.mock import MagicMock\ninit, config = MagicMock(), MagicMock()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    out = tmp_path / "out"
+    train = ("--do_train", "--logging_steps", 1, "--report_to")
+    shown = glue(out, *train, "wandb").done().out
+    lines = [json.loads(line) for line in shown.splitlines() if line.startswith("{")]
+    wandb = sys.modules.pop("wandb")
+    wandb.init.assert_called_once_with(project="out")
+    calls = [(call.kwargs["step"], *call.args) for call in wandb.init.return_value.log.mock_calls]
+    logged = [(step, values["loss"]) for step, values in calls if "loss" in values]
+    assert logged == [(line["step"], line["loss"]) for line in lines]
+    assert [step for step, _ in logged] == [1, 2, 3]
+    wandb.init.return_value.finish.assert_called_once_with()
+    assert not (out / "runs").exists()
+    glue(tmp_path / "other", *train, "clearml").refused("clearml: not installed; pip install")
+    assert not (tmp_path / "other").exists()
+
+
 def test_an_evaluation_may_leave_out_the_pass_over_all_layers(trained, glue):
     whole = glue(trained, "--do_eval").done().out
     assert str(trained / "exits.png") in whole.partition("written:")[2]
@@ -93,6 +116,18 @@ def test_a_dev_file_is_checked_whole_before_training(glue, tmp_path, rte):
         "dev.tsv, line 12", "maybe"
     )
     assert not (tmp_path / "out/model.safetensors").exists()
+
+
+def test_rows_of_other_columns_are_refused_before_the_evaluation(trained, glue):
+    rows = trained / "eval_results.txt"
+    for content in (b",exit_thres,corr,compute_ratio\n", b"\xff\n"):
+        rows.write_bytes(content)
+        glue(trained, "--do_eval", "--out_mode", "all").refused(rows, "use --out_mode one")
+        assert rows.read_bytes() == content
+        assert not (trained / "exits.png").exists()
+    glue(trained, "--do_eval", "--out_mode", "one").done()
+    glue(trained, "--do_eval", "--out_mode", "all").done()
+    assert len(rows.read_text().splitlines()) == 3
 
 
 def test_cutting_more_than_the_training_did_is_said(trained, glue, caplog):
