@@ -10,6 +10,9 @@ import { InferenceSession, Tensor } from "onnxruntime-web";
 const [file, folder, text, text_pair] = process.argv.slice(2);
 const read = (name) => JSON.parse(readFileSync(`${folder}/${name}`));
 const tokenizer = new Tokenizer(read("tokenizer.json"), read("tokenizer_config.json"));
+const { model } = tokenizer;
+const pieces = model._call.bind(model); // it would make one piece of neighbouring unknown words
+model._call = (words) => words.flatMap((word) => pieces([word]));
 const encoded = tokenizer.encode(text, { text_pair, return_token_type_ids: true });
 const row = (numbers) => new Tensor("int64", numbers, [1, numbers.length]);
 const feed = {

@@ -25,7 +25,11 @@ async function load() {
     json("tokenizer_config.json"),
     InferenceSession.create("model.onnx", { logSeverityLevel: 3 }),
   ]);
-  return { about, session, Tensor, tokenizer: new Tokenizer(vocabulary, options) };
+  const tokenizer = new Tokenizer(vocabulary, options);
+  const { model } = tokenizer;
+  const pieces = model._call.bind(model); // it would make one piece of neighbouring unknown words
+  model._call = (words) => words.flatMap((word) => pieces([word]));
+  return { about, session, Tensor, tokenizer };
 }
 
 function slider({ key, meaning, values, value }, changed) {
