@@ -240,7 +240,8 @@ def checked(
     key = keys[name]
     if not key.admits(value):
         number = key.kind in (int, float) and isinstance(value, (int, float))
-        also = f", and up to {LARGEST:.2g}" if number and value > LARGEST else ""
+        unsaid = number and value > LARGEST and key.minimum > -math.inf
+        also = f", and up to {LARGEST:.2g}" if unsaid else ""
         raise UserError(f"{name} = {value!r}: allowed is {key.allowed()}{also}")
     if key.counts_layers and layers is not None and value > layers:
         raise UserError(f"{name} = {value}: allowed is 1 to num_hidden_layers = {layers}")

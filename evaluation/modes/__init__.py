@@ -64,6 +64,11 @@ def check_mode(directory: Path, wanted: Mode) -> None:
 
 
 def trained_mode(directory: str | Path) -> Mode:
-    """The mode that the model in `directory` was trained in."""
+    """The mode that the model in `directory` was trained in; UserError for none at all."""
     path = find_file(directory, "config.json")
-    return mode_of_type(read_json(path).get("model_type") if path else None)
+    model_type = read_json(path).get("model_type") if path else None
+    if not isinstance(model_type, str | None):
+        raise UserError(
+            f"{path}: model_type = {model_type!r}: allowed is one of {', '.join(REGISTRY)}"
+        )
+    return mode_of_type(model_type)
