@@ -299,11 +299,9 @@ def draw_example(
     style["color"] = INK
     for (text, line, column), number in zip(placed, example.updates, strict=True):
         y, width = top + HEAD + line, columns_of(text) + 2 * PAD
-        panel.add_patch(
-            Rectangle(
-                (column, y), width, 0.9, facecolor=colours(number), edgecolor=EDGE, linewidth=0.5
-            )
-        )
+        box = Rectangle((column, y), width, 0.9, linewidth=0.5, edgecolor=EDGE, clip_on=False)
+        box.set_facecolor(colours(number))
+        panel.add_patch(box)
         middle = column + width / 2
         panel.text(middle, y + 0.32, text, fontsize=9, family=FONT, ha="center", **style)
         panel.text(middle, y + 0.71, f"{number:g}", fontsize=6, ha="center", **style)
