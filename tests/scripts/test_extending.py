@@ -69,6 +69,9 @@ def test_a_new_mode_trains_evaluates_and_is_swept(extended):
     report = json.loads((out / "eval_results.json").read_text())
     assert report["exits_per_layer"] == [0, report["examples"], *[0] * 10]
     rows, layers = sweep_of(out), range(1, 13)
+    rows, baseline = rows[:12], rows[12:]  # here the mode does what its baseline does
+    assert {row["rule"] for row in baseline} == {"truncation"}
+    assert [row["acc"] for row in rows] == [row["acc"] for row in baseline]
     assert [row["exit_at"] for row in rows] == [str(layer) for layer in layers]
     costs = [float(row["compute_ratio"]) for row in rows]
     assert costs == pytest.approx([layer / 12 for layer in layers])
