@@ -105,4 +105,10 @@ def make_grids(
         key: tuple(sorted(set(parse_values(key, text, num_layers, rule_set.keys))))
         for key, text in texts.items()
     }
+    for rule in rules:
+        if unknown := [key for key in reads[rule] if key not in values]:
+            raise UserError(
+                f"rule {rule} reads {unknown[0]!r}: its row may name {', '.join(values)}, as a "
+                "tuple of texts"
+            )
     return tuple(RuleGrid(rule, {key: values[key] for key in reads[rule]}) for rule in rules)

@@ -38,7 +38,7 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
 
     @abstractmethod
     def weights_of(self, layer: int) -> int:
-        """Number of the weights that layer `layer` (0-based) and its exit use; never falls.
+        """Which weights layer `layer` (0-based) and its exit use, as a number; never falls with it.
 
         Examples at layers of the same number may share a pass and a check.
         """
@@ -53,7 +53,10 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
     def layer_pass(
         self, hidden: torch.Tensor, mask: torch.Tensor | None, weights: int
     ) -> torch.Tensor:
-        """The next layer's states (batch, length, hidden) from these, with weights so numbered."""
+        """The next layer's states (batch, length, hidden) from these, with weights so numbered.
+
+        mask: (batch, 1, 1, length) bool, true for real tokens, or None without padding.
+        """
 
     @abstractmethod
     def exit_rule(self) -> Any:

@@ -4,6 +4,7 @@ import pytest
 
 from exit_lab.grids import make_grids, parse_values
 from modeling import UserError
+from modeling.elbert.rules import RULES
 from tests.exit_lab.builders import ELBERT
 
 
@@ -49,3 +50,11 @@ def test_bad_grids_say_what_is_allowed(key, text, message):
 def test_an_unknown_rule_names_its_neighbours():
     with pytest.raises(UserError, match="rule bias_4: did you mean bias_"):
         make_grids(ELBERT, ["bias_4"], {}, 6, False)
+
+
+@pytest.mark.parametrize("reads", [("exit_thresh",), "exit_thres"])  # a slip; a comma forgotten
+def test_a_new_rule_that_reads_no_such_key_is_named(monkeypatch, reads):
+    row = RULES["entropy"].classes._replace(reads=reads)
+    monkeypatch.setitem(RULES, "odd", RULES["entropy"]._replace(classes=row))
+    with pytest.raises(UserError, match=r"rule odd reads .*exit_thres"):
+        make_grids(ELBERT, ["odd"], {}, 6, regression=False)
