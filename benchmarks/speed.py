@@ -54,14 +54,8 @@ from modeling.threads import waiting
 Processes = Mapping[str, OwnProcess]
 COSTS = (0.75, 0.5, 0.25)
 SUMMARY = ((1, 32), (1, 128), (32, 128))  # of all cases, texts at a time and tokens of each
-DETAILS = (
-    "kept",
-    "padded",
-    "compiled",
-    "c = 0.75",
-    "c = 0.25",
-    "file, OpenVINO",
-)  # not in the summary
+# Rows with these in their names are not in the summary.
+DETAILS = ("kept", "padded", "compiled", "c = 0.75", "c = 0.25", "file, OpenVINO")
 
 
 def case_of(batch: int, length: int) -> str:

@@ -52,7 +52,7 @@ class OwnProcess:
 
     What one model has left in the memory allocator changes another's times by a third: contenders
     with processes of their own run as they do for their users. Threads that wait awake, as those of
-    ONNX Runtime and OpenMP do for a while, would take the processors from the next contender: a
+    ONNX Runtime and OpenMP do for a while, could take the processors from the next contender: a
     process that is not asked anything is stopped.
 
         with OwnProcess(make) as process:
