@@ -15,8 +15,8 @@ from pathlib import Path
 from evaluation.reproduction import (
     ENTRIES,
     Request,
-    comparison,
     listing,
+    result_table,
     run_entry,
     stored_result,
 )
@@ -41,7 +41,7 @@ class ReproductionSettings:
     list: bool = setting(False, "what there is, what each entry needs, and how long it takes")
 
 
-def read_flags() -> tuple[ReproductionSettings, str | None, list[str]]:
+def read_settings() -> tuple[ReproductionSettings, str | None, list[str]]:
     """The settings, the entry if there is one, and the flags for its scripts."""
     parser = SettingsParser((ReproductionSettings,), __doc__)
     parser.add_argument("entry", nargs="?", help=", ".join(ENTRIES))
@@ -59,7 +59,7 @@ def read_flags() -> tuple[ReproductionSettings, str | None, list[str]]:
 
 
 def main() -> None:
-    settings, name, flags = read_flags()
+    settings, name, flags = read_settings()
     output = Path(settings.output_dir)
     if settings.list:
         print(listing())
@@ -72,9 +72,9 @@ def main() -> None:
             settings.tasks,
             flags,
         )
-        print(f"\n{comparison(name, run_entry(name, request))}")
+        print(f"\n{result_table(name, run_entry(name, request))}")
     if settings.table:
-        print("\n\n".join(comparison(name, stored_result(output / name)) for name in ENTRIES))
+        print("\n\n".join(result_table(name, stored_result(output / name)) for name in ENTRIES))
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ def main() -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     from evaluation.figures import save_figure
-    from evaluation.parity_report import report, training_figure
+    from evaluation.parity_report import report_parity, training_figure
     from modeling import ParityPonderGRU
-    from training.parity import evaluate, train
+    from training.parity import evaluate_parity, train_parity
 
     torch.manual_seed(settings.seed)
     # One step of so small a GRU is too short to be shared out.
@@ -44,14 +44,14 @@ def main() -> None:
     model = ParityPonderGRU(settings.n_elems, settings.n_hidden, settings.max_steps).to(device)
     history = []
     with SummaryWriter(str(directory / "runs")) as writer:
-        for epoch in train(settings, model, device):
+        for epoch in train_parity(settings, model, device):
             history.append(epoch)
             for name, value in epoch._asdict().items():
                 writer.add_scalar(name, value, epoch.epoch)
     for name, non_zeros in (("in distribution", known), ("extrapolation", harder)):
         if non_zeros:
-            scores = evaluate(model, settings.n_elems, non_zeros, 4096, device)
-            results[name.replace(" ", "_")] = report(name, scores)
+            scores = evaluate_parity(model, settings.n_elems, non_zeros, 4096, device)
+            results[name.replace(" ", "_")] = report_parity(name, scores)
     results["history"] = [epoch._asdict() for epoch in history]
     write_json(directory / "results.json", results)
     title = f"Parity of {settings.n_elems} elements, at most {settings.max_steps} steps"

@@ -53,8 +53,8 @@ def read_settings() -> PretrainingSettings:
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from evaluation.pretraining_report import evaluate, report
-    from training.pretraining import make_tokenizer, train, trained_model
+    from evaluation.pretraining_report import evaluate_pretraining, report_pretraining
+    from training.pretraining import make_tokenizer, pretrain, trained_model
     from training.pretraining_data import PretrainingData
     from training.start import check_new_output_dir, held, make_accelerator, start_script
     from training.text import check_text
@@ -74,21 +74,21 @@ def main() -> None:
             make_tokenizer(settings)
         accelerator.wait_for_everyone()
         if run.do_train:
-            train(settings, accelerator)
+            pretrain(settings, accelerator)
         if evaluation.do_eval:
             trained, tokenizer = trained_model(settings)
             batch_size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes
             recipe = text.recipe(text.max_seq_length, run.seed)
             paths = [evaluation.eval_file]
             data = PretrainingData(paths, text.split_sentences, tokenizer, recipe, batch_size)
-            summary = evaluate(accelerator, trained, data)
+            summary = evaluate_pretraining(accelerator, trained, data)
             weights = weights_hash(
                 (not run.do_train and model.model_name_or_path) or run.output_dir
             )
             hashes = {"weights": weights, "data": file_hash(evaluation.eval_file)}
             summary["provenance"] = provenance(as_dict(*settings), **hashes)
             if accelerator.is_main_process:
-                report(summary, Path(run.output_dir))
+                report_pretraining(summary, Path(run.output_dir))
 
 
 if __name__ == "__main__":

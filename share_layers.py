@@ -36,8 +36,8 @@ def read_settings() -> SharingSettings:
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from evaluation.layer_sharing_report import evaluate, report
-    from training.layer_sharing import train
+    from evaluation.layer_sharing_report import evaluate_student, report_student
+    from training.layer_sharing import train_student
     from training.start import check_new_output_dir, held, make_accelerator, start_script
     from training.text import check_text
 
@@ -55,16 +55,16 @@ def main() -> None:
         check_text([evaluation.eval_file])
     with held(run.output_dir, accelerator, run.do_train):
         if run.do_train:
-            train(settings, accelerator)
+            train_student(settings, accelerator)
         if evaluation.do_eval:
-            summary = evaluate(settings, accelerator)
+            summary = evaluate_student(settings, accelerator)
             hashes = {
                 "weights": weights_hash(run.output_dir),
                 "data": file_hash(evaluation.eval_file),
             }
             summary["provenance"] = provenance(as_dict(*settings), **hashes)
             if accelerator.is_main_process:
-                report(summary, Path(run.output_dir))
+                report_student(summary, Path(run.output_dir))
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ def main() -> None:
     data, sweep, choice = parse((LabSettings, SweepSettings, ChoiceSettings), __doc__)
     if len(data.model_dir) > 1 and (choice.pick or sweep.vary):
         raise UserError("--pick and --vary take one --model_dir")
-    from exit_lab.run import Request, run  # torch: seconds, once the flags are right
+    from exit_lab.run import SweepRequest, run  # torch: seconds, once the flags are right
 
-    run(Request(data, sweep, choice))
+    run(SweepRequest(data, sweep, choice))
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def spread(values: list[float]) -> str:
     return f"{middle:.3g} ({low:.3g}–{high:.3g})"
 
 
-def compare(
+def loop_seconds(
     model: AlbertActModel, batch: int, length: int, share: float, repeats: int
 ) -> tuple[list[float], list[float], float]:
     """Seconds of the dense and the compacted loop, alternating, and the mean of updates."""
@@ -113,7 +113,7 @@ def main() -> None:
     print("|---|---|---|---|---|")
     for batch in arguments.batch_sizes:
         with packed_weights(model):
-            dense, compacted, mean = compare(
+            dense, compacted, mean = loop_seconds(
                 model, batch, arguments.length, arguments.share, arguments.repeats
             )
         ratios = [b / a for a, b in zip(dense, compacted, strict=True)]

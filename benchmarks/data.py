@@ -29,7 +29,7 @@ FLAGS = """--model_type albert --from_scratch --task_name SST-2 --do_train
 --overwrite_output_dir""".split()
 
 
-def rows(data_dir: str | None) -> Iterator[str]:
+def sst2_rows(data_dir: str | None) -> Iterator[str]:
     """Rows of an SST-2 training file without end: a sentence, a tab, 0 or 1."""
     if data_dir:
         lines = (Path(data_dir) / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
@@ -43,11 +43,11 @@ def write_data(folder: Path, data_dir: str | None, count: int) -> Path:
     folder.mkdir()
     with (folder / "train.tsv").open("w", encoding="utf-8") as file:
         file.write("sentence\tlabel\n")
-        file.writelines(f"{row}\n" for row in itertools.islice(rows(data_dir), count))
+        file.writelines(f"{row}\n" for row in itertools.islice(sst2_rows(data_dir), count))
     return folder
 
 
-def start(data: Path, *flags: str) -> tuple[float, float, float]:
+def run_one_step(data: Path, *flags: str) -> tuple[float, float, float]:
     """Seconds, processor seconds and peak MB of a run of one step; a run that fails ends this."""
     paths = {"model_name_or_path": SAMPLE, "data_dir": data, "output_dir": data / "out"}
     paths["config_name"] = data.parent
@@ -74,7 +74,7 @@ def figures_of(args: argparse.Namespace, place: Path) -> dict[str, list[float]]:
     few = write_data(place / "few", args.data_dir, FEW)
     many = write_data(place / "many", args.data_dir, args.sentences)
     runs = {"few": (few,), "uncached": (many, "--overwrite_cache"), "cached": (many,)}
-    rounds = [[start(*run) for run in runs.values()] for _ in range(args.rounds)]
+    rounds = [[run_one_step(*run) for run in runs.values()] for _ in range(args.rounds)]
     middle = np.median(rounds, axis=0)  # (runs, figures)
     return dict(zip(runs, middle, strict=True))
 
@@ -91,12 +91,12 @@ def main() -> None:
         figures = figures_of(args, Path(place))
     few = figures.pop("few")
     print("| | seconds | processor seconds | peak MB |\n| --- | --- | --- | --- |")
-    print(row_of(f"{FEW} sentences", few))
+    print(markdown_row(f"{FEW} sentences", few))
     for name, taken in figures.items():
-        print(row_of(f"{args.sentences:,} {name}: above that", taken - few))
+        print(markdown_row(f"{args.sentences:,} {name}: above that", taken - few))
 
 
-def row_of(name: str, figures: np.ndarray) -> str:
+def markdown_row(name: str, figures: np.ndarray) -> str:
     seconds, processor, peak = figures
     return f"| {name} | {seconds:.1f} | {processor:.1f} | {peak:.0f} |"
 

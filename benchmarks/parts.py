@@ -14,6 +14,7 @@ from benchmarks.contenders import BASE, DEVICE, ForcedExits, our_model
 from benchmarks.timing import OwnProcess, in_turn, seconds
 from modeling import ElbertForSequenceClassification
 from modeling.compilation import compile_for_inference
+from modeling.cpu_packing import PACKABLE, pack, packed_linear
 from modeling.depth import State
 
 
@@ -24,10 +25,9 @@ def matmul_rate(dtype: torch.dtype, rows: int) -> float:
     for inner, outer in shapes:
         x = torch.randn(rows, inner, device=DEVICE).to(dtype)
         weight = torch.randn(outer, inner, device=DEVICE).to(dtype)
-        if DEVICE.type == "cpu" and torch.backends.mkldnn.is_available():
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-            rest = (None, "none", [], "")
-            products.append(partial(torch.ops.mkldnn._linear_pointwise, x, packed, *rest))
+        if DEVICE.type == "cpu" and dtype in PACKABLE:
+            bias = torch.zeros(outer, dtype=dtype)
+            products.append(partial(packed_linear, x, pack(weight, bias)))
         else:
             products.append(partial(F.linear, x, weight))
 
@@ -43,7 +43,9 @@ def matmul_rate(dtype: torch.dtype, rows: int) -> float:
 def exit_checks(model: ForcedExits, length: int, rounds: int) -> list[float]:
     """Median seconds of an exit check with its decision at hand, of a pooler, of a layer pass."""
     hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
-    plain_check = partial(ElbertForSequenceClassification.check_exit, model, model.exit_rule())
+    # A text that is told its exit carries that, too: these are the steps of those that are not.
+    plain, rule = ElbertForSequenceClassification, model.exit_rule()
+    plain_check = partial(plain.check_exit, model, rule)
     times = {"check": [], "pooler": [], "pass": []}
 
     def clocked(name: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -57,7 +59,7 @@ def exit_checks(model: ForcedExits, length: int, rounds: int) -> list[float]:
         return state
 
     for _ in range(rounds * 4):
-        state = model.start(1)
+        state = plain.start(model, rule, 1, {})
         for _ in range(BASE["num_hidden_layers"]):
             out = clocked("pass", model.layer_pass, hidden, None, 0)
             state = clocked("check", check, out, state)

@@ -39,9 +39,10 @@ from glue.files import run_script
 from glue.tasks import Task, get_task, read_examples
 from modeling import ElbertConfig, UserError
 from modeling import ElbertForSequenceClassification as Model
-from modeling.albert import AlbertLayer, cast_layers
+from modeling.albert import cast_layers
 from modeling.cpu_packing import PackedLayer, packed_weights, side_by_side
 from modeling.depth import layer_states
+from modeling.layer import AlbertLayer
 from training.settings import Allowed
 
 CPU = torch.device("cpu")
@@ -52,13 +53,20 @@ EXITS_HEADER = (
 )
 
 
+# Where a processor has no products of int8 that add up in int32, pairs of them are cut at 16 bits.
+CUTS_SUMS = not any(has for name, has in torch.cpu.get_capabilities().items() if "vnni" in name)
+
+
 def int8_linear(weight: torch.Tensor, bias: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """The linear map (..., in) -> (..., out) of `weight` (out, in) in torch's int8."""
+    """The linear map (..., in) -> (..., out) of `weight` (out, in) in torch's int8.
+
+    Its inputs have 256 levels; 128 where sums would be cut.
+    """
     scales = weight.detach().abs().amax(1).double() / 127
     zeros = torch.zeros_like(scales, dtype=torch.long)
     quantised = torch.quantize_per_channel(weight.detach(), scales, zeros, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(quantised, bias.detach())
-    return lambda states: torch.ops.quantized.linear_dynamic(states, packed)
+    return lambda states: torch.ops.quantized.linear_dynamic(states, packed, CUTS_SUMS)
 
 
 class Int8Layer(PackedLayer):

@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from benchmarks.contenders import BASE, HAS_BF16, exits_of
-from modeling import ElbertConfig, ElbertForSequenceClassification
+from benchmarks.contenders import BASE, HAS_BF16, Forced, exits_of
+from modeling import ElbertConfig, ElbertForSequenceClassification, ExitRule
 from modeling.albert import attention_mask_of
-from modeling.depth import Check, State, layer_states
+from modeling.depth import Check, Inputs, layer_states
 from modeling.export.loops import DepthLoop, ExportLoop, Tensors
 
 Feed = dict[str, np.ndarray]
@@ -37,30 +38,30 @@ class PlainGraph(ExportLoop):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor,
-        draws: None,
+        own: Tensors,
         settings: Tensors,
     ) -> tuple[torch.Tensor]:
         model, mask = self.model, attention_mask_of(attention_mask)
         hidden = model.embed(input_ids, token_type_ids)
         *_, last = layer_states(model, hidden, mask)
         weights = model.weights_of(model.config.num_hidden_layers - 1)
-        state = model.start(input_ids.shape[0])
-        return (model.check_exit(model.exit_rule(), last, mask, weights, state).answer,)
+        rule = model.exit_rule()
+        state = model.start(rule, input_ids.shape[0], own)
+        return (model.check_exit(rule, last, mask, weights, state).answer,)
 
 
 class ToldExits(ElbertForSequenceClassification):
-    """An ELBERT whose examples exit at the layers given as draws, or where the rule fires."""
+    """An ELBERT whose examples exit at the layers that they are told, or where the rule fires."""
 
-    def start(self, batch: int, draws: torch.Tensor | None = None, rule=None) -> State:
-        state = super().start(batch, None, rule)
-        return state if draws is None else {**state, "target": draws}
+    own_inputs: ClassVar = {"target": (1, BASE["num_hidden_layers"])}
 
-    def check_exit(self, rule, hidden, mask, weights, state) -> Check:
-        answer, done, new = super().check_exit(rule, hidden, mask, weights, state)
-        if "target" not in state:
-            return Check(answer, done, new)
-        target = state["target"]
-        return Check(answer, done | (new["depth"] >= target), {**new, "target": target})
+    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> Forced:
+        target = inputs.get("target", torch.full((batch,), self.config.num_hidden_layers))
+        return Forced(super().start(rule, batch, inputs), target)
+
+    def check_exit(self, rule, hidden, mask, weights, state: Forced) -> Check:
+        answer, done, own = super().check_exit(rule, hidden, mask, weights, state.own)
+        return Check(answer, done | (own.depth >= state.target), Forced(own, state.target))
 
 
 def write_files(folder: Path, base: Mapping = BASE) -> None:
@@ -74,7 +75,7 @@ def write_files(folder: Path, base: Mapping = BASE) -> None:
     # The rule fires nowhere before the last layer.
     never = {"exit_thres": 0.0, "cnt_thres": base["num_hidden_layers"]}
     model = ToldExits(ElbertConfig(**base, **never)).eval()
-    for name, loop in (("plain", PlainGraph(model)), ("loop", DepthLoop(model, draws=True))):
+    for name, loop in (("plain", PlainGraph(model)), ("loop", DepthLoop(model, ["target"]))):
         exported = to_onnx(loop, {})
         onnx_ir.save(exported, folder / f"{name}.onnx")
         onnx_ir.save(to_int8(exported), folder / f"{name}-int8.onnx")
@@ -137,7 +138,7 @@ def run_loop(batch: int, cost: float, session: Session, texts: list[list[int]]) 
     for start in range(0, len(texts), batch):
         feed = feed_of(texts[start : start + batch])
         layers = list(itertools.islice(exits, len(feed["input_ids"])))
-        session({**feed, "draws": np.array(layers, np.float32)}).argmax(-1).tolist()
+        session({**feed, "target": np.array(layers, np.float32)}).argmax(-1).tolist()
 
 
 # Named as in the table: process, run, cost.

@@ -169,6 +169,20 @@ def training_case(table: Table) -> None:
         table.compare("training steps, batch 32, RTE lengths (share: × 3)", contenders)
 
 
+def training_neighbour_cases(table: Table, args: argparse.Namespace) -> None:
+    """A training step beside busy processes, and on its own: of 32 texts of SST-2's lengths."""
+    texts, run = texts_of("SST-2", 32), partial(run_steps, None, HAS_BF16)
+    with OwnProcess(ours_trained, waiting()) as brief, OwnProcess(ours_trained) as awake:
+        contenders = [
+            Contender("ours, OpenMP's own waiting", awake, run, texts),
+            Contender("ours, waiting briefly", brief, run, texts),
+        ]
+        for count in sorted({0, *args.neighbours}):
+            with busy_neighbours(count):
+                case = f"a training step, batch 32, SST-2 lengths, beside {count} busy"
+                table.compare(f"{case} (share: × 3)", contenders, 3)
+
+
 def cost_ratios(
     table: Table, name: str, times: Times, full: str, by_cost: dict[float, str]
 ) -> None:
@@ -244,19 +258,20 @@ def main() -> None:
     with ExitStack() as stack:
         processes = start_processes(args.quick, stack)
         table = Table(rates, args.rounds)
+        if args.csv:
+            stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
         fixed_length_cases(table, args, processes)
         pipeline_cases(table, args, processes)
         if not args.quick:
             neighbour_cases(table, args, processes)
             training_case(table)
+            training_neighbour_cases(table, args)
         print("", *table.notes, sep="\n")
         exit_check_case(processes["fp32"], args.rounds)
     if not args.quick:
         compile_case()
     if summarised := [case_of(*shape) for shape in SUMMARY if case_of(*shape) in table.cases]:
         print("", table.summary(summarised, DETAILS), sep="\n")
-    if args.csv:
-        table.write_csv(args.csv)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from evaluation.modes import MODES
+from exit_lab.choice import split
+from exit_lab.curves import curves_of
+from exit_lab.frontiers import make_field
 from exit_lab.grids import make_grids
-from exit_lab.pictures import rule_curves
 from exit_lab.recording import Recording
+from exit_lab.run import BAND_DRAWS
 from exit_lab.sweep import sweep
-from exit_lab.tables import frontier_table, table
+from exit_lab.tables import frontier_table, sweep_table
 from glue.tables import as_csv
 from glue.tasks import TASKS, primary_metric
 
@@ -69,10 +72,10 @@ def main() -> None:
 
     swept = sweep(rule_set, grids, recording, task)
     scanned = time.perf_counter()
-    rows = table(swept)
+    rows = sweep_table(swept)
     text = as_csv(rows) + as_csv(frontier_table(rows, primary_metric(task)))
     tabled, memory = time.perf_counter(), peak_mib()
-    rule_curves(swept, seed=0)
+    curves_of(make_field([swept], split(args.examples, 0.5, seed=0), BAND_DRAWS, seed=0))
     banded = time.perf_counter()
 
     print(

@@ -7,6 +7,7 @@ job                 a trained model, a data set, and how the one is to run over 
 answering           a data set in batches, shared among processes
 dev                 the dev set while a training goes on: what the best model is chosen by
 early_exit          running a model whose examples stop; recording all its layers
+onnx_file           an exported model, run in ONNX Runtime
 results             what every evaluation reports, and the answers to a test set
 exit_reports        where examples leave, at which cost, and what every layer says
 figures             what pictures share; where the examples of an evaluation leave
@@ -15,4 +16,5 @@ study_figure        picture of methods at equal costs
 token_pictures      sentences with each token coloured by its number of updates
 parity_report       what run_parity.py shows
 pretraining_report  what run_pretraining.py shows
+layer_sharing_report  what share_layers.py shows
 """

@@ -59,10 +59,11 @@ def early_answers(job: Job, features: Features) -> Iterator[Part]:
 
 def by_batches(job: Job, features: Features) -> Iterator[Answer]:
     """`batch_size` examples at a time, one alone without padding; `seconds` is the whole call."""
+    run = job.file or job.model.exits
     for rows in batches_of(features, job.batch_size):
         batch = inputs_of(job, features, rows)
         start = time.perf_counter()
-        out = job.runner(**batch)
+        out = run(**batch)
         exit_layers = out.exit_layer.tolist()  # waits for the device
         seconds = time.perf_counter() - start
         for row, answer, exit_layer in zip(rows, out.answer, exit_layers, strict=True):
@@ -73,10 +74,9 @@ def depth_batched(job: Job, features: Features) -> Iterator[Answer]:
     """`batch_size` slots, kept full; in order of completion."""
     batcher = DepthBatcher(job.model, slots=job.batch_size, pad_token_id=job.pad_token_id)
     rows = range(len(features))
-    columns = [map(features.input_ids, rows), map(features.token_type_ids, rows)]
-    if features.draws is not None:
-        columns.append(features.draws)
-    batcher.submit(zip(*columns, strict=True))
+    texts = map(features.input_ids, rows), map(features.token_type_ids, rows)
+    own = [features.inputs[name] for name in job.model.own_inputs if name in features.inputs]
+    batcher.submit(zip(*texts, *own, strict=True))
     return batcher.answers()
 
 
@@ -84,8 +84,8 @@ def record_layers(job: Job, batch_size: int = 1) -> dict[str, torch.Tensor]:
     """What every layer says of every example, float32, and what else the mode's rules read.
 
     all_logits: (layers, examples, num_labels); seconds: (examples, layers), from the start of the
-    batch to the layer's answer. Of a ponder model also halt_probabilities (examples, layers) and
-    draws (examples,).
+    batch to the layer's answer. Also what the mode records, (examples, layers) each, and its own
+    inputs, (examples,) each.
 
     Goes through the depths as inference does, with the exit check after each, so that at batch
     size 1 the answers are those of an early-exit run to the last bit. Larger batches are faster
@@ -97,9 +97,8 @@ def record_layers(job: Job, batch_size: int = 1) -> dict[str, torch.Tensor]:
 
     tensors = collected(job, layers, "All layers")
     tensors["all_logits"] = tensors["all_logits"].transpose(0, 1).contiguous()
-    if job.features.draws is not None:
-        tensors["draws"] = torch.as_tensor(job.features.draws, dtype=torch.float)
-    return tensors
+    inputs = {name: torch.as_tensor(column) for name, column in job.features.inputs.items()}
+    return tensors | inputs
 
 
 def layers_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tensor]:
@@ -108,18 +107,19 @@ def layers_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tenso
     start = time.perf_counter()
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
     mask = attention_mask_of(batch.get("attention_mask"))
+    own = {name: batch[name] for name in model.own_inputs if name in batch}
     checks, seconds = [], []
-    for step in run_depths(model, hidden, mask, batch.get("draws"), leave=False):
+    for step in run_depths(model, hidden, mask, own, leave=False):
         if model.device.type != "cpu":
             torch.accelerator.synchronize()
         checks.append(step.check)
         seconds.append(time.perf_counter() - start)
-    own = {
-        name: torch.stack([check.state[key] for check in checks], 1)
-        for name, key in job.mode.recorded.items()
+    recorded = {
+        name: torch.stack([found(check.state) for check in checks], 1)
+        for name, found in job.mode.recorded.items()
     }
     return {
         "all_logits": torch.stack([check.answer for check in checks], 1),
         "seconds": torch.tensor(seconds).repeat(len(rows), 1),
-        **own,
+        **recorded,
     }

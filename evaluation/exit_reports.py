@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from evaluation.early_exit import Record
-from evaluation.figures import Exits, exits_figure, save_figure
+from evaluation.figures import ExitProfile, exits_figure, save_figure
 from evaluation.job import Job
 from evaluation.modes.base import RuleSet, Setting, Tensors, describe
 from evaluation.results import (
@@ -141,7 +141,7 @@ def draw_exits(path: Path, job: Job, record: Record, recorded: Tensors) -> list[
         primary_metric(job.task),
     )
     labels = labels_of(job.features)
-    exits = Exits(
+    exits = ExitProfile(
         exits_by_cause(rules, setting, recorded, record.exit_layer),
         layer_curve(job.task, recorded["all_logits"], labels),
         compute_metrics(job.task, predictions_of(record.logits), labels)[metric],

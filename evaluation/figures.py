@@ -76,7 +76,7 @@ def frame(values: np.ndarray) -> tuple[float, float]:
     return low - air, high + air
 
 
-class Exits(NamedTuple):
+class ExitProfile(NamedTuple):
     """Where the examples of an evaluation leave, why, and what every layer is worth.
 
     by_cause: for each reason to leave the examples of every layer, (layers,).
@@ -89,7 +89,7 @@ class Exits(NamedTuple):
     cost: float
 
 
-def exits_figure(exits: Exits, metric: str, title: str, rule: str) -> Figure:
+def exits_figure(exits: ExitProfile, metric: str, title: str, rule: str) -> Figure:
     """The metric of every layer; below, exits per layer, coloured by what ended the pass."""
     layers = np.arange(1, len(exits.curve) + 1)
     figure, top, bottom = stacked("layer", metric, "examples that leave")

@@ -39,8 +39,7 @@ from glue.tasks import (
 from modeling.compilation import compile_for_training
 from modeling.errors import UserError
 from modeling.exit_settings import ExitSettings, exit_settings
-from modeling.keys import IDLE_SWITCHES
-from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
+from modeling.loading.configs import ORIGIN_KEYS, trained_labels, trained_task
 from modeling.loading.files import find_file, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
 from training.best import Best
@@ -50,7 +49,7 @@ from training.checkpoints import (
     file_stamp,
     save_for_published_code,
 )
-from training.fine_tuning import FineTuningLog, make_learner, my_batches, total_steps
+from training.fine_tuning import FineTuningLog, task_batches, task_learner, total_steps
 from training.fine_tuning_settings import DataSettings
 from training.loop import Identity, Training, data_hash, left_to_train
 from training.provenance import provenance, provenance_in
@@ -78,11 +77,7 @@ def find_task(data: DataSettings, trained: Path | None) -> Task:
         if not data.data_dir:
             raise UserError("--data_dir is missing: the folder with the task's .tsv files")
         return get_task(data.task_name)
-    labels = None
-    if trained:
-        config = load_config(trained)
-        ids = range(config.num_labels if config.num_labels > 1 else 0)
-        labels = [config.id2label[i] for i in ids]
+    labels = trained_labels(trained) if trained else None
     files = data.train_file, data.validation_file, data.test_file
     return custom_task(*files, labels, data.columns)
 
@@ -175,8 +170,8 @@ class GlueRun:
             finetuning_task=self.task.name,
             **{flag.key: flag.value for flag in self.settings.mode.key_flags()},
         )
-        for key, meaning in IDLE_SWITCHES.items():
-            if getattr(config, key, False) is True:
+        for key, meaning in self.mode.table.inert.items():
+            if meaning and getattr(config, key, False) is True:
                 logger.warning("%s: %s = true has no effect: no %s here", path, key, meaning)
         return config
 
@@ -225,7 +220,7 @@ class GlueRun:
         return {
             "starting model": data_hash(sorted(kept.items()), list(map(file_stamp, files))),
             # Draws follow from --seed, which the runs of a search may change.
-            "examples or tokens": data_hash(*(replace(x, draws=None).digest() for x in sets)),
+            "examples or tokens": data_hash(*(replace(x, inputs={}).digest() for x in sets)),
         }
 
     # What the flags ask for.
@@ -269,7 +264,7 @@ class GlueRun:
         total = total_steps(how, len(features), batch_size)
         self.announce_training(features, total)
         scores = features.labels.tolist() if self.task.is_regression else []
-        learner = make_learner(how, model, tokenizer, total, scores)
+        learner = task_learner(how, model, tokenizer, total, scores)
         if self.settings.evaluation.compile == "on":
             compile_for_training(model)
         identity = Identity.of(self.settings, batch_size, features.digest())
@@ -291,7 +286,7 @@ class GlueRun:
         """Train to step `total`, with a look at the dev set at each logging step; where the best
         model is kept, at the last step, too."""
         how, model = self.settings.training, training.learner.model
-        steps = training.steps(partial(my_batches, training, features), total)
+        steps = training.steps(partial(task_batches, training, features), total)
         with FineTuningLog(training, how.logging_steps, total) as log:
             for step in training.kept(steps):
                 due = log.step(step, self.mode.loss_parts)
@@ -344,18 +339,19 @@ class GlueRun:
     def job(self, trained: Trained, task: Task, split: str) -> Job:
         model, tokenizer, settings, directory = trained
         how, features = self.settings.evaluation, self.features(task, tokenizer, split)
-        speed = how.per_gpu_eval_batch_size, how.dtype, how.compile
+        batch_size = how.per_gpu_eval_batch_size
         self.warn_of_cuts(features)
         weights = weights_hash(directory)
-        file = OnnxFile(how.onnx, model.config, speed[0], weights) if how.onnx else None
+        file = OnnxFile(how.onnx, model.config, batch_size, weights) if how.onnx else None
         origin = {
             "rule_sources": settings.sources,
             "provenance": provenance(
                 as_dict(*self.settings), weights=weights, data=features.digest()
             ),
         }
-        what = self.mode, model, tokenizer, task, features
-        return Job(*what, *speed, how.out_mode, file, origin, how.skip_full_depth)
+        flags = {name: getattr(how, name) for name in ("dtype", "compile", "out_mode")}
+        more = {"file": file, "origin": origin, "skip_full_depth": how.skip_full_depth}
+        return Job(self.mode, model, tokenizer, task, features, batch_size, **flags, **more)
 
     def warn_of_cuts(self, features: Features) -> None:
         """Say when texts are cut that the training would have seen whole."""

@@ -65,11 +65,6 @@ class Job:
     skip_full_depth: bool = False
 
     @property
-    def runner(self) -> PreTrainedModel | OnnxFile:
-        """What answers a batch."""
-        return self.file or self.model
-
-    @property
     def pad_token_id(self) -> int:
         return self.tokenizer.pad_token_id
 
@@ -86,16 +81,17 @@ class Job:
     def fast(self) -> tuple["Job", dict[str, Any]]:
         """The job with a model in `dtype`, compiled where that is asked for and pays.
 
-        Returns it and the conditions that a report tells. The model itself stays float32.
+        Returns it and the conditions that a report tells. This job's own model stays as it is.
         """
         model, conditions = self.model, {"batch_size": self.batch_size}
         if self.file:
             measured = {"compiled": False, "environment": environment(torch.device("cpu"))}
             return self, conditions | self.file.conditions() | measured
-        if self.dtype != "fp32":
+        compiling = self.wants_compiling(model)
+        if self.dtype != "fp32" or compiling:
             model = copy.deepcopy(model)
             cast_layers(model, DTYPES[self.dtype])
-        compiled = self.wants_compiling(model) and compile_for_inference(model)
+        compiled = compiling and compile_for_inference(model)
         return replace(self, model=model), conditions | {
             "dtype": self.dtype,
             "compiled": compiled,
@@ -103,11 +99,9 @@ class Job:
         }
 
     def wants_compiling(self, model: PreTrainedModel) -> bool:
-        if not self.mode.compiles:
+        if self.mode.uncompiled:
             if self.compile == "on":
-                logger.warning(
-                    "--compile on: stopped tokens change every pass's shape; not compiled"
-                )
+                logger.warning("--compile on: %s; not compiled", self.mode.uncompiled)
             return False
         lengths = sorted(self.features.lengths)
         return self.compile == "on" or (

@@ -45,7 +45,7 @@ def check_teacher(settings: SharingSettings, student: AlbertModel, teacher: Teac
             )
 
 
-def evaluate(settings: SharingSettings, accelerator: Accelerator) -> dict[str, Any]:
+def evaluate_student(settings: SharingSettings, accelerator: Accelerator) -> dict[str, Any]:
     """Every pass's share of the teacher's variance that is left unexplained on --eval_file."""
     student, device = load_student(settings.run.output_dir), accelerator.device
     passes = student.config.num_hidden_layers
@@ -83,7 +83,7 @@ def all_sums(
     return sums
 
 
-def report(summary: dict[str, Any], directory: Path) -> None:
+def report_student(summary: dict[str, Any], directory: Path) -> None:
     """Print the share of every pass, and write eval_results.json."""
     print(f"Variance of the teacher left unexplained, {summary['tokens']} tokens")
     print("| pass | teacher's layer | share |\n|---|---|---|")

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from evaluation.figures import COLOURS, LINE, SOFT, entitle, stacked
-from training.parity import Epoch, Score, means
+from training.parity import Epoch, Score, mean_score
 
 
 def training_figure(history: list[Epoch], most_steps: int, title: str) -> Figure:
@@ -28,9 +28,9 @@ def training_figure(history: list[Epoch], most_steps: int, title: str) -> Figure
     return figure
 
 
-def report(name: str, scores: list[Score]) -> dict:
+def report_parity(name: str, scores: list[Score]) -> dict:
     """Prints a set's sampled accuracy and mean steps; returns them for the results."""
-    mean = means(scores)
+    mean = mean_score(scores)
     counts = f"{scores[0].non_zeros} to {scores[-1].non_zeros} non-zero elements"
     print(f"{name} ({counts}): accuracy = {mean['accuracy']:.4f}, steps = {mean['steps']:.2f}")
     return {**mean, "by_non_zeros": [score._asdict() for score in scores]}

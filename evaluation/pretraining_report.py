@@ -17,7 +17,7 @@ from training.pretraining_data import PretrainingData, TokenClass
 
 
 @torch.inference_mode()
-def evaluate(
+def evaluate_pretraining(
     accelerator: Accelerator, model: PreTrainedModel, data: PretrainingData
 ) -> dict[str, Any]:
     """Losses, accuracies and mean updates of `model` on a text."""
@@ -39,7 +39,7 @@ def evaluate(
     }
 
 
-def report(summary: dict[str, Any], directory: Path) -> None:
+def report_pretraining(summary: dict[str, Any], directory: Path) -> None:
     """Print what was found with the published table, and write eval_results.json."""
     print("***** Eval results *****")
     for name in ("loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "ponder_cost"):

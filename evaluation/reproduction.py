@@ -19,9 +19,9 @@ from glue.tasks import evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.files import read_json
 from training.parity_settings import ParitySettings
+from training.provenance import ROOT
 from training.settings import parse
 
-ROOT = Path(__file__).parents[1]
 RESULT = "reproduction.json"
 TAKES_FLAGS = {"run_glue.py": GROUPS, "run_parity.py": (ParitySettings,)}
 CARD_TEXT = "a lump in the middle of the monkeys stirred and then fell quiet ."
@@ -47,7 +47,7 @@ Command = list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class PublishedTable:
     """A published table.
 
     document: where it is printed.
@@ -72,7 +72,7 @@ class Entry:
 # ELBERT's README: train, set the threshold, evaluate one example at a time.
 
 
-def download(request: Request, task: str) -> list[Command]:
+def download_command(request: Request, task: str) -> list[Command]:
     """Of the task's files, unless they are there."""
     if (request.data_dir / task).is_dir():
         return []
@@ -97,7 +97,7 @@ def elbert_commands(request: Request) -> list[Command]:
     edit = f"--key exit_thres --value 0.1 --task RTE --model large --out_dir {request.output}"
     evaluate = "--do_eval --max_seq_length 128 --per_gpu_eval_batch_size 1 --out_mode one"
     return [
-        *download(request, "RTE"),
+        *download_command(request, "RTE"),
         glue_command(request, "albert", "RTE", "--do_train", *train.split(), *request.flags),
         ["change_config.py", *edit.split()],
         glue_command(request, "albert", "RTE", *evaluate.split(), *request.flags),
@@ -143,7 +143,7 @@ def card_commands(request: Request) -> list[Command]:
     recipe += " --per_gpu_eval_batch_size 32 --resume_from_checkpoint latest"
     commands = []
     for task in card_tasks(request):
-        commands += download(request, task)
+        commands += download_command(request, task)
         train = (*recipe.split(), *request.flags)
         commands.append(glue_command(request, "albert_act", task, *train))
     return commands
@@ -176,7 +176,7 @@ def published_updates(tau: str, numbers: str) -> dict[str, float | str]:
 
 def pretraining_values(request: Request) -> Values:
     """Accuracies need the heads of pre-training, which a published encoder may lack."""
-    from evaluation.pretraining_report import evaluate
+    from evaluation.pretraining_report import evaluate_pretraining
     from modeling import AlbertActConfig, AlbertActForPreTraining, load_config, load_tokenizer
     from training.pretraining import load_weights
     from training.pretraining_data import PretrainingData
@@ -194,7 +194,7 @@ def pretraining_values(request: Request) -> Values:
     new = " ".join(parameters.intersection(load_weights(model, request.weights).initialised))
     recipe = Recipe(max_seq_length=min(128, config.max_position_embeddings))
     data = PretrainingData([request.text], True, tokenizer, recipe, batch_size=32)
-    found = evaluate(make_accelerator(False, "no"), model, data)
+    found = evaluate_pretraining(make_accelerator(False, "no"), model, data)
     heads = {"mlm (Acc.)": ("predictions", "mlm_acc"), "sop (Acc.)": ("sop", "sop_acc")}
     values: Values = {"τ": config.tau, "Max iterations": config.num_hidden_layers}
     for name, (head, key) in heads.items():
@@ -263,7 +263,7 @@ ACT_COLUMNS = {
     "base": ("2.5e-4", "24 57.4 84.3 10.0 9.2 16.0 16.0 10.5 22.5 8.4", 0.08),
 }
 ENTRIES = {
-    "elbert-rte": Entry(
+    "elbert-rte": PublishedTable(
         document="ELBERT's README",
         weights="albert/albert-large-v2",
         data="RTE (fetched)",
@@ -273,7 +273,7 @@ ENTRIES = {
         measure=elbert_values,
     ),
     **{
-        f"act-pretraining-{size}": Entry(
+        f"act-pretraining-{size}": PublishedTable(
             document=f"{ACT_README}, {size}",
             weights=f"asi/albert-act-{size}",
             data="--text",
@@ -285,7 +285,7 @@ ENTRIES = {
         )
         for size, (tau, numbers, hours) in ACT_COLUMNS.items()
     },
-    "act-glue": Entry(
+    "act-glue": PublishedTable(
         document="asi/albert-act-base's model card, GLUE",
         weights="asi/albert-act-base",
         data="nine GLUE tasks (fetched)",
@@ -296,7 +296,7 @@ ENTRIES = {
         note="reproduce.py measures on the dev sets, with one setting of the published search. The "
         "card does not say of which sets its numbers are.",
     ),
-    "act-updates": Entry(
+    "act-updates": PublishedTable(
         document="asi/albert-act-base's model card, tokens and updates",
         weights="asi/albert-act-base",
         hours=(0.01, None),
@@ -304,7 +304,7 @@ ENTRIES = {
         measure=updates_values,
         note="The card prints a number for each token; compare there.",
     ),
-    "parity": Entry(
+    "parity": PublishedTable(
         document="PonderNet, parity of 8 elements as in the annotated code",
         hours=(0.3, None),
         published={"sampled accuracy": "figure", "steps": "figure"},
@@ -312,7 +312,7 @@ ENTRIES = {
         measure=parity_values,
         note="Paper and annotated code show curves, and print no number.",
     ),
-    "ponder-snippets": Entry(
+    "ponder-snippets": PublishedTable(
         document="PonderALBERT's README",
         weights="albert/albert-base-v2",
         hours=(0.01, None),
@@ -367,7 +367,7 @@ def shown(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def comparison(name: str, result: Mapping[str, Any] | None) -> str:
+def result_table(name: str, result: Mapping[str, Any] | None) -> str:
     """Published and measured side by side, as Markdown; `not run` without a result."""
     entry = ENTRIES[name]
     measured = result["measured"] if result else {}

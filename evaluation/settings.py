@@ -3,12 +3,12 @@
 Imports no torch, so that --help and a wrong flag answer at once.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, make_dataclass
 from typing import Any, NamedTuple
 
 from evaluation.modes import REGISTRY, keys_of
 from modeling.errors import UserError
-from modeling.keys import PONDER_KEYS, nearest_names, typed
+from modeling.keys import Key, nearest_names, typed
 from training.fine_tuning_settings import (
     DataSettings,
     ModelSettings,
@@ -26,13 +26,8 @@ class KeyFlag(NamedTuple):
     value: Any
 
 
-def ponder_key(name: str) -> Any:
-    """The flag of a ponder model's key."""
-    return setting(None, f"of ponder_albert: {PONDER_KEYS[name].meaning}; as --set {name}=…")
-
-
 @dataclass(frozen=True, kw_only=True)
-class ModeSettings:
+class WhoStops:
     """Who stops, and when. --model_type albert is ELBERT here, whose examples stop early; in
     run_pretraining.py it is the dense ALBERT, which always runs all of its layers."""
 
@@ -51,28 +46,20 @@ class ModeSettings:
         "that decide an exit",
         metavar="KEY=VALUE",
     )
-    target_halt_probability: str | None = ponder_key("target_halt_probability")
-    kl_penalty_factor: str | None = ponder_key("kl_penalty_factor")
-    lambda_layer_arch: str | None = ponder_key("lambda_layer_arch")
-    num_lambda_layers: str | None = ponder_key("num_lambda_layers")
-    lambda_lr: str | None = ponder_key("lambda_lr")
-    exit_criteria: str | None = ponder_key("exit_criteria")
-    exit_thres: str | None = ponder_key("exit_thres")
 
     def key_flags(self, trained: bool = False) -> list[KeyFlag]:
         """The configuration's keys of --set and of every flag that is a key, typed.
 
         trained: may only keys be set that decide an exit?
         """
-        flags = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        del flags["model_type"], flags["set"]
+        flags = {name: getattr(self, name) for name in KEYS_WITH_FLAGS}
         pairs = [("--set", pair) for pair in self.set]
         pairs += [(f"--{key}", f"{key}={text}") for key, text in flags.items() if text is not None]
         return [self.key_flag(*pair, trained) for pair in pairs]
 
     def key_flag(self, flag: str, pair: str, trained: bool) -> KeyFlag:
         """`KEY=VALUE` of a flag; raises UserError for an unknown key or a value not allowed."""
-        known, exit_keys = keys_of(self.model_type)
+        known, exit_keys, _ = keys_of(self.model_type)
         key, equals, text = pair.partition("=")
         if not equals or key not in known:
             near = nearest_names(key, list(exit_keys if trained else known))
@@ -81,6 +68,28 @@ class ModeSettings:
             return KeyFlag(flag, key, typed(key, text, known))
         except UserError as error:
             raise UserError(f"{flag}: {error}") from error
+
+
+def keys_with_flags() -> dict[str, tuple[str, Key]]:
+    """Keys that are flags, too, each with its mode, of modes that need not be imported for that."""
+    tables = {mode: keys_of(mode).keys for mode, entry in REGISTRY.items() if entry.keys}
+    return {
+        name: (mode, key) for mode, keys in tables.items() for name, key in keys.items() if key.flag
+    }
+
+
+KEYS_WITH_FLAGS = keys_with_flags()
+ModeSettings = make_dataclass(
+    "ModeSettings",
+    (
+        (name, str | None, setting(None, f"of {mode}: {key.meaning}; as --set {name}=…"))
+        for name, (mode, key) in KEYS_WITH_FLAGS.items()
+    ),
+    bases=(WhoStops,),
+    namespace={"__doc__": WhoStops.__doc__},
+    frozen=True,
+    kw_only=True,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +116,7 @@ class EvaluationSettings:
     skip_full_depth: bool = setting(
         False,
         "pay only for what early exit runs: no pass over all layers, so no metric of every layer "
-        "and no exits.png",
+        "and no exits.png; albert_act makes none anyway",
         RESUMING,
     )
     eval_all_checkpoints: bool = setting(False, "also every checkpoint-STEP", RESUMING)

@@ -11,13 +11,13 @@ from evaluation.figures import BELOW, frame, plt
 COLORS = plt.get_cmap("tab10").colors
 
 
-Differences = Mapping[str, Sequence[tuple[float, Sequence[float] | None]]]
+DifferenceCurves = Mapping[str, Sequence[tuple[float, Sequence[float] | None]]]
 
 
 def study_figure(
     curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
     full_depth: float,
-    differences: Differences,
+    differences: DifferenceCurves,
     metric: str,
 ) -> Figure:
     """Left the metric against the cost; right each method's difference to the first, by limit.
@@ -42,7 +42,7 @@ def study_figure(
     return figure
 
 
-def draw_differences(panel: Axes, differences: Differences, looks: Mapping[str, dict]) -> None:
+def draw_differences(panel: Axes, differences: DifferenceCurves, looks: Mapping[str, dict]) -> None:
     """The methods side by side at each limit."""
     panel.axhline(0, color="black", linewidth=0.9)
     for number, (name, row) in enumerate(differences.items()):

@@ -19,13 +19,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from evaluation.figures import INK, LINE, SOFT
+from modeling.loading.tokenizers import WORD_START
 
 # Darker is more, for every kind of colour vision and in grey; the darkest still carries dark text.
-COLOURS = LinearSegmentedColormap.from_list(
+UPDATE_COLOURS = LinearSegmentedColormap.from_list(
     "updates", plt.get_cmap("YlGnBu")(np.linspace(0, 0.55, 256))
 )
 EDGE = "#c3ccd7"
-WORD_START = "▁"  # SentencePiece's mark of a piece that opens a word
 
 # Of the figure. A monospaced text has as many columns as characters.
 FONT = "DejaVu Sans Mono"
@@ -53,7 +53,7 @@ class Colours(NamedTuple):
 
     def __call__(self, number: float) -> str:
         share = (number - self.low) / max(1, self.high - self.low)
-        return to_hex(COLOURS(min(1.0, max(0.0, share))))
+        return to_hex(UPDATE_COLOURS(min(1.0, max(0.0, share))))
 
 
 def fitted(counts: Mapping[int, int]) -> Colours:

@@ -62,27 +62,28 @@ def sliders_of(mode: Mode, config: ElbertConfig) -> list[dict[str, Any]]:
 
 
 def meaning_of(rule: str) -> str:
-    """When a rule exits after a layer: its row in the manual, without bold type."""
+    """When a rule exits after a layer: its row in the manual, without bold type; else UserError."""
     lines = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").splitlines()
-    row = next(line for line in lines if line.startswith(f"| `{rule}` |"))
-    return row.split("|")[2].strip().replace("**", "")
+    for line in lines:
+        if line.startswith(f"| `{rule}` |"):
+            return line.split("|")[2].strip().replace("**", "")
+    raise UserError(f"{rule}: the page shows ELBERT's rules, which docs/configuration.md lists")
 
 
-def about(model_dir: Path) -> dict[str, Any]:
+def page_facts(model_dir: Path) -> dict[str, Any]:
     """What the page has to know of a model; UserError for one that has nothing to show there."""
     mode = trained_mode(model_dir)
-    if mode.name != "albert":
-        raise UserError(f"{model_dir}: the page is for --model_type albert, not {mode.name}")
-    model = load_finished(model_dir, mode)
+    rules, model = mode.rules(), load_finished(model_dir, mode)
     config, loop = model.config, mode.export_loop(model)
+    rule = config.exit_keys()[rules.name_key]
     if config.num_labels == 1:
         raise UserError(f"{model_dir}: the page shows classes; this model predicts a value")
     return {
         "labels": [config.id2label[i] for i in range(config.num_labels)],
         "layers": config.num_hidden_layers,
         "longest": config.max_position_embeddings,
-        "rule": config.thres_name,
-        "exits_when": meaning_of(config.thres_name),
+        "rule": rule,
+        "exits_when": meaning_of(rule),
         "sliders": sliders_of(mode, config),
         "settings": {name: value.item() for name, value in loop.settings().items()},
         "types": {n: "int64" if key.kind is int else "float32" for n, key in loop.keys.items()},
@@ -101,7 +102,7 @@ def main() -> None:
     here = Path(os.path.relpath(ROOT / "docs" / "demo"))  # a file says how it was made
     parser.add_argument("--output_dir", type=Path, default=here)
     args = parser.parse_args()
-    known = about(args.model_dir) | {"intro": args.intro}
+    known = page_facts(args.model_dir) | {"intro": args.intro}
     known["examples"] = [
         {"texts": [text for text in (row.text_a, row.text_b) if text], "label": row.label}
         for row in read_examples(get_task(args.task_name), args.data_dir, "dev", EXAMPLES)

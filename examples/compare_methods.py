@@ -32,14 +32,14 @@ def main() -> None:
         raise UserError("start it several times rather than with torchrun: each takes trainings")
     study = read_study(__doc__)
     # torch, and what stands on it: not before the flags are known to be right.
-    from exit_lab.study import check_study, work
-    from exit_lab.study_report import report
+    from exit_lab.study import check_study, train_all
+    from exit_lab.study_report import report_study
 
     logging.basicConfig(format="%(levelname)s - %(message)s", level="WARNING", stream=sys.stdout)
     if not study.settings.report_only:
         check_study(study)
-        work(study)
-    report(study)
+        train_all(study)
+    report_study(study)
 
 
 if __name__ == "__main__":

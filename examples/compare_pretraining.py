@@ -38,7 +38,7 @@ def read_results(directory: Path) -> dict[str, Any]:
     return results
 
 
-def draw(models: dict[str, dict[str, Any]], path: Path) -> None:
+def draw_updates(models: dict[str, dict[str, Any]], path: Path) -> None:
     """Mean updates of all tokens against MLM accuracy, each point with its τ."""
     points = [results for results in models.values() if results["updates"]]
     if not points:
@@ -71,7 +71,7 @@ def main() -> None:
     models = {path.name: read_results(path) for path in args.models}
     print_table(models)
     if args.figure:
-        draw(models, args.figure)
+        draw_updates(models, args.figure)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from modeling.flops import early_exit_flops
 SECONDS_AN_HOUR = 3600
 
 
-class Size(NamedTuple):
+class TaskSize(NamedTuple):
     train: int  # examples
     dev: int
     length: float  # mean tokens of an example, special ones included, at most 128
@@ -29,15 +29,15 @@ class Size(NamedTuple):
 # Sizes are GLUE's own. Lengths were counted with BERT's uncased vocabulary on the training files,
 # but for QQP, MNLI, QNLI and WNLI, where they are assumed.
 SIZES = {
-    "CoLA": Size(8_551, 1_043, 11.3),
-    "SST-2": Size(67_349, 872, 13.3),
-    "MRPC": Size(3_668, 408, 53.2),
-    "STS-B": Size(5_749, 1_500, 27.8),
-    "QQP": Size(363_846, 40_430, 30),
-    "MNLI": Size(392_702, 19_647, 39),
-    "QNLI": Size(104_743, 5_463, 50),
-    "RTE": Size(2_490, 277, 66.6),
-    "WNLI": Size(635, 71, 37),
+    "CoLA": TaskSize(8_551, 1_043, 11.3),
+    "SST-2": TaskSize(67_349, 872, 13.3),
+    "MRPC": TaskSize(3_668, 408, 53.2),
+    "STS-B": TaskSize(5_749, 1_500, 27.8),
+    "QQP": TaskSize(363_846, 40_430, 30),
+    "MNLI": TaskSize(392_702, 19_647, 39),
+    "QNLI": TaskSize(104_743, 5_463, 50),
+    "RTE": TaskSize(2_490, 277, 66.6),
+    "WNLI": TaskSize(635, 71, 37),
 }
 
 

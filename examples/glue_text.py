@@ -18,7 +18,7 @@ from glue.tasks import TASKS, Task, read_examples
 from modeling.errors import UserError
 
 
-def task_of(folder: Path) -> Task | None:
+def folder_task(folder: Path) -> Task | None:
     names = [task for task in TASKS.values() if "train" in task.files and task.folder]
     return next((task for task in names if folder.name.startswith(task.folder)), None)
 
@@ -27,7 +27,7 @@ def documents(data_dir: Path) -> list[str]:
     """Every training example's sentences, a line each; no example twice."""
     found: dict[str, None] = {}
     for folder in sorted(path for path in data_dir.iterdir() if path.is_dir()):
-        task = task_of(folder)
+        task = folder_task(folder)
         for example in read_examples(task, folder, "train") if task else ():
             texts = [" ".join(x.split()) for x in (example.text_a, example.text_b) if x]
             found["\n".join(text for text in texts if text)] = None

@@ -18,7 +18,7 @@ from modeling.loading.files import read_json
 ENDING = "_per_layer"
 
 
-def curve_of(directory: Path) -> tuple[str, list[float]]:
+def metric_by_layer(directory: Path) -> tuple[str, list[float]]:
     """The metric's name and its value at every layer, 0 to 1."""
     path = directory / "eval_results.json"
     for name, values in read_json(path).items():
@@ -27,9 +27,9 @@ def curve_of(directory: Path) -> tuple[str, list[float]]:
     raise UserError(f"{path}: no metric of every layer; evaluate with run_glue.py --do_eval")
 
 
-def table(directories: list[Path]) -> str:
+def curve_table(directories: list[Path]) -> str:
     """A row a directory and, of several, their mean. Raises UserError when they have none."""
-    named = {directory.name: curve_of(directory) for directory in directories}
+    named = {directory.name: metric_by_layer(directory) for directory in directories}
     metrics = {metric for metric, _ in named.values()}
     curves = {name: curve for name, (_, curve) in named.items()}
     if len(metrics) > 1 or len({len(curve) for curve in curves.values()}) > 1:
@@ -52,7 +52,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("directories", nargs="+", type=Path, help="of one task's models")
-    print(table(parser.parse_args().directories))
+    print(curve_table(parser.parse_args().directories))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from scipy.stats import binom
 from evaluation.modes.base import RuleSet
 from exit_lab.grids import RuleGrid
 from exit_lab.metrics import taken
-from exit_lab.settings import Goal
+from exit_lab.settings import PickGoal
 from exit_lab.sweep import Sweep
 from glue.tasks import Task
 from modeling.errors import UserError
@@ -241,7 +241,7 @@ def why_nothing_passed(examples: int, alpha: float, share: float) -> str:
 
 
 def choose(
-    swept: Sweep, rule_set: RuleSet, goal: Goal, rules: Sequence[str], rows: np.ndarray
+    swept: Sweep, rule_set: RuleSet, goal: PickGoal, rules: Sequence[str], rows: np.ndarray
 ) -> Choice:
     """What --pick asks for, chosen on the examples `rows`; a guarantee tests only `rules`."""
     if goal.risk is not None:

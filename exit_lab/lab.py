@@ -13,7 +13,7 @@ from transformers import AlbertConfig
 from evaluation.early_exit import run_early_exit
 from evaluation.job import Job, load_trained
 from evaluation.modes import trained_mode
-from evaluation.modes.base import RuleSet, Setting, describe, exit_keys
+from evaluation.modes.base import RuleSet, Setting, describe, keys_in_force
 from evaluation.results import append_results
 from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.metrics import taken
@@ -137,7 +137,7 @@ def verify(lab: Lab, recording: Recording, swept: Sweep, count: int, seed: int) 
     count = min(count, len(swept.settings))
     for number in np.random.default_rng(seed).choice(len(swept.settings), count, replace=False):
         setting = swept.settings[number]
-        with exit_keys(lab.config, setting):
+        with keys_in_force(lab.config, setting):
             record = run_early_exit(job)
         found, expected = record.exit_layer.numpy(), swept.exit_layer[number]
         if (found != expected).any():
@@ -156,7 +156,7 @@ def verify(lab: Lab, recording: Recording, swept: Sweep, count: int, seed: int) 
 
 def measured(lab: Lab, setting: Setting) -> str:
     """The latency of a real run with `setting`, one text at a time."""
-    with exit_keys(lab.config, setting):
+    with keys_in_force(lab.config, setting):
         record = run_early_exit(replace(lab.job, batch_size=1))
     median, p95 = np.percentile(record.seconds * 1000, [50, 95])
     return f"Measured, one text at a time: {median:.2f} ms median, {p95:.2f} ms p95"

@@ -27,14 +27,14 @@ class LearnedDepths(Sweep):
         return taken(self.costs, exit_layer)[:, rows].mean(1, dtype=float)
 
 
-class Contender(NamedTuple):
+class MethodSweeps(NamedTuple):
     """A rule, truncation or full depth, over the models that one method trained."""
 
     sweeps: Sequence[Sweep]  # of each seed's model
     rule: str
 
 
-def field_of(contenders: Mapping[str, Contender], parts: Parts, draws: int, seed: int) -> Field:
+def field_of(contenders: Mapping[str, MethodSweeps], parts: Parts, draws: int, seed: int) -> Field:
     """All contenders' frontiers, with the same draws of examples and seeds."""
     sweeps = next(iter(contenders.values())).sweeps
     chances = make_draws(len(parts.report), len(sweeps), draws, seed)

@@ -16,7 +16,7 @@ from exit_lab.frontiers import make_field
 from exit_lab.lab import Lab, measured, open_lab, varied_values, vary, verify, write_choice
 from exit_lab.pictures import draw, draw_comparison
 from exit_lab.recording import Recording
-from exit_lab.settings import ChoiceSettings, Goal, LabSettings, SweepSettings
+from exit_lab.settings import ChoiceSettings, LabSettings, PickGoal, SweepSettings
 from exit_lab.sweep import Sweep, sweep
 from exit_lab.tables import write_tables
 from exit_lab.verdict import against_truncation, choice_table
@@ -25,7 +25,7 @@ from glue.custom import Columns, custom_task
 from glue.files import each_of, write_json
 from glue.tasks import Task, evaluation_tasks, get_task
 from modeling.errors import UserError
-from modeling.loading.configs import load_config
+from modeling.loading.configs import trained_labels
 from modeling.loading.files import weights_hash
 from modeling.memory import keep_freed_memory
 from training.provenance import provenance, remove
@@ -41,7 +41,7 @@ BAND_DRAWS = 400  # of a figure's intervals
 
 
 @dataclass(frozen=True)
-class Request:
+class SweepRequest:
     """Everything that the flags ask for."""
 
     data: LabSettings
@@ -49,7 +49,7 @@ class Request:
     choice: ChoiceSettings
 
     @property
-    def goal(self) -> Goal | None:
+    def goal(self) -> PickGoal | None:
         return self.choice.goal()
 
     @property
@@ -79,30 +79,28 @@ class Request:
             )
 
 
-def run(request: Request) -> None:
+def run(request: SweepRequest) -> None:
     """Everything asked for, on the task's dev set and, of MNLI, on its second half."""
     logging.basicConfig(format="%(levelname)s - %(message)s", level="INFO", handlers=[Messages()])
     logging.getLogger("filelock").setLevel(logging.WARNING)
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
     keep_freed_memory()
-    task = find_task(request.data)
+    task = task_of(request.data)
     for part, suffix in evaluation_tasks(task):
         run_part(request, task, part, suffix)
 
 
-def find_task(data: LabSettings) -> Task:
+def task_of(data: LabSettings) -> Task:
     """The GLUE task, or the user's own with the labels that the trained model has."""
     if data.task_name:
         return get_task(data.task_name)
-    config = load_config(data.model_dir[0])
-    labels = [config.id2label[i] for i in range(config.num_labels)]
     columns = Columns.named(data.text_column_names, data.label_column_name)
-    labels = [] if config.num_labels == 1 else labels
+    labels = trained_labels(data.model_dir[0])
     return custom_task(None, data.validation_file, None, labels, columns)
 
 
-def run_part(request: Request, task: Task, part: Task, suffix: str) -> None:
+def run_part(request: SweepRequest, task: Task, part: Task, suffix: str) -> None:
     """Everything asked for, on the dev set of `part`: the task, or its second half."""
     directories = [Path(name) for name in request.data.model_dir]
     outputs = output_folders(directories, request.data.output_dir, suffix)
@@ -129,7 +127,7 @@ def run_part(request: Request, task: Task, part: Task, suffix: str) -> None:
             draw_comparison(field, sweeps[0].task, place)
 
 
-def run_lab(request: Request, lab: Lab, recording: Recording, goal: Goal | None) -> Sweep:
+def run_lab(request: SweepRequest, lab: Lab, recording: Recording, goal: PickGoal | None) -> Sweep:
     """Sweep, and for a `goal` choose, one model; write what there is to see."""
     swept = sweep(lab.rule_set, lab.grids(request.sweep), recording, lab.task)
     setting, choice, seed = lab.own_setting, None, request.data.seed

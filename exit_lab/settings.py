@@ -64,7 +64,7 @@ class SweepSettings:
         return dict(item.split("=", 1) for item in self.grid)
 
 
-class Goal(NamedTuple):
+class PickGoal(NamedTuple):
     """What --pick asks for; exactly one of max_cost, max_p95_ms, max_drop and (risk, delta)."""
 
     max_cost: float | None = None
@@ -93,13 +93,13 @@ class ChoiceSettings:
     def check(self) -> None:
         self.goal()
 
-    def goal(self) -> Goal | None:
+    def goal(self) -> PickGoal | None:
         """What --pick asks for; raises UserError saying what goes together."""
         values: dict[str, float] = {}
         for item in self.pick or []:
             key, _, text = item.partition("=")
-            if key not in Goal._fields:
-                raise UserError(f"--pick {item}: {nearest_names(key, list(Goal._fields))}")
+            if key not in PickGoal._fields:
+                raise UserError(f"--pick {item}: {nearest_names(key, list(PickGoal._fields))}")
             try:
                 values[key] = float(text)
             except ValueError as error:
@@ -109,7 +109,7 @@ class ChoiceSettings:
                 allowed = "between 0 and 1" if share else "0 or more"
                 raise UserError(f"--pick {item}: allowed is a number {allowed}")
         if values.keys() - {"range"} in GOALS:
-            return Goal(**values)
+            return PickGoal(**values)
         if self.pick:
             raise UserError(
                 f"--pick {' '.join(self.pick)}: give max_cost=…, or max_drop=…, or max_p95_ms=…, "

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from evaluation.glue_run import GlueRun
 from exit_lab.recording import recorded
-from exit_lab.study_settings import Run, Study
+from exit_lab.study_settings import MethodRun, Study
 from glue.files import write_json
 from glue.tasks import Task, evaluation_tasks, get_task
 from modeling.errors import UserError
@@ -29,12 +29,12 @@ def recording_path(place: Path, part: Task) -> Path:
     return place / f"answers-{part.name}.safetensors"
 
 
-def is_recorded(study: Study, run: Run) -> bool:
+def is_recorded(study: Study, run: MethodRun) -> bool:
     parts = evaluation_tasks(get_task(run.plan.name))
     return all(recording_path(study.place(run), part).exists() for part, _ in parts)
 
 
-def check_same_run(study: Study, run: Run) -> None:
+def check_same_run(study: Study, run: MethodRun) -> None:
     """Note what a training is of; UserError where the note in its folder says something else."""
     settings = study.glue_settings(run)
     flags = {name: value for name, value, allowed in entries(*settings) if not allowed.resuming}
@@ -54,7 +54,7 @@ def check_same_run(study: Study, run: Run) -> None:
         )
 
 
-def train(study: Study, run: Run, progress: str) -> None:
+def train_and_record(study: Study, run: MethodRun, progress: str) -> None:
     """Train, or go on, and record the answers to the dev sets; nothing that is done is repeated."""
     check_same_run(study, run)
     if is_recorded(study, run):
@@ -79,7 +79,7 @@ def check_study(study: Study) -> None:
 
 
 @contextmanager
-def taken(study: Study, run: Run) -> Iterator[bool]:
+def reserved(study: Study, run: MethodRun) -> Iterator[bool]:
     """Is the training this process's? Then until the end of the block."""
     path = study.directory / "locks" / run.name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,14 +90,14 @@ def taken(study: Study, run: Run) -> Iterator[bool]:
         yield False
 
 
-def work(study: Study) -> None:
+def train_all(study: Study) -> None:
     """Train whatever is not finished and nobody else is training, until all is finished.
 
     A training that ends in a UserError is left out, with all that would have started from it; the
     error is raised where it leaves nothing.
     """
     waiting = [run for plan in study.plans.values() for run in study.runs(plan)]
-    lost: dict[Run, UserError] = {}
+    lost: dict[MethodRun, UserError] = {}
     count = len(waiting)
     while waiting:
         before = len(waiting)
@@ -107,12 +107,12 @@ def work(study: Study) -> None:
                 waiting.remove(run)
             if start in lost or (start and not is_recorded(study, start)):
                 continue
-            with taken(study, run) as mine:
+            with reserved(study, run) as mine:
                 if not mine:
                     continue
                 waiting.remove(run)
                 try:
-                    train(study, run, f"{count - len(waiting)} of {count}")
+                    train_and_record(study, run, f"{count - len(waiting)} of {count}")
                 except UserError as error:
                     lost[run] = error
                     print(f"{run.name} is left out: {error}", flush=True)

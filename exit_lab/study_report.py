@@ -14,9 +14,9 @@ from exit_lab.compare import AREA, Cells, compare, markdown, with_cost
 from exit_lab.frontiers import FULL_DEPTH
 from exit_lab.grids import RuleGrid, make_grids
 from exit_lab.methods import (
-    Contender,
     Differences,
     LearnedDepths,
+    MethodSweeps,
     curve,
     difference_table,
     differences,
@@ -24,7 +24,7 @@ from exit_lab.methods import (
 )
 from exit_lab.recording import Recording
 from exit_lab.study import is_recorded, recording_path
-from exit_lab.study_settings import Method, Run, Study, TaskPlan
+from exit_lab.study_settings import Method, MethodRun, Study, TaskPlan
 from exit_lab.sweep import TRUNCATION, Sweep, sweep
 from glue.files import write_text
 from glue.tables import as_csv
@@ -108,7 +108,7 @@ def sweep_of(study: Study, plan: TaskPlan, part: Task, kind: str, seed: int) -> 
     """One seed's training of a kind; of ACT, its trainings with every τ."""
     names = [name for name in study.methods if name.partition("-")[0] == kind]
     recordings = {
-        name: load_recording(recording_path(study.place(Run(plan, name, seed)), part))
+        name: load_recording(recording_path(study.place(MethodRun(plan, name, seed)), part))
         for name in names
     }
     if "cost" in recordings[names[0]].tensors:
@@ -118,13 +118,13 @@ def sweep_of(study: Study, plan: TaskPlan, part: Task, kind: str, seed: int) -> 
 
 def contenders_of(
     study: Study, plan: TaskPlan, part: Task, seeds: list[int]
-) -> dict[str, Contender]:
+) -> dict[str, MethodSweeps]:
     """The rows of the tables, but for rules that the task does not have."""
     kinds = dict.fromkeys(name.partition("-")[0] for name in study.methods)
     sweeps = {kind: [sweep_of(study, plan, part, kind, seed) for seed in seeds] for kind in kinds}
     known = {grid.rule for found in sweeps.values() for grid in found[0].grids}
     return {
-        name: Contender(sweeps[kind], rule)
+        name: MethodSweeps(sweeps[kind], rule)
         for name, (kind, rule) in ROWS.items()
         if kind in sweeps and rule in {*known, TRUNCATION, FULL_DEPTH}
     }
@@ -142,7 +142,7 @@ def finding(found: Differences) -> str:
     return f"Beyond what chance may give, these differ from {REFERENCE}: {'; '.join(named)}."
 
 
-def rows_of(cells: Cells, found: Differences) -> list[dict[str, object]]:
+def csv_rows(cells: Cells, found: Differences) -> list[dict[str, object]]:
     """All numbers of both tables, a row a contender and limit, for a CSV file."""
     none = ("", "", "", "")
     names = [f"over_reference{ending}" for ending in ("", "_low", "_high", "_visible")]
@@ -168,7 +168,7 @@ def report_part(study: Study, plan: TaskPlan, part: Task, seeds: list[int]) -> s
     drawn = {name: points for name, points in curves.items() if len(points[0])}
     figure = study_figure(drawn, full, by_limit, metric)
     save_figure(figure, study.directory / f"{part.name}.png")
-    write_text(study.directory / f"{part.name}.csv", as_csv(rows_of(cells, found)))
+    write_text(study.directory / f"{part.name}.csv", as_csv(csv_rows(cells, found)))
     return SECTION.format(
         name=part.name,
         finding=finding(found),
@@ -182,14 +182,14 @@ def report_part(study: Study, plan: TaskPlan, part: Task, seeds: list[int]) -> s
     )
 
 
-def report(study: Study) -> None:
+def report_study(study: Study) -> None:
     """Print the sections of all tasks, and write them as methods.md."""
     sections = []
     for plan in study.plans.values():
         seeds = [
             seed
             for seed in study.settings.seeds
-            if all(is_recorded(study, Run(plan, name, seed)) for name in study.methods)
+            if all(is_recorded(study, MethodRun(plan, name, seed)) for name in study.methods)
         ]
         for part, _ in evaluation_tasks(get_task(plan.name)):
             if seeds:

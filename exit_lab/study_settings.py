@@ -10,9 +10,8 @@ from evaluation.settings import GROUPS, GlueSettings
 from glue.tasks import get_task
 from modeling.errors import UserError
 from modeling.keys import nearest_names
+from training.provenance import ROOT
 from training.settings import AT_LEAST_0, SettingsParser, parse, setting
-
-ROOT = Path(__file__).parents[1]
 
 
 class Method(NamedTuple):
@@ -102,7 +101,7 @@ class StudySettings:
 
 
 @dataclass(frozen=True)
-class Run:
+class MethodRun:
     """One training."""
 
     plan: TaskPlan
@@ -130,18 +129,19 @@ class Study:
     def directory(self) -> Path:
         return Path(self.settings.output_dir)
 
-    def place(self, run: Run) -> Path:
+    def place(self, run: MethodRun) -> Path:
         return self.directory / run.name
 
-    def start(self, run: Run) -> Run | None:
+    def start(self, run: MethodRun) -> MethodRun | None:
         """The run whose model this one starts from; None: it starts from the encoder."""
         return replace(run, plan=self.plans[run.plan.start]) if run.plan.start else None
 
-    def runs(self, plan: TaskPlan) -> list[Run]:
+    def runs(self, plan: TaskPlan) -> list[MethodRun]:
         """A seed's methods together, so that whole seeds can be reported early."""
-        return [Run(plan, method, seed) for seed in self.settings.seeds for method in self.methods]
+        seeds, methods = self.settings.seeds, self.methods
+        return [MethodRun(plan, method, seed) for seed in seeds for method in methods]
 
-    def glue_settings(self, run: Run) -> GlueSettings:
+    def glue_settings(self, run: MethodRun) -> GlueSettings:
         """The run as a call of run_glue.py; UserError for flags that are none."""
         plan, (model_type, keys), start = run.plan, self.methods[run.method], self.start(run)
         values = {

@@ -15,21 +15,21 @@ from glue.tasks import primary_metric
 
 def write_tables(swept: Sweep, output: Path) -> None:
     """sweep.csv and frontier.csv: the rules' rows, then truncation's."""
-    rows, layers, metric = table(swept), truncation_table(swept), primary_metric(swept.task)
+    rows, layers, metric = sweep_table(swept), truncation_table(swept), primary_metric(swept.task)
     best = frontier_table(rows, metric)
     write_text(output / "sweep.csv", as_csv([*rows, *layers]))
     write_text(output / "frontier.csv", as_csv([*best, *frontier_table(layers, metric)]))
     print(f"{len(rows)} settings: {output / 'sweep.csv'}; {len(best)} on the frontier")
 
 
-def table(swept: Sweep) -> list[dict[str, Any]]:
+def sweep_table(swept: Sweep) -> list[dict[str, Any]]:
     """A row a setting: rule, its keys, every metric, cost, exits per layer."""
     heads = [{**setting, "rule": setting[swept.name_key]} for setting in swept.settings]
     return filled(swept, heads, swept.exit_layer)
 
 
 def truncation_table(swept: Sweep) -> list[dict[str, Any]]:
-    """A row as `table` has it for each layer at which everyone stops, by any rule or none."""
+    """A row as `sweep_table` has it for each layer at which everyone stops, by any rule or none."""
     layers = range(1, swept.num_layers + 1)
     return filled(swept, [{"rule": TRUNCATION, "layer": n} for n in layers], swept.truncations)
 
@@ -64,7 +64,7 @@ def frontier(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:
 
 
 def frontier_table(rows: Sequence[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
-    """The rows of `table` on the frontier; `settings` counts those with the same point."""
+    """The rows of `sweep_table` on the frontier; `settings` counts those with the same point."""
     cost, value = (np.array([row[name] for row in rows]) for name in ("compute_ratio", metric))
     return [
         {**rows[i], "settings": int(((cost == cost[i]) & (value == value[i])).sum())}

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
-from glue.features import Features, encode
+from glue.features import OF_A_FILE, Features, encode
 from glue.files import make_public
 from glue.tasks import Split
 from modeling.errors import UserError
@@ -69,8 +68,7 @@ def stamp_of(split: Split, tokenizer: PreTrainedTokenizerBase, max_seq_length: i
 
 
 def write_cache(path: Path, features: Features, stamp: str) -> None:
-    arrays = {field.name: getattr(features, field.name) for field in fields(features)}
-    tensors = {name: torch.from_numpy(a) for name, a in arrays.items() if a is not None}
+    tensors = {name: torch.from_numpy(array) for name, array in features.arrays().items()}
     metadata = {"format": FORMAT, "fingerprint": stamp, "digest": features.digest()}
     # Others may write the same, on other machines, too.
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
@@ -90,9 +88,9 @@ def read_cache(path: Path, stamp: str) -> Features | None:
             metadata = file.metadata() or {}
             if (metadata.get("format"), metadata.get("fingerprint")) != (FORMAT, stamp):
                 return None
-            names = file.keys()
+            names = OF_A_FILE.intersection(file.keys())
             features = Features(**{name: file.get_tensor(name).numpy() for name in names})
-    except (OSError, SafetensorError, TypeError):  # TypeError: other names, or no type of numpy's
+    except (OSError, SafetensorError, TypeError):  # TypeError: names missing, no type of numpy's
         return None
     return features if features.digest() == metadata.get("digest") else None
 
@@ -110,7 +108,6 @@ def fits(features: Features, split: Split, pieces: int, max_seq_length: int) -> 
         and within(features.lengths, 1, max_seq_length)
         and within(tokens, 0, pieces - 1)
         and within(segments, 0, 1)
-        and features.draws is None
         and truncated_fits(features)
         and labels_fit(features, split)
     )

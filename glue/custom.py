@@ -81,17 +81,16 @@ def _discover_labels(task: Task, split: str) -> list[str]:
         found[label] = number_in(label)
     if not found:
         raise UserError(f"{path} has no examples")
-    if None in found.values():
-        return sorted(found)
-    if any(math.isfinite(n) and n != int(n) for n in found.values()):
+    numbers = {label: number for label, number in found.items() if number is not None}
+    all_numbers = len(numbers) == len(found)
+    if all_numbers and any(math.isfinite(n) and n != int(n) for n in numbers.values()):
         return []
-    labels = sorted(found, key=found.get)
-    for one, other in pairwise(labels):
-        if found[one] == found[other]:
+    for one, other in pairwise(sorted(numbers, key=numbers.get)):
+        if numbers[one] == numbers[other]:
             raise UserError(
                 f"{path}: the labels {one!r} and {other!r} are the same number; spell it in one way"
             )
-    return labels
+    return sorted(found, key=numbers.get if all_numbers else None)
 
 
 def check_label(where: str, label: str) -> None:

@@ -1,8 +1,8 @@
 """From examples to padded batches: token ids kept flat, and texts grouped by length."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from glue.tasks import Example
 
 CHUNK = 1000  # texts that the tokenizer gets at a time: it answers with Python lists
+OF_A_FILE = {"tokens", "segments", "offsets", "labels", "truncated"}  # arrays, in every mode
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +23,8 @@ class Features:
     segments: np.ndarray  # int8 (all tokens,)
     offsets: np.ndarray  # int64 (examples + 1,): text i has tokens[offsets[i] : offsets[i + 1]]
     labels: np.ndarray | None = None  # (examples,), int64 ids or float64 scores; None: no labels
-    draws: np.ndarray | None = None  # float32 (examples,), uniform, where a model samples exits
     truncated: np.ndarray | None = None  # bool (examples,): was the text longer? None: unknown
+    inputs: Mapping[str, np.ndarray] = field(default_factory=dict)  # a mode's own, (examples,) each
 
     @classmethod
     def from_lists(
@@ -70,26 +71,29 @@ class Features:
         offsets = offsets_of(lengths)
         # Each token's place there, moved by as much as its text is moved.
         where = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        of_examples = (self.labels, self.draws, self.truncated)
-        kept = (x if x is None else x[rows] for x in of_examples)
-        return Features(self.tokens[where], self.segments[where], offsets, *kept)
+        kept = (x if x is None else x[rows] for x in (self.labels, self.truncated))
+        inputs = {name: column[rows] for name, column in self.inputs.items()}
+        return Features(self.tokens[where], self.segments[where], offsets, *kept, inputs)
 
-    def with_second_cls(self, draws: np.ndarray) -> "Features":
-        """Each text with its first token twice, as its segment id, and with a draw of its own."""
+    def with_second_cls(self) -> "Features":
+        """Each text with its first token twice, and that token's segment id."""
         starts = self.offsets[:-1]
         tokens, segments = (np.insert(x, starts, x[starts]) for x in (self.tokens, self.segments))
         offsets = self.offsets + np.arange(len(self.offsets))
-        return Features(tokens, segments, offsets, self.labels, draws, self.truncated)
+        return replace(self, tokens=tokens, segments=segments, offsets=offsets)
 
     def digest(self) -> str:
         """SHA-256 of all arrays, their types and their sizes."""
         digest = hashlib.sha256()
-        for field in fields(self):
-            array = getattr(self, field.name)
-            if array is not None:
-                digest.update(f"{field.name} {array.dtype.str} {array.shape}".encode())
-                digest.update(np.ascontiguousarray(array))
+        for name, array in self.arrays().items():
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array))
         return digest.hexdigest()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that there are, by name."""
+        own = {name: getattr(self, name) for name in sorted(OF_A_FILE)}
+        return {name: x for name, x in own.items() if x is not None} | dict(self.inputs)
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
@@ -134,7 +138,7 @@ def encode_chunk(
 def collate(
     features: Features, rows: Sequence[int] | np.ndarray, pad_token_id: int
 ) -> dict[str, torch.Tensor]:
-    """Tensors of the given rows, padded to the longest: (rows, length), labels and draws (rows,).
+    """Tensors of the given rows, padded to the longest: (rows, length), the others (rows,).
 
     A batch that needs no padding has no attention mask: the model then skips masking altogether.
     """
@@ -148,9 +152,7 @@ def collate(
     if part.labels is not None:
         scores = part.labels.dtype.kind == "f"
         batch["labels"] = part.labels.astype(np.float32) if scores else part.labels
-    if part.draws is not None:
-        batch["draws"] = part.draws
-    return {name: torch.from_numpy(array) for name, array in batch.items()}
+    return {name: torch.from_numpy(array) for name, array in {**batch, **part.inputs}.items()}
 
 
 def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:

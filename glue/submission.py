@@ -56,11 +56,11 @@ def add_to_submission(path: Path, directory: str | Path) -> str:
     for name, task in OFFICIAL.items():
         check_file(directory / name, task)
     archive = directory / "submission.zip"
-    write_file(archive, partial(pack, directory))
+    write_file(archive, partial(zip_into, directory))
     return f"{archive}: all {len(OFFICIAL)} files, ready for gluebenchmark.com"
 
 
-def pack(directory: Path, target: BinaryIO) -> None:
+def zip_into(directory: Path, target: BinaryIO) -> None:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in OFFICIAL:
             archive.write(directory / name, name)

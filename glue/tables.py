@@ -17,7 +17,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
 # before it fills the memory. A CSV field has a lower limit, csv.field_size_limit() characters.
 MAX_LINE_BYTES = 1 << 20
 
-Rows = Iterator[tuple[int, dict[str, str]]]  # (1-based line, cells by column name)
+NumberedRows = Iterator[tuple[int, dict[str, str]]]  # (1-based line, cells by column name)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -70,7 +70,7 @@ def _csv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield start, cells or [""]
 
 
-def _json_rows(path: Path) -> Rows:
+def _json_rows(path: Path) -> NumberedRows:
     for number, line in read_lines(path):
         if not line.strip():
             continue
@@ -87,7 +87,7 @@ def _json_rows(path: Path) -> Rows:
         yield number, {k: v if isinstance(v, str) else json.dumps(v) for k, v in cells.items()}
 
 
-def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], Rows]:
+def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], NumberedRows]:
     """Columns and rows of a .csv (quoted), .jsonl or .json file, or of a TSV (no quoting).
 
     `headerless` are the columns of a file without a header. A row shorter than the header lacks

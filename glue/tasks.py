@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from glue.files import write_text
-from glue.tables import Rows, read_table, require_columns
+from glue.tables import NumberedRows, read_table, require_columns
 from modeling.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -219,7 +219,7 @@ def read_examples(
     return list(Split(task, data_dir, split).examples(limit))
 
 
-def _without_short_rows(path: Path, rows: Rows, needed: Sequence[str]) -> Rows:
+def _without_short_rows(path: Path, rows: NumberedRows, needed: Sequence[str]) -> NumberedRows:
     skipped = []
     for line, row in rows:
         if all(name in row for name in needed):

@@ -1,19 +1,22 @@
 """Adaptive-depth ALBERT models.
 
-errors, keys      what users get wrong, what configuration keys may hold; neither loads torch
+errors, keys      what users get wrong, what a configuration key may hold; neither loads torch
 exit_settings     which exit keys a folder means, with their sources; loads no torch
 configuration     the modes' configurations
-albert            embeddings, layer pass and backbone
+layer             the layer pass; eager_attention: in the published order of operations
+albert            embeddings, encoder and pooler around it
 depth             early exit's steps, and loops over them
 depth_batching    passes filled up with new texts
 cpu_packing, compilation, memory, threads: faster passes
 losses            of a task, of all exits, of halting
 flops             operations of a model's parts
 pretraining       the objective of pre-training
-elbert/           exits, rules, model, loading
-ponder/           texts, distribution, criteria, outputs, model, names, loading; pondernet around
-                  any step function, and parity, PonderNet's experiment
-act/              halting, encoder, outputs, model, heads, loading
+elbert/           keys, exits, rules with rule_table, model, loading
+ponder/           keys, texts, distribution, criteria, outputs, model, names, loading; pondernet
+                  around any step function, and parity, PonderNet's experiment
+act/              keys, halting, encoder, outputs, model, heads, loading
+export/           loops, graph: the model with its rule as an ONNX file
+layer_sharing     what one shared layer learns from a BERT's layers
 published/        import names of other repositories, for the installed package
 loading/          files, weights, names, configs, tokenizers; tensorflow, tensorflow_names
 

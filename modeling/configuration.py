@@ -10,11 +10,15 @@ from typing import Any, ClassVar
 
 from transformers import AlbertConfig, AutoConfig
 from transformers.activations import ACT2FN
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from .act import keys as act_keys
+from .elbert import keys as elbert_keys
 from .elbert.rules import ExitRule
 from .errors import UserError
 from .exit_settings import read_overrides
-from .keys import KEY_TABLES, SIZES, KeyTable, Number, Text, Whole, checked
+from .keys import SIZES, KeyTable, Number, Text, Whole, checked
+from .ponder import keys as ponder_keys
 from .ponder.criteria import HaltingRule
 
 # ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
@@ -26,13 +30,21 @@ HEAD_WIDTH = 128  # published width of a ponder model's heads between their two 
 
 # ALBERT's own keys that only fail when the model is built, or later.
 ALBERT_KEYS = {
-    "hidden_act": Text("gelu_new", "activation", choices=tuple(ACT2FN)),
-    "num_labels": Whole(2, "classes; 1 is regression", 1, LARGEST_SIZE),
-    "hidden_dropout_prob": Number(0.0, "dropout of the layers", 0, 1),
-    "attention_probs_dropout_prob": Number(0.0, "dropout of the attention", 0, 1),
-    "classifier_dropout_prob": Number(0.1, "dropout of the classifiers", 0, 1),
-    "layer_norm_eps": Number(1e-12, "added to a layer norm's variance", 0),
-    "initializer_range": Number(0.02, "spread of new weights", 0),
+    "hidden_act": Text(default="gelu_new", meaning="activation", choices=tuple(ACT2FN)),
+    "num_labels": Whole(
+        default=2, meaning="classes; 1 is regression", minimum=1, maximum=LARGEST_SIZE
+    ),
+    "hidden_dropout_prob": Number(
+        default=0.0, meaning="dropout of the layers", minimum=0, maximum=1
+    ),
+    "attention_probs_dropout_prob": Number(
+        default=0.0, meaning="dropout of the attention", minimum=0, maximum=1
+    ),
+    "classifier_dropout_prob": Number(
+        default=0.1, meaning="dropout of the classifiers", minimum=0, maximum=1
+    ),
+    "layer_norm_eps": Number(default=1e-12, meaning="added to a layer norm's variance", minimum=0),
+    "initializer_range": Number(default=0.02, meaning="spread of new weights", minimum=0),
 }
 
 
@@ -58,7 +70,6 @@ class AdaptiveConfig(AlbertConfig):
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         super().__init_subclass__(*args, **kwargs)
         if "model_type" in vars(cls):
-            KEY_TABLES[cls.model_type] = cls.table
             AutoConfig.register(cls.model_type, cls, exist_ok=True)
 
     @classmethod
@@ -124,7 +135,7 @@ class ElbertConfig(AdaptiveConfig):
     """
 
     model_type = "elbert"
-    table = KEY_TABLES["elbert"]
+    table = elbert_keys.TABLE
 
     def derived_defaults(self) -> dict[str, Any]:
         return {"fc_size1": self.hidden_size, "fc_size2": self.hidden_size}
@@ -154,7 +165,7 @@ class AlbertActConfig(AdaptiveConfig):
     """
 
     model_type = "albert_act"
-    table = KEY_TABLES["albert_act"]
+    table = act_keys.TABLE
     one_layer = "an ACT model updates every token by one layer"
 
     def classifier_flops(self) -> int:
@@ -169,7 +180,7 @@ class PonderAlbertConfig(AdaptiveConfig):
     """ALBERT's configuration with the halting keys (`PONDER_KEYS`)."""
 
     model_type = "ponder_albert"
-    table = KEY_TABLES["ponder_albert"]
+    table = ponder_keys.TABLE
     one_layer = "a ponder model applies one layer at every depth"
 
     def exit_rule(self) -> HaltingRule:
@@ -185,6 +196,14 @@ class PonderAlbertConfig(AdaptiveConfig):
         width = self.hidden_size * (2 if self.lambda_layer_arch == "linear_cat" else 1)
         depth = self.num_lambda_layers if self.num_lambda_layers > 1 else 0
         return 2 * width * (depth * width + 1)
+
+
+def config_class_of(model_type: Any) -> type[AdaptiveConfig] | None:
+    """The configuration of the mode with this model_type; None for others than the suite's."""
+    if str(model_type) not in CONFIG_MAPPING:
+        return None
+    found = CONFIG_MAPPING[str(model_type)]
+    return found if issubclass(found, AdaptiveConfig) else None
 
 
 def parameter_count(config: AlbertConfig) -> int:

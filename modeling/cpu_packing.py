@@ -11,8 +11,9 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from .albert import QUERY_KEY_VALUE, AlbertLayer, Pooler
+from .albert import Pooler
 from .errors import UserError
+from .layer import QUERY_KEY_VALUE, AlbertLayer
 
 Packed = tuple[torch.Tensor, torch.Tensor]  # weight in oneDNN's blocked layout, bias
 Fused = tuple[str, list, str]  # what oneDNN does to a product's outcome: name, scalars, variant
@@ -20,11 +21,20 @@ PLAIN: Fused = ("none", [], "")
 TANH: Fused = ("tanh", [], "")
 
 
+NEEDED = (
+    "_reorder_linear_weight",
+    "_linear_pointwise",
+    "_is_mkldnn_bf16_supported",
+    "_is_mkldnn_fp16_supported",
+)
+
+
 def packable_types() -> tuple[torch.dtype, ...]:
     """The types whose weights this machine's oneDNN packs."""
     ops = torch.ops.mkldnn
-    needed = ("_reorder_linear_weight", "_linear_pointwise")
-    if not torch.backends.mkldnn.is_available() or not all(hasattr(ops, name) for name in needed):
+    if not torch.backends.mkldnn.is_available() or not all(hasattr(ops, name) for name in NEEDED):
+        return ()
+    if not hasattr(ops._linear_pointwise, "binary"):
         return ()
     usable = {
         torch.float32: True,

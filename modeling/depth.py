@@ -1,20 +1,21 @@
 """Depth: what an early-exit model offers, and the loops over its layers.
 
-A model gives the steps (`embed`, `layer_pass`, `check_exit`), which know nothing of loops. The
-loops are here: `layer_states` through all layers, `run_depths` with an exit check after each.
+A model gives the steps (`embed`, `start`, `layer_pass`, `check_exit`), which know nothing of loops.
+The loops are here: `layer_states` through all layers, `run_depths` with an exit check after each.
 `depth_batching.py` has one for examples at different depths.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
 
-from .albert import AlbertPreTrainedModel
+from .albert import AlbertPreTrainedModel, attention_mask_of
 
-State = dict[str, torch.Tensor]  # what examples carry from layer to layer, batch first
+State = Any  # what examples carry on: a NamedTuple of tensors, batch first, or of further ones
+Inputs = Mapping[str, torch.Tensor]  # of `EarlyExitModel.own_inputs`, (batch,) each
 
 
 class Check(NamedTuple):
@@ -26,7 +27,13 @@ class Check(NamedTuple):
 
 
 class EarlyExitModel(AlbertPreTrainedModel, ABC):
-    """A model whose examples may stop after any layer, each for itself."""
+    """A model whose examples may stop after any layer, each for itself.
+
+    own_inputs: the numbers that an example may bring beside its text, by name, each with the lowest
+    and the highest allowed.
+    """
+
+    own_inputs: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     @abstractmethod
     def layer_groups(self) -> Sequence[nn.Module]:
@@ -60,14 +67,17 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
 
     @abstractmethod
     def exit_rule(self) -> Any:
-        """The rule as the configuration has it now; raises UserError for a value out of range."""
+        """The rule as the configuration has it now: a dataclass whose fields are the exit keys.
+
+        Its numbers may be tensors, where a file's caller gives them. Raises UserError for a value
+        out of range.
+        """
 
     @abstractmethod
-    def start(self, batch: int, draws: torch.Tensor | None = None, rule: Any = None) -> State:
-        """What examples carry at depth 0: `depth` (batch,), 0, and what the rule remembers.
+    def start(self, rule: Any, batch: int, inputs: Inputs) -> State:
+        """What so many examples carry at depth 0 under the rule.
 
-        draws: (batch,) the examples' own uniform numbers, where exits are sampled; drawn here by
-        default. rule: the one in force, `exit_rule()` by default.
+        inputs: of `own_inputs` those that the examples bring; the model makes up the others.
         """
 
     @abstractmethod
@@ -76,8 +86,26 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
     ) -> Check:
         """The exit after the layer that gave `hidden`; at the last layer all examples are done."""
 
+    def exits(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        **inputs: torch.Tensor,
+    ) -> "Exits":
+        """A batch's answers and exit layers; ids, mask and segments (batch, length)."""
+        hidden = self.embed(input_ids, token_type_ids)
+        return early_exit(self, hidden, attention_mask_of(attention_mask), inputs)
 
-class Step(NamedTuple):
+
+class Exits(NamedTuple):
+    """Where examples left, and with what."""
+
+    answer: torch.Tensor  # (batch, num_labels)
+    exit_layer: torch.Tensor  # (batch,) int64, 1-based
+
+
+class LayerStep(NamedTuple):
     """One layer of `run_depths`."""
 
     layer: int  # 1-based
@@ -99,23 +127,23 @@ def run_depths(
     model: EarlyExitModel,
     hidden: torch.Tensor,
     mask: torch.Tensor | None,
-    draws: torch.Tensor | None = None,
+    inputs: Inputs,
     leave: bool = True,
-) -> Iterator[Step]:
+) -> Iterator[LayerStep]:
     """Layer by layer with its exit check, until every example has left; who is done leaves.
 
-    hidden (batch, length, hidden) are the states at depth 0. With `leave` off nobody leaves before
-    the last layer, and there is no wait for the device.
+    hidden (batch, length, hidden) are the states at depth 0. With `leave` off every example runs
+    all layers, `leaving` is always empty, and there is no wait for the device.
     """
     rule = model.exit_rule()
-    state = model.start(len(hidden), draws, rule)
+    state = model.start(rule, len(hidden), inputs)
     rows = torch.arange(len(hidden), device=hidden.device)
     for layer in range(model.config.num_hidden_layers):
         weights = model.weights_of(layer)
         hidden = model.layer_pass(hidden, mask, weights)
         check = model.check_exit(rule, hidden, mask, weights, state)
         done = check.done.tolist() if leave else []  # the step's one wait for the device
-        yield Step(layer + 1, rows, check, [i for i, leaves in enumerate(done) if leaves])
+        yield LayerStep(layer + 1, rows, check, [i for i, leaves in enumerate(done) if leaves])
         state = check.state
         if done and all(done):
             return
@@ -124,4 +152,51 @@ def run_depths(
             keep = torch.tensor(staying, device=hidden.device)
             hidden, rows = hidden[keep], rows[keep]
             mask = None if mask is None else mask[keep]
-            state = {name: tensor[keep] for name, tensor in state.items()}
+            state = rows_of(state, keep)
+
+
+def early_exit(
+    model: EarlyExitModel,
+    hidden: torch.Tensor,
+    mask: torch.Tensor | None,
+    inputs: Inputs,
+    trail: list[LayerStep] | None = None,
+) -> Exits:
+    """`run_depths` to its end; its steps are added to a `trail` that is wanted."""
+    batch, device = len(hidden), hidden.device
+    answers = torch.empty(batch, model.config.num_labels, device=device)
+    exit_layer = torch.empty(batch, dtype=torch.long, device=device)
+    for step in run_depths(model, hidden, mask, inputs):
+        if trail is not None:
+            trail.append(step)
+        if step.leaving:
+            rows = step.rows[step.leaving]
+            answers[rows] = step.check.answer[step.leaving]
+            exit_layer[rows] = step.layer
+    return Exits(answers, exit_layer)
+
+
+def rows_of(state: State, rows: torch.Tensor) -> State:
+    """The state of some of the examples."""
+    return on_each(lambda tensor: tensor[rows], state)
+
+
+def on_each(function: Callable[..., torch.Tensor], *states: State) -> State:
+    """The state whose every tensor is `function` of the tensors in its place in `states`."""
+    first = states[0]
+    if isinstance(first, torch.Tensor):
+        return function(*states)
+    return type(first)(*(on_each(function, *parts) for parts in zip(*states, strict=True)))
+
+
+def first_exits(fires: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The layers (1-based, int64) at which examples fire first; the last, where they never do.
+
+    fires: of each layer, bool of any shape, which is the outcome's.
+    """
+    exit_layer = None
+    for layer, now in enumerate(fires, start=1):
+        if exit_layer is None:
+            exit_layer = torch.zeros(now.shape, dtype=torch.long, device=now.device)
+        exit_layer[now & (exit_layer == 0)] = layer
+    return exit_layer.masked_fill(exit_layer == 0, layer)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
-from .depth import EarlyExitModel, State
+from .depth import EarlyExitModel, State, on_each, rows_of
 from .errors import UserError
 
 END = object()  # of a source
@@ -41,7 +41,7 @@ class Waiting(NamedTuple):
     row: int
     input_ids: torch.Tensor  # (length,)
     token_type_ids: torch.Tensor  # (length,)
-    draw: float | None  # the example's uniform number, where the model samples exits
+    inputs: tuple[float, ...]  # the model's `own_inputs`, in their order; () for none
 
 
 @dataclass
@@ -87,16 +87,16 @@ class DepthBatcher:
         self.going_up, self.last_length = False, 1 << 30
         self.slots: list[Slot] = []
         self.hidden: torch.Tensor | None = None  # (slots, width, hidden)
-        self.state: State = {}  # what the slots' examples carry, batch first
+        self.state: State = None  # what the slots' examples carry, batch first
         self.finished: list[Answer] = []
         self.early: dict[int, Answer | None] = {}  # held back by `in_order`; None: failed
         self.expected = 0  # the row that `in_order` gives next
         self.real_tokens = self.computed_tokens = 0
 
     def submit(self, examples: Iterable[tuple]) -> None:
-        """Queue examples, each (input_ids, token_type_ids) or (input_ids, token_type_ids, draw).
+        """Queue examples, each (input_ids, token_type_ids), which are read as slots become free.
 
-        They are read as slots become free.
+        The model's `own_inputs` may stand behind them, in their order.
         """
         self.sources.append(iter(examples))
 
@@ -153,10 +153,10 @@ class DepthBatcher:
                     continue
                 insort(self.waiting, self.as_waiting(row, *example))
             except Exception as error:
-                self.fail(row, f"example {row} cannot be read: {error}", error)
+                self.fail(row, "cannot be read", error)
             self.submitted += 1
 
-    def as_waiting(self, row: int, ids: Any, types: Any, draw: Any = None) -> Waiting:
+    def as_waiting(self, row: int, ids: Any, types: Any, *own: Any) -> Waiting:
         """An example as it was submitted; errors of many kinds for what is no tokenised text."""
         ids, types = torch.as_tensor(ids), torch.as_tensor(types)
         if ids.ndim != 1 or not len(ids) or ids.shape != types.shape:
@@ -166,13 +166,20 @@ class DepthBatcher:
             )
         check_ids("token", ids, self.model.config.vocab_size)
         check_ids("segment", types, self.model.config.type_vocab_size)
-        if draw is not None and not 0 <= (draw := float(draw)) <= 1:
-            raise ValueError(f"its draw is {draw}: allowed is 0 to 1")
-        return Waiting(len(ids), row, ids, types, draw)
+        own, spans = tuple(map(float, own)), self.model.own_inputs
+        if own and len(own) != len(spans):
+            raise ValueError(f"it brings {len(own)} numbers, not one each for {[*spans]}")
+        for value, (name, (low, high)) in zip(own, spans.items(), strict=False):
+            if not low <= value <= high:
+                raise ValueError(f"{name} = {value}: allowed is {low:g} to {high:g}")
+        return Waiting(len(ids), row, ids, types, own)
 
-    def fail(self, row: int, message: str, error: Exception) -> None:
+    def fail(self, row: int, what: str, error: Exception) -> None:
         """Have `answers` raise, naming the row, and `in_order` wait for it no longer."""
-        failure = UserError(message)
+        try:
+            failure = UserError(f"example {row} {what}: {error}")
+        except Exception:  # of an error that cannot say what it is
+            failure = UserError(f"example {row} {what}: {type(error).__name__}")
         failure.__cause__ = error
         self.failures.append(failure)
         self.early[row] = None
@@ -188,17 +195,13 @@ class DepthBatcher:
 
     def enter(self, chosen: list[Waiting]) -> None:
         """Embed examples and put them into free slots at depth 0."""
-        draws = [x.draw for x in chosen]
-        draws = None if None in draws else torch.tensor(draws, device=self.model.device)
         try:
             embedded = self.embed(chosen)
-            state = self.model.start(len(chosen), draws, self.rule)
+            state = self.model.start(self.rule, len(chosen), self.inputs_of(chosen))
         except Exception as error:
             if len(chosen) == 1:
                 length, row = chosen[0][:2]
-                self.fail(
-                    row, f"example {row} ({length} tokens) cannot be embedded: {error}", error
-                )
+                self.fail(row, f"({length} tokens) cannot be embedded", error)
             else:  # whose fault is it?
                 for example in chosen:
                     self.enter([example])
@@ -210,7 +213,14 @@ class DepthBatcher:
             return
         width = max(self.hidden.shape[1], embedded.shape[1])
         self.hidden = torch.cat([widen(self.hidden, width), widen(embedded, width)])
-        self.state = {name: torch.cat([self.state[name], state[name]]) for name in state}
+        self.state = on_each(lambda *parts: torch.cat(parts), self.state, state)
+
+    def inputs_of(self, chosen: list[Waiting]) -> dict[str, torch.Tensor]:
+        """The model's own inputs, (examples,) each; none where an example brings none."""
+        if not all(example.inputs for example in chosen):
+            return {}
+        columns = torch.tensor([example.inputs for example in chosen], device=self.model.device)
+        return dict(zip(self.model.own_inputs, columns.T, strict=True))
 
     def embed(self, chosen: list[Waiting]) -> torch.Tensor:
         """(examples, length of the longest, hidden), the states at depth 0."""
@@ -234,15 +244,14 @@ class DepthBatcher:
         lengths = [self.slots[i].length for i in members]
         width, mask = max(lengths), self.mask_of(lengths)
         hidden = self.hidden[rows, :width]
-        state = self.state if everyone else {k: v[rows] for k, v in self.state.items()}
+        state = self.state if everyone else rows_of(self.state, rows)
         hidden = self.model.layer_pass(hidden, mask, weights)
         answer, done, state = self.model.check_exit(self.rule, hidden, mask, weights, state)
         if everyone:
             self.hidden, self.state = hidden, state
         else:
             self.hidden[rows, :width] = hidden
-            for name, tensor in state.items():
-                self.state[name][rows] = tensor
+            on_each(lambda old, new: old.index_copy_(0, rows, new), self.state, state)
         self.real_tokens += sum(lengths)
         self.computed_tokens += width * len(members)
         # The step's only wait for the device: answers and decisions in one transfer.
@@ -273,7 +282,7 @@ class DepthBatcher:
         width = max((slot.length for slot in self.slots), default=0)
         rows = torch.tensor(keep, dtype=torch.long, device=self.model.device)
         self.hidden = self.hidden[rows, :width]
-        self.state = {name: tensor[rows] for name, tensor in self.state.items()}
+        self.state = rows_of(self.state, rows)
 
 
 def check_ids(kind: str, ids: torch.Tensor, size: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError
-from .keys import INERT_KEYS, KeyTable, checked, key_table, nearest_names
+from .keys import KeyTable, checked, nearest_names
 from .loading.files import WEIGHT_FILES, inside, read_json, weights_hash
 
 logger = logging.getLogger(__name__)
@@ -43,16 +43,15 @@ class ExitSettings:
         return ", ".join(f"{key} = {self.values[key]} ({self.sources[key]})" for key in shown)
 
 
-def exit_settings(directory: str | Path, table: KeyTable | None = None) -> ExitSettings:
+def exit_settings(directory: str | Path, table: KeyTable) -> ExitSettings:
     """The exit keys that the model in `directory` has, with their sources.
 
-    table: the keys of its mode; by default those of the model_type in config.json. Raises
-    UserError naming the file for an unknown key or a value out of range.
+    table: the keys of its mode. Raises UserError naming the file for an unknown key or a value out
+    of range.
     """
     path = Path(directory) / "config.json"
     config = read_json(path)
-    table = table or key_table(config.get("model_type"))
-    layers = layers_of(config)
+    layers = depth_of(config)
     found = ExitSettings({}, {})
     for name, key in table.exit_keys.items():
         value = config.get(name)
@@ -68,7 +67,7 @@ def exit_settings(directory: str | Path, table: KeyTable | None = None) -> ExitS
     return found.under(overrides, file and os.path.relpath(file, directory))
 
 
-def layers_of(config: Mapping[str, Any]) -> int | None:
+def depth_of(config: Mapping[str, Any]) -> int | None:
     """num_hidden_layers; None for anything but a whole number: loading the model says so."""
     layers = config.get("num_hidden_layers")
     return layers if isinstance(layers, int) else None
@@ -103,7 +102,7 @@ def read_overrides(
     No path, an empty file and `{}` override nothing. Raises UserError for an unknown key or a
     value out of range.
     """
-    known, exit_keys = table
+    known, exit_keys, inert = table
     path = overriding_file(config, directory) if "exit_config_path" in known else None
     overrides: dict[str, Any] = {}
     values = read_exit_file(path) if path else {}
@@ -111,10 +110,10 @@ def read_overrides(
     for name, value in values.items():
         if name in exit_keys:
             try:
-                overrides[name] = checked(name, value, exit_keys, layers_of(config))
+                overrides[name] = checked(name, value, exit_keys, depth_of(config))
             except UserError as error:
                 raise UserError(f"{path}: {error}") from error
-        elif name not in known and name not in INERT_KEYS:
+        elif name not in known and name not in inert:
             near = nearest_names(name, list(exit_keys))
             raise UserError(f"{path}: unknown key {name} = {value!r}; {near}")
     return path, overrides

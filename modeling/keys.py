@@ -1,25 +1,25 @@
-"""What a configuration key may hold: a table for each type of model, without torch.
+"""What a configuration key may hold, without torch.
 
-The keys are the published ones, at top level in `config.json`. `configuration.py`, the exit-config
-reader, `change_config.py` and docs/configuration.md follow these tables.
+Every mode has its table, `elbert/keys.py`, `ponder/keys.py`, `act/keys.py`. The keys are the
+published ones, at top level in `config.json`. `configuration.py`, `exit_settings.py`,
+`change_config.py` and docs/configuration.md follow these tables.
 """
 
 import difflib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from .errors import UserError
 
-POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 LARGEST = 3.4028234663852886e38  # of float32: what a model computes with
 NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Key:
     """What a configuration key may hold."""
 
@@ -28,15 +28,12 @@ class Key:
     meaning: str
     minimum: float = -math.inf
     maximum: float = math.inf
-    choices: tuple[str, ...] | Callable[[], tuple[str, ...]] = ()
+    choices: Collection[str] = ()
     open: bool = False  # are minimum and maximum themselves excluded?
     counts_layers: bool = False  # is it at most num_hidden_layers?
     shapes: bool = False  # does it fix the shape of the weights?
     grid: str = ""  # what a sweep tries, e.g. "0:1:0.02"; "1:N" is 1 to num_hidden_layers
-
-    def options(self) -> tuple[str, ...]:
-        """The choices; those of a table that needs torch are looked up now."""
-        return self.choices() if callable(self.choices) else self.choices
+    flag: bool = False  # has run_glue.py a flag of this name?
 
     def initial(self, layers: int | None = None) -> Any:
         """The default, of a model of so many layers."""
@@ -44,7 +41,7 @@ class Key:
 
     def allowed(self) -> str:
         if self.choices:
-            return "one of " + ", ".join(self.options())
+            return "one of " + ", ".join(self.choices)
         noun = NOUNS[self.kind]
         if self.kind not in (int, float):
             return noun
@@ -58,7 +55,7 @@ class Key:
     def admits(self, value: Any) -> bool:
         """May the key hold `value`? NaN is no number, True and False are none either."""
         if self.kind not in (int, float):
-            return isinstance(value, self.kind) and (not self.choices or value in self.options())
+            return isinstance(value, self.kind) and (not self.choices or value in self.choices)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return False
         # Comparing also refuses whole numbers that no float32 can hold.
@@ -69,146 +66,36 @@ class Key:
         return self.kind is float or value == int(value)
 
 
-# A row is Number(default, meaning, minimum, maximum); what else it says has a name.
-Text, Number = partial(Key, str), partial(Key, float)
-Whole, Flag = partial(Key, int), partial(Key, bool)
+# A row each of a table.
+Text, Number = partial(Key, kind=str), partial(Key, kind=float)
+Whole, Flag = partial(Key, kind=int), partial(Key, kind=bool)
 
 
 class KeyTable(NamedTuple):
-    """The keys of one type of model, and those of them that an edit changes at once."""
+    """The keys of one mode's `config.json`.
 
-    keys: dict[str, Key]
-    exit_keys: dict[str, Key]
+    exit_keys: those that decide an exit; read at every call, so that an edit takes effect at once.
+    inert: published keys that change nothing here and are carried along so that files stay whole;
+        those that would switch something on, with its name.
+    """
 
-
-def rule_names() -> tuple[str, ...]:
-    from .elbert.rules import RULES  # torch: only for whoever names a rule
-
-    return tuple(RULES)
-
-
-def criterion_names() -> tuple[str, ...]:
-    from .ponder.criteria import CRITERIA
-
-    return tuple(CRITERIA)
-
-
-# What decides an exit: read at every call, so an edit takes effect at once.
-EXIT_KEYS = {
-    "thres_name": Text("bias_1", "exit rule", choices=rule_names),
-    "exit_thres": Number(
-        0.1,
-        "threshold of the rule; entropy and bias_1 to 3: of normalised entropy",
-        0,
-        1,
-        grid="0:1:0.02",
-    ),
-    "cnt_thres": Whole(
-        8, "window size, in layers; at most num_hidden_layers", 1, counts_layers=True, grid="1:N"
-    ),
-    "margin": Number(
-        0.0, "a class leads when p_top1 − p_top2 > 2·margin", 0, 0.5, grid="0,0.05,0.1"
-    ),
-    "range_tmp": Number(
-        0.2, "bias_3: how far p may move within the window", 0, grid="0.05,0.1,0.2"
-    ),
-    "window_score": Text(
-        "lead",
-        "what the window follows; class0: as ELBERT's published code",
-        choices=("lead", "class0"),
-    ),
-}
+    keys: Mapping[str, Key]
+    exit_keys: Mapping[str, Key]
+    inert: Mapping[str, str] = {}
 
 
 def places(model_name: str) -> dict[str, Key]:
     """Where a mode writes and reads its files."""
     return {
-        "model_name": Text(model_name, "names the folder of statistics under my_out_dir"),
-        "my_out_dir": Text("stat_out", "folder of per-layer statistics"),
-        "exit_config_path": Text("", "JSON file whose exit keys override these at evaluation"),
+        "model_name": Text(
+            default=model_name, meaning="names the folder of statistics under my_out_dir"
+        ),
+        "my_out_dir": Text(default="stat_out", meaning="folder of per-layer statistics"),
+        "exit_config_path": Text(
+            default="", meaning="JSON file whose exit keys override these at evaluation"
+        ),
     }
 
-
-ELBERT_KEYS = {
-    **EXIT_KEYS,
-    **places("albert"),
-    "weight_name": Text(
-        "dyn", "weights of the exits' losses: learned or equal", choices=("dyn", "equal")
-    ),
-    "w_init": Number(4.0, "initial W of the learned weights σ(W)"),
-    "w_lr": Number(0.01, "learning rate of W", 0),
-    "pooler_input": Text(
-        "cls", "what an exit sees of the layer", choices=POOLER_INPUTS, shapes=True
-    ),
-    "use_out_pooler": Flag(
-        True, "exits share ALBERT's pooler (false: one pooler per exit)", shapes=True
-    ),
-    "num_exit_layers": Whole(
-        1,
-        "number of exit classifiers; 1 is shared by all layers",
-        1,
-        counts_layers=True,
-        shapes=True,
-    ),
-    "use_fc2": Flag(False, "two-layer exit classifier", shapes=True),
-    "fc_size1": Whole(
-        None, "width of the exit's pooled state (hidden_size)", 1, 65536, shapes=True
-    ),
-    "fc_size2": Whole(None, "width between classifier1 and classifier2", 1, 65536, shapes=True),
-}
-
-# What decides a ponder model's exit: read at every call, so an edit takes effect at once.
-PONDER_EXIT_KEYS = {
-    "exit_criteria": Text(
-        "sample",
-        "who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody (mix of all layers)",
-        choices=criterion_names,
-    ),
-    "exit_thres": Number(
-        0.5, "threshold: exit when the halting CDF exceeds it", 0, 1, grid="0:1:0.02"
-    ),
-}
-
-PONDER_KEYS = {
-    **PONDER_EXIT_KEYS,
-    "target_halt_probability": Number(0.2, "λ_p of the prior: 1/λ_p layers are expected", 1e-6, 1),
-    "kl_penalty_factor": Number(5e-3, "weight of the KL to the prior in the loss", 0),
-    "prior_type": Text(
-        "geometric", "shape of the prior over layers", choices=("geometric", "normal")
-    ),
-    "halt_normalization": Text(
-        "renormalise",
-        "where the last layer's leftover goes: to all layers, or to the last (its λ is 1)",
-        choices=("renormalise", "last_layer"),
-    ),
-    "lambda_layer_arch": Text(
-        "mlp",
-        "halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's state",
-        choices=("mlp", "linear", "linear_cat", "linear_diff"),
-        shapes=True,
-    ),
-    "num_lambda_layers": Whole(3, "depth of PALBERT's halting head", 1, 64, shapes=True),
-    "lambda_lr": Number(None, "learning rate of the halting head (the model's own)", 0),
-    **places("ponder_albert"),
-}
-
-# Adaptive Depth. What decides when a token halts: read at every call.
-ACT_EXIT_KEYS = {"act_epsilon": Number(0.01, "a token halts at 1 − act_epsilon", 0, 1, open=True)}
-ACT_KEYS = {**ACT_EXIT_KEYS, "tau": Number(5e-4, "weight τ of the ponder cost in the loss", 0)}
-
-# Published keys that no published run turns on; they are carried along so that files stay whole.
-INERT_KEYS = (
-    "exit_layer_name shared use_dml num_teachers cls_hidden_size cls_num_attention_heads "
-    "kd_enable kd_T kd_range kd_T_s kd_T_l kd_T_idx_s num_exit idx_lst use_label_smooth "
-    "e_label_smoothing thres_lst exit_weight_lst exit_w output_attentions"
-).split()
-
-# Of these the switches: a training that they were to change goes on without them.
-IDLE_SWITCHES = {
-    "kd_enable": "distillation",
-    "use_dml": "mutual learning",
-    "use_label_smooth": "label smoothing",
-}
 
 # ALBERT's own keys that fix the shape of its weights.
 SIZES = (
@@ -217,22 +104,8 @@ SIZES = (
     "type_vocab_size"
 ).split()
 
-# By model_type; a mode of one's own joins on definition of its configuration's class.
-KEY_TABLES = {
-    "elbert": KeyTable(ELBERT_KEYS, EXIT_KEYS),
-    "ponder_albert": KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS),
-    "albert_act": KeyTable(ACT_KEYS, ACT_EXIT_KEYS),
-}
 
-
-def key_table(model_type: Any) -> KeyTable:
-    """The keys of a config.json by its model_type; any other is read as an ELBERT's."""
-    return KEY_TABLES.get(str(model_type), KEY_TABLES["elbert"])
-
-
-def checked(
-    name: str, value: Any, keys: dict[str, Key] = ELBERT_KEYS, layers: int | None = None
-) -> Any:
+def checked(name: str, value: Any, keys: Mapping[str, Key], layers: int | None = None) -> Any:
     """`value` in the type of key `name`; raises UserError saying what is allowed.
 
     layers: the model's num_hidden_layers, where it is known.
@@ -259,7 +132,7 @@ def plain_value(text: str) -> Any:
     return value
 
 
-def typed(name: str, text: str, keys: dict[str, Key], layers: int | None = None) -> Any:
+def typed(name: str, text: str, keys: Mapping[str, Key], layers: int | None = None) -> Any:
     """`text` from a command line as `checked` wants it for key `name`."""
     value = text if keys[name].kind is str else plain_value(text)
     return checked(name, value, keys, layers)
@@ -268,4 +141,4 @@ def typed(name: str, text: str, keys: dict[str, Key], layers: int | None = None)
 def nearest_names(name: str, names: list[str]) -> str:
     """The valid names closest to a misspelt one, for an error message."""
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"known keys: {', '.join(names)}"
+    return f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(names)}"

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertModel
 
 from .albert import AlbertBackbone, attention_mask_of
+from .depth import layer_states
 from .elbert.loading import load_pretrained
 from .errors import UserError
 from .loading.names import Tensors
@@ -175,7 +176,8 @@ class Teacher:
     ) -> None:
         model, _ = load_pretrained(source)
         self.config, self.device = model.config, device
-        self.backbone = model.albert.to(device).eval()
+        self.model = model.to(device).eval()
+        self.backbone = model.albert
         layers = self.backbone.num_layers
         self.followed = followed_layers(passes or layers, layers)
 
@@ -185,10 +187,9 @@ class Teacher:
 
         inputs: input_ids, token_type_ids and, where there is padding, attention_mask.
         """
-        mask, backbone = attention_mask_of(inputs.get("attention_mask")), self.backbone
-        states = [backbone.embed(inputs["input_ids"], inputs["token_type_ids"])]
-        for layer in range(backbone.num_layers):
-            states.append(backbone.layer_pass(states[-1], mask, backbone.group_of(layer)))
+        hidden = self.model.embed(inputs["input_ids"], inputs["token_type_ids"])
+        mask = attention_mask_of(inputs.get("attention_mask"))
+        states = [hidden, *layer_states(self.model, hidden, mask)]
         return torch.stack([states[number] for number in self.followed])
 
 

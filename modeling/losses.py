@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .keys import PONDER_KEYS, checked
+from .keys import checked
+from .ponder.keys import PONDER_KEYS
 
 
 def task_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the hub
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -19,6 +19,7 @@ import torch
 import transformers
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import download_glue_data
@@ -31,6 +32,10 @@ from glue.tasks import get_task
 from modeling import ElbertConfig, ElbertForSequenceClassification, load_tokenizer
 from tests.commands import Outcome, exit_status, flags, pretraining_flags, train
 from tests.downloads import Server, serving
+from training.logs import NO_TENSORFLOW
+
+# TensorBoard reads and writes as without TensorFlow, whichever test imports it first.
+sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
 
 settings.register_profile(
     "tests",
@@ -43,6 +48,18 @@ settings.register_profile(
     "thorough", settings.get_profile("tests"), max_examples=1000, derandomize=False
 )
 settings.load_profile("tests")  # or --hypothesis-profile=thorough
+
+
+def tries(count: int) -> settings:
+    """So many examples of a property; the thorough profile's number where that is chosen."""
+    chosen = settings().max_examples
+    return settings(max_examples=chosen if chosen >= 1000 else count)
+
+
+def slow(*values):
+    """A case that costs as much as another which shows the same of another mode or setting."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
@@ -296,3 +313,9 @@ def node_modules(tmp_path_factory) -> Path:
     if done.returncode:
         pytest.skip(f"npm cannot install: {done.stderr[-300:]}")
     return folder / "node_modules"
+
+
+@pytest.fixture
+def close_figures():
+    yield
+    plt.close("all")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from glue.tasks import TASKS
 from tests.conftest import PAIRS, sentence, tsv, write_rte
-from training.study import Run
+from training.study import SearchRun
 
-RUNS = [Run(rate, 16, 3.0, seed) for rate in (2e-5, 5e-5) for seed in (0, 1)]
+RUNS = [SearchRun(rate, 16, 3.0, seed) for rate in (2e-5, 5e-5) for seed in (0, 1)]
 
 
 def sqlite(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -30,13 +31,19 @@ def named(path: Path) -> str:
 
 def imported(path: Path) -> set[str]:
     """Modules of the project that a module imports, at its top or within a function."""
+    found = names_behind(path, ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return {name for name in found if name.split(".")[0] in LEVELS}
+
+
+def names_behind(path: Path, nodes: Iterable[ast.AST]) -> set[str]:
+    """The full names that import statements among `nodes`, of the file `path`, bring in."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found |= imported_from(path, node)
-    return {name for name in found if name.split(".")[0] in LEVELS}
+    return found
 
 
 def imported_from(path: Path, node: ast.ImportFrom) -> set[str]:
@@ -59,19 +66,21 @@ def test_no_package_imports_one_above_it(path):
 def test_modules_import_each_other_in_no_circle():
     """Imports at the top of a module; what a function imports may come later."""
     known = {named(path): path for path in MODULES}
-    graph = {name: top_imports(path) & known.keys() for name, path in known.items()}
+    graph = {
+        name: names_behind(path, ast.parse(path.read_text(encoding="utf-8")).body) & known.keys()
+        for name, path in known.items()
+    }
     while graph:
         leaves = {name for name, needed in graph.items() if not needed & graph.keys() - {name}}
         assert leaves, f"a circle among {sorted(graph)}"
         graph = {name: needed for name, needed in graph.items() if name not in leaves}
 
 
-def top_imports(path: Path) -> set[str]:
-    found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom):
-            found |= imported_from(path, node)
-    return found
+def test_a_package_says_what_is_inside():
+    for path in MODULES:
+        if path.name != "__init__.py" and (home := path.with_name("__init__.py")).exists():
+            inside = ast.get_docstring(ast.parse(home.read_text(encoding="utf-8")))
+            assert re.search(rf"\b{path.stem}\b", inside), path
 
 
 def test_no_test_imports_from_a_test():

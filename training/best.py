@@ -1,5 +1,6 @@
 """The best of a training's dev evaluations, its model, and when to stop hoping for a better one."""
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from safetensors.torch import load_model
 from transformers.utils import SAFE_WEIGHTS_NAME
 
+from modeling.errors import UserError
 from training.checkpoints import Learner, save_model
 
 FOLDER = "best"  # in --output_dir, while the training goes on
@@ -43,12 +45,15 @@ class Best:
         """What a checkpoint keeps."""
         return {"step": self.step, "value": self.value, "since": self.since}
 
-    def resume(self, state: Any) -> None:
-        """Go on from what a checkpoint kept; one of another kind of run kept nothing."""
-        state = state if isinstance(state, dict) else {}
-        for name, kind in (("step", int), ("value", float), ("since", int)):
-            if type(state.get(name)) is kind:
-                setattr(self, name, state[name])
+    def resume(self, checkpoint: Path, state: Any) -> None:
+        """Go on from what a checkpoint kept; UserError for what no training keeps."""
+        step, value, since = (
+            state.get(name) if isinstance(state, dict) else None for name in self.state()
+        )
+        counts = all(type(count) is int and 0 <= count < 2**31 for count in (step, since))
+        if not counts or not (value is None or (type(value) is float and math.isfinite(value))):
+            raise UserError(f"{checkpoint} was not written by a training: its best {state}")
+        self.step, self.value, self.since = step, value, since
 
     def save(self, directory: Path, learner: Learner) -> None:
         """Put the model of now aside, as the best so far."""

@@ -96,7 +96,7 @@ def write_directory(
                 os.replace(temporary / name, directory / name)
             flush(directory)
         else:
-            remove(directory)
+            remove_checkpoint(directory)
             os.replace(temporary, directory)
             flush(directory.parent)
     except (OSError, SafetensorError) as error:
@@ -181,10 +181,10 @@ def prune(output_dir: str | Path, keep: int | None) -> None:
     kept = list(islice((path for path in newest_first if not damage(path)), keep))
     for path in newest_first if kept else []:
         if path not in kept:
-            remove(path)
+            remove_checkpoint(path)
 
 
-def remove(directory: Path) -> None:
+def remove_checkpoint(directory: Path) -> None:
     """Delete a checkpoint; killed half-way, what is left does not pass for one."""
     if not directory.exists():
         return
@@ -229,7 +229,7 @@ def find_checkpoint(output_dir: str | Path, wanted: str) -> Path | None:
     checkpoint = latest if wanted == "latest" else Path(wanted)
     if checkpoint is None:
         return None
-    if not checkpoint.is_dir():
+    if not os.path.isdir(checkpoint):  # pathlib's raises for a long name
         offer = f"; the latest of {output_dir} is {latest}" if latest else ""
         raise UserError(f"--resume_from_checkpoint {wanted}: no such directory{offer}")
     reason = damage(checkpoint)
@@ -308,7 +308,7 @@ def begin_training(output_dir: str | Path, identity: dict[str, Any], resumed: bo
     for partial in Path(output_dir).glob(f".*{PARTIAL}"):
         shutil.rmtree(partial, ignore_errors=True)
     for stale in [] if resumed else checkpoints_of(output_dir):
-        remove(stale)
+        remove_checkpoint(stale)
 
 
 def finish_training(output_dir: str | Path) -> None:

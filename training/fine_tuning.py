@@ -27,7 +27,7 @@ def total_steps(how: TrainingSettings, examples: int, batch_size: int) -> int:
     return max(1, int(batches * how.num_train_epochs) // how.gradient_accumulation_steps)
 
 
-def make_learner(
+def task_learner(
     how: TrainingSettings,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -60,7 +60,7 @@ def start_at_mean(model: PreTrainedModel, scores: Sequence[float]) -> None:
             module.bias.fill_(sum(scores) / len(scores))
 
 
-def my_batches(training: Training, features: Features, epoch: int, first: int) -> Iterator[Batch]:
+def task_batches(training: Training, features: Features, epoch: int, first: int) -> Iterator[Batch]:
     """This process's part of the batches of an epoch, from number `first` on."""
     accelerator, pad = training.accelerator, training.learner.tokenizer.pad_token_id
     batch_size, seed = training.identity.batch_size, training.run.seed

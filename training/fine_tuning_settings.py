@@ -10,7 +10,6 @@ SCHEDULES = (
     *("linear", "cosine", "cosine_with_restarts", "polynomial"),
     *("constant", "constant_with_warmup", "inverse_sqrt"),
 )
-HOW_OFTEN = Allowed(low=1, resuming=True, searching=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +104,9 @@ class TrainingSettings:
         choices=("safetensors", "pytorch"),
     )
     evaluate_during_training: bool = setting(
-        False, "dev metric of every layer at each logging step", RESUMING
+        False,
+        "dev metric at each logging step: of every layer; of albert_act with its cost",
+        RESUMING,
     )
     load_best_model_at_end: bool | None = setting(
         None, "keep the model of the logging step with the best dev metric, not the last one"
@@ -138,6 +139,11 @@ class TrainingSettings:
         return bool(self.load_best_model_at_end or self.early_stopping_patience)
 
     def check(self) -> None:
+        if self.metric_for_best_model and not self.chooses_best:
+            raise UserError(
+                f"--metric_for_best_model {self.metric_for_best_model}: nothing is chosen by it; "
+                "give --load_best_model_at_end or --early_stopping_patience, too"
+            )
         if self.looks_at_dev and self.logging_steps <= 0:
             raise UserError(
                 f"--logging_steps {self.logging_steps}: the dev set is evaluated at each logging "

@@ -27,11 +27,7 @@ from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import adopt, read_as
 from modeling.pretraining import Sums, add_sums
 from training.checkpoints import Learner, file_stamp
-from training.layer_sharing_settings import (
-    ScheduleSettings,
-    SharingSettings,
-    StudentSettings,
-)
+from training.layer_sharing_settings import SharingSchedule, SharingSettings, StudentSettings
 from training.logs import MeansLog
 from training.loop import Batch, Identity, Step, Training, data_hash, left_to_train
 from training.optimizer import make_optimizer, make_schedule
@@ -118,19 +114,20 @@ def new_student(settings: StudentSettings, teacher: Teacher) -> AlbertModel:
     sizes = settings.embedding_size, settings.intermediate_size
     config = shared_config(teacher.config, len(teacher.followed) - 1, *sizes)
     student = shared_model(teacher.backbone, config, settings.initial_layer)
-    if settings.initial_student:
-        adopt_student(student, settings.initial_student)
     student.pooler.requires_grad_(False)
     if config.embedding_size == teacher.config.embedding_size:
         student.embeddings.requires_grad_(False)
         student.encoder.embedding_hidden_mapping_in.requires_grad_(False)
+    if settings.initial_student:
+        adopt_student(student, settings.initial_student)
     return student
 
 
 def adopt_student(student: AlbertModel, source: str) -> None:
     """Give `student` the weights of an earlier one, which may have had another number of passes.
 
-    Raises UserError where these have other shapes, or `source` has several layers.
+    What is not trained, since it is the teacher's, may be missing. Raises UserError where weights
+    have other shapes, or `source` has several layers.
     """
     named, flag = read_as(suite_names, source), f"--initial_student {source}"
     tensors = {name.removeprefix("albert."): tensor for name, tensor in named.items()}
@@ -140,13 +137,14 @@ def adopt_student(student: AlbertModel, source: str) -> None:
             f"{flag}: a student has one shared layer, and this model has {len(layers)} layers; "
             "give a model that share_layers.py made"
         )
-    adopt(student, tensors, flag, heads=())
+    kept = [name for name, weight in student.named_parameters() if not weight.requires_grad]
+    adopt(student, tensors, flag, heads=tuple(kept))
 
 
 # The training.
 
 
-class TrainingLog(MeansLog):
+class SharingLog(MeansLog):
     """The share of the teacher's variance that every pass leaves unexplained, in training."""
 
     def means(self, sums: Sums, step: Step) -> dict[str, float]:
@@ -154,7 +152,7 @@ class TrainingLog(MeansLog):
         return {"loss": step.loss, **{f"pass/{k}": share for k, share in enumerate(shares)}}
 
 
-def train(settings: SharingSettings, accelerator: Accelerator) -> None:
+def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
     """Train, or go on with a training to the last bit; nothing where it is finished.
 
     Follows the teacher on --train_files; the student ends in --output_dir.
@@ -174,11 +172,11 @@ def train(settings: SharingSettings, accelerator: Accelerator) -> None:
     # student.
     with packed_weights(teacher.backbone), torch.inference_mode(False):
         objective = make_objective(settings.student, teacher, student, text)
-        learner = make_learner(schedule, objective, tokenizer)
+        learner = student_learner(schedule, objective, tokenizer)
         training = Training(accelerator, learner, settings.run, schedule.save_steps, identity)
         training.begin(checkpoint)
-        batches = partial(my_batches, accelerator, text, teacher)
-        with TrainingLog(training, schedule.logging_steps, schedule.max_steps) as log:
+        batches = partial(student_batches, accelerator, text, teacher)
+        with SharingLog(training, schedule.logging_steps, schedule.max_steps) as log:
             for step in training.kept(training.steps(batches, schedule.max_steps)):
                 log.step(step)
 
@@ -197,8 +195,8 @@ def make_objective(
     return FollowingObjective(student, variances(sums), weights)
 
 
-def make_learner(
-    schedule: ScheduleSettings, objective: FollowingObjective, tokenizer: PreTrainedTokenizerBase
+def student_learner(
+    schedule: SharingSchedule, objective: FollowingObjective, tokenizer: PreTrainedTokenizerBase
 ) -> Learner:
     student = objective.model
     optimizer = make_optimizer(
@@ -208,7 +206,7 @@ def make_learner(
     return Learner(student, tokenizer, optimizer, rates, objective)
 
 
-def my_batches(
+def student_batches(
     accelerator: Accelerator, text: TeacherText, teacher: Teacher, epoch: int, first: int
 ) -> Iterator[Batch]:
     """This process's part of the batches of an epoch, from number `first` on, with its targets."""

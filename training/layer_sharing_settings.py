@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from modeling.errors import UserError
-from training import pretraining_settings
-from training.pretraining_settings import PlainText, StepSettings
+from training.pretraining_settings import PlainText, PretrainingEvaluation, StepSettings
 from training.settings import (
     AT_LEAST_0,
     AT_LEAST_1,
@@ -50,7 +49,7 @@ class StudentSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleSettings(StepSettings):
+class SharingSchedule(StepSettings):
     """How --do_train trains: AdamW, with warm-up and linear decay."""
 
     max_steps: int = setting(10_000, "optimiser steps", AT_LEAST_1)
@@ -68,7 +67,7 @@ class ScheduleSettings(StepSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSettings(pretraining_settings.EvaluationSettings):
+class SharingEvaluation(PretrainingEvaluation):
     """What a trained student is measured on."""
 
     do_eval: bool = setting(False, "every pass's share of variance on --eval_file", RESUMING)
@@ -81,8 +80,8 @@ class SharingSettings(NamedTuple):
     student: StudentSettings
     text: PlainText
     run: RunSettings
-    schedule: ScheduleSettings
-    evaluation: EvaluationSettings
+    schedule: SharingSchedule
+    evaluation: SharingEvaluation
 
 
 GROUPS = tuple(SharingSettings.__annotations__.values())

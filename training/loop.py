@@ -154,7 +154,12 @@ def left_to_train(settings: Any, batch_size: int) -> tuple[bool, Path | None]:
     if wanted == "latest" and is_finished(output_dir) and there:
         finished = output_dir / FINISHED
         record = read_json(finished) if finished.exists() else {}
-        if alike(record, {"arguments": {}}) and (changed := flags.changes(record)):
+        if finished.exists() and not alike(record, {"arguments": {}}):
+            raise UserError(
+                f"{finished} does not say what was trained: to train with these flags, give "
+                "--overwrite_output_dir without --resume_from_checkpoint"
+            )
+        if record and (changed := flags.changes(record)):
             raise UserError(
                 f"training in {output_dir} is finished, and was of other flags: "
                 f"{'; '.join(changed)}. To train with these, choose another --output_dir, or give "
@@ -351,16 +356,19 @@ class Training:
                 raise UserError(f"{checkpoint} is not a checkpoint of this script: its {name}")
         position = state["position"]
         named = checkpoint_step(checkpoint) in (-1, position["step"])
-        if not named or position.keys() != vars(self.position).keys() or min(position.values()) < 0:
+        known = position.keys() == vars(self.position).keys()
+        if not (named and known and all(0 <= value < 2**31 for value in position.values())):
             raise UserError(f"{checkpoint} was not written by a training: its position {position}")
+        seconds = state.get("seconds")
+        if not isinstance(seconds, float) or not 0 <= seconds < math.inf:
+            raise UserError(f"{checkpoint} was not written by a training: its seconds {seconds}")
         self.identity.check(checkpoint, state)
         load_checkpoint(checkpoint, self.learner)
         if self.accelerator.scaler:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.position = Position(**position)
-        self.best.resume(state.get("best"))
-        seconds = state.get("seconds")
-        self.seconds_before = seconds if isinstance(seconds, float) else 0.0
+        self.best.resume(checkpoint, state.get("best"))
+        self.seconds_before = seconds
         logger.info("Resumed from %s at step %d", checkpoint, self.position.step)
 
 

@@ -36,7 +36,7 @@ class Epoch(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(
+def evaluate_parity(
     model: ParityPonderGRU, n_elems: int, non_zeros: range, samples: int, device: torch.device
 ) -> list[Score]:
     """One score for each number of non-zero elements, from `samples` fresh vectors each."""
@@ -50,7 +50,7 @@ def evaluate(
     return scores
 
 
-def means(scores: list[Score]) -> dict[str, float]:
+def mean_score(scores: list[Score]) -> dict[str, float]:
     """Over all numbers of non-zero elements, which are equally frequent."""
     return {
         name: sum(getattr(score, name) for score in scores) / len(scores)
@@ -72,7 +72,7 @@ def constant(optimizer: torch.optim.Optimizer, lr: float, batches: int) -> LRSch
 SCHEDULES = {"one_cycle": one_cycle, "constant": constant}
 
 
-def train(
+def train_parity(
     settings: ParitySettings, model: ParityPonderGRU, device: torch.device
 ) -> Iterator[Epoch]:
     """Minimise L_Rec + β·L_Reg; yields after every epoch."""
@@ -100,7 +100,7 @@ def train(
         losses = (sums / settings.n_batches).tolist()
         if not math.isfinite(losses[0]):
             raise UserError(f"the loss is {losses[0]} in epoch {epoch}: lower --lr {settings.lr}")
-        score = means(evaluate(model, n_elems, non_zeros, 512, device))
+        score = mean_score(evaluate_parity(model, n_elems, non_zeros, 512, device))
         now = {"loss": f"{losses[0]:.4f}", "accuracy": f"{score['accuracy']:.4f}"}
         bar.set_postfix(now, refresh=False)
         yield Epoch(epoch, *losses, **score)

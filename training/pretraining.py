@@ -1,7 +1,7 @@
 """Pre-training on text: the published schedule, the model, and the training."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,12 @@ from transformers import (
 )
 
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
+from modeling.act.keys import ACT_KEYS
 from modeling.act.loading import act_names
-from modeling.keys import ACT_KEYS, ELBERT_KEYS
+from modeling.elbert.keys import ELBERT_KEYS
 from modeling.loading.configs import make_config
 from modeling.loading.files import find_file, read_json
-from modeling.loading.names import suite_names
+from modeling.loading.names import Tensors, suite_names
 from modeling.loading.weights import LoadReport, adopt, in_brief, read_as
 from modeling.pretraining import PreTrainingObjective, Sums, means
 from training.checkpoints import Learner, check_finished
@@ -31,12 +32,32 @@ from training.logs import MeansLog
 from training.loop import Batch, Identity, Step, Training, left_to_train
 from training.optimizer import as_lamb, make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
-from training.pretraining_settings import ModelSettings, PretrainingSettings, ScheduleSettings
+from training.pretraining_settings import (
+    PretrainingModelSettings,
+    PretrainingSchedule,
+    PretrainingSettings,
+)
 from training.start import check_pieces
 
 logger = logging.getLogger(__name__)
 
-MODELS = {"albert": AlbertForPreTraining, "albert_act": AlbertActForPreTraining}
+
+class Architecture(NamedTuple):
+    """All that differs between what --model_type names here.
+
+    foreign: keys of a config.json that belong to another mode.
+    names: a checkpoint's tensors by their names there -> by their names in the model.
+    """
+
+    model: type[PreTrainedModel]
+    foreign: frozenset[str]
+    names: Callable[[Tensors], Tensors]
+
+
+ARCHITECTURES = {
+    "albert": Architecture(AlbertForPreTraining, frozenset({*ELBERT_KEYS, *ACT_KEYS}), suite_names),
+    "albert_act": Architecture(AlbertActForPreTraining, frozenset(ELBERT_KEYS), act_names),
+}
 # What the weights of --model_name_or_path may lack: their names begin so.
 NEW_PARTS = (
     *("albert.pooler.", "albert.encoder.albert_layer.act."),
@@ -59,7 +80,7 @@ class Phase(NamedTuple):
     warmup_steps: int
 
 
-def phases_of(schedule: ScheduleSettings, max_seq_length: int, processes: int) -> list[Phase]:
+def phases_of(schedule: PretrainingSchedule, max_seq_length: int, processes: int) -> list[Phase]:
     """The published two: most steps with short examples, the rest with long ones.
 
     Long examples come in batches of about as many pieces, and in steps of as many examples.
@@ -116,7 +137,7 @@ def config_path(source: str) -> Path:
     return path
 
 
-def read_config(settings: ModelSettings) -> AlbertConfig:
+def read_config(settings: PretrainingModelSettings) -> AlbertConfig:
     """The configuration to train, without what belongs to another mode than --model_type."""
     source = settings.config_name or settings.model_name_or_path
     if not source:
@@ -128,15 +149,13 @@ def read_config(settings: ModelSettings) -> AlbertConfig:
             f"{source} is a BERT, with a layer of its own at every depth: make an ALBERT of it "
             "with share_layers.py"
         )
-    kind, foreign = MODELS[settings.model_type].config_class, {*ELBERT_KEYS}
-    if kind is AlbertConfig:
-        foreign |= {*ACT_KEYS}
+    model, foreign, _ = ARCHITECTURES[settings.model_type]
     values = {name: value for name, value in written.items() if name not in foreign}
     if settings.tau is not None:
-        if kind is AlbertConfig:
+        if "tau" in foreign:
             raise UserError("--tau is of --model_type albert_act; the dense model ponders nothing")
         values["tau"] = settings.tau
-    return make_config(path, values, kind)
+    return make_config(path, values, model.config_class)
 
 
 def tokenizer_of(
@@ -175,7 +194,7 @@ def new_model(settings: PretrainingSettings) -> tuple[PreTrainedModel, PreTraine
     source = flags.model_name_or_path
     beside = settings.run.output_dir if flags.train_tokenizer else source or settings.run.output_dir
     tokenizer = tokenizer_of(settings, flags.tokenizer_name or beside, config)
-    model = MODELS[flags.model_type](config)
+    model = ARCHITECTURES[flags.model_type].model(config)
     if source:
         logger.info("\n".join(load_weights(model, source).lines()))
     return model, tokenizer
@@ -199,7 +218,7 @@ def trained_model(
         raise UserError(f"{path}: the model is of --model_type {kind}, not {flags.model_type}")
     config = read_config(replace(flags, config_name=str(path), tau=None))
     tokenizer = tokenizer_of(settings, (elsewhere and flags.tokenizer_name) or source, config)
-    model = MODELS[kind](config)
+    model = ARCHITECTURES[kind].model(config)
     parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
     new = parameters.intersection(load_weights(model, source).initialised)
     if new:
@@ -209,8 +228,8 @@ def trained_model(
 
 def load_weights(model: PreTrainedModel, source: str) -> LoadReport:
     """Copy an ALBERT's or an ACT model's weights into `model`; its heads may be new."""
-    rename = suite_names if model.config.model_type == "albert" else act_names
-    return adopt(model, read_as(rename, source), source, NEW_PARTS)
+    names = ARCHITECTURES[model.config.model_type].names
+    return adopt(model, read_as(names, source), source, NEW_PARTS)
 
 
 # The training.
@@ -238,7 +257,7 @@ def mean_updates(sums: Sums) -> dict[str, float]:
     return {name: total / number for name, (total, number) in rows.items() if number}
 
 
-class TrainingLog(MeansLog):
+class PretrainingLog(MeansLog):
     """What pre-training minimises, and the updates of each class of tokens."""
 
     def means(self, sums: Sums, step: Step) -> dict[str, float]:
@@ -247,7 +266,7 @@ class TrainingLog(MeansLog):
         return {**means(sums, self.objective.tau), **updates}
 
 
-def train(settings: PretrainingSettings, accelerator: Accelerator) -> None:
+def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     """Train, or go on with a training to the last bit; nothing where it is finished.
 
     Minimises MLM + SOP + τ · ponder cost; the trained model ends in --output_dir.
@@ -271,16 +290,16 @@ def train(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     for phase in phases:
         logger.info("  %s", phase)
     identity = Identity.of(settings, batch_size, data[0].text_hash())
-    learner = make_learner(schedule, phases, model, tokenizer)
+    learner = pretraining_learner(schedule, phases, model, tokenizer)
     training = Training(accelerator, learner, run, schedule.save_steps, identity)
     training.begin(checkpoint)
-    with TrainingLog(training, schedule.logging_steps, total) as log:
+    with PretrainingLog(training, schedule.logging_steps, total) as log:
         for step in training.kept(all_steps(training, phases, data)):
             log.step(step)
 
 
-def make_learner(
-    schedule: ScheduleSettings,
+def pretraining_learner(
+    schedule: PretrainingSchedule,
     phases: Sequence[Phase],
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -306,10 +325,10 @@ def all_steps(
         end += phase.steps
         training.accelerator.gradient_accumulation_steps = phase.accumulation
         training.accelerator.step = 0  # the batches counted towards a step
-        yield from training.steps(partial(my_batches, training.accelerator, text), end)
+        yield from training.steps(partial(pretraining_batches, training.accelerator, text), end)
 
 
-def my_batches(
+def pretraining_batches(
     accelerator: Accelerator, data: PretrainingData, epoch: int, first: int
 ) -> Iterator[Batch]:
     """This process's part of the batches of an epoch, from number `first` on.

@@ -27,11 +27,11 @@ from transformers import PreTrainedTokenizerBase
 
 from glue.files import write_file
 from modeling.errors import UserError
+from modeling.loading.tokenizers import WORD_START
 from training.pretraining_settings import Recipe
 from training.text import Draft, Item, Pieces, blocks, drafts_of, read_sentences, tokenised
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ALBERT's, ids 0 to 4
-WORD_START = "▁"  # SentencePiece's mark of a piece that follows a space
 WORD_PART = "##"  # WordPiece's (BERT's) mark of a piece that does not
 NO_PAIR = -100  # sentence_order_label of an example with one segment
 GROUPED_BATCHES = 50  # batches' worth of examples that are sorted by length
@@ -53,7 +53,7 @@ REPLACED = (TokenClass.MASK_MASK, TokenClass.MASK_RANDOM, TokenClass.MASK_ORIGIN
 REPLACED_SHARES = (0.8, 0.1, 0.1)
 
 
-class Example(NamedTuple):
+class MaskedExample(NamedTuple):
     """A masked example; lists of one length."""
 
     input_ids: list[int]
@@ -187,7 +187,7 @@ def choose_positions(
     return list(chosen)
 
 
-def unmasked(draft: Draft, vocabulary: Vocabulary) -> Example:
+def unmasked(draft: Draft, vocabulary: Vocabulary) -> MaskedExample:
     """The example with its special pieces, and nothing to predict."""
     ids, types, classes = [vocabulary.cls], [0], [TokenClass.CLS]
     segments = (draft.first, draft.second) if draft.second else (draft.first,)
@@ -196,10 +196,10 @@ def unmasked(draft: Draft, vocabulary: Vocabulary) -> Example:
         types += [number] * (len(segment) + 1)
         classes += [*[TokenClass.UNMASKED] * len(segment), TokenClass.SEP]
     order = int(draft.swapped) if draft.second else NO_PAIR
-    return Example(ids, types, [-100] * len(ids), classes, order)
+    return MaskedExample(ids, types, [-100] * len(ids), classes, order)
 
 
-def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> Example:
+def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> MaskedExample:
     """The example with some pieces chosen for prediction.
 
     Of the chosen, 80% become [MASK], 10% a random piece, 10% stay; never a special piece.
@@ -220,7 +220,7 @@ def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> Ex
     return example
 
 
-def pad_examples(examples: Sequence[Example], pad: int) -> dict[str, torch.Tensor]:
+def pad_examples(examples: Sequence[MaskedExample], pad: int) -> dict[str, torch.Tensor]:
     """Tensors (examples, length), padded to the longest; sentence_order_label (examples,).
 
     A batch that needs no padding has no attention mask: the model then skips masking altogether.

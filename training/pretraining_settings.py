@@ -43,7 +43,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings:
+class PretrainingModelSettings:
     """What is trained. --model_type albert is the dense ALBERT here, which always runs all of its
     layers; in run_glue.py it is ELBERT, whose examples stop early."""
 
@@ -130,7 +130,7 @@ class StepSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleSettings(StepSettings):
+class PretrainingSchedule(StepSettings):
     """How --do_train trains. The defaults are the published schedule."""
 
     optimizer: str = setting("lamb", "LAMB as published, or AdamW", choices=("lamb", "adamw"))
@@ -150,7 +150,7 @@ class ScheduleSettings(StepSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSettings:
+class PretrainingEvaluation:
     """What a trained model is measured on."""
 
     _argument_group_name = "evaluation"
@@ -167,11 +167,11 @@ class EvaluationSettings:
 class PretrainingSettings(NamedTuple):
     """All settings of run_pretraining.py, in the order of --help."""
 
-    model: ModelSettings
+    model: PretrainingModelSettings
     text: TextSettings
     run: RunSettings
-    schedule: ScheduleSettings
-    evaluation: EvaluationSettings
+    schedule: PretrainingSchedule
+    evaluation: PretrainingEvaluation
 
 
 GROUPS = tuple(PretrainingSettings.__annotations__.values())

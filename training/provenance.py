@@ -5,6 +5,7 @@ the versions. Nothing here imports torch.
 """
 
 import logging
+import os
 import shlex
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 from glue.tasks import TASKS
 from modeling.errors import UserError
 from modeling.exit_settings import read_exit_file
-from modeling.loading.files import WEIGHT_FILES, read_json
+from modeling.loading.files import WEIGHT_FILES, inside, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ def remove_results(directory: Path) -> None:
     """
     if not any((directory / name).exists() for name in WEIGHT_FILES):
         return
+    directory = Path(os.path.abspath(directory))  # "." has no name to put anything behind
     other_half = directory.with_name(f"{directory.name}-MM")
     gone = remove(path for folder in (directory, other_half) for path in results_in(folder))
     if gone:
@@ -102,10 +104,13 @@ def results_in(folder: Path) -> Iterable[Path]:
     if not (folder / "config.json").exists():
         return
     config = read_json(folder / "config.json")
-    statistics = folder / str(config.get("my_out_dir")) / str(config.get("model_name"))
-    if statistics.resolve().is_relative_to(folder.resolve()):
-        for name in STATISTICS:
-            yield from statistics.glob(f"*/{name}")
+    statistics = inside(folder, f"{config.get('my_out_dir')}/{config.get('model_name')}")
+    if statistics is None:
+        return
+    for name in STATISTICS:
+        for path in statistics.glob(f"*/{name}"):
+            if inside(folder, path.parent):  # a folder may be a link to elsewhere
+                yield path
 
 
 def remove(paths: Iterable[Path]) -> list[Path]:

@@ -32,9 +32,10 @@ from modeling.errors import UserError
 from training.checkpoints import is_finished, latest_checkpoint
 from training.fine_tuning_settings import SearchSettings
 from training.metric_at_cost import MetricAtCost
+from training.provenance import ROOT
 from training.settings import add_flag, entries
 from training.stopping import StopRequest
-from training.study import LIVE, Run, enqueue, open_study, storage_errors, trials, work
+from training.study import LIVE, SearchRun, enqueue, open_study, run_all, storage_errors, trials
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")
@@ -110,11 +111,11 @@ def shared_values(*settings: Any) -> dict[str, Any]:
     return {name: value for name, value, allowed in entries(*settings) if not allowed.searching}
 
 
-def grid(settings: SearchSettings, task: Task) -> list[Run]:
+def grid(settings: SearchSettings, task: Task) -> list[SearchRun]:
     """Every run of the grid, all seeds of a setting together."""
     seeds = settings.hp_seeds or ([0] if task.name in ONE_SEED else [0, 1, 2, 3, 4])
     axes = (settings.hp_learning_rates, settings.hp_batch_sizes, settings.hp_epochs, seeds)
-    return [Run(*values) for values in itertools.product(*map(dict.fromkeys, axes))]
+    return [SearchRun(*values) for values in itertools.product(*map(dict.fromkeys, axes))]
 
 
 def check_same_search(study: optuna.Study, search: Search) -> None:
@@ -172,12 +173,12 @@ def train_and_evaluate(
     trial: optuna.Trial, flags: Sequence[str], directory: Path, metric: MetricAtCost
 ) -> float:
     """Train and evaluate in a process of its own; the dev metric. UserError if that fails."""
-    run = Run(**trial.params)
+    run = SearchRun(**trial.params)
     # Numbered, because a worker's death need not end the training that it started.
     stopped = stopped_place(trial)
     place = stopped or directory / f"{trial.number:03d}-{run.name}"
     values = zip((flag for flag, _ in FLAGS.values()), map(str, run), strict=True)
-    command = [sys.executable, str(Path(__file__).parents[1] / "run_glue.py"), *flags]
+    command = [sys.executable, str(ROOT / "run_glue.py"), *flags]
     command += [*itertools.chain(*values), "--output_dir", str(place)]
     command += ["--resume_from_checkpoint", "latest"] if stopped else ["--overwrite_output_dir"]
     command += ["--do_train", "--do_eval", "--out_mode", "one"]
@@ -230,13 +231,13 @@ def stopped_place(trial: optuna.Trial) -> Path | None:
 # The result.
 
 
-def table(done: Iterable[FrozenTrial], seeds: set[int]) -> list[Row]:
+def ranking(done: Iterable[FrozenTrial], seeds: set[int]) -> list[Row]:
     """The settings whose `seeds` are all done, from the highest mean down, of equal ones from the
     cheapest up."""
     by_setting: dict[tuple, list[FrozenTrial]] = {}
     for trial in done:
         if trial.params["seed"] in seeds:
-            by_setting.setdefault(Run(**trial.params).setting, []).append(trial)
+            by_setting.setdefault(SearchRun(**trial.params).setting, []).append(trial)
     rows = []
     for setting, group in by_setting.items():
         if len(group) < len(seeds):
@@ -263,10 +264,10 @@ def ties(rows: Sequence[Row]) -> str:
 
 
 def name_of(row: Row) -> str:
-    return Run(**row.best.params).name.rpartition("-")[0]
+    return SearchRun(**row.best.params).name.rpartition("-")[0]
 
 
-def report(rows: Sequence[Row], metric: MetricAtCost, directory: Path) -> None:
+def report_search(rows: Sequence[Row], metric: MetricAtCost, directory: Path) -> None:
     """Print the table, the best setting and its best checkpoint; write hp_search.csv."""
     columns = [
         {
@@ -315,18 +316,18 @@ def search(wanted: Search, predicting: bool) -> Path:
         check_same_search(study, wanted)
         enqueue(study, runs)
         try:
-            work(study, lambda trial: train_and_evaluate(trial, wanted.flags, directory, metric))
+            run_all(study, lambda trial: train_and_evaluate(trial, wanted.flags, directory, metric))
         except KeyboardInterrupt as stop:
             number = signal.Signals((stop.args or (signal.SIGINT,))[0])
             print(f"{number.name}: stopped. Go on with the same command", file=sys.stderr)
             sys.exit(128 + number)
-        rows = table(trials(study, TrialState.COMPLETE), {run.seed for run in runs})
+        rows = ranking(trials(study, TrialState.COMPLETE), {run.seed for run in runs})
     if not rows:
         raise UserError(
             f"no setting came through with all its seeds; see the logs in {directory}, then give "
             "the same command again: it repeats the runs that failed"
         )
-    report(rows, metric, directory)
+    report_search(rows, metric, directory)
     return best_checkpoint(rows[0].best, predicting)
 
 

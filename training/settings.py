@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
 from modeling.errors import UserError
+from modeling.keys import LARGEST
 from modeling.loading.files import read_json
-
-LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)

@@ -75,10 +75,10 @@ def check_output_dir(run: RunSettings) -> None:
 def check_new_output_dir(run: RunSettings) -> None:
     """Make --output_dir, or raise UserError where it holds something that would be written over."""
     directory = Path(run.output_dir)
-    if directory.exists() and not directory.is_dir():
+    if os.path.exists(directory) and not directory.is_dir():  # pathlib's raises for a long name
         raise UserError(f"--output_dir {directory} is a file")
     welcome = run.overwrite_output_dir or run.resume_from_checkpoint
-    there = directory.exists() and any(path.name != LOCK for path in directory.iterdir())
+    there = os.path.exists(directory) and any(path.name != LOCK for path in directory.iterdir())
     if there and not welcome:
         raise UserError(
             f"--output_dir {directory} exists and is not empty; add --resume_from_checkpoint to go "

@@ -30,7 +30,7 @@ POLL = 5.0  # seconds between looks at the runs of other workers
 LIVE = (TrialState.COMPLETE, TrialState.RUNNING, TrialState.WAITING)
 
 
-class Run(NamedTuple):
+class SearchRun(NamedTuple):
     """One training and evaluation; all but the seed are its setting."""
 
     learning_rate: float
@@ -137,9 +137,9 @@ def connect(url: str, name: str) -> optuna.Study:
     )
 
 
-def enqueue(study: optuna.Study, runs: Iterable[Run]) -> None:
+def enqueue(study: optuna.Study, runs: Iterable[SearchRun]) -> None:
     """Queue the runs that are not done, running or queued already; those that failed, again."""
-    known = {Run(**t.params) for t in trials(study, *LIVE) if t.params}
+    known = {SearchRun(**t.params) for t in trials(study, *LIVE) if t.params}
     for run in runs:
         if run not in known:
             study.add_trial(
@@ -147,7 +147,7 @@ def enqueue(study: optuna.Study, runs: Iterable[Run]) -> None:
             )
 
 
-def work(study: optuna.Study, train: Callable[[optuna.Trial], float]) -> None:
+def run_all(study: optuna.Study, train: Callable[[optuna.Trial], float]) -> None:
     """Take runs from the queue until all are done; wait for those that other workers have.
 
     `train` returns a run's metric. A run that fails with a UserError is left out; where none has
@@ -224,4 +224,4 @@ def requeue_not_begun(study: optuna.Study) -> None:
     for trial in trials(study, TrialState.RUNNING):
         if trial.user_attrs.get("begun") != trial.number:
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-            enqueue(study, [Run(**trial.params)] if trial.params else [])
+            enqueue(study, [SearchRun(**trial.params)] if trial.params else [])

@@ -93,7 +93,7 @@ def as_tsv(pairs: list[Pair], labelled: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def train_tokenizer(sentences: list[str], directory: Path) -> None:
+def write_tokenizer(sentences: list[str], directory: Path) -> None:
     """spiece.model with ALBERT's special pieces, every word of the sample one piece."""
     words = sorted({word for text in sentences for word in text.lower().replace(".", "").split()})
     sentencepiece.SentencePieceTrainer.train(
@@ -126,7 +126,7 @@ def main() -> None:
     for split, pairs in splits.items():
         path = args.output_dir / "RTE" / f"{split}.tsv"
         path.write_text(as_tsv(pairs, split != "test"), encoding="utf-8", newline="\n")
-    train_tokenizer([text for pair in splits["train"] for text in pair[:2]], args.output_dir)
+    write_tokenizer([text for pair in splits["train"] for text in pair[:2]], args.output_dir)
 
 
 if __name__ == "__main__":

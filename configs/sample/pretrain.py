@@ -37,13 +37,13 @@ UNKNOWN = len(ANSWERS)  # the class of an answer that is not known yet
 PLACES = [*(3 + 4 * i for i in range(len(PEOPLE))), 2 + 4 * len(PEOPLE)]
 
 
-class Batch(NamedTuple):
+class PuzzleBatch(NamedTuple):
     inputs: dict[str, torch.Tensor]
     answers: torch.Tensor  # (batch, places): an index of ANSWERS
     steps: torch.Tensor  # (batch, places): passes after which it is known
 
 
-def make_batch(tokenizer: PreTrainedTokenizerBase, draw: random.Random) -> Batch:
+def make_batch(tokenizer: PreTrainedTokenizerBase, draw: random.Random) -> PuzzleBatch:
     texts, answers, steps = [], [], []
     for _ in range(BATCH):
         premise, who = make_premise(draw), draw.choice(PEOPLE)
@@ -53,10 +53,10 @@ def make_batch(tokenizer: PreTrainedTokenizerBase, draw: random.Random) -> Batch
         steps.append([*(premise.steps[name] for name in named), 1 + premise.steps[who]])
     inputs = tokenizer(texts, return_token_type_ids=True, return_tensors="pt")
     del inputs["attention_mask"]  # all texts are of one length
-    return Batch(inputs, torch.tensor(answers), torch.tensor(steps))
+    return PuzzleBatch(inputs, torch.tensor(answers), torch.tensor(steps))
 
 
-def pretrain(seed: int) -> nn.Module:
+def pretrained_albert(seed: int) -> nn.Module:
     """The ALBERT whose passes take the steps."""
     torch.manual_seed(seed)
     draw, tokenizer = random.Random(seed), load_tokenizer(HERE)
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output_dir", type=Path, default=HERE)
     args = parser.parse_args()
-    albert = pretrain(args.seed)
+    albert = pretrained_albert(args.seed)
     # The exit classifier, which was not trained, lies within ALBERT's encoder.
     tensors = {f"albert.{name}": x for name, x in albert.state_dict().items() if "exit" not in name}
     save_file(tensors, args.output_dir / "model.safetensors", {"format": "pt"})

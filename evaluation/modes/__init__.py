@@ -6,27 +6,37 @@ elbert    a rule over the exits' answers so far stops an example
 ponder    a learned halting probability per layer stops an example
 act       a learned halting probability an update stops a token
 
-Importing this package loads no torch: a mode is imported when it is first asked for.
+Importing this package loads no torch: a mode is imported when it is first asked for, and its keys
+may stand in a module without torch.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from modeling.errors import UserError
-from modeling.keys import KEY_TABLES, KeyTable, key_table
+from modeling.keys import KeyTable
 from modeling.loading.files import find_file, read_json
 
 if TYPE_CHECKING:
     from evaluation.modes.base import Mode
 
-# Named as in --model_type and in config.json; there, any other model_type is an ELBERT.
+
+class Entry(NamedTuple):
+    """Where a mode's class stands, and its keys; without the latter they are asked of the class."""
+
+    mode: str  # module:class
+    keys: str = ""  # module:KeyTable
+
+
+# Named as in --model_type. A config.json has the same names, but for ELBERT's: `elbert` there means
+# `albert`, as any unknown one does.
 REGISTRY = {
-    "albert": "evaluation.modes.elbert:Elbert",
-    "ponder_albert": "evaluation.modes.ponder:Ponder",
-    "albert_act": "evaluation.modes.act:AdaptiveDepth",
+    "albert": Entry("evaluation.modes.elbert:Elbert", "modeling.elbert.keys:TABLE"),
+    "ponder_albert": Entry("evaluation.modes.ponder:Ponder", "modeling.ponder.keys:TABLE"),
+    "albert_act": Entry("evaluation.modes.act:AdaptiveDepth", "modeling.act.keys:TABLE"),
 }
 
 
@@ -34,23 +44,27 @@ class Modes(dict[str, "Mode"]):
     """The modes by name; each is imported, and torch with it, when it is first asked for."""
 
     def __missing__(self, name: str) -> Mode:
-        self[name] = resolve_name(REGISTRY[name])()
+        self[name] = resolve_name(REGISTRY[name].mode)()
         return self[name]
 
 
 MODES = Modes()
 
 
+def name_of_type(model_type: object) -> str:
+    """The --model_type of the mode whose models have this model_type in config.json."""
+    return str(model_type) if str(model_type) in REGISTRY else "albert"
+
+
 def mode_of_type(model_type: object) -> Mode:
-    """The mode whose models have this model_type in config.json; an unknown one is ELBERT's."""
-    return MODES[str(model_type) if str(model_type) in REGISTRY else "albert"]
+    """The mode whose models have this model_type in config.json."""
+    return MODES[name_of_type(model_type)]
 
 
 def keys_of(model_type: object) -> KeyTable:
-    """The configuration's keys of a mode; only one that keeps them in its own file is imported."""
-    if str(model_type) in REGISTRY.keys() - KEY_TABLES.keys() - {"albert"}:
-        return mode_of_type(model_type).table
-    return key_table(model_type)
+    """The keys of a config.json with this model_type; its mode is imported only if it must be."""
+    keys = REGISTRY[name_of_type(model_type)].keys
+    return resolve_name(keys) if keys else mode_of_type(model_type).table
 
 
 def check_mode(directory: Path, wanted: Mode) -> None:

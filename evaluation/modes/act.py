@@ -61,7 +61,7 @@ class AdaptiveDepth(Mode):
 
     name, model_class = "albert_act", AlbertActForSequenceClassification
     load = staticmethod(load_act)
-    compiles = False
+    uncompiled = "stopped tokens change every pass's shape"
     loss = "task loss + τ × ponder cost, each a mean over the batch"
 
     def scalars(
@@ -127,11 +127,11 @@ class AdaptiveDepth(Mode):
 
 def adaptive_answers(job: Job, features: Features) -> Iterator[Part]:
     """An `UpdateRecord`'s entries of one batch after the other."""
-    longest = int(job.features.lengths.max())
+    longest, run = int(job.features.lengths.max()), job.file or job.model
     for rows in batches_of(features, job.batch_size):
         batch = inputs_of(job, features, rows)
         start = time.perf_counter()
-        out = job.runner(**batch)
+        out = run(**batch)
         logits = out.logits.float().cpu()  # waits for the device
         seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
         updates = out.updates.reshape(len(rows), -1).short()  # a file's are (rows, length)

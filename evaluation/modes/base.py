@@ -53,7 +53,7 @@ def no_window(setting: Setting, tensors: Tensors) -> torch.Tensor:
 
 
 @contextmanager
-def exit_keys(config: AlbertConfig, setting: Setting) -> Iterator[None]:
+def keys_in_force(config: AlbertConfig, setting: Setting) -> Iterator[None]:
     """`setting` in force; on leaving, the exit keys are again what they were."""
     before = config.exit_keys()
     config.update({**before, **setting})
@@ -111,21 +111,22 @@ class Mode(ABC):
     name: of --model_type.
     model_class: the model; its `config_class` has the configuration's keys.
     extra_tokens: how many `prepare` adds to a text.
-    compiles: can torch.compile serve inference? Not where every pass has another shape.
+    uncompiled: why torch.compile does not serve inference; "" where it does.
     in_slots: are larger batches kept full, a text entering where another left?
     optional: tensors that a trained model may lack.
     loss: what the training loss is and how it is averaged, for a log.
-    recorded: what a recording keeps beside the answers: its name -> the name in a layer's `State`.
+    recorded: what a recording keeps beside the answers: its name, and how to get it, (batch,), from
+        a layer's `State`.
     """
 
     name: ClassVar[str]
     model_class: ClassVar[type[PreTrainedModel]]
     extra_tokens: ClassVar[int] = 0
-    compiles: ClassVar[bool] = True
+    uncompiled: ClassVar[str] = ""
     in_slots: ClassVar[bool] = False
     optional: ClassVar[tuple[str, ...]] = ()
     loss: ClassVar[str] = "the model's"
-    recorded: ClassVar[Mapping[str, str]] = {}
+    recorded: ClassVar[Mapping[str, Callable[[Any], torch.Tensor]]] = {}
 
     @property
     def table(self) -> KeyTable:

@@ -9,15 +9,8 @@ from evaluation.modes.base import RuleSet, Setting, Tensors, Trace
 from evaluation.modes.examples import ExampleMode
 from modeling.elbert.loading import load_pretrained
 from modeling.elbert.model import ElbertForSequenceClassification
-from modeling.elbert.rules import (
-    NEVER,
-    RULES,
-    ExitRule,
-    exit_scores,
-    keys_read,
-    normalised_entropy,
-    scan,
-)
+from modeling.elbert.rule_table import NEVER, RULES, keys_read
+from modeling.elbert.rules import ExitRule, exit_scores, normalised_entropy, scan
 
 
 class Elbert(ExampleMode):

@@ -19,7 +19,7 @@ from evaluation.exit_reports import (
     write_statistics,
 )
 from evaluation.job import Job, Place
-from evaluation.modes.base import Mode, RuleSet, Setting, exit_keys
+from evaluation.modes.base import Mode, RuleSet, Setting, keys_in_force
 from evaluation.results import labels_of, layer_curve, print_written, write_results
 from glue.files import each_of
 from glue.tasks import primary_metric
@@ -57,7 +57,7 @@ class ExampleMode(Mode):
         return run_early_exit(job)
 
     def record(self, job: Job) -> dict[str, torch.Tensor]:
-        with exit_keys(job.model.config, self.rules().recorded_as):
+        with keys_in_force(job.model.config, self.rules().recorded_as):
             return record_layers(job, job.batch_size)
 
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """PonderNet and PALBERT, `--model_type ponder_albert`: a learned halting probability per layer."""
 
+from dataclasses import replace
+from operator import attrgetter
 from typing import ClassVar
 
 import torch
@@ -25,12 +27,13 @@ class Ponder(ExampleMode):
         "weighted_task_loss, mean over layers and batch of p_n × the layer's task loss, + kl_loss, "
         "kl_penalty_factor × KL(p ‖ prior), mean over the batch"
     )
-    recorded: ClassVar = {"halt_probabilities": "halt_probability"}
+    recorded: ClassVar = {"halt_probabilities": attrgetter("halting.halt_probability")}
 
     def prepare(self, features: Features, seed: int) -> Features:
         """Insert the second [CLS]; every example gets its own draw for `sample`, from `seed`."""
         generator = torch.Generator().manual_seed(seed)
-        return features.with_second_cls(torch.rand(len(features), generator=generator).numpy())
+        draws = torch.rand(len(features), generator=generator).numpy()
+        return replace(features.with_second_cls(), inputs={"draws": draws})
 
     def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
         return {"weighted_task_loss": out["weighted_ce_loss"], "kl_loss": out["kl_loss"]}
@@ -47,7 +50,8 @@ class Ponder(ExampleMode):
 
     def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> DepthLoop:
         """The draws of `sample` are an input: the caller's chance, not the file's."""
-        return DepthLoop(model, model.config.exit_criteria == "sample", layer_logits)
+        drawn = model.config.exit_criteria == "sample"
+        return DepthLoop(model, tuple(model.own_inputs) if drawn else (), layer_logits)
 
     def rules(self) -> RuleSet:
         return RuleSet(

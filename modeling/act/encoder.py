@@ -8,12 +8,13 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ..albert import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
 from ..configuration import AlbertActConfig
 from ..cpu_packing import PackedLayer
 from ..flops import layer_pass_flops
-from ..keys import ACT_KEYS, checked
+from ..keys import checked
+from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
 from .halting import Halting, interpolate
+from .keys import ACT_KEYS
 
 # The work of a layer pass that takes as long as gathering and scattering the running tokens: a
 # fixed time, so more work where work is faster. Measured on a CPU, estimated for accelerators.
@@ -98,14 +99,14 @@ class AlbertActEncoder(nn.Module):
         """Embeddings (batch, length, embedding) -> final states (batch, length, hidden).
 
         `mask` is (batch, 1, 1, length) bool, or None without padding. As published, every pass
-        computes all tokens and gives halted ones the weight 0; from where it pays, `compacted`
+        computes all tokens and gives halted ones the weight 0; from where it pays, `RunningTokens`
         takes over. The states before the first pass and after each are added to `trail`, each
         pass's attention weights (batch, heads, length, length) to `attentions`.
         """
         # Under autocast the mapping answers in half precision; states are kept as the weights are.
         hidden = self.embedding_hidden_mapping_in(embedded)
         hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
-        halting = self.start(hidden, mask)
+        halting, epsilon = self.start(hidden, mask), self.epsilon
         keep(trail, hidden)
         maximum = self.config.num_hidden_layers
         for step in range(maximum):
@@ -115,9 +116,11 @@ class AlbertActEncoder(nn.Module):
             if attentions is not None:
                 attentions.append(self.albert_layer.attention.weights(hidden, mask))
             elif self.compaction_pays(hidden, running):
-                return self.compacted(hidden, mask, halting, maximum - step, trail), halting
+                tokens = RunningTokens(self.albert_layer, hidden, mask, halting, epsilon)
+                return tokens.finish(maximum - step, trail), tokens.halting
             new = self.albert_layer(hidden, mask)
-            hidden = interpolate(new, hidden, halting.advance(self.albert_layer.act(new)))
+            weight, halting = halting.advance(self.albert_layer.act(new), epsilon)
+            hidden = interpolate(new, hidden, weight)
             keep(trail, hidden)
         return hidden, halting
 
@@ -127,7 +130,12 @@ class AlbertActEncoder(nn.Module):
         if mask is not None:
             running = running & mask[:, 0, 0]
         dtype = torch.promote_types(hidden.dtype, torch.float)
-        return Halting(running, dtype, checked("act_epsilon", self.config.act_epsilon, ACT_KEYS))
+        return Halting.start(running, dtype)
+
+    @property
+    def epsilon(self) -> float:
+        """ε as the configuration has it now: a token halts at 1 − ε."""
+        return checked("act_epsilon", self.config.act_epsilon, ACT_KEYS)
 
     def compaction_pays(self, hidden: torch.Tensor, running: int) -> bool:
         """Is leaving out the halted tokens of (batch, length, hidden) worth its overhead?"""
@@ -139,24 +147,6 @@ class AlbertActEncoder(nn.Module):
         flops_per_token = layer_pass_flops(self.config, length) / length
         saved = (batch * length - running) * flops_per_token
         return saved > COMPACTION_FLOPS.get(hidden.device.type, COMPACTION_FLOPS["cuda"])
-
-    def compacted(
-        self,
-        hidden: torch.Tensor,
-        mask: torch.Tensor | None,
-        halting: Halting,
-        passes: int,
-        trail: list[torch.Tensor] | None,
-    ) -> torch.Tensor:
-        """At most `passes` more passes over the running tokens alone; returns all states."""
-        tokens = RunningTokens(self.albert_layer, hidden, mask, halting)
-        for _ in range(passes):
-            rows = halting.running.flatten().nonzero()[:, 0]
-            if len(rows) == 0:
-                break
-            tokens.update(rows)
-            keep(trail, tokens.states.view_as(hidden))
-        return tokens.states.view_as(hidden)
 
 
 def grid_slots(running: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -172,7 +162,7 @@ def grid_slots(running: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 class RunningTokens:
-    """The states of a batch's tokens, of which passes update those that `halting` says run.
+    """A batch's tokens: a pass gathers, updates and scatters those that `halting` says run.
 
     states: (batch · length, hidden), of all tokens; the caller's `hidden` is left as it is.
     key_value: (batch · length, 2·hidden), their keys and values.
@@ -184,21 +174,41 @@ class RunningTokens:
         hidden: torch.Tensor,
         mask: torch.Tensor | None,
         halting: Halting,
+        epsilon: float,
     ) -> None:
-        self.layer, self.mask, self.halting = layer, mask, halting
+        self.layer, self.mask, self.halting, self.epsilon = layer, mask, halting, epsilon
         self.pieces = layer.pieces()
         self.states = hidden.flatten(0, 1).clone()
         self.key_value = self.pieces.project(self.states, KEY_VALUE)
         self.changed: torch.Tensor | None = None  # rows of which key_value is out of date
 
-    def update(self, rows: torch.Tensor) -> None:
-        """One pass over the running tokens, which are at `rows`, and its account in `halting`."""
-        state = self.states[rows]  # (running, hidden)
+    def finish(self, passes: int, trail: list[torch.Tensor] | None) -> torch.Tensor:
+        """At most `passes` more passes; returns all tokens' states, (batch, length, hidden)."""
+        shape = (*self.halting.running.shape, -1)
+        for _ in range(passes):
+            rows = self.halting.running.flatten().nonzero()[:, 0]
+            if len(rows) == 0:
+                break
+            self.scatter(rows, self.update(rows, self.gather(rows)))
+            keep(trail, self.states.view(shape))
+        return self.states.view(shape)
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """The states of the running tokens, which are at `rows`: (running, hidden)."""
+        return self.states[rows]
+
+    def update(self, rows: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """Their states one pass later, accounted for in `halting`."""
         new = self.layer_pass(state)
         probability = self.halting.spent.new_zeros(len(self.states))
         probability[rows] = self.layer.act(new)
-        weight = self.halting.advance(probability.view_as(self.halting.spent))
-        self.states[rows] = interpolate(new, state, weight.flatten()[rows])
+        probability = probability.view_as(self.halting.spent)
+        weight, self.halting = self.halting.advance(probability, self.epsilon)
+        return interpolate(new, state, weight.flatten()[rows])
+
+    def scatter(self, rows: torch.Tensor, state: torch.Tensor) -> None:
+        """Put them back in their places among all tokens."""
+        self.states[rows] = state
         self.changed = rows
 
     def layer_pass(self, state: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """Adaptive computation time: when a token halts, and what its newest state weighs (Graves 2016)."""
 
+from typing import NamedTuple
+
 import torch
 
 
@@ -15,34 +17,32 @@ def halting_weight(
     return torch.where(halts, 1 - spent, probability), halts
 
 
-class Halting:
-    """How far each token is on its way to halting; all tensors have one shape.
+class Halting(NamedTuple):
+    """How far each token is on its way to halting; all tensors have one shape."""
 
-    running: bool, is the token still updated?
-    spent: the sum of its halting weights.
-    updates: how often it was updated.
-    remainder: what was left of 1 before its last update, R of Graves; for a token that the maximum
-        stopped, what is left after it. The published code has 0 there, with which a model that
-        never halts would not learn to.
-    """
+    running: torch.Tensor  # bool, is the token still updated?
+    spent: torch.Tensor  # the sum of its halting weights
+    updates: torch.Tensor  # how often it was updated
+    # What was left of 1 before its last update, R of Graves; for a token that the maximum stopped,
+    # what is left after it. The published code has 0 there, with which a model that never halts
+    # would not learn to.
+    remainder: torch.Tensor
 
-    def __init__(self, running: torch.Tensor, dtype: torch.dtype, epsilon: float) -> None:
-        self.running = running
-        self.epsilon = epsilon
-        self.spent = torch.zeros(running.shape, dtype=dtype, device=running.device)
-        self.updates = torch.zeros_like(self.spent)
-        self.remainder = torch.zeros_like(self.spent)
+    @classmethod
+    def start(cls, running: torch.Tensor, dtype: torch.dtype) -> "Halting":
+        """Before the first update, of the tokens that are `running`."""
+        nothing = torch.zeros(running.shape, dtype=dtype, device=running.device)
+        return cls(running, *(nothing.clone() for _ in range(3)))
 
-    def advance(self, probability: torch.Tensor) -> torch.Tensor:
-        """Account for one update; returns the weight of the new states, 0 for halted tokens."""
-        weight, halts = halting_weight(probability, self.spent, self.epsilon)
+    def advance(self, probability: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, "Halting"]:
+        """One update later: the weight of the new states, 0 for halted tokens, and who runs on."""
+        weight, halts = halting_weight(probability, self.spent, epsilon)
         weight = weight.masked_fill(~self.running, 0.0)
-        self.spent = self.spent + weight
-        left = torch.where(halts, weight, 1 - self.spent)
-        self.remainder = torch.where(self.running, left, self.remainder)
-        self.updates = self.updates + self.running
-        self.running = self.running & ~halts
-        return weight
+        spent = self.spent + weight
+        left = torch.where(halts, weight, 1 - spent)
+        remainder = torch.where(self.running, left, self.remainder)
+        updates = self.updates + self.running
+        return weight, Halting(self.running & ~halts, spent, updates, remainder)
 
 
 def interpolate(new: torch.Tensor, old: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -18,8 +18,9 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import the_input
 from ..configuration import AlbertActConfig
-from ..keys import ACT_KEYS, checked
+from ..keys import checked
 from ..losses import task_loss
+from .keys import ACT_KEYS
 from .model import AlbertActModel, AlbertActPreTrainedModel
 from .outputs import (
     AlbertActForPreTrainingOutput,

@@ -6,6 +6,7 @@ Training weighs the losses of all exits; inference stops each example where its 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertBackbone, attention_mask_of
 from ..configuration import ElbertConfig
-from ..depth import Check, EarlyExitModel, State, layer_states, run_depths
+from ..depth import Check, EarlyExitModel, Inputs, State, early_exit, layer_states
 from ..losses import joint_loss, task_loss
 from . import rules
 from .exits import ExitClassifier, pool
@@ -38,10 +39,12 @@ class ElbertOutput(ModelOutput):
     exit_layer: torch.Tensor | None = None
     all_logits: torch.Tensor | None = None
 
-    @property
-    def answer(self) -> torch.Tensor:
-        """`logits` under the name that a ponder model's output has for them."""
-        return self.logits
+
+class ElbertState(NamedTuple):
+    """What an example carries from layer to layer."""
+
+    depth: torch.Tensor  # layers that ran, (batch,) int64
+    remembered: State  # by the rule
 
 
 class ElbertForSequenceClassification(EarlyExitModel):
@@ -83,7 +86,6 @@ class ElbertForSequenceClassification(EarlyExitModel):
         token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         output_all_exits: bool = False,
-        draws: torch.Tensor | None = None,
     ) -> ElbertOutput:
         """Classify a batch.
 
@@ -91,7 +93,6 @@ class ElbertForSequenceClassification(EarlyExitModel):
             input_ids, attention_mask, token_type_ids: (batch, length) int64, as HF ALBERT.
             labels: (batch,) class ids, or values for regression.
             output_all_exits: in eval(), run full depth and return every layer's answer too.
-            draws: as all early-exit models take them; these rules draw nothing.
         """
         hidden = self.embed(input_ids, token_type_ids)
         mask = attention_mask_of(attention_mask)
@@ -109,7 +110,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
             exit_layer = rules.scan(self.exit_rule(), all_logits)
             logits = all_logits[exit_layer - 1, torch.arange(len(hidden), device=hidden.device)]
         else:
-            logits, exit_layer = self.early_exit(hidden, mask, draws)
+            logits, exit_layer = early_exit(self, hidden, mask, {})
         loss = None if labels is None else task_loss(logits, labels)
         return ElbertOutput(loss, logits, exit_layer, all_logits)
 
@@ -121,20 +122,6 @@ class ElbertForSequenceClassification(EarlyExitModel):
         pieces = pooled.split(list(layers_of_exits.values()))
         pairs = zip(self.exit_heads(), pieces, strict=True)
         return torch.cat([exit_.classify(piece, self.albert.pooler) for exit_, piece in pairs])
-
-    def early_exit(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, draws: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits (batch, num_labels) of the exits taken, and exit layers (batch,)."""
-        batch = len(hidden)
-        answers = torch.empty(batch, self.config.num_labels, device=hidden.device)
-        exit_layer = torch.empty(batch, dtype=torch.long, device=hidden.device)
-        for step in run_depths(self, hidden, mask, draws):
-            if step.leaving:
-                rows = step.rows[step.leaving]
-                answers[rows] = step.check.answer[step.leaving]
-                exit_layer[rows] = step.layer
-        return answers, exit_layer
 
     # The steps of depth: see EarlyExitModel.
 
@@ -166,13 +153,10 @@ class ElbertForSequenceClassification(EarlyExitModel):
     def exit_rule(self) -> ExitRule:
         return self.config.exit_rule()
 
-    def start(
-        self, batch: int, draws: torch.Tensor | None = None, rule: ExitRule | None = None
-    ) -> State:
+    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ElbertState:
         config, device = self.config, self.device
-        rule = rule or self.exit_rule()
         remembered = rules.start(rule, batch, config.num_labels, config.num_hidden_layers, device)
-        return {**remembered, "depth": torch.zeros(batch, dtype=torch.long, device=device)}
+        return ElbertState(torch.zeros(batch, dtype=torch.long, device=device), remembered)
 
     def check_exit(
         self,
@@ -180,14 +164,14 @@ class ElbertForSequenceClassification(EarlyExitModel):
         hidden: torch.Tensor,
         mask: torch.Tensor | None,
         weights: int,
-        state: State,
+        state: ElbertState,
     ) -> Check:
         exit_ = self.exit_heads()[weights % self.num_exits]
         logits, scores = exit_(hidden, mask, self.albert.pooler)
-        remembered, fires = rules.step(rule, state, scores)
-        depth = state["depth"] + 1
+        remembered, fires = rules.step(rule, state.remembered, scores)
+        depth = state.depth + 1
         done = fires | (depth == self.config.num_hidden_layers)
-        return Check(logits, done, {**remembered, "depth": depth})
+        return Check(logits, done, ElbertState(depth, remembered))
 
 
 AutoModelForSequenceClassification.register(

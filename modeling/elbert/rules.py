@@ -1,10 +1,10 @@
 """Exit rules: when a layer's answers are good enough to stop.
 
-A rule is defined once, as a row of `RULES`. It remembers a small state, which one layer's answers
-update: `start` gives the state at depth 0, `step` takes one layer's scores and says who exits,
-`scan` does so over recorded answers. A state's shapes are the same at every layer and settings may
-be tensors, so that the loop over depth can be exported as it is. Scores not seen yet are NaN, and a
-comparison with NaN is false.
+A rule is defined once, by its functions here and a row of `rule_table.py` that names them. It
+remembers a small state, which one layer's answers update: `start` gives the state at depth 0,
+`step` takes one layer's scores and says who exits, `scan` does so over recorded answers. A state's
+shapes are the same at every layer and settings may be tensors, so that the loop over depth can be
+exported as it is. Scores not seen yet are NaN, and a comparison with NaN is false.
 
 A state tells when a rule fires first. What it says of an example that should have left already
 means nothing.
@@ -14,16 +14,20 @@ Sources: ELBERT (Xie et al., 2021) for bias_1/2/3; DeeBERT (Xin et al., 2020) fo
 """
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from transformers import AlbertConfig
 
-from ..keys import EXIT_KEYS, checked
+from ..depth import State, first_exits
+from ..keys import checked
+from .keys import EXIT_KEYS
+from .rule_table import RULES
 
-State = dict[str, torch.Tensor]
+HERE = sys.modules[__name__]  # where the table's names are looked up
 Outcome = tuple[State, torch.Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
 
 
@@ -126,8 +130,8 @@ def leaders(scores: torch.Tensor, window_score: str) -> Leaders:
 # Rules on one layer's probabilities alone.
 
 
-def nothing(size: Size) -> State:
-    return {}
+def nothing(size: Size) -> tuple[()]:
+    return ()
 
 
 def entropy_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
@@ -153,54 +157,75 @@ def never_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
 # Rules on a window of layers.
 
 
-def grown(run: torch.Tensor, goes_on: torch.Tensor) -> torch.Tensor:
-    """A run's length one layer later: one more, or 0 where it broke."""
-    return torch.where(goes_on, run + 1, 0)
+class Streak(NamedTuple):
+    """Layers in a row that agree."""
+
+    length: torch.Tensor  # (batch,) or (settings, batch) int64
+    top: torch.Tensor  # the class that led or was answered at the last of them, (batch,) int64
 
 
-def run_start(size: Size) -> State:
-    """run: layers in a row; top: the class that led or was answered at the layer before."""
-    return {"run": size.zeros(), "top": size.nobody()}
+def grown(length: torch.Tensor, goes_on: torch.Tensor) -> torch.Tensor:
+    """A streak's length one layer later: one more, or 0 where it broke."""
+    return torch.where(goes_on, length + 1, 0)
 
 
-def led(rule: ExitRule, state: State, now: Leaders) -> Outcome:
+def streak_start(size: Size) -> Streak:
+    return Streak(size.zeros(), size.nobody())
+
+
+def led(rule: ExitRule, state: Streak, now: Leaders) -> Outcome:
     """bias_1: the same class leads all through the window, each time by more than 2·margin."""
-    run = torch.where(now.top == state["top"], state["run"], 0)
-    run = grown(run, now.lead > 2 * rule.margin)
-    return {**state, "run": run, "top": now.top}, run >= rule.cnt_thres
+    length = torch.where(now.top == state.top, state.length, 0)
+    length = grown(length, now.lead > 2 * rule.margin)
+    return Streak(length, now.top), length >= rule.cnt_thres
 
 
-def leading_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
+def leading_step(rule: ExitRule, state: Streak, scores: torch.Tensor) -> Outcome:
     return led(rule, state, leaders(scores, rule.window_score))
 
 
-def rising_start(size: Size) -> State:
-    """rise: for every class, layers since it led by more than 2·margin without a fall; the oldest
-    such layer is the first to fill the window, so no other is remembered. followed: its scores."""
-    return {"rise": size.zeros(size.classes), "followed": size.unknown(size.classes)}
+class Rise(NamedTuple):
+    """For every class, how long it has been rising.
+
+    Counted from the layer where it led by more than 2·margin. The oldest such layer without a fall
+    since is the first to fill the window, so no other is remembered.
+    """
+
+    length: torch.Tensor  # layers, (batch, classes) or (settings, batch, classes) int64
+    followed: torch.Tensor  # scores at the newest layer, (batch, classes)
 
 
-def rising_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
+def rising_start(size: Size) -> Rise:
+    return Rise(size.zeros(size.classes), size.unknown(size.classes))
+
+
+def rising_step(rule: ExitRule, state: Rise, scores: torch.Tensor) -> Outcome:
     """bias_2: the window's first layer leads, and its class's probability never falls in it."""
     top, lead, followed = leaders(scores, rule.window_score)
     classes = torch.arange(followed.shape[-1], device=top.device)
     opens = (lead > 2 * rule.margin)[..., None] & (classes == top[:, None])
-    goes_on = (followed >= state["followed"]) & (state["rise"] > 0)
-    rise = torch.where(goes_on, state["rise"] + 1, opens.long())
-    return {"rise": rise, "followed": followed}, rise.amax(-1) >= rule.cnt_thres
+    goes_on = (followed >= state.followed) & (state.length > 0)
+    length = torch.where(goes_on, state.length + 1, opens.long())
+    return Rise(length, followed), length.amax(-1) >= rule.cnt_thres
 
 
-def spread_start(size: Size) -> State:
-    """highest, lowest: the extreme scores of the last 1, 2, … layers."""
-    return {"highest": size.unknown(size.layers), "lowest": size.unknown(size.layers)}
+class Extremes(NamedTuple):
+    """The highest and lowest score of the last 1, 2, … layers, (batch, layers) each."""
+
+    highest: torch.Tensor
+    lowest: torch.Tensor
 
 
-def spread_step(rule: ExitRule, state: State, score: torch.Tensor) -> Outcome:
-    """Values, or one score of each example, (batch, 1): do all of the window lie in range_tmp?"""
-    highest = torch.cat((score, state["highest"][:, :-1].maximum(score)), 1)
-    lowest = torch.cat((score, state["lowest"][:, :-1].minimum(score)), 1)
+def spread_start(size: Size) -> Extremes:
+    return Extremes(size.unknown(size.layers), size.unknown(size.layers))
+
+
+def spread_step(rule: ExitRule, state: Extremes, score: torch.Tensor) -> Outcome:
+    """Values, or one score of each example, (batch, 1): is their window within range_tmp?"""
+    highest = torch.cat((score, state.highest[:, :-1].maximum(score)), 1)
+    lowest = torch.cat((score, state.lowest[:, :-1].minimum(score)), 1)
     moved = of_window(highest - lowest, rule.cnt_thres)
-    return {**state, "highest": highest, "lowest": lowest}, moved <= rule.range_tmp
+    return Extremes(highest, lowest), moved <= rule.range_tmp
 
 
 def of_window(table: torch.Tensor, count: int | torch.Tensor) -> torch.Tensor:
@@ -212,105 +237,72 @@ def of_window(table: torch.Tensor, count: int | torch.Tensor) -> torch.Tensor:
     return columns.T.reshape(*count.shape[:-1], -1)
 
 
-def steady_start(size: Size) -> State:
-    return run_start(size) | spread_start(size)
+class Steady(NamedTuple):
+    """What bias_3 remembers: who has led how long, and how far the leaders' scores moved."""
+
+    streak: Streak
+    extremes: Extremes
 
 
-def steady_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
+def steady_start(size: Size) -> Steady:
+    return Steady(streak_start(size), spread_start(size))
+
+
+def steady_step(rule: ExitRule, state: Steady, scores: torch.Tensor) -> Outcome:
     """bias_3: bias_1's window holds, and that class's probability moves by at most range_tmp.
 
     The scores are those of each layer's own leader: of one class where bias_1's window holds.
     """
     now = leaders(scores, rule.window_score)
-    state, leads = led(rule, state, now)
-    state, steady = spread_step(rule, state, now.followed.gather(-1, now.top[:, None]))
-    return state, leads & steady
+    streak, leads = led(rule, state.streak, now)
+    score = now.followed.gather(-1, now.top[:, None])  # (batch, 1)
+    extremes, steady = spread_step(rule, state.extremes, score)
+    return Steady(streak, extremes), leads & steady
 
 
-def agreeing_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
+def agreeing_step(rule: ExitRule, state: Streak, scores: torch.Tensor) -> Outcome:
     """patience: cnt_thres layers in a row have each answered the class of the layer before."""
-    top = scores.argmax(-1)
-    run = grown(state["run"], top == state["top"])
-    seen = top.masked_fill(scores[:, 0].isnan(), -1)
-    return {"run": run, "top": seen}, run >= rule.cnt_thres
+    seen = scores.argmax(-1).masked_fill(scores[:, 0].isnan(), -2)  # NaN agrees with nothing
+    length = grown(state.length, seen == state.top)
+    return Streak(length, seen.clamp_min(-1)), length >= rule.cnt_thres
 
 
-def close_start(size: Size) -> State:
-    """run: layers in a row; value: what the layer before predicted."""
-    return {"run": size.zeros(), "value": size.unknown()}
+class Closeness(NamedTuple):
+    """Layers in a row that predicted about the value of the one before."""
+
+    length: torch.Tensor  # (batch,) or (settings, batch) int64
+    value: torch.Tensor  # of the newest layer, (batch,)
 
 
-def close_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
+def close_start(size: Size) -> Closeness:
+    return Closeness(size.zeros(), size.unknown())
+
+
+def close_step(rule: ExitRule, state: Closeness, scores: torch.Tensor) -> Outcome:
     """patience: cnt_thres layers in a row have each predicted about the value before."""
     value = scores[:, 0]
-    run = grown(state["run"], (value - state["value"]).abs() < rule.exit_thres)
-    return {"run": run, "value": value}, run >= rule.cnt_thres
+    length = grown(state.length, (value - state.value).abs() < rule.exit_thres)
+    return Closeness(length, value), length >= rule.cnt_thres
 
 
-Stepper = Callable[[ExitRule, State, torch.Tensor], Outcome]
-
-
-# The table.
-
-
-class Rule(NamedTuple):
-    """What a rule remembers, what it does with an answer, and which keys it reads for that."""
-
-    start: Callable[[Size], State]
-    step: Stepper
-    reads: tuple[str, ...]
-    beyond: int | None = None  # layers of its window beyond cnt_thres; None: it has no window
-    or_entropy: bool = False  # does a low entropy end the pass, too (never for exit_thres = 0)?
-
-
-class Kinds(NamedTuple):
-    """A rule over class probabilities, and over values that are predicted."""
-
-    classes: Rule
-    values: Rule
-
-    def of(self, classes: int) -> Rule:
-        return self.values if classes == 1 else self.classes
-
-
-NEVER = Rule(nothing, never_step, ())
-STEADY_VALUE = Rule(spread_start, spread_step, ("cnt_thres", "range_tmp"), 0)
-WINDOW = ("exit_thres", "cnt_thres", "margin")
-
-RULES = {
-    "entropy": Kinds(Rule(nothing, entropy_step, ("exit_thres",)), NEVER),
-    "logits": Kinds(Rule(nothing, smallest_step, ("exit_thres",)), NEVER),
-    "max_prob": Kinds(Rule(nothing, largest_step, ("exit_thres",)), NEVER),
-    "bias_1": Kinds(Rule(run_start, leading_step, WINDOW, 0, or_entropy=True), STEADY_VALUE),
-    "bias_2": Kinds(Rule(rising_start, rising_step, WINDOW, 0, or_entropy=True), STEADY_VALUE),
-    "bias_3": Kinds(
-        Rule(steady_start, steady_step, (*WINDOW, "range_tmp"), 0, or_entropy=True), STEADY_VALUE
-    ),
-    "patience": Kinds(
-        Rule(run_start, agreeing_step, ("cnt_thres",), 1),
-        Rule(close_start, close_step, ("exit_thres", "cnt_thres"), 1),
-    ),
-}
-
-
-def keys_read(regression: bool) -> dict[str, tuple[str, ...]]:
-    """Which keys each rule reads; a predicted value has no entropy and no class that leads."""
-    return {name: (k.values if regression else k.classes).reads for name, k in RULES.items()}
+# One layer after the other.
 
 
 def start(
     rule: ExitRule, batch: int, classes: int, layers: int, device: torch.device | None = None
 ) -> State:
-    """What `rule` remembers at depth 0: tensors with the batch first, but for (settings, batch)."""
+    """What `rule` remembers of so many examples at depth 0."""
     followed = 2 if classes > 1 and rule.window_score == "class0" else classes
     size = Size(rule.settings_shape, batch, followed, layers, device)
-    return RULES[rule.thres_name].of(classes).start(size)
+    begin = getattr(HERE, RULES[rule.thres_name].of(classes).start)
+    return begin(size)
 
 
 def step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
     """One layer's scores (batch, classes) -> the new state, and who exits there."""
     kind = RULES[rule.thres_name].of(scores.shape[-1])
-    state, fires = kind.step(rule, state, scores)
+    update = getattr(HERE, kind.step)
+    state, fires = update(rule, state, scores)
     return state, fires | entropy_step(rule, state, scores)[1] if kind.or_entropy else fires
 
 
@@ -320,12 +312,13 @@ def scan(rule: ExitRule, all_logits: torch.Tensor) -> torch.Tensor:
     all_logits (layers, batch, classes) -> (batch,), or (settings, batch). An example for which
     the rule never fires exits at the last layer.
     """
+    return first_exits(firing(rule, all_logits))
+
+
+def firing(rule: ExitRule, all_logits: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Who exits at each layer of (layers, batch, classes): (batch,) or (settings, batch) bool."""
     layers, batch, classes = all_logits.shape
     state = start(rule, batch, classes, layers, all_logits.device)
-    exit_layer = None
-    for layer, scores in enumerate(exit_scores(all_logits), start=1):
+    for scores in exit_scores(all_logits):
         state, fires = step(rule, state, scores)
-        if exit_layer is None:
-            exit_layer = torch.full(fires.shape, layers, device=fires.device)
-        exit_layer[fires & (exit_layer > layer)] = layer
-    return exit_layer
+        yield fires

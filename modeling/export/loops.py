@@ -7,6 +7,7 @@ rule or criterion exports by itself.
 import dataclasses
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,22 +20,21 @@ from ..act.outputs import AlbertActModelOutput
 from ..albert import attention_mask_of
 from ..depth import EarlyExitModel, State
 from ..keys import Key
-
-Tensors = dict[str, torch.Tensor]
+from ..loading.names import Tensors
 
 
 class ExportLoop(nn.Module, ABC):
     """A model that runs until nothing is left to run, with its rule's numbers as inputs.
 
     outputs: their names, in order.
-    draws: is the examples' own uniform number an input?
+    own: which of the model's own numbers of an example are inputs, by name.
     """
 
     outputs: tuple[str, ...]
 
-    def __init__(self, model: nn.Module, draws: bool = False) -> None:
+    def __init__(self, model: nn.Module, own: Sequence[str] = ()) -> None:
         super().__init__()
-        self.model, self.draws = model.eval(), draws
+        self.model, self.own = model.eval(), own
 
     @property
     def keys(self) -> dict[str, Key]:
@@ -53,12 +53,12 @@ class ExportLoop(nn.Module, ABC):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor,
-        draws: torch.Tensor | None,
+        own: Tensors,
         settings: Tensors,
     ) -> tuple[torch.Tensor, ...]:
         """What `outputs` names.
 
-        ids, mask and segments are (batch, length) int64; draws (batch,) float32 or None.
+        ids, mask and segments are (batch, length) int64; what `own` names is (batch,) float32.
         """
 
 
@@ -87,9 +87,9 @@ class DepthLoop(ExportLoop):
     model: EarlyExitModel
 
     def __init__(
-        self, model: EarlyExitModel, draws: bool = False, layer_logits: bool = False
+        self, model: EarlyExitModel, own: Sequence[str] = (), layer_logits: bool = False
     ) -> None:
-        super().__init__(model, draws)
+        super().__init__(model, own)
         if layer_logits:
             self.outputs = (*self.outputs, "layer_logits")
 
@@ -98,7 +98,7 @@ class DepthLoop(ExportLoop):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor,
-        draws: torch.Tensor | None,
+        own: Tensors,
         settings: Tensors,
     ) -> tuple[torch.Tensor, ...]:
         """Each example's answer (batch, num_labels), exit layer (batch,), and passes made ().
@@ -114,7 +114,7 @@ class DepthLoop(ExportLoop):
             torch.zeros(batch, dtype=torch.long),
             torch.zeros(batch, config.num_labels),
             model.embed(input_ids, token_type_ids),
-            model.start(batch, draws, rule),
+            model.start(rule, batch, own),
             {"layer_logits": every} if "layer_logits" in self.outputs else {},
         )
         mask, end = attention_mask_of(attention_mask), 0
@@ -172,7 +172,7 @@ class TokenLoop(ExportLoop):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor,
-        draws: None,
+        own: Tensors,
         settings: Tensors,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Answers (batch, num_labels), each token's updates (batch, length), and passes made ()."""
@@ -180,21 +180,18 @@ class TokenLoop(ExportLoop):
         layer_pass, mask = albert.encoder.albert_layer, attention_mask_of(attention_mask)
         embedded = albert.embeddings(input_ids, token_type_ids)
         hidden = albert.encoder.embedding_hidden_mapping_in(embedded)
-        first = vars(albert.encoder.start(hidden, mask))
-        names = [name for name, value in first.items() if isinstance(value, torch.Tensor)]
 
-        def goes_on(layer: torch.Tensor, hidden: torch.Tensor, state: Tensors) -> torch.Tensor:
-            return state["running"].any() & (layer < depth)
+        def goes_on(layer: torch.Tensor, hidden: torch.Tensor, halting: Halting) -> torch.Tensor:
+            return halting.running.any() & (layer < depth)
 
-        def update(layer: torch.Tensor, hidden: torch.Tensor, state: Tensors) -> tuple:
-            halting = Halting(state["running"], hidden.dtype, settings["act_epsilon"])
-            vars(halting).update(state)
+        def update(layer: torch.Tensor, hidden: torch.Tensor, halting: Halting) -> tuple:
             new = layer_pass(hidden, mask)
-            hidden = interpolate(new, hidden, halting.advance(layer_pass.act(new)))
-            return layer + 1, hidden, {name: getattr(halting, name) for name in names}
+            weight, halting = halting.advance(layer_pass.act(new), settings["act_epsilon"])
+            return layer + 1, interpolate(new, hidden, weight), halting
 
-        start = (torch.zeros((), dtype=torch.long), hidden, {name: first[name] for name in names})
-        layers_run, hidden, state = torch.while_loop(goes_on, update, start)
+        none = torch.zeros((), dtype=torch.long)
+        start = (none, hidden, albert.encoder.start(hidden, mask))
+        layers_run, hidden, halting = torch.while_loop(goes_on, update, start)
         pooled = albert.pooler(hidden[:, 0]).tanh()
         logits = self.model.logits_of(AlbertActModelOutput(hidden, pooled))
-        return logits, state["updates"].long(), layers_run
+        return logits, halting.updates.long(), layers_run

@@ -6,10 +6,9 @@ from typing import Any, TypeVar
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AlbertConfig
 
-from ..configuration import AdaptiveConfig, ElbertConfig, check_architecture
+from ..configuration import AdaptiveConfig, ElbertConfig, check_architecture, config_class_of
 from ..errors import UserError
 from ..exit_settings import read_overrides
-from ..keys import KEY_TABLES
 from .files import find_file, read_json
 
 Config = TypeVar("Config", bound=AlbertConfig)
@@ -45,7 +44,7 @@ def load_config(
     if kind == "bert":
         values["num_hidden_groups"] = values.get("num_hidden_layers")
         values["embedding_size"] = values.get("hidden_size")
-    if config_class.one_layer and kind not in (None, "albert", *KEY_TABLES):
+    if config_class.one_layer and kind not in (None, "albert") and not config_class_of(kind):
         raise UserError(
             f"{path}: model_type = {kind!r}: {config_class.one_layer}, so only an ALBERT "
             "checkpoint fits; without one, give an ALBERT's config.json and --from_scratch"
@@ -73,12 +72,18 @@ def own_settings(values: dict[str, Any], config_class: type[AdaptiveConfig]) -> 
 
     Modes share names: ELBERT's exit_thres is an entropy, a ponder model's a halting CDF.
     """
-    kind, foreign = str(values.get("model_type")), set(ORIGIN_KEYS)
-    if "thres_name" in values and kind not in KEY_TABLES:
-        kind = ElbertConfig.model_type  # published ELBERT configurations call themselves ALBERT's
-    if kind in KEY_TABLES and kind != config_class.model_type:
-        foreign |= set(KEY_TABLES[kind].keys)
+    written_by, foreign = config_class_of(values.get("model_type")), set(ORIGIN_KEYS)
+    if "thres_name" in values and not written_by:
+        written_by = ElbertConfig  # published ELBERT configurations call themselves ALBERT's
+    if written_by and written_by.model_type != config_class.model_type:
+        foreign |= set(written_by.table.keys)
     return {name: value for name, value in values.items() if name not in foreign}
+
+
+def trained_labels(directory: str | Path) -> list[str]:
+    """Names of the classes that a trained model tells apart; [] for one that predicts a value."""
+    config = load_config(directory)
+    return [config.id2label[i] for i in range(config.num_labels)] if config.num_labels > 1 else []
 
 
 def trained_task(source: str | Path, cache_dir: str | None = None) -> str | None:

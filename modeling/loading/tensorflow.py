@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from google.protobuf.message import DecodeError
@@ -38,21 +38,30 @@ from .configs import make_config
 from .files import read_json
 from .tensorflow_names import (
     KERAS_EPSILON,
-    MAPPING,
     OBJECT_GRAPH,
+    TO_HIDDEN,
     VALUE,
-    Rule,
+    Renaming,
     place,
 )
 from .weights import in_brief
 
 OWN = "give the albert_config.json that came with the checkpoint"
 # The models of each set of heads.
+
+
+class Classes(NamedTuple):
+    """What has the same heads on a dense ALBERT and on one whose tokens stop."""
+
+    dense: type[PreTrainedModel]
+    adaptive: type[PreTrainedModel]
+
+
 MODELS = {
-    (): (AlbertModel, AlbertActModel),
-    ("predictions",): (AlbertForMaskedLM, AlbertActForMaskedLM),
-    ("predictions", "sop_classifier"): (AlbertForPreTraining, AlbertActForPreTraining),
-    ("classifier",): (AlbertForSequenceClassification, AlbertActForSequenceClassification),
+    (): Classes(AlbertModel, AlbertActModel),
+    ("predictions",): Classes(AlbertForMaskedLM, AlbertActForMaskedLM),
+    ("predictions", "sop_classifier"): Classes(AlbertForPreTraining, AlbertActForPreTraining),
+    ("classifier",): Classes(AlbertForSequenceClassification, AlbertActForSequenceClassification),
 }
 
 
@@ -193,7 +202,7 @@ def tf_config(
     path: Path,
     values: dict[str, Any],
     source: TFCheckpoint,
-    placed: dict[str, tuple[str, Rule]],
+    placed: dict[str, tuple[str, Renaming]],
 ) -> AlbertConfig:
     """The configuration of `values`, read from `path`, completed by what the checkpoint shows.
 
@@ -226,7 +235,7 @@ def check_layers(config: AlbertConfig, names: list[str]) -> None:
             )
 
 
-def check_shape(key: str, found: list[int], rule: Rule, config: AlbertConfig) -> None:
+def check_shape(key: str, found: list[int], rule: Renaming, config: AlbertConfig) -> None:
     """Raise UserError naming the keys of the configuration that a variable's shape contradicts."""
     expected = [x if isinstance(x, int) else getattr(config, x) for x in rule.sizes]
     if list(found) != expected:
@@ -242,15 +251,17 @@ def build(config: AlbertConfig, tensors: dict[str, torch.Tensor]) -> PreTrainedM
     heads = tuple(sorted({name.split(".")[0] for name in tensors} - {"albert"}))
     if heads not in MODELS:
         raise UserError(f"no model has these heads, and no others: {', '.join(heads)}")
-    model = MODELS[heads][isinstance(config, AlbertActConfig)](config)
+    classes = MODELS[heads]
+    adaptive = isinstance(config, AlbertActConfig)
+    model = (classes.adaptive if adaptive else classes.dense)(config)
     encoder = model.base_model
     if encoder.pooler is None and "albert.pooler.weight" in tensors:
         # A masked language model has no use for it, but what is fine-tuned from one does.
         encoder.pooler = nn.Linear(config.hidden_size, config.hidden_size)
-    if f"{MAPPING}.weight" not in tensors and config.embedding_size == config.hidden_size:
+    if f"{TO_HIDDEN}.weight" not in tensors and config.embedding_size == config.hidden_size:
         # Google's code then leaves the mapping out.
-        tensors[f"{MAPPING}.weight"] = torch.eye(config.hidden_size)
-        tensors[f"{MAPPING}.bias"] = torch.zeros(config.hidden_size)
+        tensors[f"{TO_HIDDEN}.weight"] = torch.eye(config.hidden_size)
+        tensors[f"{TO_HIDDEN}.bias"] = torch.zeros(config.hidden_size)
     outer = "albert." if encoder is model else ""
     parameters = {f"{outer}{name}": p for name, p in model.named_parameters()}
     difference = parameters.keys() ^ tensors.keys()

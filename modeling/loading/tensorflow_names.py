@@ -1,6 +1,6 @@
 """Where the variables of a TensorFlow checkpoint go.
 
-Each has its place by one of `RULES`, is left out by one of `IGNORED`, or is an error. The names
+Each has its place by one of `RENAMINGS`, is left out by one of `IGNORED`, or is an error. The names
 are those of Google's ALBERT (pre-training, fine-tuning and TF-Hub export) and of the pre-training
 of Simoulin and Crabbé (2021).
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..errors import UserError
 
 
-class Rule(NamedTuple):
+class Renaming(NamedTuple):
     """Where a variable goes.
 
     variable: regular expression of its whole name.
@@ -26,23 +26,23 @@ class Rule(NamedTuple):
     transposed: bool = False
 
 
-def dense(scope: str, name: str, inputs: str, outputs: str | int) -> tuple[Rule, Rule]:
+def dense(scope: str, name: str, inputs: str, outputs: str | int) -> tuple[Renaming, Renaming]:
     """A linear layer's kernel (inputs, outputs) and bias."""
     return (
-        Rule(f"{scope}/kernel", f"{name}.weight", (inputs, outputs), transposed=True),
-        Rule(f"{scope}/bias", f"{name}.bias", (outputs,)),
+        Renaming(f"{scope}/kernel", f"{name}.weight", (inputs, outputs), transposed=True),
+        Renaming(f"{scope}/bias", f"{name}.bias", (outputs,)),
     )
 
 
-def norm(scope: str, name: str, size: str) -> tuple[Rule, Rule]:
+def norm(scope: str, name: str, size: str) -> tuple[Renaming, Renaming]:
     """A layer norm's scale and shift."""
     return (
-        Rule(f"{scope}/gamma", f"{name}.weight", (size,)),
-        Rule(f"{scope}/beta", f"{name}.bias", (size,)),
+        Renaming(f"{scope}/gamma", f"{name}.weight", (size,)),
+        Renaming(f"{scope}/beta", f"{name}.bias", (size,)),
     )
 
 
-def layer(scope: str, name: str, attention_norm: str) -> tuple[Rule, ...]:
+def layer(scope: str, name: str, attention_norm: str) -> tuple[Renaming, ...]:
     """The shared layer. TensorFlow tells its two norms apart by the number of the second."""
     hidden, inner = "hidden_size", "intermediate_size"
     attention = f"{scope}/attention_1"
@@ -69,11 +69,11 @@ NORM = "(?:LayerNorm|layer_normalization)"
 KERAS_EPSILON = 1e-3  # added to the variance by Keras's layer norm; Google's adds 1e-12, as HF's
 # Pre-training under TensorFlow 2 makes some variables inside a loop, where outer scopes are lost.
 ACT_LAYER = f"(?:{BERT}/encoder/)?transformer"
-MAPPING = "albert.encoder.embedding_hidden_mapping_in"
+TO_HIDDEN = "albert.encoder.embedding_hidden_mapping_in"
 
-RULES = (
+RENAMINGS = (
     *(
-        Rule(
+        Renaming(
             f"{BERT}/embeddings/{kind}_embeddings",
             f"albert.embeddings.{kind}_embeddings.weight",
             (rows, "embedding_size"),
@@ -85,7 +85,12 @@ RULES = (
         )
     ),
     *norm(f"{BERT}/embeddings/{NORM}", "albert.embeddings.LayerNorm", "embedding_size"),
-    *dense(f"{BERT}/encoder/embedding_hidden_mapping_in", MAPPING, "embedding_size", "hidden_size"),
+    *dense(
+        f"{BERT}/encoder/embedding_hidden_mapping_in",
+        TO_HIDDEN,
+        "embedding_size",
+        "hidden_size",
+    ),
     *layer(
         rf"{BERT}/encoder/transformer/group_(\d+)/inner_group_(\d+)",
         r"albert.encoder.albert_layer_groups.\1.albert_layers.\2",
@@ -100,16 +105,16 @@ RULES = (
     *norm(
         rf"{HEADS}/predictions/transform/{NORM}(?:_\d+)?", "predictions.LayerNorm", "embedding_size"
     ),
-    Rule(f"{HEADS}/predictions/output_bias", "predictions.bias", ("vocab_size",)),
+    Renaming(f"{HEADS}/predictions/output_bias", "predictions.bias", ("vocab_size",)),
     # These two are (outputs, inputs) in TensorFlow too.
-    Rule(
+    Renaming(
         f"{HEADS}/seq_relationship/output_weights",
         "sop_classifier.classifier.weight",
         (2, "hidden_size"),
     ),
-    Rule(f"{HEADS}/seq_relationship/output_bias", "sop_classifier.classifier.bias", (2,)),
-    Rule("output_weights", "classifier.weight", ("num_labels", "hidden_size")),
-    Rule("output_bias", "classifier.bias", ("num_labels",)),
+    Renaming(f"{HEADS}/seq_relationship/output_bias", "sop_classifier.classifier.bias", (2,)),
+    Renaming("output_weights", "classifier.weight", ("num_labels", "hidden_size")),
+    Renaming("output_bias", "classifier.bias", ("num_labels",)),
 )
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -128,7 +133,7 @@ IGNORED = {
 
 def place(
     names: dict[str, tuple[str, ...]],
-) -> tuple[dict[str, tuple[str, Rule]], dict[str, str]]:
+) -> tuple[dict[str, tuple[str, Renaming]], dict[str, str]]:
     """Sort a checkpoint's variables, given the names that each key goes by.
 
     Returns the key and the rule of each tensor of the state dict, and the name of the rule that
@@ -160,9 +165,9 @@ def find_ignored(variable: str) -> str | None:
     return next((rule for rule, which in IGNORED.items() if re.fullmatch(which, variable)), None)
 
 
-def find_rule(variable: str) -> tuple[str, Rule] | None:
+def find_rule(variable: str) -> tuple[str, Renaming] | None:
     """The tensor that a variable of this name holds, and the rule that says so."""
-    for rule in RULES:
+    for rule in RENAMINGS:
         match = re.fullmatch(rule.variable, variable)
         if match:
             return match.expand(rule.name), rule

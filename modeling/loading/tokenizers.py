@@ -10,6 +10,7 @@ from .files import find_file, hub_problem
 
 # HF's ALBERT tokenizer leaves the segments out by itself.
 MODEL_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
+WORD_START = "▁"  # SentencePiece's mark of a piece that follows a space
 
 
 def load_tokenizer(

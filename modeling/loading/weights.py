@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -40,10 +41,14 @@ def read_tensor_file(path: Path) -> Tensors:
     except Exception as error:  # what is not a checkpoint fails in every way there is
         raise UserError(f"{path} is damaged or not a checkpoint: {error}") from error
     if not isinstance(loaded, dict) or not all(
-        isinstance(tensor, torch.Tensor) for tensor in loaded.values()
+        isinstance(name, str) and is_dense(tensor) for name, tensor in loaded.items()
     ):
-        raise UserError(f"{path} is not a state dict (tensors by name)")
+        raise UserError(f"{path} is not a state dict (dense tensors by name)")
     return dict(loaded)
+
+
+def is_dense(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta
 
 
 def read_as(
@@ -90,7 +95,7 @@ def check_numbers(source: str | Path, name: str, tensor: torch.Tensor) -> None:
             f"{source}: {name} is {tensor.dtype}; allowed are "
             f"{', '.join(map(str, WEIGHT_TYPES))}: convert the checkpoint"
         )
-    if not tensor.isfinite().all():
+    if not tensor.float().isfinite().all():  # as the model will hold it: 1e300 is infinite there
         raise UserError(
             f"{source}: {name} holds NaN or infinite weights, so no answer would mean anything; "
             "its training failed, or the file was changed: take another checkpoint"

@@ -1,5 +1,6 @@
 """PonderALBERT: every layer gives a halting probability, learned with the task.
 
+keys: of its config.json
 texts: the second [CLS]            distribution: the step of halting, and its prior
 criteria: who leaves, and when     model: all of it, and loading
 outputs, names, loading            pondernet: around any step function

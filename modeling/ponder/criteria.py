@@ -10,15 +10,16 @@ Sources: PonderNet (Banino et al., 2021) for `sample`; PALBERT (Balagansky and G
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AlbertConfig
 
-from ..depth import Check, State
+from ..depth import Check, first_exits
 from ..elbert.rules import exit_scores
-from ..keys import PONDER_EXIT_KEYS, checked
+from ..keys import checked
 from .distribution import floored_log
+from .keys import PONDER_EXIT_KEYS
 
 
 @dataclass
@@ -46,6 +47,14 @@ class Layer(NamedTuple):
     halt_probability: torch.Tensor  # λ, (batch,)
 
 
+class HaltingState(NamedTuple):
+    """What a criterion remembers of the layers so far."""
+
+    alive: torch.Tensor  # Π (1 − λ_j), the probability of not having halted, (batch,)
+    halt_probability: torch.Tensor  # λ of the newest layer, (batch,)
+    own: Any  # what the criterion itself adds: a tensor, or a NamedTuple of tensors; () for nothing
+
+
 class Criterion(ABC):
     """Exits where the halting CDF, 1 − Π (1 − λ_j), exceeds a limit.
 
@@ -57,22 +66,18 @@ class Criterion(ABC):
     draws = mixes = False
 
     @abstractmethod
-    def limit(self, rule: HaltingRule, state: State) -> float | torch.Tensor:
+    def limit(self, rule: HaltingRule, state: HaltingState) -> float | torch.Tensor:
         """What the CDF has to exceed: one number, (batch,), or (settings, 1)."""
 
-    def start(self, draws: torch.Tensor, classes: int) -> State:
-        """What is remembered of as many examples as there are draws.
+    def start(self, draws: torch.Tensor, classes: int) -> HaltingState:
+        """What is remembered of as many examples as there are draws."""
+        return HaltingState(torch.ones_like(draws), torch.zeros_like(draws), ())
 
-        alive: Π (1 − λ_j) so far, (batch,); halt_probability: λ of the newest layer, (batch,).
-        """
-        alive = torch.ones_like(draws)
-        return {"alive": alive, "halt_probability": torch.zeros_like(alive)}
-
-    def step(self, rule: HaltingRule, layer: Layer, state: State) -> Check:
+    def step(self, rule: HaltingRule, layer: Layer, state: HaltingState) -> Check:
         """The layer's answer, who exits there, and the state one layer later."""
         halt = layer.halt_probability
-        state = {**state, "alive": state["alive"] * (1 - halt), "halt_probability": halt}
-        return Check(layer.logits, 1 - state["alive"] > self.limit(rule, state), state)
+        state = state._replace(alive=state.alive * (1 - halt), halt_probability=halt)
+        return Check(layer.logits, 1 - state.alive > self.limit(rule, state), state)
 
 
 class Threshold(Criterion):
@@ -80,7 +85,7 @@ class Threshold(Criterion):
 
     reads = ("exit_thres",)
 
-    def limit(self, rule: HaltingRule, state: State) -> float | torch.Tensor:
+    def limit(self, rule: HaltingRule, state: HaltingState) -> float | torch.Tensor:
         return rule.exit_thres
 
 
@@ -93,12 +98,19 @@ class Sample(Criterion):
 
     draws = True
 
-    def start(self, draws: torch.Tensor, classes: int) -> State:
-        """draw: the example's own threshold, uniform in [0, 1)."""
-        return {**super().start(draws, classes), "draw": draws}
+    def start(self, draws: torch.Tensor, classes: int) -> HaltingState:
+        """own: each example's threshold, uniform in [0, 1)."""
+        return super().start(draws, classes)._replace(own=draws)
 
-    def limit(self, rule: HaltingRule, state: State) -> torch.Tensor:
-        return state["draw"]
+    def limit(self, rule: HaltingRule, state: HaltingState) -> torch.Tensor:
+        return state.own
+
+
+class Mixture(NamedTuple):
+    """The answers of the layers so far."""
+
+    weighted: torch.Tensor  # Σ p_j · scores_j, (batch, classes)
+    mass: torch.Tensor  # Σ p_j, (batch,)
 
 
 class Expectation(Criterion):
@@ -109,23 +121,23 @@ class Expectation(Criterion):
 
     mixes = True
 
-    def limit(self, rule: HaltingRule, state: State) -> float:
+    def limit(self, rule: HaltingRule, state: HaltingState) -> float:
         return math.inf
 
-    def start(self, draws: torch.Tensor, classes: int) -> State:
-        """mixed: Σ p_j · scores_j, (batch, classes); mass: Σ p_j, (batch,)."""
-        mixed = draws.new_zeros(draws.shape[0], classes)
-        return {**super().start(draws, classes), "mixed": mixed, "mass": torch.zeros_like(draws)}
+    def start(self, draws: torch.Tensor, classes: int) -> HaltingState:
+        """own: a `Mixture` of no layer."""
+        nothing = Mixture(draws.new_zeros(draws.shape[0], classes), torch.zeros_like(draws))
+        return super().start(draws, classes)._replace(own=nothing)
 
-    def step(self, rule: HaltingRule, layer: Layer, state: State) -> Check:
-        weight = state["alive"] * layer.halt_probability  # p_n
+    def step(self, rule: HaltingRule, layer: Layer, state: HaltingState) -> Check:
+        weight = state.alive * layer.halt_probability  # p_n
         weight = weight.clamp_min(torch.finfo(weight.dtype).tiny)
-        mixed = state["mixed"] + weight[:, None] * exit_scores(layer.logits)
-        mass = state["mass"] + weight
-        mean = mixed / mass[:, None]
+        weighted = state.own.weighted + weight[:, None] * exit_scores(layer.logits)
+        mass = state.own.mass + weight
+        mean = weighted / mass[:, None]
         answer = floored_log(mean) if mean.shape[-1] > 1 else mean
         _, nobody, state = super().step(rule, layer, state)
-        return Check(answer, nobody, {**state, "mixed": mixed, "mass": mass})
+        return Check(answer, nobody, state._replace(own=Mixture(weighted, mass)))
 
 
 CRITERIA = {"sample": Sample(), "threshold": Threshold(), "expectation": Expectation()}
@@ -148,16 +160,14 @@ def scan_halting(
     Returns:
         answers (batch, classes) and exit layers (batch,), 1-based; or (settings, batch, …) each.
     """
-    layers, batch, classes = all_logits.shape
-    device = all_logits.device
-    draws = torch.rand(batch, device=device) if draws is None else draws
+    _, batch, classes = all_logits.shape
+    draws = torch.rand(batch, device=all_logits.device) if draws is None else draws
     criterion = CRITERIA[rule.exit_criteria]
-    state, exit_layer = criterion.start(draws, classes), None
-    for number, newest in enumerate(zip(all_logits, halt_probabilities.T, strict=True), start=1):
-        answer, done, state = criterion.step(rule, Layer(*newest), state)
-        if exit_layer is None:
-            exit_layer = torch.full(done.shape, layers, device=device)
-        exit_layer[done & (exit_layer > number)] = number
+    state, checks = criterion.start(draws, classes), []
+    for newest in zip(all_logits, halt_probabilities.T, strict=True):
+        checks.append(criterion.step(rule, Layer(*newest), state))
+        state = checks[-1].state
+    exit_layer = first_exits(check.done for check in checks)
     if criterion.mixes:
-        return answer, exit_layer
-    return all_logits[exit_layer - 1, torch.arange(batch, device=device)], exit_layer
+        return checks[-1].answer, exit_layer
+    return all_logits[exit_layer - 1, torch.arange(batch, device=exit_layer.device)], exit_layer

@@ -10,7 +10,7 @@ head that sees two layers; the public PonderALBERT for the model and its names.
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -20,17 +20,19 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils.generic import can_return_tuple
 
-from ..albert import AlbertEmbeddings, AlbertLayer, ExitLinear, attention_mask_of
+from ..albert import AlbertEmbeddings, ExitLinear, attention_mask_of
 from ..configuration import HEAD_WIDTH, PonderAlbertConfig
-from ..depth import Check, EarlyExitModel, State, layer_states, run_depths
+from ..depth import Check, EarlyExitModel, Inputs, LayerStep, early_exit, layer_states
 from ..errors import UserError
-from ..keys import PONDER_KEYS, checked
+from ..keys import checked
+from ..layer import AlbertLayer
 from ..loading.configs import load_config, own_settings
 from ..loading.tokenizers import load_tokenizer
 from ..loading.weights import adopt, read_as
 from ..losses import PonderClassificationLoss, task_loss
-from .criteria import CRITERIA, HaltingRule, Layer, scan_halting
+from .criteria import CRITERIA, HaltingRule, HaltingState, Layer, scan_halting
 from .distribution import GeneralizedGeometricDist, prior
+from .keys import PONDER_KEYS
 from .names import HEADS, ponder_names
 from .outputs import PonderOutput, PonderSequenceClassifierOutput
 from .texts import HALTING_TOKEN, Texts, encode_texts, has_halting_token, with_halting_token
@@ -56,6 +58,14 @@ def halting_head(config: PonderAlbertConfig) -> nn.Sequential:
     return nn.Sequential(*layers, ExitLinear(width, 1))
 
 
+class PonderState(NamedTuple):
+    """What an example carries from layer to layer."""
+
+    depth: torch.Tensor  # layers that ran, (batch,) int64
+    halting: HaltingState
+    previous: Any  # the halting token's last state (batch, hidden), where the head reads it; or ()
+
+
 class PonderAlbertClassifier(EarlyExitModel):
     """ALBERT that learns when to halt: classification, or regression for num_labels = 1.
 
@@ -72,6 +82,7 @@ class PonderAlbertClassifier(EarlyExitModel):
 
     config_class = PonderAlbertConfig
     config: PonderAlbertConfig
+    own_inputs: ClassVar = {"draws": (0, 1)}
 
     def __init__(
         self,
@@ -180,8 +191,9 @@ class PonderAlbertClassifier(EarlyExitModel):
         if self.training:
             return self.training_output(hidden, mask, labels)
         everything = output_all_exits or CRITERIA[self.exit_rule().exit_criteria].mixes
-        run = self.full_depth if everything else self.early_exit
-        logits, halts, answer, exit_layer = run(hidden, mask, draws)
+        run = self.full_depth if everything else self.halted
+        inputs = {} if draws is None else {"draws": draws}
+        logits, halts, answer, exit_layer = run(hidden, mask, inputs)
         loss = None if labels is None else task_loss(answer, labels)
         dist = GeneralizedGeometricDist(halts)
         target = prior(self.config, *halts.shape, self.device)
@@ -216,35 +228,31 @@ class PonderAlbertClassifier(EarlyExitModel):
         return self.classifier(stacked[:, :, 0]).float(), halts
 
     def full_depth(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, draws: torch.Tensor | None
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, inputs: Inputs
     ) -> tuple[torch.Tensor, ...]:
-        """As `early_exit`, with every layer's own logits and λ."""
+        """As `halted`, with every layer's own logits and λ."""
         rule = self.exit_rule()
-        draws = self.draws_of(len(hidden), draws, rule)
+        draws = self.draws_of(len(hidden), inputs, rule)
         logits, halt_logits = self.all_exits(hidden, mask)
         halts = halt_logits.sigmoid()
         return logits, halts, *scan_halting(rule, logits, halts, draws)
 
-    def early_exit(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, draws: torch.Tensor | None
+    def halted(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, inputs: Inputs
     ) -> tuple[torch.Tensor, ...]:
         """Pass by pass until every example has halted.
 
         Returns of the layers that ran the logits (layers, batch, num_labels) and λ (batch, layers),
         as `PonderOutput` has them; answers (batch, num_labels) and exit layers (batch,).
         """
-        batch, device = len(hidden), hidden.device
-        answers = torch.zeros(batch, self.config.num_labels, device=device)
-        exit_layer = torch.empty(batch, dtype=torch.long, device=device)
-        all_logits, all_halts = [], []
-        for step in run_depths(self, hidden, mask, draws):
-            halts = torch.zeros(batch, device=device)
-            halts[step.rows] = step.check.state["halt_probability"]
-            answers[step.rows] = step.check.answer
-            exit_layer[step.rows] = step.layer  # the last write, at the exit layer, stays
-            all_logits.append(answers.clone())
-            all_halts.append(halts)
-        return torch.stack(all_logits), torch.stack(all_halts, dim=1), answers, exit_layer
+        trail: list[LayerStep] = []
+        exits = early_exit(self, hidden, mask, inputs, trail)
+        logits, halts = [torch.zeros_like(exits.answer)], []
+        for step in trail:
+            logits.append(logits[-1].index_copy(0, step.rows, step.check.answer))
+            none = exits.answer.new_zeros(len(hidden))
+            halts.append(none.index_copy(0, step.rows, step.check.state.halting.halt_probability))
+        return torch.stack(logits[1:]), torch.stack(halts, dim=1), *exits
 
     def lacks_halting_token(self, input_ids: torch.Tensor) -> bool:
         """Is there no second token, or one that the tokenizer, if any, says is no [CLS]?"""
@@ -288,33 +296,30 @@ class PonderAlbertClassifier(EarlyExitModel):
         """(count,) uniform numbers for as many examples; the same ones in whatever portions."""
         return torch.rand(count, generator=self.generator).to(self.device)
 
-    def draws_of(self, batch: int, draws: torch.Tensor | None, rule: HaltingRule) -> torch.Tensor:
-        """`draws`, new ones by default; (batch,) of 0 for a criterion that needs none."""
+    def draws_of(self, batch: int, inputs: Inputs, rule: HaltingRule) -> torch.Tensor:
+        """Uniform numbers (batch,): among `inputs`, or new ones; 0 if the criterion has none."""
         if not CRITERIA[rule.exit_criteria].draws:
             return torch.zeros(batch, device=self.device)
-        return self.draw(batch) if draws is None else draws
+        return inputs["draws"] if "draws" in inputs else self.draw(batch)
 
-    def start(
-        self, batch: int, draws: torch.Tensor | None = None, rule: HaltingRule | None = None
-    ) -> State:
-        rule = rule or self.exit_rule()
-        draws = self.draws_of(batch, draws, rule)
-        state = CRITERIA[rule.exit_criteria].start(draws, self.config.num_labels)
-        state["depth"] = torch.zeros(batch, dtype=torch.long, device=self.device)
+    def start(self, rule: HaltingRule, batch: int, inputs: Inputs) -> PonderState:
+        draws = self.draws_of(batch, inputs, rule)
+        halting = CRITERIA[rule.exit_criteria].start(draws, self.config.num_labels)
+        depth, previous = torch.zeros(batch, dtype=torch.long, device=self.device), ()
         if self.reads_previous:
             size = self.config.hidden_size
-            state["previous"] = torch.zeros(batch, size, device=self.device, dtype=self.dtype)
-        return state
+            previous = torch.zeros(batch, size, device=self.device, dtype=self.dtype)
+        return PonderState(depth, halting, previous)
 
     @property
     def reads_previous(self) -> bool:
         """Does the halting head see the layer before, too?"""
         return self.config.lambda_layer_arch in ("linear_cat", "linear_diff")
 
-    def halt_logits(self, now: torch.Tensor, previous: torch.Tensor | None) -> torch.Tensor:
+    def halt_logits(self, now: torch.Tensor, previous: Any) -> torch.Tensor:
         """Logits of λ, (…), from the halting token's states after this layer and the previous one.
 
-        States are (…, hidden); before the first layer they are 0.
+        States are (…, hidden), 0 before the first layer; mlp and linear do not read `previous`.
         """
         if self.config.lambda_layer_arch == "linear_cat":
             now = torch.cat((now, previous), dim=-1)
@@ -328,20 +333,18 @@ class PonderAlbertClassifier(EarlyExitModel):
         hidden: torch.Tensor,
         mask: torch.Tensor | None,
         weights: int,
-        state: State,
+        state: PonderState,
     ) -> Check:
-        depth = state["depth"] + 1
+        depth = state.depth + 1
         last = depth == self.config.num_hidden_layers
         halting = hidden[:, HALTING_TOKEN]  # (batch, hidden)
-        halts = self.halt_logits(halting, state.get("previous")).sigmoid()
+        halts = self.halt_logits(halting, state.previous).sigmoid()
         if self.config.halt_normalization == "last_layer":
             halts = halts.masked_fill(last, 1.0)
         layer = Layer(self.classifier(hidden[:, 0]).float(), halts)
-        answer, done, state = CRITERIA[rule.exit_criteria].step(rule, layer, state)
-        state["depth"] = depth
-        if self.reads_previous:
-            state["previous"] = halting
-        return Check(answer, done | last, state)
+        answer, done, remembered = CRITERIA[rule.exit_criteria].step(rule, layer, state.halting)
+        previous = halting if self.reads_previous else ()
+        return Check(answer, done | last, PonderState(depth, remembered, previous))
 
 
 class PonderAlbertForSequenceClassification(PonderAlbertClassifier):

@@ -55,8 +55,3 @@ class PonderSequenceClassifierOutput(ModelOutput):
     exit_layer: torch.Tensor | None = None
     all_logits: torch.Tensor | None = None
     halt_probabilities: torch.Tensor | None = None
-
-    @property
-    def answer(self) -> torch.Tensor:
-        """`logits` under the name that PonderOutput has for them."""
-        return self.logits

@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from ..keys import PONDER_KEYS, checked
+from ..keys import checked
 from .distribution import GeneralizedGeometricDist, floored_log
+from .keys import PONDER_KEYS
 from .pondernet import PonderNet
 
 

@@ -5,14 +5,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex, to_rgb
 
 from evaluation.figures import save_figure
 from evaluation.token_pictures import (
-    COLOURS,
     COLUMNS,
     INK,
+    UPDATE_COLOURS,
     TokenExample,
     columns_of,
     tokens_figure,
@@ -56,12 +55,6 @@ class Spans(HTMLParser):
         return {name: re.findall(rf"--{name}: (#\w+);", self.page)[scale] for name in names}
 
 
-@pytest.fixture
-def close_figures():
-    yield
-    plt.close("all")
-
-
 def luminance(color: str) -> float:
     """Relative luminance, WCAG 2.2."""
     channels = np.array(to_rgb(color))
@@ -75,16 +68,16 @@ def test_every_token_stands_over_its_number_of_updates():
     assert [text for _, _, text in page.spans] == texts
     assert [title for _, title, _ in page.spans] == [f"{n} of 6 updates" for n in FILM.updates]
     colours = [page.colours()[kind] for kind, _, _ in page.spans]
-    assert colours == [to_hex(COLOURS(number / 6)) for number in FILM.updates]
+    assert colours == [to_hex(UPDATE_COLOURS(number / 6)) for number in FILM.updates]
 
 
 def test_the_scale_is_fitted_or_whole():
     page = Spans(tokens_html([FILM._replace(updates=[2, 3, 3, 2, 2, 3, 2, 4])]))
     assert page.colours() == {
         **{f"u{n}": "#fff" for n in (0, 1, 5, 6)},  # that no token has
-        **{f"u{n}": to_hex(COLOURS((n - 2) / 2)) for n in (2, 3, 4)},
+        **{f"u{n}": to_hex(UPDATE_COLOURS((n - 2) / 2)) for n in (2, 3, 4)},
     }
-    assert page.colours(1) == {f"u{n}": to_hex(COLOURS(n / 6)) for n in range(7)}
+    assert page.colours(1) == {f"u{n}": to_hex(UPDATE_COLOURS(n / 6)) for n in range(7)}
     assert "fitted, 2 to 4" in page.page
     assert "whole, 0 to 6" in page.page
 
@@ -116,11 +109,11 @@ def test_examples_share_the_scale_of_the_largest_maximum():
     page = Spans(tokens_html([FILM, TokenExample(["x"], [12], 12, "a", "b")]))
     assert list(page.colours()) == [f"u{number}" for number in range(13)]
     assert page.spans[-1][0] == "u12"
-    assert page.colours()["u12"] == to_hex(COLOURS(1.0))
+    assert page.colours()["u12"] == to_hex(UPDATE_COLOURS(1.0))
 
 
 def test_colours_darken_evenly_and_carry_dark_text():
-    lights = [luminance(to_hex(COLOURS(share))) for share in np.linspace(0, 1, 25)]
+    lights = [luminance(to_hex(UPDATE_COLOURS(share))) for share in np.linspace(0, 1, 25)]
     assert (np.diff(lights) < 0).all()
     assert min(lights) + 0.05 >= 4.5 * (luminance(INK) + 0.05)  # WCAG's contrast for text
 
@@ -154,7 +147,7 @@ def test_the_figure_shows_the_tokens_as_they_are(tmp_path):
     assert shown[1:5] == ["[CLS]", "6", "a", "0"]
     assert shown.count("$x$") == 2
     colors = [to_hex(patch.get_facecolor()) for patch in figure.axes[0].patches[:8]]
-    assert colors == [to_hex(COLOURS(number / 6)) for number in FILM.updates]
+    assert colors == [to_hex(UPDATE_COLOURS(number / 6)) for number in FILM.updates]
     save_figure(figure, tmp_path / "tokens.png")
     assert (tmp_path / "tokens.png").stat().st_size > 5000
 

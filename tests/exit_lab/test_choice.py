@@ -26,7 +26,7 @@ from exit_lab.choice import (
 )
 from exit_lab.grids import make_grids
 from exit_lab.recording import Recording
-from exit_lab.settings import Goal
+from exit_lab.settings import PickGoal
 from exit_lab.sweep import sweep
 from exit_lab.verdict import choice_table
 from glue.tasks import TASKS
@@ -54,7 +54,7 @@ def test_a_latency_limit_takes_the_best_setting_by_the_recorded_times():
     times = [[seconds[row, n - 1] for row, n in zip(rows, one, strict=True)] for one in exits]
     p95, metric = 1000 * np.quantile(times, 0.95, axis=1), made.main_metric(made.exit_layer, rows)
     for limit in (0.5, 2.5, 4.0, 9.0):
-        chosen = choose(made, ELBERT, Goal(max_p95_ms=limit), [], rows).setting
+        chosen = choose(made, ELBERT, PickGoal(max_p95_ms=limit), [], rows).setting
         allowed = [(-m, t) for m, t in zip(metric, p95, strict=True) if t <= limit]
         assert allowed or chosen is None
         assert not allowed or (-metric[chosen], p95[chosen]) == pytest.approx(min(allowed))

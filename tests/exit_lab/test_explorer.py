@@ -10,7 +10,7 @@ import pytest
 
 import exit_lab.explorer as explorer
 from exit_lab.explorer import View, explorer_page
-from exit_lab.tables import table
+from exit_lab.tables import sweep_table
 from tests.exit_lab.builders import EVIL, EXPLORED, explored
 
 
@@ -27,7 +27,7 @@ def unpacked(text: str, kind: str) -> np.ndarray:
 def test_the_page_carries_the_sweep_to_the_last_bit(task):
     swept, examples, confidence = explored(task)
     data = data_of(explorer_page(swept, examples, confidence, View("a title")))
-    rows = table(swept)
+    rows = sweep_table(swept)
     for name in (*data["full"], "compute_ratio", "exit_sample_ratio"):
         values = unpacked(data["settings"][name], "<f8")
         assert values.tolist() == [row[name] for row in rows]

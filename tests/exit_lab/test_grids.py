@@ -4,7 +4,7 @@ import pytest
 
 from exit_lab.grids import make_grids, parse_values
 from modeling import UserError
-from modeling.elbert.rules import RULES
+from modeling.elbert.rule_table import RULES
 from tests.exit_lab.builders import ELBERT
 
 

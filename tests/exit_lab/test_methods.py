@@ -12,8 +12,8 @@ from exit_lab.compare import compare
 from exit_lab.frontiers import FULL_DEPTH
 from exit_lab.grids import RuleGrid
 from exit_lab.methods import (
-    Contender,
     LearnedDepths,
+    MethodSweeps,
     curve,
     difference_table,
     differences,
@@ -29,7 +29,7 @@ EXAMPLES = 400
 HALVES = Parts(np.arange(200), np.arange(200, EXAMPLES))
 
 
-def contender(models: int, right: float, seed: int = 0, cost: float = 0.3) -> Contender:
+def contender(models: int, right: float, seed: int = 0, cost: float = 0.3) -> MethodSweeps:
     """Models of learned depth that are right about a share of the examples, each about others."""
     rng, labels = np.random.default_rng(seed), np.arange(EXAMPLES) % 2
     sweeps = [
@@ -44,13 +44,13 @@ def contender(models: int, right: float, seed: int = 0, cost: float = 0.3) -> Co
         )
         for _ in range(models)
     ]
-    return Contender(sweeps, "learned")
+    return MethodSweeps(sweeps, "learned")
 
 
 def test_a_learned_depth_costs_what_its_own_examples_cost():
     costs = np.linspace(0, 1, EXAMPLES)[None]
     model = dataclasses.replace(contender(1, 1.0).sweeps[0], costs=costs)
-    front = field_of({"act": Contender([model], "learned")}, HALVES, 50, 1).frontiers["act"][0]
+    front = field_of({"act": MethodSweeps([model], "learned")}, HALVES, 50, 1).frontiers["act"][0]
     assert front.cost == pytest.approx(costs[:, 200:].mean())
     assert (front.at(0.2), front.at(0.3)) == (None, 0)  # 0.25 on the half that chooses
 
@@ -69,7 +69,7 @@ def test_trainings_with_several_prices_of_an_update_are_one_contender():
         )
         for (name, said), cost in zip(answers.items(), (0.2, 0.6), strict=True)
     }
-    both = Contender([learned_depths(recordings, TASKS["rte"])], "learned")
+    both = MethodSweeps([learned_depths(recordings, TASKS["rte"])], "learned")
     front = field_of({"ACT": both}, HALVES, 50, 1).frontiers["ACT"][0]
     assert [front.at(limit) for limit in (0.1, 0.3, 0.7)] == [None, 0, 1]
     assert front.settings == ("act-tau0.1", "act-tau0.01")
@@ -101,7 +101,7 @@ def test_a_contender_does_not_differ_from_itself():
 def test_intervals_are_over_seeds_too():
     """The other has one seed that is always right and one that never is; the reference only right
     ones: in a draw of two seeds it is 0, 1/2 or 1 behind."""
-    both = Contender([*contender(1, 1.0).sweeps, *contender(1, 0.0).sweeps], "learned")
+    both = MethodSweeps([*contender(1, 1.0).sweeps, *contender(1, 0.0).sweeps], "learned")
     field = field_of({"right": contender(2, 1.0), "both": both}, HALVES, 500, 1)
     found = differences(field, "right", (0.5,))["both"][0]
     assert found[:3] == (-0.5, -1.0, 0.0)
@@ -111,8 +111,8 @@ def test_rules_truncation_and_learned_depths_share_a_table():
     sweeps = [swept(2, "rte", examples=EXAMPLES)[0]]
     labels = sweeps[0].labels
     learned = dataclasses.replace(contender(1, 0.5).sweeps[0], labels=labels)
-    rows = {name: Contender(sweeps, name) for name in ("bias_1", TRUNCATION, FULL_DEPTH)}
-    field = field_of({**rows, "ACT": Contender([learned], "learned")}, HALVES, 50, 1)
+    rows = {name: MethodSweeps(sweeps, name) for name in ("bias_1", TRUNCATION, FULL_DEPTH)}
+    field = field_of({**rows, "ACT": MethodSweeps([learned], "learned")}, HALVES, 50, 1)
     cells = compare(field, (0.2, 0.8))
     assert cells["ACT"][0] is None
     right = learned.predictions[0, 200:] == labels[200:]

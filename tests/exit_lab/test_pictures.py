@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
 
 from exit_lab.choice import split
 from exit_lab.closeups import in_lines, leads, telling_examples
@@ -15,11 +14,7 @@ from exit_lab.sweep import TRUNCATION
 from glue.tasks import Example
 from tests.exit_lab.builders import ELBERT, swept
 
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("close_figures")
 
 
 def test_telling_examples_show_what_they_say():

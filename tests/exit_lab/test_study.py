@@ -2,9 +2,10 @@
 
 import pytest
 
-from exit_lab.study import taken
-from exit_lab.study_settings import ROOT, Study, read_study
+from exit_lab.study import reserved
+from exit_lab.study_settings import Study, read_study
 from modeling.errors import UserError
+from training.provenance import ROOT
 
 SAMPLE = str(ROOT / "configs/sample")
 
@@ -71,9 +72,9 @@ def test_flags_that_no_training_could_take_are_refused(flags, word):
 def test_a_training_is_taken_by_one_process_at_a_time(tmp_path):
     study = plan("--output_dir", str(tmp_path))
     first, second = study.runs(study.plans["SST-2"])[:2]
-    with taken(study, first) as mine:
+    with reserved(study, first) as mine:
         assert mine
-        with taken(study, first) as again, taken(study, second) as another:
+        with reserved(study, first) as again, reserved(study, second) as another:
             assert (again, another) == (False, True)
-    with taken(study, first) as mine:
+    with reserved(study, first) as mine:
         assert mine

@@ -7,7 +7,7 @@ import torch
 from exit_lab.grids import RuleGrid
 from exit_lab.recording import Recording
 from exit_lab.sweep import sweep
-from exit_lab.tables import table
+from exit_lab.tables import sweep_table
 from glue.tasks import TASKS
 from modeling import ExitRule, UserError
 from modeling.elbert.rules import scan
@@ -57,7 +57,7 @@ def test_chunks_of_settings_do_not_show(monkeypatch):
     monkeypatch.setattr("exit_lab.metrics.CHUNK", 100)
     pieces, _ = swept(2, "rte")
     assert np.array_equal(whole.exit_layer, pieces.exit_layer)
-    assert table(whole) == table(pieces)
+    assert sweep_table(whole) == sweep_table(pieces)
 
 
 def test_a_sweep_too_large_for_memory_is_refused(monkeypatch):

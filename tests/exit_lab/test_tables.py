@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 
 from exit_lab.sweep import scan_setting
-from exit_lab.tables import frontier, frontier_table, nearest_setting, table, write_tables
+from exit_lab.tables import frontier, frontier_table, nearest_setting, sweep_table, write_tables
 from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
 from tests.scripts.sweeps import rows_of
 
 
 def test_a_table_row_is_what_the_setting_does():
     found, _ = swept(3, "mnli")
-    rows = table(found)
+    rows = sweep_table(found)
     assert len(rows) == len(found.settings)
     for row, setting, exits in zip(rows, found.settings, found.exit_layer, strict=True):
         assert row["rule"] == setting["thres_name"]

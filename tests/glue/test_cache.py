@@ -161,12 +161,13 @@ FORGERIES = {
     "an id below 0": {"tokens": lambda x: put(x, 3, -1)},
     "a third segment": {"segments": lambda x: put(x, 0, 2)},
     "fewer segments than tokens": {"segments": lambda x: x[1:]},
-    "texts that overlap": {"offsets": lambda x: x[::-1]},
+    "texts that overlap": {"offsets": lambda x: x[::-1].copy()},
     "a beginning past the first token": {"offsets": lambda x: x + 1},
     "an end past the last token": {"offsets": lambda x: put(x, -1, x[-1] + 1)},
     "a text without tokens": {"offsets": lambda x: put(x, 1, 0)},
-    "a text that is too long": {"offsets": lambda x: x[[0, -1]], "labels": lambda x: x[:1]},
-    "no text": dict.fromkeys(("tokens", "segments", "labels"), lambda x: x[:0])
+    "a text that is too long": dict.fromkeys(("labels", "truncated"), lambda x: x[:1])
+    | {"offsets": lambda x: x[[0, -1]]},
+    "no text": dict.fromkeys(("tokens", "segments", "labels", "truncated"), lambda x: x[:0])
     | {"offsets": lambda x: x[:1]},
     "no offset": {"offsets": lambda x: x[:0]},
     "labels beside the task's": {"labels": lambda x: put(x, 0, 2)},
@@ -176,7 +177,7 @@ FORGERIES = {
     "scores": {"labels": lambda x: x.astype(float)},
     "wide tokens": {"tokens": lambda x: x.astype(np.int64)},
     "square tokens": {"tokens": lambda x: x[None]},
-    "draws": {"draws": lambda x: np.zeros(24, dtype=np.float32)},
+    "a mode's input": {"inputs": lambda x: {"draws": np.zeros(24, dtype=np.float32)}},
 }
 
 
@@ -184,10 +185,8 @@ FORGERIES = {
 def test_a_forged_cache_is_made_anew(tokenizer, split, kept, tokenised, changes):
     """Its stamp and digest are right, its arrays are those of no file."""
     whole = encode(split.examples(), tokenizer, 40)
-    arrays = {name: getattr(whole, name) for name in ("tokens", "segments", "offsets", "labels")}
-    arrays |= {name: change(arrays.get(name)) for name, change in changes.items()}
-    forged = Features(**{n: a if a is None else np.ascontiguousarray(a) for n, a in arrays.items()})
-    cache.write_cache(kept, forged, stamp_of(split, tokenizer, 40))
+    changed = {name: change(getattr(whole, name)) for name, change in changes.items()}
+    cache.write_cache(kept, replace(whole, **changed), stamp_of(split, tokenizer, 40))
     assert kept.exists()
     assert same(cached_features(kept, split, tokenizer, 40), whole)
     assert len(tokenised) == 2

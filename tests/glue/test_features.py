@@ -1,5 +1,7 @@
 """Token ids: tokenising, the flat arrays against lists, and batches."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -44,7 +46,7 @@ def test_truncated_texts_are_those_that_are_longer_whole(tokenizer):
     got = encode(pairs(12), tokenizer, cut_at)
     assert got.truncated.tolist() == (whole.lengths > cut_at).tolist()
     assert got.size == f"12 ({got.truncated.sum()} truncated, {got.truncated.mean():.1%})"
-    some = got.with_second_cls(np.zeros(12, np.float32)).take([5, 1])
+    some = got.with_second_cls().take([5, 1])
     assert some.truncated.tolist() == got.truncated[[5, 1]].tolist()
 
 
@@ -96,7 +98,8 @@ def drawn(ids: list[list[int]]) -> Features:
 
 @given(ids=texts, data=st.data())
 def test_taking_rows_is_taking_them_of_the_lists(ids, data):
-    whole = drawn(ids).with_second_cls(np.linspace(0, 1, len(ids), dtype=np.float32))
+    inputs = {"draws": np.linspace(0, 1, len(ids), dtype=np.float32)}
+    whole = replace(drawn(ids).with_second_cls(), inputs=inputs)
     ids, types = as_lists(whole)
     rows = data.draw(st.lists(st.integers(0, len(ids) - 1)), label="rows")
     step, start = data.draw(st.integers(1, 4)), data.draw(st.integers(0, len(ids) + 1))
@@ -108,13 +111,13 @@ def test_taking_rows_is_taking_them_of_the_lists(ids, data):
         assert as_lists(taken) == ([ids[i] for i in chosen], [types[i] for i in chosen])
         assert taken.lengths.tolist() == [len(ids[i]) for i in chosen]
         assert taken.labels.tolist() == list(chosen)
-        assert taken.draws.tolist() == [whole.draws[i] for i in chosen]
+        assert taken.inputs["draws"].tolist() == [inputs["draws"][i] for i in chosen]
 
 
 @given(ids=texts)
 def test_the_second_cls_is_that_of_the_model(ids):
     data = drawn(ids)
-    got = data.with_second_cls(np.zeros(len(ids), dtype=np.float32))
+    got = data.with_second_cls()
     assert as_lists(got) == tuple(list(map(with_halting_token, rows)) for rows in as_lists(data))
     assert got.labels is data.labels
 
@@ -125,7 +128,8 @@ def test_the_digest_tells_all_that_the_data_are_apart():
 
     ids = [[2, 3], [4, 5]]
     same = Features.from_lists(ids, [[0, 1]] * 2, [0, 1])
-    second = same.with_second_cls(np.array([0.5, 0.25], dtype=np.float32))
+    second = same.with_second_cls()
+    given = [{name: np.array([0.5, 0.25])[::step]} for name in "ab" for step in (1, -1)]
     others = [
         digest(ids),
         digest([[2, 3], [4, 6]]),
@@ -137,7 +141,7 @@ def test_the_digest_tells_all_that_the_data_are_apart():
         digest(ids, labels=(None, None)),
         digest([[2], [3]], ((0,), (1,))),
         second.digest(),
-        same.with_second_cls(second.draws[::-1]).digest(),
+        *(replace(same, inputs=inputs).digest() for inputs in given),
     ]
     assert len(set(others)) == len(others)
     assert others[0] == same.digest() == same.take([0, 1]).digest()
@@ -162,7 +166,7 @@ def test_batches_are_padded_to_their_longest():
     assert torch.equal(collate(scores, [0, 1], 5)["labels"], torch.tensor([1.0, 2.5]))
     assert "draws" not in batch
     draws = torch.tensor([0.1, 0.2, 0.3])
-    drawn = data.with_second_cls(draws.numpy())
+    drawn = replace(data, inputs={"draws": draws.numpy()})
     assert torch.equal(collate(drawn, np.array([2, 0]), 5)["draws"], draws[[2, 0]])
 
 

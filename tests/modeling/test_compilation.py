@@ -15,7 +15,7 @@ from glue.tasks import get_task, read_examples
 from modeling import PonderAlbertClassifier, PonderAlbertConfig, compilation
 from modeling.albert import cast_layers
 from modeling.cpu_packing import packed_weights
-from modeling.keys import rule_names
+from modeling.elbert.rule_table import RULES
 from tests.conftest import TINY, random_ids, tiny_model
 from tests.models import assert_near
 
@@ -34,11 +34,11 @@ def test_compiled_answers_are_the_eager_ones_for_every_rule_and_length():
     mask = torch.tensor([[1] * 20, [1] * 11 + [0] * 9, [1] * 3 + [0] * 17])
     batches.append((random_ids(3, 20), mask))
     expected = {}
-    for rule in rule_names():
+    for rule in RULES:
         model.config.thres_name = rule
         expected[rule] = answers(model, batches)
     assert compilation.compile_for_inference(model)
-    for rule in rule_names():
+    for rule in RULES:
         model.config.thres_name = rule
         for got, eager in zip(answers(model, batches), expected[rule], strict=True):
             assert torch.equal(got.exit_layer, eager.exit_layer)

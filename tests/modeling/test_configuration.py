@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from change_config import change
 from modeling import (
     AlbertActConfig,
     AlbertActForPreTraining,
@@ -18,7 +17,8 @@ from modeling import (
     load_config,
 )
 from modeling.configuration import AdaptiveConfig
-from modeling.keys import PONDER_KEYS, KeyTable, Number, Whole
+from modeling.keys import KeyTable, Number, Whole
+from modeling.ponder.keys import PONDER_KEYS
 from tests.conftest import TINY, tiny_config
 from tests.golden_vectors import load_golden
 
@@ -127,7 +127,7 @@ def test_a_mode_of_ones_own_is_a_class_with_a_table(tmp_path):
     config.save_pretrained(tmp_path)
     assert AutoConfig.from_pretrained(tmp_path).exit_keys() == {"halt_after": 3}
     with pytest.raises(UserError, match="halt_after = 5: allowed is 1 to num_hidden_layers = 4"):
-        change(tmp_path / "config.json", "halt_after", "5")
+        load_config(tmp_path, config_class=OwnConfig, halt_after=5)
 
 
 def test_config_keeps_its_keys_through_a_file(tmp_path):

@@ -85,13 +85,16 @@ def test_copies_and_saved_weights_know_nothing_of_packing():
         assert torch.equal(answers(twin, ids, plain), expected)
 
 
-@pytest.mark.parametrize("reason", ["eager", "float64", "autocast", "no oneDNN"])
+@pytest.mark.parametrize("reason", ["eager", "float64", "autocast", "no oneDNN", "no operator"])
 def test_where_packing_does_not_serve_the_model_runs_as_it_is(reason, monkeypatch):
     model = tiny_model(attn_implementation="eager" if reason == "eager" else "sdpa")
     if reason == "float64":
         model.double()
     if reason == "no oneDNN":
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    if reason == "no operator":
+        monkeypatch.setattr(cpu_packing, "NEEDED", (*cpu_packing.NEEDED, "_an_operator_of_later"))
+    if reason.startswith("no "):
         monkeypatch.setattr(cpu_packing, "PACKABLE", cpu_packing.packable_types())
     with torch.autocast("cpu", enabled=reason == "autocast"), packed_weights(model):
         assert not is_packed(model)

@@ -25,7 +25,8 @@ def model(request) -> EarlyExitModel:
 def steps_of(model: EarlyExitModel, leave: bool) -> list:
     """Of a batch of 16 texts without padding."""
     hidden = model.embed(random_ids(16, 7) % 40)
-    return list(run_depths(model, hidden, None, torch.linspace(0.05, 0.95, 16), leave))
+    draws = torch.linspace(0.05, 0.95, 16)
+    return list(run_depths(model, hidden, None, {"draws": draws}, leave))
 
 
 def test_a_model_that_lacks_a_step_cannot_be_made():
@@ -48,7 +49,7 @@ def test_full_depth_steps_say_what_all_exits_at_once_say(model):
         expected = model.all_exits(model.embed(random_ids(16, 7) % 40), None)
     if isinstance(model, PonderAlbertClassifier):
         expected, halts = expected
-        found = torch.stack([step.check.state["halt_probability"] for step in steps], 1)
+        found = torch.stack([step.check.state.halting.halt_probability for step in steps], 1)
         assert_near(found, halts.sigmoid())
     answers = torch.stack([step.check.answer for step in steps])
     assert_near(answers, expected)
@@ -63,7 +64,7 @@ def test_who_leaves_is_in_no_later_step_and_says_the_same_as_at_full_depth(model
         rows = step.rows
         assert_near(step.check.answer, expected.check.answer[rows])
         assert step.leaving == step.check.done.nonzero()[:, 0].tolist()
-        assert (step.check.state["depth"] == step.layer).all()
+        assert (step.check.state.depth == step.layer).all()
         running = [row for i, row in enumerate(running) if i not in step.leaving]
     assert running == []
 

@@ -14,7 +14,7 @@ from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import packed_weights
 from modeling.depth_batching import DepthBatcher
-from modeling.keys import rule_names
+from modeling.elbert.rule_table import RULES
 from tests.conftest import tiny_model
 from tests.models import SMALL, assert_near
 
@@ -77,7 +77,7 @@ def answers_in_portions(batcher: DepthBatcher, examples: list, portions: list[in
 # Derandomised: an example within rounding of a threshold is not a failure of depth batching.
 @settings(deadline=None, max_examples=25, derandomize=True)
 @given(
-    rule=st.sampled_from(rule_names()),
+    rule=st.sampled_from(list(RULES)),
     slots=st.integers(1, 32),
     window=st.integers(1, 20),
     groups=st.sampled_from([1, 2, 3, 6]),
@@ -119,7 +119,7 @@ def test_compiled_answers_are_those_of_batch_size_one(groups, exits):
     )
     assert compile_for_inference(model)
     draw = random.Random(0)
-    for seed, rule in enumerate(rule_names() * 2):
+    for seed, rule in enumerate([*RULES] * 2):
         model.config.thres_name = rule
         examples = random_examples(40, seed)
         batcher = DepthBatcher(model, draw.randint(1, 64), draw.randint(1, 40))

@@ -21,6 +21,14 @@ def printed(code: str) -> str:
 def test_what_needs_no_torch_does_not_load_it():
     modules = "modeling, modeling.errors, modeling.keys, modeling.loading.files"
     code = f"import sys, {modules}, change_config, download_glue_data"
+    code += "; from evaluation.modes import keys_of"
+    for mode, name, value in (
+        ("albert", "thres_name", "bias_2"),
+        ("albert", "window_score", "lead"),
+        ("ponder_albert", "exit_criteria", "sample"),
+        ("albert_act", "tau", 0.1),
+    ):
+        code += f"; modeling.keys.checked({name!r}, {value!r}, keys_of({mode!r}).keys)"
     assert printed(f"{code}; print([x for x in {HEAVY} if x in sys.modules])") == "[]\n"
 
 

@@ -82,6 +82,16 @@ def test_methods_that_unpack_without_bounds_are_refused(method, server, fetch, t
     assert tree(tmp_path) == []
 
 
+def test_a_member_longer_than_announced_is_refused(server, fetch, tmp_path):
+    """16 MB that the archive's list, and the member's own head, call 100 bytes."""
+    size = 2**24
+    body = make_zip(RTE_FILES | {"RTE/train.tsv": "0" * size})
+    lying = body.replace(size.to_bytes(4, "little"), (100).to_bytes(4, "little"))
+    assert body.count(size.to_bytes(4, "little")) == 2
+    refused(server, fetch, lying, "removed")
+    assert tree(tmp_path) == []
+
+
 def test_bytes_are_counted_as_they_come(server, fetch, tmp_path, monkeypatch):
     """Whatever the archive announces."""
     monkeypatch.setattr(library, "check_members", lambda archive, members: None)

@@ -78,9 +78,16 @@ def test_any_mixture(kinds, slots, ordered):
     assert sorted(answer.row for answer in answers) == sorted({*range(len(kinds))} - {*failing})
 
 
+class Wordless(Exception):
+    """An error that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
 @pytest.mark.parametrize("step", ["embed", "start"])
 @pytest.mark.parametrize(
-    "error", [KeyError("x"), TypeError("x"), MemoryError(), ZeroDivisionError()]
+    "error", [KeyError("x"), TypeError("x"), MemoryError(), ZeroDivisionError(), Wordless()]
 )
 def test_any_error_of_the_model_is_the_rows(step, error, monkeypatch):
     """Raised whenever the one of 9 tokens is among them."""

@@ -98,6 +98,16 @@ STATES = {
     "other arguments": (("arguments",), {"seed": 2}),
     "no arguments": (("arguments",), []),
     "other data": (("data",), "others"),
+    "an epoch without end": (("position", "epoch"), 2**70),
+    "no seconds": (("seconds",), None),
+    "seconds that are no number": (("seconds",), math.nan),
+    "seconds without end": (("seconds",), math.inf),
+    "seconds below 0": (("seconds",), -1.0),
+    "no best": (("best",), None),
+    "a best of nothing": (("best",), []),
+    "a best that is no number": (("best", "value"), math.nan),
+    "a best below step 0": (("best", "step"), -1),
+    "a best long ago": (("best", "since"), 2**70),
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from exit_lab.explorer import View, explorer_page, intervals
-from exit_lab.tables import frontier, table
+from exit_lab.tables import frontier, sweep_table
 from tests.exit_lab.builders import EVIL, EXPLORED, explored
 from tests.robustness.conftest import requests_of, size
 
@@ -78,7 +78,7 @@ def open_page(browser, tmp_path):
         swept, *shown = explored(task)
         path = tmp_path / "explorer.html"
         path.write_text(explorer_page(swept, *shown, View(f"{task} <b>", **keywords)))
-        return Page(browser, path), swept, table(swept)
+        return Page(browser, path), swept, sweep_table(swept)
 
     return opened
 

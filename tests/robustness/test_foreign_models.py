@@ -21,6 +21,7 @@ from modeling.loading.files import LARGEST_JSON, inside, read_json
 from tests.commands import flags
 from tests.conftest import JSON, edit_json, tiny_config
 from tests.hostile import KNOWN, VALUES, refused, replaced, tried
+from training.provenance import remove_results
 
 RTE = get_task("rte")
 
@@ -61,6 +62,7 @@ PLACES = ["..", "../..", "/", "/dev/zero", "/etc/passwd", "a\0b", "~", "org/kern
 @example({"id2label": {"0": 1, "1": 2}})
 @example({"w_init": 1e300})
 @example({"eos_token_id": []})
+@example({"eos_token_id": -(2**63) - 1})
 @example({"my_out_dir": "a\0b", "exit_config_path": "a\0b", "model_name": "a\0b"})
 def test_any_foreign_configuration(model, edits):
     path = model / "config.json"
@@ -137,6 +139,25 @@ def test_statistics_stay_in_the_models_folder(keys, tmp_path, caplog):
     assert place == model / "stat_out/rte" or place == model / "stat_out" / RTE.name
     assert "leads out" in caplog.text
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("directory", ["stat_out", "link", "loop", "a\0b", "../elsewhere"])
+def test_a_new_training_removes_nothing_outside_the_model(directory, tmp_path):
+    """What was derived from the old weights goes, but not through a link."""
+    model, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    for folder in (model / "stat_out/sample/rte", elsewhere / "sample/rte"):
+        folder.mkdir(parents=True)
+        (folder / "layers_exit.csv").write_text("mine")
+    (model / "link").symlink_to(elsewhere)
+    (model / "loop").symlink_to(model / "loop")
+    (model / "stat_out/sample/evil").symlink_to(elsewhere / "sample/rte")
+    (model / "model.safetensors").write_bytes(b"")
+    config = {"my_out_dir": directory, "model_name": "sample"}
+    (model / "config.json").write_text(json.dumps(config))
+    remove_results(model)
+    assert (elsewhere / "sample/rte/layers_exit.csv").read_text() == "mine"
+    own = model / "stat_out/sample/rte/layers_exit.csv"
+    assert own.exists() == (directory != "stat_out")
 
 
 def test_inside_follows_links(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
@@ -26,9 +26,10 @@ from modeling import (
     load_pretrained,
 )
 from modeling.configuration import parameter_count
-from modeling.keys import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, checked
+from modeling.elbert.keys import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS
+from modeling.keys import checked
 from modeling.loading.weights import read_weights
-from tests.conftest import JSON, TINY, tiny_config
+from tests.conftest import JSON, TINY, tiny_config, tries
 from tests.hostile import KNOWN, VALUES, refused, tried
 from training.checkpoints import damage, find_checkpoint, read_state
 from training.text import HEADING
@@ -55,7 +56,7 @@ def test_any_bytes_as_config_json(tmp_path, content):
         assert isinstance(json.loads(content), dict)
 
 
-@settings(max_examples=150)
+@tries(150)
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
 @example({"cnt_thres": 10**400})
 @example({"hidden_act": "none such"})
@@ -93,7 +94,7 @@ def largest(config: ElbertConfig) -> int:
 @given(name=st.sampled_from(list(ELBERT_KEYS)), value=VALUES)
 @example(name="range_tmp", value=10**400)
 def test_a_checked_value_has_the_type_of_its_key(name, value):
-    result = tried(checked, name, value)
+    result = tried(checked, name, value, ELBERT_KEYS)
     if refused(result):
         assert name in str(result)
     else:
@@ -129,7 +130,7 @@ def test_any_bytes_as_exit_config_json(tmp_path, content):
     assert refused(overrides) or set(overrides) <= set(EXIT_KEYS)
 
 
-@settings(max_examples=150)
+@tries(150)
 @given(st.dictionaries(st.sampled_from(sorted(EXIT_KEYS)) | KEYS, VALUES, max_size=4))
 @example({"cnt_thres": 10**400})
 def test_any_value_of_any_key_of_exit_config_json(tmp_path, values):
@@ -218,7 +219,7 @@ ANY_TABLE = st.binary(max_size=300) | st.text(
 ).map(str.encode)
 
 
-@settings(max_examples=150)
+@tries(150)
 @given(content=ANY_TABLE, name=st.sampled_from(list(TASKS)), split=st.sampled_from(["dev", "test"]))
 @example(content=b"\xef\xbb\xbf\n\n", name="cola", split="dev")
 def test_any_bytes_as_a_tasks_tsv(tmp_path, content, name, split):
@@ -233,7 +234,7 @@ def test_any_bytes_as_a_tasks_tsv(tmp_path, content, name, split):
             assert all(isinstance(e.text_a, str) for e in examples)
 
 
-@settings(max_examples=150)
+@tries(150)
 @given(content=ANY_TABLE, suffix=st.sampled_from([".csv", ".tsv", ".jsonl"]))
 @example(content=b"[" * 100_000, suffix=".jsonl")
 @example(content=b'{"sentence1": "\\ud800", "label": 1}', suffix=".jsonl")

@@ -35,6 +35,8 @@ def test_the_folder_that_one_is_in(glue, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     glue(Path("."), *WORK).done()
     check_whole(tmp_path)
+    glue(Path("."), *WORK, "--overwrite_output_dir").done()
+    check_whole(tmp_path)
 
 
 def test_the_second_half_of_mnli_lies_beside_the_folder_that_one_is_in(tmp_path, monkeypatch):
@@ -124,3 +126,11 @@ def test_a_finished_run_is_not_asked_to_be_another(glue, tmp_path):
         refused = glue(out, *again, *more)
         refused.refused(out, "is finished, and was of other flags", words, "--output_dir")
     assert contents(out) == before
+    (out / "training_finished.json").write_text("{}")
+    glue(out, *again).refused("training_finished.json does not say what was trained")
+
+
+def test_a_name_too_long_for_a_file_is_refused(glue, tmp_path):
+    glue(tmp_path / ("x" * 5000), "--do_train").refused("--output_dir", "cannot be made")
+    train = ("--do_train", "--resume_from_checkpoint", "x" * 5000)
+    glue(tmp_path / "out", *train).refused("--resume_from_checkpoint", "no such directory")

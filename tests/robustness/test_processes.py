@@ -15,17 +15,12 @@ from safetensors.torch import load_file
 
 import run_glue
 from tests.commands import flags
-from tests.conftest import edit_json
+from tests.conftest import edit_json, slow
 from tests.forks import run_together, start_together
 from training.checkpoints import checkpoints_of
 
 ROOT = Path(run_glue.__file__).parent
 PONDER = ("--model_type", "ponder_albert", "--lambda_lr", 0.01)
-
-
-def slow(*values):
-    """A case that costs as much as another which shows the same of another mode or setting."""
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import run_glue
 import training.checkpoints as checkpointing
 from tests.commands import flags, no_file_above, refused
-from tests.conftest import JSON, contents, edit_json, write_rte
+from tests.conftest import JSON, contents, edit_json, tries, write_rte
 from tests.forks import assert_same_weights, run, survive_kills
 from training.checkpoints import checkpoints_of, latest_checkpoint
 from training.stopping import StopRequest
@@ -248,7 +248,7 @@ def test_a_checkpoint_holds_no_pickle(stopped):
     assert state["arguments"]["learning_rate"] == 1e-3
 
 
-@settings(max_examples=30)
+@tries(30)
 @given(
     st.fixed_dictionaries(
         {},
@@ -270,7 +270,7 @@ def test_any_state_that_parses(stopped, again, script, edits):
 
 @pytest.mark.parametrize("room", [0, 2_000, 30_000])
 def test_a_full_disk_in_a_checkpoint_leaves_the_one_before(room, stopped, again, script):
-    checkpointing.remove(stopped / "checkpoint-8")
+    checkpointing.remove_checkpoint(stopped / "checkpoint-8")
     before = contents(stopped / "checkpoint-4")
     with no_file_above(room):
         refused(script, again, "cannot write")

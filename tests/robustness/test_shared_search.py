@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 import training.study as hp_study
 from tests.forks import FORKS
 from tests.studies import RUNS, sqlite
-from training.study import Run, enqueue, open_study, work
+from training.study import SearchRun, enqueue, open_study, run_all
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
@@ -33,11 +33,11 @@ def drain(url: str, log: Path, start, hang_at: int | None = None) -> None:
         time.sleep(0.02)
         return trial.params["seed"]
 
-    work(study, train)
+    run_all(study, train)
 
 
-def started(log: Path) -> list[Run]:
-    return [Run(**json.loads(line)) for line in log.read_text().splitlines()]
+def started(log: Path) -> list[SearchRun]:
+    return [SearchRun(**json.loads(line)) for line in log.read_text().splitlines()]
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_workers_that_share_a_study_take_every_run_exactly_once(tmp_path):
         assert worker.exitcode == 0
     assert sorted(started(log)) == sorted(RUNS)
     done = open_study(sqlite(tmp_path), "s").get_trials(states=(TrialState.COMPLETE,))
-    assert sorted(Run(**trial.params) for trial in done) == sorted(RUNS)
+    assert sorted(SearchRun(**trial.params) for trial in done) == sorted(RUNS)
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_a_worker_whose_run_was_taken_over_goes_on(tells_more, tmp_path, monkeyp
     monkeypatch.setattr(hp_study.MarkingStorage, "record_heartbeat", recorded)
 
     def train(trial: optuna.Trial) -> float:
-        seen.append(Run(**trial.params))
+        seen.append(SearchRun(**trial.params))
         if len(seen) == 2:
             deadline = time.monotonic() + 60
             while beats.count(trial._trial_id) < 2:  # the worker's, and its thread's first
@@ -103,8 +103,8 @@ def test_a_worker_whose_run_was_taken_over_goes_on(tells_more, tmp_path, monkeyp
             trial.set_user_attr("computation_cost", 0.5)
         return trial.params["seed"]
 
-    work(study, train)
-    done = [Run(**trial.params) for trial in study.get_trials(states=(TrialState.COMPLETE,))]
+    run_all(study, train)
+    done = [SearchRun(**trial.params) for trial in study.get_trials(states=(TrialState.COMPLETE,))]
     assert sorted(done) == sorted(RUNS)
     assert sorted(seen) == sorted([*RUNS, seen[1]])
 
@@ -118,4 +118,4 @@ def test_a_run_that_was_taken_over_can_still_be_interrupted(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        work(study, train)
+        run_all(study, train)

@@ -168,9 +168,19 @@ def test_a_broken_pipe_stops_nothing(tmp_path, albert_dir, rte):
     assert (out / "eval_results.json").exists()
 
 
-def test_a_console_without_a_reader_loses_what_is_written():
+def without_a_reader() -> int:
     reader, writer = os.pipe()
     os.close(reader)
+    return writer
+
+
+def on_a_full_disk() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+@pytest.mark.parametrize("opened", [without_a_reader, on_a_full_disk])
+def test_a_console_that_takes_nothing_loses_what_is_written(opened):
+    writer = opened()
     with os.fdopen(writer, "w") as stream:
         console = Console(stream)
         for _ in range(3):
@@ -192,6 +202,17 @@ def launched(monkeypatch) -> Callable[[bool], None]:
     return launched
 
 
+@pytest.fixture
+def in_a_terminal():
+    """Signals as a terminal's job has them; one in the background, or under nohup, ignores some."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    old = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in old.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("in_a_terminal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("really", [True, False])
 def test_a_signal_that_comes_twice_is_one(number, really, launched):
@@ -200,14 +221,6 @@ def test_a_signal_that_comes_twice_is_one(number, really, launched):
         for _ in range(3):
             os.kill(os.getpid(), number)
         assert stop.received == number
-
-
-@pytest.fixture
-def in_a_terminal():
-    """Ctrl-C as a terminal's job has it; one in the background ignores it."""
-    old = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, old)
 
 
 @pytest.mark.usefixtures("in_a_terminal")

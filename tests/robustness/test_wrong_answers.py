@@ -34,6 +34,7 @@ def with_infinity(weights: torch.Tensor) -> torch.Tensor:
     [
         (with_nan, "NaN or infinite"),
         (with_infinity, "NaN or infinite"),
+        (lambda weights: torch.full_like(weights, 1e300, dtype=torch.double), "NaN or infinite"),
         (lambda weights: weights.to(torch.int8), "torch.int8"),
         (lambda weights: weights.long(), "torch.int64"),
         (lambda weights: weights.bool(), "torch.bool"),
@@ -91,15 +92,17 @@ def test_a_trained_models_label_that_would_break_a_table_is_refused(tmp_path):
         custom_task(labelled(tmp_path / "train.csv", "a", "b"), labels=["a", "b\tc"])
 
 
+@pytest.mark.parametrize("third", ["7", "one"])
 @pytest.mark.parametrize("pair", [("1", "1.0"), ("2", "2e0"), ("0", "-0"), ("1", "01")])
-def test_two_spellings_of_a_number_are_no_two_classes(pair, tmp_path):
+def test_two_spellings_of_a_number_are_no_two_classes(pair, third, tmp_path):
     with pytest.raises(UserError, match="are the same number"):
-        custom_task(labelled(tmp_path / "train.csv", "7", *pair))
+        custom_task(labelled(tmp_path / "train.csv", third, *pair))
 
 
-def test_labels_that_are_texts_may_look_alike(tmp_path):
-    task = custom_task(labelled(tmp_path / "train.csv", "1", "1.0", "one"))
-    assert task.labels == ("1", "1.0", "one")
+def test_numbers_may_stand_beside_texts(tmp_path):
+    assert custom_task(labelled(tmp_path / "train.csv", "10", "9", "one")).labels == (
+        *("10", "9", "one"),
+    )
 
 
 @pytest.mark.parametrize("label", ["$", "$x$", r"$\frac{1}{", "a_$b^", "$$", r"\$"])

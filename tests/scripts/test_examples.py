@@ -15,6 +15,7 @@ from glue.tasks import TASKS, read_examples
 from modeling import UserError, load_tokenizer
 from tests.commands import main_of
 from tests.conftest import tiny_model
+from tests.models import tiny_ponder
 
 ROOT = Path(run_glue.__file__).parent
 EXAMPLES = ROOT / "examples"
@@ -218,7 +219,7 @@ def test_the_demo_has_a_slider_for_every_number_that_the_rule_reads(
 ):
     tiny_model(**keys).save_pretrained(tmp_path)
     load_tokenizer(albert_dir).save_pretrained(tmp_path)
-    about = runpy.run_path(str(EXAMPLES / "browser_demo.py"))["about"](tmp_path)
+    about = runpy.run_path(str(EXAMPLES / "browser_demo.py"))["page_facts"](tmp_path)
     assert [row["key"] for row in about["sliders"]] == sliders
     assert all(row["value"] in row["values"] for row in about["sliders"])
     assert about["sliders"][0]["value"] == keys.get("exit_thres", 0.1)
@@ -228,5 +229,9 @@ def test_the_demo_has_a_slider_for_every_number_that_the_rule_reads(
 
 def test_the_demo_refuses_what_it_cannot_show(tmp_path):
     tiny_model(num_labels=1).save_pretrained(tmp_path)
+    about = runpy.run_path(str(EXAMPLES / "browser_demo.py"))["page_facts"]
     with pytest.raises(UserError, match="predicts a value"):
-        runpy.run_path(str(EXAMPLES / "browser_demo.py"))["about"](tmp_path)
+        about(tmp_path)
+    tiny_ponder(num_labels=2).save_pretrained(tmp_path / "ponder")
+    with pytest.raises(UserError, match="sample: the page shows ELBERT's rules"):
+        about(tmp_path / "ponder")

@@ -80,7 +80,33 @@ def test_a_new_mode_trains_evaluates_and_is_swept(extended):
 
 
 @pytest.mark.slow
-def test_the_page_touches_two_files_and_adds_one(extended):
+@pytest.mark.parametrize(("name", "kind"), [("gap", "albert"), ("truncated", "truncated")])
+def test_they_are_exported(extended, name, kind):
+    """The file answers and leaves as the report, or its table of layers, says of the model."""
+    pytest.importorskip("onnxscript", reason="pip install -r requirements-onnx.txt")
+    out = f"out/{name}-file"
+    shutil.copytree(extended / "out" / name, extended / out)
+    before = json.loads((extended / out / "eval_results.json").read_text())
+    data = ["--task_name", "RTE", "--data_dir", "configs/sample/RTE", "--do_lower_case"]
+    model = ["--model_type", kind, "--model_name_or_path", out, "--output_dir", out]
+    for words in (
+        ["export_onnx.py", "--model_dir", out, "--output", f"{out}/model.onnx"],
+        ["run_glue.py", "--do_eval", *model, *data, "--onnx", f"{out}/model.onnx"],
+    ):
+        command = [sys.executable, *words]
+        done = subprocess.run(command, cwd=extended, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    after = json.loads((extended / out / "eval_results.json").read_text())
+    if name == "truncated":  # evaluated at layer 2, and edited to leave at 3
+        assert after["exits_per_layer"] == [0, 0, before["examples"], *[0] * 9]
+        assert after["metrics"]["acc"] == before["acc_per_layer"][2]
+    else:
+        assert after["exits_per_layer"] == before["exits_per_layer"]
+        assert after["metrics"] == before["metrics"]
+
+
+@pytest.mark.slow
+def test_the_page_touches_three_files_and_adds_one(extended):
     changed = {
         str(path.relative_to(extended))
         for path in extended.rglob("*.py")
@@ -89,6 +115,7 @@ def test_the_page_touches_two_files_and_adds_one(extended):
     }
     assert changed == {
         "modeling/elbert/rules.py",
+        "modeling/elbert/rule_table.py",
         "evaluation/modes/__init__.py",
         "evaluation/modes/truncated.py",
     }

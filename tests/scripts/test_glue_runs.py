@@ -138,5 +138,5 @@ def test_cutting_more_than_the_training_did_is_said(trained, glue, caplog):
 
 
 def test_a_hint_names_only_keys_that_may_be_set(trained, glue):
-    glue(trained, "--do_eval", "--set", "pooler_inputs=cls").refused("known keys: thres_name")
+    glue(trained, "--do_eval", "--set", "pooler_inputs=cls").refused("allowed: thres_name")
     glue(trained, "--do_train", "--set", "pooler_inputs=cls").refused("did you mean pooler_input")

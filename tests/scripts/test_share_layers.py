@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AlbertModel
 
 import run_glue
@@ -160,6 +160,18 @@ def test_a_student_starts_with_the_weights_of_an_earlier_one(
     outcome = script(share_layers.main, *command)
     assert outcome.status == 0, outcome.err
     assert AlbertModel.from_pretrained(tmp_path / "out").config.num_hidden_layers == passes
+    assert_same_weights(trained, tmp_path / "out")
+
+
+def test_a_layer_alone_is_enough_to_start_with(trained, bert_dir, text, tmp_path, script):
+    """The layer, and the mapping by which a file is known as ALBERT's."""
+    whole = load_file(trained / "model.safetensors")
+    layer = {name: tensor for name, tensor in whole.items() if name.startswith("encoder.")}
+    assert 0 < len(layer) < len(whole)
+    save_file(layer, tmp_path / "model.safetensors")
+    more = ("--initial_student", tmp_path, "--learning_rate", 0, "--max_steps", 1)
+    outcome = script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *more))
+    assert outcome.status == 0, outcome.err
     assert_same_weights(trained, tmp_path / "out")
 
 

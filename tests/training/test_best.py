@@ -1,7 +1,10 @@
 """The best of the dev evaluations, and when there have been enough."""
 
+from pathlib import Path
+
 import pytest
 
+from modeling.errors import UserError
 from training.best import Best
 
 
@@ -22,16 +25,15 @@ def test_without_patience_there_are_never_enough():
     assert not best.enough
 
 
-@pytest.mark.parametrize("kept", [None, {}, {"step": "3", "value": None}])
-def test_a_checkpoint_without_a_best_leaves_it_open(kept):
-    best = Best(patience=1)
-    best.resume(kept)
-    assert best.state() == {"step": 0, "value": None, "since": 0}
+@pytest.mark.parametrize("kept", [None, {}, {"step": "3", "value": None, "since": 0}])
+def test_a_checkpoint_without_a_best_is_refused(kept):
+    with pytest.raises(UserError, match="checkpoint-3 was not written by a training"):
+        Best(patience=1).resume(Path("checkpoint-3"), kept)
 
 
 def test_a_checkpoint_keeps_the_best():
     best, again = Best(patience=2), Best(patience=2)
     best.note(10, 0.5)
     best.note(20, 0.4)
-    again.resume(best.state())
+    again.resume(Path("checkpoint-3"), best.state())
     assert again == best

@@ -8,7 +8,7 @@ import torch
 from modeling import ParityPonderGRU
 from modeling.ponder.parity import parity_batch
 from modeling.ponder.pondernet import sampled_steps
-from training.parity import Score, evaluate, means
+from training.parity import Score, evaluate_parity, mean_score
 from training.parity_settings import ParitySettings
 
 
@@ -54,7 +54,7 @@ def test_a_model_that_knows_the_answer_scores_one():
         model.lambda_layer.bias.fill_(-math.log(3))
         model.lambda_layer.weight.zero_()
     torch.manual_seed(0)
-    scores = evaluate(model, 4, range(1, 2), 4000, torch.device("cpu"))
+    scores = evaluate_parity(model, 4, range(1, 2), 4000, torch.device("cpu"))
     assert scores[0].accuracy == pytest.approx(0.5, abs=0.03)  # a lone 1 is odd, a lone -1 is not
     # λ = 1/4 at every step but the last: Σ n·p_n = (1 − 0.75⁵) / 0.25
     assert scores[0].steps == pytest.approx((1 - 0.75**5) / 0.25, rel=1e-5)
@@ -79,4 +79,4 @@ def test_stopping_when_all_have_halted_gives_the_answers_of_the_whole_run():
 
 
 def test_means_are_over_the_numbers_of_non_zeros():
-    assert means([Score(1, 1.0, 2.0), Score(2, 0.5, 4.0)]) == {"accuracy": 0.75, "steps": 3.0}
+    assert mean_score([Score(1, 1.0, 2.0), Score(2, 0.5, 4.0)]) == {"accuracy": 0.75, "steps": 3.0}

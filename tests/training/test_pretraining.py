@@ -9,7 +9,7 @@ import transformers
 
 import run_pretraining
 from training.pretraining import Phase, phases_of, rate_at
-from training.pretraining_settings import ScheduleSettings
+from training.pretraining_settings import PretrainingSchedule
 
 SHORT, LONG = Phase(10, 128, 64, 64, 1.0, 4), Phase(4, 512, 16, 256, 0.5, 2)
 
@@ -53,7 +53,7 @@ def test_the_defaults_are_the_published_schedule(monkeypatch):
 
 
 def test_a_warm_up_beyond_the_end_is_said(caplog):
-    schedule = ScheduleSettings(
+    schedule = PretrainingSchedule(
         max_steps=100, warmup_steps=95, per_gpu_train_batch_size=8, gradient_accumulation_steps=1
     )
     phases_of(schedule, 128, 1)

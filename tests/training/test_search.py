@@ -15,14 +15,9 @@ import pytest
 
 import run_glue
 import training.search as hp_search
-from tests.conftest import edit_json, write_rte
+from tests.conftest import edit_json, slow, write_rte
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-
-
-def slow(*values):
-    """A case beside others of its kind: searches of stand-ins still take a second or two."""
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.fixture

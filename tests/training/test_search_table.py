@@ -10,9 +10,9 @@ from glue.tasks import get_task
 from modeling import UserError
 from training.fine_tuning_settings import SearchSettings
 from training.metric_at_cost import MetricAtCost
-from training.search import flags_of_every_run, grid, table, ties, value_of
+from training.search import flags_of_every_run, grid, ranking, ties, value_of
 from training.settings import SettingsParser, parse
-from training.study import RANGES, Run
+from training.study import RANGES, SearchRun
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
@@ -48,7 +48,7 @@ def test_the_help_tells_what_is_published_from_what_is_not():
 
 def test_a_value_given_twice_counts_once():
     flags = "--hp_learning_rates 1e-5 1e-5 --hp_batch_sizes 8 --hp_epochs 1 --hp_seeds 4 4"
-    assert grid(parsed(*flags.split()), get_task("mnli")) == [Run(1e-5, 8, 1.0, 4)]
+    assert grid(parsed(*flags.split()), get_task("mnli")) == [SearchRun(1e-5, 8, 1.0, 4)]
 
 
 def test_the_runs_get_every_flag_but_those_of_the_search():
@@ -98,7 +98,7 @@ def test_a_search_is_not_told_to_resume():
 # The table.
 
 
-def finished(run: Run, value: float, cost: float) -> optuna.trial.FrozenTrial:
+def finished(run: SearchRun, value: float, cost: float) -> optuna.trial.FrozenTrial:
     return create_trial(
         params=run._asdict(),
         distributions=RANGES,
@@ -108,7 +108,7 @@ def finished(run: Run, value: float, cost: float) -> optuna.trial.FrozenTrial:
 
 
 def test_the_best_setting_has_the_highest_mean_over_all_seeds():
-    low, high, alone = (Run(rate, 16, 3.0, 0) for rate in (2e-5, 3e-5, 5e-5))
+    low, high, alone = (SearchRun(rate, 16, 3.0, 0) for rate in (2e-5, 3e-5, 5e-5))
     trials = [
         finished(low, 0.80, 0.5),
         finished(low._replace(seed=1), 0.90, 0.7),  # the best run, but not the best setting
@@ -117,7 +117,7 @@ def test_the_best_setting_has_the_highest_mean_over_all_seeds():
         finished(alone, 0.99, 0.1),  # its second seed is missing
         finished(high._replace(seed=2), 0.10, 0.1),  # not one of the seeds asked for
     ]
-    first, second = table(trials, {0, 1})
+    first, second = ranking(trials, {0, 1})
     assert first.setting == (3e-5, 16, 3.0)
     assert first.mean == pytest.approx(0.86)
     assert first.std == pytest.approx(0.028284271)  # √(2 · 0.02²)
@@ -126,22 +126,22 @@ def test_the_best_setting_has_the_highest_mean_over_all_seeds():
     assert second.mean == pytest.approx(0.85)
     assert second.std == pytest.approx(0.070710678)
     assert second.cost == pytest.approx(0.6)
-    one = table(trials, {0})
+    one = ranking(trials, {0})
     assert [row.mean for row in one] == [0.99, 0.84, 0.80]
     assert one[0].std is None
 
 
 def test_ties_are_said_and_the_cheaper_comes_first(tmp_path, capsys):
-    dear, cheap, worse = (Run(rate, 16, 3.0, 0) for rate in (2e-5, 3e-5, 5e-5))
+    dear, cheap, worse = (SearchRun(rate, 16, 3.0, 0) for rate in (2e-5, 3e-5, 5e-5))
     equal = [finished(dear, 0.8, 0.9), finished(cheap, 0.8, 0.4), finished(worse, 0.7, 0.1)]
-    rows = table(equal, {0})
+    rows = ranking(equal, {0})
     assert [row.setting[0] for row in rows] == [3e-5, 2e-5, 5e-5]
     assert ties(rows) == "tie: lr2e-05-bs16-ep3 has the same mean; the cheaper one comes first"
     assert ties(rows[1:]) == ""  # one seed has no standard error
-    hp_search.report(rows, MetricAtCost("acc"), tmp_path)
+    hp_search.report_search(rows, MetricAtCost("acc"), tmp_path)
     assert "nan" not in capsys.readouterr().out + (tmp_path / "hp_search.csv").read_text()
     spread = [finished(cheap._replace(seed=i), 0.8 + 0.1 * i, 1) for i in range(2)]
-    rows = table([*spread, *(finished(dear._replace(seed=i), 0.83, 1) for i in range(2))], {0, 1})
+    rows = ranking([*spread, *(finished(dear._replace(seed=i), 0.83, 1) for i in range(2))], {0, 1})
     assert ties(rows) == "1 more within one standard error of the mean, 0.0500: no clear winner"
 
 

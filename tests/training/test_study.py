@@ -9,7 +9,7 @@ from optuna.trial import TrialState, create_trial
 import training.study as hp_study
 from modeling import UserError
 from tests.studies import RUNS, sqlite
-from training.study import RANGES, Run, enqueue, open_study, storage_errors, work
+from training.study import RANGES, SearchRun, enqueue, open_study, run_all, storage_errors
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
@@ -19,14 +19,14 @@ def test_a_run_is_queued_once_and_again_only_if_it_failed(tmp_path):
     study = open_study(sqlite(tmp_path), "s")
     for _ in range(2):
         enqueue(study, RUNS)
-    assert [Run(**trial.params) for trial in study.trials] == RUNS
+    assert [SearchRun(**trial.params) for trial in study.trials] == RUNS
     first = study.ask()
     assert first.params == RUNS[0]._asdict()
     study.tell(first, 0.5)
     study.tell(study.ask(), state=TrialState.FAIL)
     study.ask()  # runs on
     enqueue(study, RUNS)
-    assert [Run(**trial.params) for trial in study.trials] == [*RUNS, RUNS[1]]
+    assert [SearchRun(**trial.params) for trial in study.trials] == [*RUNS, RUNS[1]]
 
 
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage")
@@ -36,7 +36,7 @@ def test_a_run_that_died_before_its_first_heartbeat_is_done_all_the_same(tmp_pat
     study, done = open_study(sqlite(tmp_path), "s"), []
     enqueue(study, RUNS)
     study.ask()  # taken by a worker that dies at once
-    work(study, lambda trial: done.append(Run(**trial.params)) or 0.5)
+    run_all(study, lambda trial: done.append(SearchRun(**trial.params)) or 0.5)
     assert done == [*RUNS[1:], RUNS[0]]
 
 
@@ -47,7 +47,7 @@ def test_a_run_that_was_queued_twice_is_done_once(tmp_path):
             create_trial(state=TrialState.WAITING, params=RUNS[0]._asdict(), distributions=RANGES)
         )
     done = []
-    work(study, lambda trial: done.append(trial.number) or 0.5)
+    run_all(study, lambda trial: done.append(trial.number) or 0.5)
     assert done == [0]
 
 
@@ -59,13 +59,13 @@ def test_a_run_that_fails_is_left_out_but_the_first_one_ends_the_search(tmp_path
 
     study, failing = open_study(sqlite(tmp_path), "s"), {1}
     enqueue(study, RUNS)
-    work(study, train)
+    run_all(study, train)
     assert "left out: run 1 broke" in capsys.readouterr().out
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", *["COMPLETE"] * 2]
     study, failing = open_study(sqlite(tmp_path), "other"), {0}
     enqueue(study, RUNS)
     with pytest.raises(UserError, match="run 0 broke"):
-        work(study, train)
+        run_all(study, train)
 
 
 @pytest.mark.parametrize(

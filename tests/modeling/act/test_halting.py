@@ -18,10 +18,11 @@ def test_halting_weights_of_a_table():
 
 def test_halting_of_a_table():
     """A token that halts at once, one that halts at the third update, one that never does."""
-    halting = Halting(torch.tensor([True, True, True, False]), torch.double, epsilon=0.01)
+    halting = Halting.start(torch.tensor([True, True, True, False]), torch.double)
     weights = []
     for probability in ([1.0, 0.5, 0.25, 1.0], [0.5, 0.25, 0.25, 1.0], [0.5, 0.5, 0.25, 1.0]):
-        weights.append(halting.advance(torch.tensor(probability, dtype=torch.double)).tolist())
+        weight, halting = halting.advance(torch.tensor(probability, dtype=torch.double), 0.01)
+        weights.append(weight.tolist())
     assert weights == [[1.0, 0.5, 0.25, 0.0], [0.0, 0.25, 0.25, 0.0], [0.0, 0.25, 0.25, 0.0]]
     assert halting.updates.tolist() == [1, 3, 3, 0]
     assert halting.remainder.tolist() == [1.0, 0.25, 0.25, 0.0]

@@ -12,8 +12,9 @@ from transformers import AutoModelForSequenceClassification
 
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.compilation import compile_for_training
+from modeling.elbert.keys import POOLER_INPUTS
 from modeling.elbert.model import joint_loss
-from modeling.keys import POOLER_INPUTS, rule_names
+from modeling.elbert.rule_table import RULES
 from tests.conftest import TINY, random_ids, tiny_model
 from tests.models import assert_near
 
@@ -38,7 +39,7 @@ def architectures(draw) -> dict:
         "fc_size1": draw(st.sampled_from([8, 32])),
         "fc_size2": 12,
         "num_labels": draw(st.integers(1, 3)),
-        "thres_name": draw(st.sampled_from(rule_names())),
+        "thres_name": draw(st.sampled_from(list(RULES))),
         "exit_thres": draw(st.sampled_from([0.0, 0.3, 0.6, 0.8, 0.9, 0.95])),
         "margin": draw(st.sampled_from([0.0, 0.1])),
         "range_tmp": draw(st.sampled_from([0.1, 1.0])),

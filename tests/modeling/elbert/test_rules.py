@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._pytree import tree_map
 
 from modeling.elbert import rules
+from modeling.elbert.keys import EXIT_KEYS
 from modeling.elbert.rules import ExitRule, exit_scores, normalised_entropy, scan
-from modeling.keys import EXIT_KEYS
 from tests.conftest import random_ids, tiny_model
 from tests.models import assert_near
 
@@ -23,10 +24,10 @@ def firings(rule: ExitRule, scores: torch.Tensor) -> Iterator[torch.Tensor]:
     """Step by step, who exits: (batch,) bool a layer; a state's shapes and types never change."""
     layers, batch, classes = scores.shape
     state = rules.start(rule, batch, classes, layers)
-    shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+    laid_out = tree_map(lambda tensor: (tensor.shape, tensor.dtype), state)
     for newest in scores:
         state, fires = rules.step(rule, state, newest)
-        assert {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()} == shapes
+        assert tree_map(lambda tensor: (tensor.shape, tensor.dtype), state) == laid_out
         yield fires
 
 
@@ -38,9 +39,11 @@ def exit_of(table, thres_name, **settings) -> int:
 
 
 def test_the_rules_of_the_table_are_those_that_may_be_chosen_and_read_keys_that_exist():
-    assert EXIT_KEYS["thres_name"].options() == RULES
+    assert tuple(EXIT_KEYS["thres_name"].choices) == RULES
     for kinds in rules.RULES.values():
-        assert {*kinds.classes.reads, *kinds.values.reads} <= set(NUMBERS)
+        for rule in kinds:
+            assert set(rule.reads) <= set(NUMBERS)
+            assert {rule.start, rule.step} <= {*vars(rules)}
 
 
 # Probabilities of class 0 by layer, two classes.

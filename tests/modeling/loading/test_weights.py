@@ -199,6 +199,21 @@ def test_weights_of_something_else_are_named(tmp_path):
     assert "not a state dict" in error_of(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {5: torch.ones(2)},
+        {"a": torch.ones(2, 2).to_sparse()},
+        {"a": torch.ones(2, device="meta")},
+        {"a": 1.0},
+    ],
+)
+def test_what_is_no_dense_tensor_by_name_is_refused(tensors, tmp_path):
+    tiny_config().save_pretrained(tmp_path)
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    assert "not a state dict" in error_of(tmp_path)
+
+
 def test_a_missing_directory_is_named(tmp_path):
     assert "nowhere" in error_of(tmp_path / "nowhere", tiny_config())
     with pytest.raises(UserError, match=r"config\.json"):

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 from transformers import AlbertConfig
 
 from modeling import PonderAlbertClassifier, UserError
@@ -44,15 +45,16 @@ def test_slots_at_different_depths_may_share_a_step(criterion, arch):
     rule, found = model.exit_rule(), {}
     with torch.no_grad():
         embedded = model.embed(batch["input_ids"], batch["token_type_ids"])
-        hidden, state = embedded[:1], model.start(1, draws[:1])
+        starts = [model.start(rule, 1, {"draws": draw}) for draw in draws.split(1)]
+        hidden, state = embedded[:1], starts[0]
         for number in range(8):
             if number == 2:
                 hidden = torch.cat((hidden, embedded[1:]))
-                state = {k: torch.cat((state[k], v)) for k, v in model.start(1, draws[1:]).items()}
+                state = tree_map(lambda *parts: torch.cat(parts), state, starts[1])
             hidden = model.layer_pass(hidden, None, 0)
             answer, done, state = model.check_exit(rule, hidden, None, 0, state)
             for row in done.nonzero()[:, 0].tolist():
-                found.setdefault(row, (state["depth"][row].item(), answer[row]))
+                found.setdefault(row, (state.depth[row].item(), answer[row]))
         alone = model(**batch, draws=draws)
     for row in (0, 1):
         assert found[row][0] == alone.exit_layer[row]
@@ -115,13 +117,14 @@ def test_palberts_head_sees_this_and_the_previous_layer_as_its_name_says(arch):
 def test_the_classifier_reads_the_first_cls_and_the_halting_head_the_second():
     model, batch = tiny_ponder(), ponder_batch([7, 7])
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
-    state = model.start(2)
+    state = model.start(model.exit_rule(), 2, {})
     moved = hidden.clone()
     moved[:, 1] += 1.0
     first = model.check_exit(model.exit_rule(), hidden, None, 0, state)
     second = model.check_exit(model.exit_rule(), moved, None, 0, state)
     assert torch.equal(first.answer, second.answer)
-    assert not torch.equal(first.state["halt_probability"], second.state["halt_probability"])
+    chances = [check.state.halting.halt_probability for check in (first, second)]
+    assert not torch.equal(*chances)
 
 
 def test_the_configuration_is_read_at_every_call():

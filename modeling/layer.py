@@ -1,0 +1,148 @@
+"""The layer pass: what ALBERT applies N times, with one set of weights.
+
+`AlbertLayer.forward` is the pass, and `SelfAttention.forward` its first half. `cpu_packing.py` runs
+the same formulas on packed weights; `eager_attention.py` runs them in the published order.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import AlbertConfig
+from transformers.activations import ACT2FN
+
+from .eager_attention import attention_weights, eager_attention, project_by_head
+
+# Which of the projections: `parts` of SelfAttention.project.
+QUERY, QUERY_KEY, KEY_VALUE = slice(0, 1), slice(0, 2), slice(1, 3)
+QUERY_KEY_VALUE = slice(0, 3)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention up to its residual connection.
+
+    `forward` runs all pieces for all tokens; a caller that keeps keys and values runs some pieces
+    for some tokens.
+    """
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.config = config
+        self.num_heads = config.num_attention_heads
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
+        self.dense = nn.Linear(hidden, hidden)
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """What every token reads of its text: (batch, length, hidden) -> the same shape."""
+        states = hidden.to(self.query.weight.dtype)
+        parts = (self.split_heads(linear(states)) for linear in self.projections)
+        # Each (batch, heads, length, head_size); [0] in place of squeeze copies in an ONNX file.
+        query, key, value = (part.squeeze(0) for part in parts)
+        context = self.attend(query, key, value, mask)  # (batch, heads, length, head_size)
+        return self.output(context)  # (batch, length, hidden)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """What each query reads: (batch, heads, queries, head_size), as `query`.
+
+        key, value (batch, heads, length, head_size); mask (batch, 1, 1, length) bool or None.
+        """
+        dropout = self.attention_dropout if self.training else 0.0
+        if self.is_eager:
+            return eager_attention(query, key, value, mask, dropout)
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout)
+
+    def output(self, context: torch.Tensor) -> torch.Tensor:
+        """The heads' contexts projected and dropped out: (batch, queries, hidden)."""
+        if self.is_eager:
+            return self.dropout(project_by_head(context, self.dense))
+        return self.dropout(self.dense(context.transpose(1, 2).flatten(2)))
+
+    @property
+    def is_eager(self) -> bool:
+        """Is the published order of operations asked for, which is slower?"""
+        return self.config._attn_implementation == "eager"
+
+    @property
+    def projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+        return self.query, self.key, self.value
+
+    def project(self, hidden: torch.Tensor, parts: slice) -> torch.Tensor:
+        """(..., hidden) -> (..., parts·hidden): the projections asked for, side by side."""
+        states = hidden.to(self.query.weight.dtype)
+        return torch.cat([linear(states) for linear in self.projections[parts]], -1)
+
+    def split_heads(self, projected: torch.Tensor) -> torch.Tensor:
+        """(batch, length, parts·hidden) -> (parts, batch, heads, length, head_size)."""
+        head_size = self.query.out_features // self.num_heads
+        parts = projected.unflatten(-1, (-1, self.num_heads, head_size))
+        return parts.permute(2, 0, 3, 1, 4)
+
+    def weights(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """What every token reads of each, (batch, heads, length, length), without dropout."""
+        query, key = self.split_heads(self.project(hidden, QUERY_KEY))
+        return attention_weights(query, key, mask)
+
+
+class AlbertAttention(SelfAttention):
+    """Self-attention beside the layer norm of its residual connection, as HF names the two."""
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__(config)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+
+class AlbertLayer(nn.Module):
+    """One layer pass: attention and feed-forward, each with residual connection and norm."""
+
+    attention_class: type[SelfAttention] = AlbertAttention
+    packed: Callable | None = None  # runs in place of `forward`; set by `packed_weights`
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        self.attention = self.attention_class(config)
+        self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        # PyTorch's one-op tanh GELU is the same formula as HF's `gelu_new`.
+        tanh = config.hidden_act == "gelu_new"
+        self.activation = ACT2FN["gelu_pytorch_tanh" if tanh else config.hidden_act]
+
+    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
+        if not torch.compiler.is_compiling() and self.packed is not None:
+            return self.packed(hidden, mask)
+        return self.complete(hidden, self.attention(hidden, mask))
+
+    def complete(self, states: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+        """The pass after attention: states and what they read, (..., hidden) -> new states."""
+        attended = self.attention_norm(states + read)  # (..., hidden)
+        made = self.feed_forward(attended)  # (..., hidden)
+        return self.full_layer_layer_norm(made + attended)  # (..., hidden)
+
+    def feed_forward(self, attended: torch.Tensor) -> torch.Tensor:
+        """The feed-forward part before its residual connection, (..., hidden)."""
+        inner = self.activation(self.ffn(attended.to(self.ffn.weight.dtype)))  # (…, intermediate)
+        return self.ffn_output(inner)  # (…, hidden)
+
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        """The layer norm between attention and feed-forward."""
+        return self.attention.LayerNorm
+
+    @property
+    def linear_maps(self) -> tuple[nn.Linear, ...]:
+        """All matrix products of a pass but attention's own two."""
+        attention = self.attention
+        return (*attention.projections, attention.dense, self.ffn, self.ffn_output)

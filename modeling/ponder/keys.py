@@ -1,0 +1,70 @@
+"""The keys of PonderNet and PALBERT models."""
+
+from ..keys import KeyTable, Number, Text, Whole, places
+
+PONDER_EXIT_KEYS = {
+    "exit_criteria": Text(
+        default="sample",
+        meaning="who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody (mix of "
+        "all layers)",
+        choices=("sample", "threshold", "expectation"),
+        flag=True,
+    ),
+    "exit_thres": Number(
+        default=0.5,
+        meaning="threshold: exit when the halting CDF exceeds it",
+        minimum=0,
+        maximum=1,
+        grid="0:1:0.02",
+        flag=True,
+    ),
+}
+
+PONDER_KEYS = {
+    **PONDER_EXIT_KEYS,
+    "target_halt_probability": Number(
+        default=0.2,
+        meaning="λ_p of the prior: 1/λ_p layers are expected",
+        minimum=1e-6,
+        maximum=1,
+        flag=True,
+    ),
+    "kl_penalty_factor": Number(
+        default=5e-3, meaning="weight of the KL to the prior in the loss", minimum=0, flag=True
+    ),
+    "prior_type": Text(
+        default="geometric",
+        meaning="shape of the prior over layers",
+        choices=("geometric", "normal"),
+    ),
+    "halt_normalization": Text(
+        default="renormalise",
+        meaning="where the last layer's leftover goes: to all layers, or to the last (its λ is 1)",
+        choices=("renormalise", "last_layer"),
+    ),
+    "lambda_layer_arch": Text(
+        default="mlp",
+        meaning="halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's "
+        "state",
+        choices=("mlp", "linear", "linear_cat", "linear_diff"),
+        shapes=True,
+        flag=True,
+    ),
+    "num_lambda_layers": Whole(
+        default=3,
+        meaning="depth of PALBERT's halting head",
+        minimum=1,
+        maximum=64,
+        shapes=True,
+        flag=True,
+    ),
+    "lambda_lr": Number(
+        default=None,
+        meaning="learning rate of the halting head (the model's own)",
+        minimum=0,
+        flag=True,
+    ),
+    **places("ponder_albert"),
+}
+
+TABLE = KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS)
