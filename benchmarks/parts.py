@@ -14,7 +14,7 @@ from benchmarks.contenders import BASE, DEVICE, ForcedExits, our_model
 from benchmarks.timing import OwnProcess, in_turn, seconds
 from modeling import ElbertForSequenceClassification
 from modeling.compilation import compile_for_inference
-from modeling.cpu_packing import PACKABLE, pack, packed_linear
+from modeling.cpu_packing import PACKABLE, PackedLinear
 from modeling.depth import State
 
 
@@ -27,7 +27,7 @@ def matmul_rate(dtype: torch.dtype, rows: int) -> float:
         weight = torch.randn(outer, inner, device=DEVICE).to(dtype)
         if DEVICE.type == "cpu" and dtype in PACKABLE:
             bias = torch.zeros(outer, dtype=dtype)
-            products.append(partial(packed_linear, x, pack(weight, bias)))
+            products.append(partial(PackedLinear(weight, bias), x))
         else:
             products.append(partial(F.linear, x, weight))
 

@@ -1,25 +1,35 @@
 """Inference on a CPU with packed weights: oneDNN's blocked layout, GELU and sums fused into maps.
 
-The same operations that torch.compile generates when it freezes weights, without a compiler. No
-linear map works on padding. torch's operators for it are private: they stand in this file alone,
-and without them, or where they do not serve, models run as they are.
+The same operations that torch.compile generates when it freezes weights, without a compiler; plain
+products where oneDNN's are slower. No linear map works on padding. torch's operators for it are
+private: they stand in this file alone, and without them, or where they do not serve, models run as
+they are.
 """
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from .albert import Pooler
 from .errors import UserError
 from .layer import QUERY_KEY_VALUE, AlbertLayer
 
-Packed = tuple[torch.Tensor, torch.Tensor]  # weight in oneDNN's blocked layout, bias
-Fused = tuple[str, list, str]  # what oneDNN does to a product's outcome: name, scalars, variant
-PLAIN: Fused = ("none", [], "")
-TANH: Fused = ("tanh", [], "")
 
+class Fused(NamedTuple):
+    """What becomes of a product's outcome: oneDNN's name and variant of it, and the function."""
+
+    name: str
+    variant: str
+    function: Callable[[torch.Tensor], torch.Tensor]
+
+
+NOTHING = Fused("none", "", lambda made: made)
+TANH = Fused("tanh", "", torch.tanh)
 
 NEEDED = (
     "_reorder_linear_weight",
@@ -45,6 +55,10 @@ def packable_types() -> tuple[torch.dtype, ...]:
 
 
 PACKABLE = packable_types()
+
+# On x86 processors without AVX-512, plain products of so many rows are faster (docs/speed.md).
+HAS_AVX512 = torch.cpu.get_capabilities().get("avx512_f", True)
+PLAIN_FROM = {} if HAS_AVX512 else {torch.float32: 224}
 
 EMULATED = "this processor has no instructions for that type, so it takes longer than float32"
 
@@ -101,22 +115,6 @@ def packs(module: nn.Module) -> bool:
     )
 
 
-def pack(weight: torch.Tensor, bias: torch.Tensor) -> Packed:
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous()), bias.detach()
-
-
-def packed_linear(states: torch.Tensor, packed: Packed, fused: Fused = PLAIN) -> torch.Tensor:
-    """(..., in) -> (..., out), in the type of the packed weights."""
-    return torch.ops.mkldnn._linear_pointwise(states.to(packed[1].dtype), *packed, *fused)
-
-
-def packed_residual(states: torch.Tensor, packed: Packed, residual: torch.Tensor) -> torch.Tensor:
-    """The packed map of `states`, plus `residual`: one operation where their types agree."""
-    if states.dtype == residual.dtype == packed[1].dtype:
-        return torch.ops.mkldnn._linear_pointwise.binary(states, residual, *packed, "add")
-    return residual + packed_linear(states, packed)
-
-
 def side_by_side(linears: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor]:
     """Several maps of one input as one: weight (sum of outs, in), bias (sum of outs,)."""
     return torch.cat([x.weight for x in linears]), torch.cat([x.bias for x in linears])
@@ -151,14 +149,41 @@ class Uncopied:
         return type(None), ()
 
 
+class PackedLinear(Uncopied):
+    """A linear map whose weight stands in oneDNN's blocked layout, and as it was.
+
+    Shapes are (rows, in) -> (rows, out), in the type of the weight.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        self.weight, self.bias = weight.detach().contiguous(), bias.detach()
+        self.blocked = torch.ops.mkldnn._reorder_linear_weight(self.weight)
+        self.plain_from = PLAIN_FROM.get(weight.dtype, sys.maxsize)
+
+    def __call__(self, states: torch.Tensor, fused: Fused = NOTHING) -> torch.Tensor:
+        states = states.to(self.weight.dtype)
+        if len(states) >= self.plain_from:
+            return fused.function(F.linear(states, self.weight, self.bias))
+        product = torch.ops.mkldnn._linear_pointwise
+        return product(states, self.blocked, self.bias, fused.name, [], fused.variant)
+
+    def plus(self, states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """The map of `states` plus `residual`: one operation where oneDNN may add them."""
+        same_type = states.dtype == residual.dtype == self.weight.dtype
+        if not same_type or len(states) >= self.plain_from:
+            return residual + self(states)
+        product = torch.ops.mkldnn._linear_pointwise.binary
+        return product(states, residual, self.blocked, self.bias, "add")
+
+
 class PackedPooler(Uncopied):
     """A pooler whose weights, which come from memory, all threads read."""
 
     def __init__(self, pooler: Pooler) -> None:
-        self.weights = pack(pooler.weight, pooler.bias)
+        self.linear = PackedLinear(pooler.weight, pooler.bias)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
-        return packed_linear(states, self.weights, TANH)
+        return self.linear(states, TANH)
 
 
 class PackedLayer(Uncopied):
@@ -167,14 +192,14 @@ class PackedLayer(Uncopied):
     def __init__(self, layer: AlbertLayer) -> None:
         attention = layer.attention
         self.layer = layer
-        self.projections: dict[tuple[int, int], Packed] = {}
-        self.dense = pack(attention.dense.weight, attention.dense.bias)
-        self.ffn = pack(layer.ffn.weight, layer.ffn.bias)
-        self.ffn_output = pack(layer.ffn_output.weight, layer.ffn_output.bias)
+        self.projections: dict[tuple[int, int], PackedLinear] = {}
+        self.dense = PackedLinear(attention.dense.weight, attention.dense.bias)
+        self.ffn = PackedLinear(layer.ffn.weight, layer.ffn.bias)
+        self.ffn_output = PackedLinear(layer.ffn_output.weight, layer.ffn_output.bias)
         # oneDNN's names of the two GELUs; other activations run as they are.
         name = attention.config.hidden_act
         tanh = name in ("gelu_new", "gelu_pytorch_tanh")
-        self.activation: Fused = ("gelu", [], "tanh" if tanh else "none")
+        self.activation = Fused("gelu", "tanh" if tanh else "none", layer.activation)
         self.fuses_activation = tanh or name == "gelu"
 
     def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -193,15 +218,16 @@ class PackedLayer(Uncopied):
         """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
         key = (parts.start, parts.stop)  # before Python 3.12 a slice has no hash
         if key not in self.projections:
-            self.projections[key] = pack(*side_by_side(self.layer.attention.projections[parts]))
-        return packed_linear(flat, self.projections[key])
+            maps = side_by_side(self.layer.attention.projections[parts])
+            self.projections[key] = PackedLinear(*maps)
+        return self.projections[key](flat)
 
     def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         """The pass after attention: states and contexts (tokens, hidden) -> new states."""
         layer = self.layer
-        attended = layer.attention_norm(packed_residual(context, self.dense, flat))
+        attended = layer.attention_norm(self.dense.plus(context, flat))
         if self.fuses_activation:
-            inner = packed_linear(attended, self.ffn, self.activation)
+            inner = self.ffn(attended, self.activation)
         else:
-            inner = layer.activation(packed_linear(attended, self.ffn))
-        return layer.full_layer_layer_norm(packed_residual(inner, self.ffn_output, attended))
+            inner = layer.activation(self.ffn(attended))
+        return layer.full_layer_layer_norm(self.ffn_output.plus(inner, attended))

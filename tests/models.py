@@ -1,6 +1,8 @@
 """Small models of the three modes, batches for them, and the states of their layers."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from modeling import (
     AlbertActModel,
     PonderAlbertClassifier,
     PonderAlbertConfig,
+    cpu_packing,
 )
 from modeling.albert import attention_mask_of
 from modeling.cpu_packing import packed_weights
@@ -59,7 +62,18 @@ def plain(model: torch.nn.Module) -> nullcontext:
     return nullcontext()
 
 
-either_way = pytest.mark.parametrize("way", [plain, packed_weights])
+@contextmanager
+def packed_by_other_processors(model: torch.nn.Module) -> Iterator[None]:
+    """Packed weights as where oneDNN's products are the faster ones of no number of rows."""
+    with (
+        patch.object(cpu_packing, "PLAIN_FROM", {torch.float32: 0}),
+        packed_weights(model),
+    ):
+        yield
+
+
+WAYS = [plain, packed_weights, packed_by_other_processors]
+either_way = pytest.mark.parametrize("way", WAYS)
 
 
 def mask_of(lengths: list[int]) -> torch.Tensor:

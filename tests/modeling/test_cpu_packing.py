@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modeling import UserError, cpu_packing
-from modeling.cpu_packing import is_emulated, packed_weights
+from modeling.cpu_packing import PackedLinear, is_emulated, packed_weights
 from tests.conftest import random_ids, tiny_model
 from tests.models import either_way, hidden_states, mask_of, plain
 
@@ -105,13 +105,13 @@ def test_no_linear_map_works_on_padding(monkeypatch):
     """Of 3 × 9 tokens, 15 are real, and one of these is taken again and again, up to a round
     number; what the maps give for them is HF's (see above)."""
     seen = []
-    original = cpu_packing.packed_linear
+    original = PackedLinear.__call__
 
-    def counted(states, *more):
+    def counted(self, states, *more):
         seen.append(len(states))
-        return original(states, *more)
+        return original(self, states, *more)
 
-    monkeypatch.setattr(cpu_packing, "packed_linear", counted)
+    monkeypatch.setattr(PackedLinear, "__call__", counted)
     model = tiny_model()
     mask = mask_of([9, 5, 1])
     with packed_weights(model):
