@@ -56,9 +56,10 @@ def packable_types() -> tuple[torch.dtype, ...]:
 
 PACKABLE = packable_types()
 
-# On x86 processors without AVX-512, plain products of so many rows are faster (docs/speed.md).
+# On x86 processors without AVX-512, oneDNN's GELU is slower than torch's, and plain products of so
+# many rows are faster than packed ones (docs/speed.md).
 HAS_AVX512 = torch.cpu.get_capabilities().get("avx512_f", True)
-PLAIN_FROM = {} if HAS_AVX512 else {torch.float32: 224}
+PLAIN_FROM = 224
 
 EMULATED = "this processor has no instructions for that type, so it takes longer than float32"
 
@@ -158,7 +159,8 @@ class PackedLinear(Uncopied):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
         self.weight, self.bias = weight.detach().contiguous(), bias.detach()
         self.blocked = torch.ops.mkldnn._reorder_linear_weight(self.weight)
-        self.plain_from = PLAIN_FROM.get(weight.dtype, sys.maxsize)
+        plain_pays = weight.dtype == torch.float32 and not HAS_AVX512
+        self.plain_from = PLAIN_FROM if plain_pays else sys.maxsize
 
     def __call__(self, states: torch.Tensor, fused: Fused = NOTHING) -> torch.Tensor:
         states = states.to(self.weight.dtype)
@@ -196,11 +198,11 @@ class PackedLayer(Uncopied):
         self.dense = PackedLinear(attention.dense.weight, attention.dense.bias)
         self.ffn = PackedLinear(layer.ffn.weight, layer.ffn.bias)
         self.ffn_output = PackedLinear(layer.ffn_output.weight, layer.ffn_output.bias)
-        # oneDNN's names of the two GELUs; other activations run as they are.
+        # oneDNN's names of the two GELUs; other activations run on their own.
         name = attention.config.hidden_act
         tanh = name in ("gelu_new", "gelu_pytorch_tanh")
         self.activation = Fused("gelu", "tanh" if tanh else "none", layer.activation)
-        self.fuses_activation = tanh or name == "gelu"
+        self.fuses_activation = HAS_AVX512 and (tanh or name == "gelu")
 
     def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """As AlbertLayer's forward, but that the states of padding are 0: no map works on them."""

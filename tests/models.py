@@ -1,7 +1,7 @@
 """Small models of the three modes, batches for them, and the states of their layers."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from unittest.mock import patch
 
 import pytest
@@ -62,18 +62,22 @@ def plain(model: torch.nn.Module) -> nullcontext:
     return nullcontext()
 
 
-@contextmanager
-def packed_by_other_processors(model: torch.nn.Module) -> Iterator[None]:
-    """Packed weights as where oneDNN's products are the faster ones of no number of rows."""
-    with (
-        patch.object(cpu_packing, "PLAIN_FROM", {torch.float32: 0}),
-        packed_weights(model),
-    ):
-        yield
+def packed_on(has_avx512: bool) -> Callable[[torch.nn.Module], AbstractContextManager]:
+    """`packed_weights` as on such a processor; without AVX-512, plain products of all rows."""
+
+    @contextmanager
+    def packed(model: torch.nn.Module) -> Iterator[None]:
+        with (
+            patch.multiple(cpu_packing, HAS_AVX512=has_avx512, PLAIN_FROM=0),
+            packed_weights(model),
+        ):
+            yield
+
+    return packed
 
 
-WAYS = [plain, packed_weights, packed_by_other_processors]
-either_way = pytest.mark.parametrize("way", WAYS)
+WAYS = {"plain": plain, "AVX-512": packed_on(True), "no AVX-512": packed_on(False)}
+either_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 def mask_of(lengths: list[int]) -> torch.Tensor:
