@@ -16,6 +16,7 @@ products of 128 rows reach on the layer's own shapes. With a CUDA device, everyt
 
 import argparse
 import itertools
+import signal
 import statistics
 import sys
 import tempfile
@@ -252,22 +253,26 @@ def start_processes(quick: bool, stack: ExitStack) -> Processes:
 
 def main() -> None:
     args = parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no contender is left behind
     torch.manual_seed(0)
     print(f"{machine(DEVICE)}.\n")
     rates = matmul_rates()
+    table = Table(rates, args.rounds)
     with ExitStack() as stack:
-        processes = start_processes(args.quick, stack)
-        table = Table(rates, args.rounds)
         if args.csv:
             stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
-        fixed_length_cases(table, args, processes)
-        pipeline_cases(table, args, processes)
+        with ExitStack() as running:  # the trainings need the memory of what runs here
+            processes = start_processes(args.quick, running)
+            fixed_length_cases(table, args, processes)
+            pipeline_cases(table, args, processes)
+            if not args.quick:
+                neighbour_cases(table, args, processes)
         if not args.quick:
-            neighbour_cases(table, args, processes)
             training_case(table)
             training_neighbour_cases(table, args)
         print("", *table.notes, sep="\n")
-        exit_check_case(processes["fp32"], args.rounds)
+        with OwnProcess(our_model, waiting()) as fp32:
+            exit_check_case(fp32, args.rounds)
     if not args.quick:
         compile_case()
     if summarised := [case_of(*shape) for shape in SUMMARY if case_of(*shape) in table.cases]:
