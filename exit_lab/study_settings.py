@@ -21,8 +21,13 @@ class Method(NamedTuple):
     keys: Mapping[str, Any]
 
 
-# 1/λ_p layers are expected of the two ponder methods.
-_PONDER = {"target_halt_probability": 0.3, "halt_normalization": "last_layer"}
+# 1/λ_p layers are expected of the two ponder methods. With the prior's usual weight, 0.005, they
+# come to use nearly all layers: the first exits are poor before they are trained (docs/results.md).
+_PONDER = {
+    "target_halt_probability": 0.3,
+    "halt_normalization": "last_layer",
+    "kl_penalty_factor": 0.02,
+}
 _PALBERT = {"lambda_layer_arch": "linear_cat", "num_lambda_layers": 3, "lambda_lr": 5e-4}
 METHODS = {
     "elbert": Method("albert", {"pooler_input": "cls"}),
