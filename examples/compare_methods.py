@@ -10,9 +10,10 @@ seed. Flags that are not listed below are run_glue.py's and go to every training
 --max_seq_length, --bf16, --max_eval_samples …
 
 The same command goes on after an interruption; given several times, on one machine or on several
-that share --output_dir, the processes divide the trainings among themselves. It ends with a table
-of metrics and one of differences to ELBERT for each task, with intervals over seeds and examples,
-in --output_dir/methods.md, beside a figure and all numbers of each task.
+that share --output_dir, the processes divide the trainings among themselves. It ends with
+--output_dir/methods.md: a table over all tasks, and for each task the metrics, the differences to
+ELBERT with intervals over seeds and examples, and every layer alone; beside it a figure and all
+numbers of each task.
 """
 
 import logging

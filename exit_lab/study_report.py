@@ -1,7 +1,9 @@
 """What a comparison of methods shows of the trainings that are finished: tables and figures."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from safetensors.torch import load_file
@@ -10,8 +12,8 @@ from evaluation.figures import save_figure
 from evaluation.modes import MODES
 from evaluation.study_figure import study_figure
 from exit_lab.choice import split
-from exit_lab.compare import AREA, Cells, compare, markdown, with_cost
-from exit_lab.frontiers import FULL_DEPTH
+from exit_lab.compare import AREA, Cells, compare, difference, markdown, with_cost
+from exit_lab.frontiers import FULL_DEPTH, Field
 from exit_lab.grids import RuleGrid, make_grids
 from exit_lab.methods import (
     Differences,
@@ -50,25 +52,50 @@ ROWS = {
 FINE = {"exit_thres": "0:0.9:0.02,0.9:1:0.002"}
 CURVE = np.arange(0.1, 1.001, 0.02)  # cost limits of the figure
 DRAWS = 1000
+AT = 0.5  # the limit of the table over all tasks
+PAGE = """# Every method from one encoder, at matched cost
+
+A cell is 100 × the metric, mean of the seeds: of the best setting at or under a cost, chosen on one
+half of the dev set, reported on the other, with its 95% interval over seeds and examples.
+*truncation* stops everyone at one layer; *area* is the mean over all costs, from one layer to all.
+
+A difference is to {reference}, of the same seeds and examples; it is bold where its interval leaves
+out 0. *visible from*: four of five studies like this one would have found a true difference of so
+many points, at every cost.
+
+## All tasks, at a cost of at most {limit}
+
+{overview}
+
+{sections}"""
 SECTION = """## {name}
 
 {finding}
 
-100 × {metric}, mean of the seeds {seeds}: best setting at or under each cost, chosen on
-{calibration} dev examples, reported on the other {report} [95% interval over seeds and examples]
-at its cost there. truncation: everyone stops at one layer. area: mean over all costs from one layer
-to all.
+100 × {metric}, seeds {seeds}; {calibration} examples choose, {report} report. Last in a cell: the
+cost there.
 
 {cells}
 
-Differences to {reference}, × 100, of the same seeds and examples [95% interval]; bold: the
-interval leaves out 0. A true difference of *visible from* would have been found by 4 of 5 studies
-like this, at every cost.
+Differences to {reference}:
 
 {differences}
 
-![{name}: all methods at equal costs]({name}.png)
+![{name}: all methods at equal costs, and their differences to {reference}]({name}.png)
+
+100 × {metric} of each layer alone, all dev examples:
+
+{layers}
 """
+
+
+class PartReport(NamedTuple):
+    """What the page shows of a dev set: its section, and its column of the table over all tasks."""
+
+    name: str
+    section: str
+    cells: Cells
+    found: Differences
 
 
 def load_recording(path: Path) -> Recording:
@@ -156,35 +183,72 @@ def csv_rows(cells: Cells, found: Differences) -> list[dict[str, object]]:
     return rows
 
 
-def report_part(study: Study, plan: TaskPlan, part: Task, seeds: list[int]) -> str:
-    """The section of a task's dev set, as Markdown; writes its CSV file and its figure."""
+def layer_table(sweeps: Sequence[Sweep], seeds: Sequence[int]) -> str:
+    """Markdown: 100 × the metric of every layer's answers, a row a seed and one for the mean."""
+    values = 100 * np.stack([swept.main_metric(swept.truncations) for swept in sweeps])
+    rows = [*zip(map(str, seeds), values, strict=True), ("mean", values.mean(0))]
+    lines = [f"| seed | {' | '.join(map(str, range(1, values.shape[1] + 1)))} |"]
+    lines.append("|---" * (values.shape[1] + 1) + "|")
+    lines += [f"| {name} | {' | '.join(f'{value:.1f}' for value in row)} |" for name, row in rows]
+    return "\n".join(lines)
+
+
+def overview(parts: Sequence[PartReport]) -> str:
+    """Markdown: the reference's metric at one limit, and the others' differences, a column a task.
+
+    Full depth is compared at its own cost.
+    """
+    if not parts:
+        return "No task is finished yet."
+    at = LIMITS.index(AT)
+    lines = [f"| | {' | '.join(part.name for part in parts)} |", "|---" * (len(parts) + 1) + "|"]
+    for name in ROWS:
+        if name == REFERENCE:
+            own = [part.cells[name][at] for part in parts]
+            shown = [with_cost(cell) if cell else "–" for cell in own]
+        else:
+            over = [part.found[name][at] if name in part.found else None for part in parts]
+            shown = [difference(cell and cell.estimate) for cell in over]
+        if any(name in part.cells for part in parts):
+            lines.append(f"| {name} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def report_part(study: Study, plan: TaskPlan, part: Task, seeds: list[int]) -> PartReport:
+    """The report of a task's dev set; writes its CSV file and its figure."""
     contenders = contenders_of(study, plan, part, seeds)
-    parts = split(len(contenders[REFERENCE].sweeps[0].labels), 0.5, seed=42)
+    sweeps = contenders[REFERENCE].sweeps
+    parts = split(len(sweeps[0].labels), 0.5, seed=42)
     field = field_of(contenders, parts, DRAWS, seed=42)
     cells, found = compare(field, LIMITS), differences(field, REFERENCE, LIMITS)
-    curves = {name: curve(field, name, CURVE) for name in contenders if name != FULL_DEPTH}
-    full, metric = cells[FULL_DEPTH][0].metric.value, primary_metric(part)
-    by_limit = {name: list(zip(LIMITS, row, strict=True)) for name, row in found.items()}
-    drawn = {name: points for name, points in curves.items() if len(points[0])}
-    figure = study_figure(drawn, full, by_limit, metric)
-    save_figure(figure, study.directory / f"{part.name}.png")
     write_text(study.directory / f"{part.name}.csv", as_csv(csv_rows(cells, found)))
-    return SECTION.format(
+    draw(study.directory / f"{part.name}.png", field, cells, found, primary_metric(part))
+    section = SECTION.format(
         name=part.name,
         finding=finding(found),
-        metric=metric,
+        metric=primary_metric(part),
         seeds=", ".join(map(str, seeds)),
         calibration=len(parts.calibration),
         report=len(parts.report),
         reference=REFERENCE,
         cells=markdown(cells, LIMITS, with_cost),
         differences=difference_table(found, LIMITS),
+        layers=layer_table(sweeps, seeds),
     )
+    return PartReport(part.name, section, cells, found)
+
+
+def draw(path: Path, field: Field, cells: Cells, found: Differences, metric: str) -> None:
+    curves = {name: curve(field, name, CURVE) for name in field.frontiers if name != FULL_DEPTH}
+    drawn = {name: points for name, points in curves.items() if len(points[0])}
+    by_limit = {name: list(zip(LIMITS, row, strict=True)) for name, row in found.items()}
+    full = cells[FULL_DEPTH][0].metric.value
+    save_figure(study_figure(drawn, full, by_limit, metric), path)
 
 
 def report_study(study: Study) -> None:
-    """Print the sections of all tasks, and write them as methods.md."""
-    sections = []
+    """Print the page of all tasks, and write it as methods.md."""
+    reports, unfinished = [], []
     for plan in study.plans.values():
         seeds = [
             seed
@@ -193,9 +257,16 @@ def report_study(study: Study) -> None:
         ]
         for part, _ in evaluation_tasks(get_task(plan.name)):
             if seeds:
-                sections.append(report_part(study, plan, part, seeds))
+                reports.append(report_part(study, plan, part, seeds))
             else:
-                sections.append(f"## {part.name}\n\nNo seed has all its methods' trainings yet.\n")
-    text = "\n".join(sections)
+                unfinished.append(
+                    f"## {part.name}\n\nNo seed has all its methods' trainings yet.\n"
+                )
+    text = PAGE.format(
+        reference=REFERENCE,
+        limit=AT,
+        overview=overview(reports),
+        sections="\n".join([*(report.section for report in reports), *unfinished]),
+    )
     write_text(study.directory / "methods.md", text)
     print(f"\n{text}\n{study.directory}: methods.md; a figure and a CSV file of each task")

@@ -20,7 +20,14 @@ from exit_lab.methods import (
     field_of,
 )
 from exit_lab.recording import Recording
-from exit_lab.study_report import learned_depths
+from exit_lab.study_report import (
+    LIMITS,
+    REFERENCE,
+    PartReport,
+    layer_table,
+    learned_depths,
+    overview,
+)
 from exit_lab.sweep import TRUNCATION
 from glue.tasks import TASKS
 from tests.exit_lab.builders import swept
@@ -133,3 +140,43 @@ def test_the_table_of_differences_marks_what_is_clear():
     assert lines[0] == "| | cost ≤ 0.20 | cost ≤ 0.50 | visible from |"
     assert lines[2].startswith("| clear | – | **+")
     assert "**" not in lines[3]
+
+
+def test_the_table_of_layers_says_what_each_answers_alone():
+    """Layer 1 is right about one example of four, then three, layer 2 about all, then none."""
+    labels = np.array([0, 1, 0, 1])
+    answers = [[[1, 0, 1, 1], [0, 1, 0, 1]], [[0, 1, 0, 0], [1, 0, 1, 0]]]
+    models = [
+        dataclasses.replace(contender(1, 1.0).sweeps[0], predictions=np.array(own), labels=labels)
+        for own in answers
+    ]
+    assert layer_table(models, (7, 8)).splitlines() == [
+        "| seed | 1 | 2 |",
+        "|---|---|---|",
+        "| 7 | 25.0 | 100.0 |",
+        "| 8 | 75.0 | 0.0 |",
+        "| mean | 50.0 | 50.0 |",
+    ]
+
+
+def test_the_table_over_all_tasks_has_a_row_for_every_method_of_any_task():
+    """A task without a method, or a method that is too dear at that cost, has a dash."""
+    always, never = contender(2, 1.0), contender(2, 0.0)
+    rows = (
+        {REFERENCE: always, "ACT": never},
+        {REFERENCE: always, "PALBERT": contender(2, 1.0, 0, 0.9)},
+    )
+    fields = [
+        field_of({**own, TRUNCATION: always, FULL_DEPTH: always}, HALVES, 50, 1) for own in rows
+    ]
+    reports = [
+        PartReport(name, "", compare(field, LIMITS), differences(field, REFERENCE, LIMITS))
+        for name, field in zip(("one", "two"), fields, strict=True)
+    ]
+    lines = overview(reports).splitlines()
+    assert lines[0] == "| | one | two |"
+    table = {line.split(" | ")[0].removeprefix("| "): line for line in lines[2:]}
+    assert table[REFERENCE].count("100.0 [100.0, 100.0] at 0.30") == 2
+    assert table["ACT"] == "| ACT | **-100.0 [-100.0, -100.0]** | – |"
+    assert table["PALBERT"] == "| PALBERT | – | – |"
+    assert "entropy (DeeBERT)" not in table
