@@ -123,40 +123,6 @@ def test_a_figure_needs_an_adaptive_model(script, tmp_path):
     assert not (tmp_path / "a.png").exists()
 
 
-def layer_table(*directories: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, EXAMPLES / "layer_table.py", *directories]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def write_curve(directory: Path, **values: list[float]) -> Path:
-    directory.mkdir()
-    report = {"exits_per_layer": [1, 2], **values}
-    (directory / "eval_results.json").write_text(json.dumps(report))
-    return directory
-
-
-def test_the_layer_table_has_every_model_and_the_mean(tmp_path):
-    one = write_curve(tmp_path / "SST-2-1", acc_per_layer=[0.5, 0.81])
-    two = write_curve(tmp_path / "SST-2-2", acc_per_layer=[0.6, 0.84])
-    done = layer_table(one, two)
-    assert done.stdout.splitlines() == [
-        "| acc | layer 1 | layer 2 |",
-        "|---|---|---|",
-        "| SST-2-1 | 50.0 | 81.0 |",
-        "| SST-2-2 | 60.0 | 84.0 |",
-        "| mean | 55.0 | 82.5 |",
-    ]
-    assert "mean" not in layer_table(one).stdout
-
-
-def test_the_layer_table_is_of_one_task(tmp_path):
-    one = write_curve(tmp_path / "SST-2-1", acc_per_layer=[0.5, 0.81])
-    two = write_curve(tmp_path / "STS-B-1", corr_per_layer=[0.6, 0.84])
-    done = layer_table(one, two)
-    assert done.returncode == 2
-    assert "one task" in done.stderr
-
-
 SICK = (
     "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\t"
     "entailment_BA\tsentence_A_original\tsentence_B_original\tsentence_A_dataset\t"
