@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -34,29 +35,37 @@ def is_recorded(study: Study, run: MethodRun) -> bool:
     return all(recording_path(study.place(run), part).exists() for part, _ in parts)
 
 
-def check_same_run(study: Study, run: MethodRun) -> None:
-    """Note what a training is of; UserError where the note in its folder says something else."""
+def identity(study: Study, run: MethodRun) -> dict[str, Any]:
+    """What a training is of: its flags, and the hash of the weights that it starts from."""
     settings = study.glue_settings(run)
     flags = {name: value for name, value, allowed in entries(*settings) if not allowed.resuming}
-    begun, place = study.place(run) / "run.json", study.place(run)
     if not settings.model.from_scratch:
         start = weight_files(settings.model.model_name_or_path, settings.model.cache)
         flags["weights of the starting model"] = [file_stamp(path)["sha256"] for path in start]
-    if not begun.exists():
-        write_json(begun, flags)
-        return
-    old, now = read_json(begun), json.loads(json.dumps(flags))
+    return json.loads(json.dumps(flags))
+
+
+def note_of(study: Study, run: MethodRun) -> Path:
+    return study.place(run) / "run.json"
+
+
+def check_same_run(study: Study, run: MethodRun) -> None:
+    """UserError where the note in a training's folder says that it was begun as another."""
+    old, now = read_json(note_of(study, run)), identity(study, run)
     changed = next((name for name in now if old.get(name) != now[name]), None)
     if changed:
         raise UserError(
-            f"{place} was begun with {changed} {old.get(changed)}, not {now[changed]}; give the "
-            "same, or another --output_dir"
+            f"{study.place(run)} was begun with {changed} {old.get(changed)}, not {now[changed]}; "
+            "give the same, or another --output_dir"
         )
 
 
 def train_and_record(study: Study, run: MethodRun, progress: str) -> None:
     """Train, or go on, and record the answers to the dev sets; nothing that is done is repeated."""
-    check_same_run(study, run)
+    if note_of(study, run).exists():
+        check_same_run(study, run)
+    else:
+        write_json(note_of(study, run), identity(study, run))
     if is_recorded(study, run):
         return
     print(f"{progress}: {study.place(run)}", flush=True)
@@ -69,13 +78,19 @@ def train_and_record(study: Study, run: MethodRun, progress: str) -> None:
 
 
 def check_study(study: Study) -> None:
-    """UserError for missing files, or an encoder that one of the methods cannot use."""
+    """UserError for missing files, an encoder that one of the methods cannot use, or a folder with
+    a training of other flags, whose results would mix with these.
+    """
     for plan in study.plans.values():
         for run in study.runs(plan)[: len(study.methods)]:
             glue = GlueRun(study.glue_settings(run))
             glue.check_files(dev=True)
             if not plan.start:
                 glue.new_tokenizer(glue.new_config())
+    for plan in study.plans.values():
+        for run in study.runs(plan):
+            if note_of(study, run).exists():
+                check_same_run(study, run)
 
 
 @contextmanager

@@ -63,6 +63,7 @@ GIVEN += "--save_steps 200 --save_total_limit 1".split()
 # The sample's model has no weights, so it starts from scratch and needs a higher rate.
 QUICK_FLAGS = "--do_lower_case --learning_rate 4e-4 --max_seq_length 64".split()
 QUICK = {"tasks": ["RTE"], "seeds": [42, 43], "epochs": ["RTE=1"], "rows": ["RTE=1600"]}
+OUTPUT, QUICK_OUTPUT = "out/methods", "out/methods-quick"
 SET_BY_STUDY = (
     "--model_type --task_name --output_dir --num_train_epochs --seed --hp_search --do_train "
     "--do_eval --do_predict --resume_from_checkpoint --overwrite_output_dir"
@@ -77,7 +78,9 @@ class StudySettings:
 
     model_name_or_path: str | None = setting(None, "encoder with one shared layer")
     data_dir: str | None = setting(None, "holds a folder for each task")
-    output_dir: str = setting("out/methods", "a folder for each training; tables and figures")
+    output_dir: str | None = setting(
+        None, f"a folder for each training; tables and figures ({OUTPUT}; --quick: {QUICK_OUTPUT})"
+    )
     tasks: list[str] = setting(
         list(PLANS), "NAME, or NAME=FOLDER where the folder has another name", metavar="TASK"
     )
@@ -103,6 +106,8 @@ class StudySettings:
             raise UserError("--model_name_or_path and --data_dir are missing; or give --quick")
         if "elbert" not in self.methods:
             raise UserError("--methods lacks elbert, which all others are compared with")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"--seeds {' '.join(map(str, self.seeds))}: give each once")
 
 
 @dataclass(frozen=True)
@@ -223,9 +228,14 @@ def read_study(description: str, argv: Sequence[str] | None = None) -> Study:
     found, flags = SettingsParser((StudySettings,), description).parse_known_args(argv)
     settings = StudySettings(**vars(found))
     if settings.quick:
+        for name in (*QUICK, "model_name_or_path", "data_dir"):
+            if getattr(settings, name) != getattr(StudySettings(), name):
+                raise UserError(f"--{name} does not go with --quick, which has its own")
         sample = str(ROOT / "configs/sample")
         settings = replace(settings, model_name_or_path=sample, data_dir=sample, **QUICK)
         flags = [*QUICK_FLAGS, *flags]
+    output = settings.output_dir or (QUICK_OUTPUT if settings.quick else OUTPUT)
+    settings = replace(settings, output_dir=output)
     settings.check()
     if own := [flag for flag in flags if flag.partition("=")[0] in SET_BY_STUDY]:
         raise UserError(f"{own[0]} is what the study sets; see --tasks, --seeds, --epochs")

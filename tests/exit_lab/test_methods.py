@@ -106,12 +106,14 @@ def test_a_contender_does_not_differ_from_itself():
 
 
 def test_intervals_are_over_seeds_too():
-    """The other has one seed that is always right and one that never is; the reference only right
-    ones: in a draw of two seeds it is 0, 1/2 or 1 behind."""
-    both = MethodSweeps([*contender(1, 1.0).sweeps, *contender(1, 0.0).sweeps], "learned")
-    field = field_of({"right": contender(2, 1.0), "both": both}, HALVES, 500, 1)
-    found = differences(field, "right", (0.5,))["both"][0]
-    assert found[:3] == (-0.5, -1.0, 0.0)
+    """Nothing but seeds differs, so the standard error is √(s²/n), with s² of n − 1."""
+    rights = (1.0, 0.0, 0.0)
+    mixed = MethodSweeps([model for r in rights for model in contender(1, r).sweeps], "learned")
+    field = field_of({"right": contender(3, 1.0), "mixed": mixed}, HALVES, 20_000, 1)
+    found = differences(field, "right", (0.5,))["mixed"][0]
+    error = np.std(rights, ddof=1) / np.sqrt(3)
+    assert found.value == pytest.approx(-2 / 3)
+    assert found.visible == pytest.approx((norm.ppf(0.975) + norm.ppf(0.8)) * error, rel=0.02)
 
 
 def test_rules_truncation_and_learned_depths_share_a_table():

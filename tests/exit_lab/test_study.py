@@ -62,11 +62,20 @@ def test_methods_epochs_rows_and_flags_reach_the_trainings():
         (["--set", "elbert.pooler_input=left"], "allowed is one of"),
         (["--seed", "1"], "what the study sets"),
         (["--methods", "act"], "elbert"),
+        (["--seeds", "42", "42"], "give each once"),
+        (["--quick"], "--model_name_or_path does not go with --quick"),
     ],
 )
 def test_flags_that_no_training_could_take_are_refused(flags, word):
     with pytest.raises(UserError, match=word):
         plan(*flags)
+
+
+def test_the_trial_on_the_sample_keeps_to_its_own_folder():
+    trial, study = read_study("", ["--quick"]), plan()
+    assert trial.directory != study.directory
+    with pytest.raises(UserError, match="--tasks does not go with --quick"):
+        read_study("", ["--quick", "--tasks", "SST-2"])
 
 
 def test_a_training_is_taken_by_one_process_at_a_time(tmp_path):

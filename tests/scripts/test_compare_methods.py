@@ -56,7 +56,7 @@ def test_a_study_from_trainings_to_tables(study, script, albert_dir, data, tmp_p
     # Finished trainings stay as they are; a seed that is new is trained.
     before = weights(out)
     again = study("--seeds", 1, 2).done()
-    assert "mean of the seeds 1, 2" in again.out
+    assert "100 × acc, seeds 1, 2;" in again.out
     assert before.items() < weights(out).items()
 
 
@@ -69,8 +69,9 @@ def test_unfinished_studies_are_reported_as_far_as_they_are(study, tmp_path):
 def test_a_training_with_other_flags_does_not_pass_for_this_one(study, tmp_path):
     only = ("--methods", "elbert", "--tasks", "MNLI=MNLI-tiny", "--seeds", 1)
     study(*only).done()
-    changed = study(*only, "--learning_rate", 1e-3)
+    changed = study("--methods", "elbert", "--seeds", 0, 1, "--learning_rate", 1e-3)
     changed.refused(tmp_path / "out/MNLI-elbert-1", "learning_rate 5e-05, not 0.001")
+    assert not (tmp_path / "out/MNLI-elbert-0").exists()
     edit_json(tmp_path / "out/MNLI-elbert-1/run.json", **{"weights of the starting model": ["0"]})
     study(*only).refused("weights of the starting model")
 
