@@ -1,13 +1,17 @@
 """MNLI-from-SICK: SICK's sentence pairs in MNLI's files, a small task of three classes.
 
     python examples/sick_as_mnli.py --sick SICK.txt --output glue_data/MNLI-from-SICK
+    python examples/sick_as_mnli.py --sick SICK_train.txt SICK_trial.txt SICK_test_annotated.txt \\
+        --output glue_data/MNLI-from-SICK
 
-SICK.txt is in SICK.zip, the main file of https://zenodo.org/records/2787612. Its SemEval training
-pairs become train.tsv, the trial pairs dev_matched.tsv and the test pairs dev_mismatched.tsv.
+SICK.txt is in SICK.zip, the main file of https://zenodo.org/records/2787612, with 9,840 pairs. The
+three files are what SemEval 2014 gave out for its task 1, with 4,500, 500 and 4,927 pairs.
+Training pairs become train.tsv, trial pairs dev_matched.tsv and test pairs dev_mismatched.tsv.
 """
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -17,31 +21,44 @@ from glue.tables import read_table, require_columns
 from glue.tasks import NLI
 from modeling.errors import UserError
 
-COLUMNS = ("pair_ID", "sentence_A", "sentence_B", "entailment_label", "SemEval_set")
+PAIR = ("pair_ID", "sentence_A", "sentence_B")
+ONE_FILE = (*PAIR, "entailment_label", "SemEval_set")
+OF_THREE = (*PAIR, "entailment_judgment")
 # SemEval's parts, each with its file and how many annotators' columns MNLI's has.
 PARTS = {"TRAIN": ("train", 1), "TRIAL": ("dev_matched", 5), "TEST": ("dev_mismatched", 5)}
 PARSES = tuple(f"sentence{i}_{kind}parse" for kind in ("binary_", "") for i in (1, 2))
 
 
-def lines_of(path: Path) -> dict[str, list[str]]:
-    """The lines of MNLI's files, by SemEval's name of the part."""
+def pairs_of(path: Path, part: str | None) -> Iterator[tuple[str, list[str]]]:
+    """Where each pair stands, and its number, sentences, label and part.
+
+    part: of a file that is all of one part; None: every line says its own.
+    """
+    wanted = OF_THREE if part else ONE_FILE
     header, rows = read_table(path, ())
-    require_columns(path, header, COLUMNS)
-    lines: dict[str, list[str]] = {part: [] for part in PARTS}
+    require_columns(path, header, wanted)
     for number, row in rows:
         where = f"{path}, line {number}"
-        if missing := [name for name in COLUMNS if name not in row]:
+        if missing := [name for name in wanted if name not in row]:
             raise UserError(f"{where}: no {missing[0]!r}; is the line cut off?")
-        pair, first, second, label, part = (row[name] for name in COLUMNS)
-        label = label.lower()
-        if label not in NLI or part not in PARTS:
-            raise UserError(
-                f"{where}: {label!r} in {part!r}; allowed are {', '.join(NLI)} in "
-                f"{', '.join(PARTS)}"
-            )
-        labels = [label] * (PARTS[part][1] + 1)  # the annotators', and the one that counts
-        cells = [pair, f"{pair}s", "sick", *("-" for _ in PARSES), first, second, *labels]
-        lines[part].append("\t".join([str(len(lines[part])), *cells]))
+        yield where, [*(row[name] for name in wanted), *([part] if part else [])]
+
+
+def lines_of(paths: Sequence[Path]) -> dict[str, list[str]]:
+    """The lines of MNLI's files, by SemEval's name of the part."""
+    lines: dict[str, list[str]] = {part: [] for part in PARTS}
+    parts = PARTS if len(paths) == len(PARTS) else [None]
+    for path, of_file in zip(paths, parts, strict=True):
+        for where, (pair, first, second, label, part) in pairs_of(path, of_file):
+            label = label.lower()
+            if label not in NLI or part not in PARTS:
+                raise UserError(
+                    f"{where}: {label!r} in {part!r}; allowed are {', '.join(NLI)} in "
+                    f"{', '.join(PARTS)}"
+                )
+            labels = [label] * (PARTS[part][1] + 1)  # the annotators', and the one that counts
+            cells = [pair, f"{pair}s", "sick", *("-" for _ in PARSES), first, second, *labels]
+            lines[part].append("\t".join([str(len(lines[part])), *cells]))
     return lines
 
 
@@ -55,12 +72,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sick", type=Path, required=True, help="SICK.txt")
+    parser.add_argument(
+        "--sick",
+        type=Path,
+        required=True,
+        nargs="+",
+        metavar="FILE",
+        help="SICK.txt, or the training, trial and test file in this order",
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     args = parser.parse_args()
+    if len(args.sick) not in (1, len(PARTS)):
+        raise UserError(f"--sick: {len(args.sick)} files; give SICK.txt, or the three of SemEval")
     parts = lines_of(args.sick)
     if empty := [part for part, lines in parts.items() if not lines]:
-        raise UserError(f"{args.sick} has no pairs of SemEval_set {empty[0]}")
+        raise UserError(f"{args.sick[0]} has no pairs of SemEval_set {empty[0]}")
     for part, lines in parts.items():
         name, annotators = PARTS[part]
         path = args.output / f"{name}.tsv"

@@ -166,6 +166,21 @@ def test_sick_becomes_mnli(script, tmp_path):
         assert examples[0].text_b == "Nobody eats"
 
 
+def test_semevals_three_files_make_the_same(script, tmp_path):
+    parts = {"TRAIN": "NEUTRAL", "TRIAL": "CONTRADICTION", "TEST": "ENTAILMENT"}
+    lines = [sick_line(n, label, part) for n, (part, label) in enumerate(parts.items(), 1)]
+    sick_as_mnli(script, tmp_path, *lines).done()
+    header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+    files = [tmp_path / f"SICK_{part}.txt" for part in parts]
+    for n, (file, label) in enumerate(zip(files, parts.values(), strict=True), 1):
+        file.write_text(f"{header}{n}\tA man eats {n}\tNobody eats\t3.5\t{label}\n")
+    main = main_of("sick_as_mnli.py")
+    script(main, "--sick", *files, "--output", tmp_path / "three").done()
+    for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
+        assert (tmp_path / "three" / name).read_text() == (tmp_path / "out" / name).read_text()
+    script(main, "--sick", *files[:2], "--output", tmp_path / "two").refused("2 files")
+
+
 def test_lines_that_are_not_sick_are_named(script, tmp_path):
     done = sick_as_mnli(script, tmp_path, sick_line(1, "MAYBE", "TRAIN"))
     done.refused("SICK.txt, line 2: 'maybe' in 'TRAIN'; allowed are contradiction")
