@@ -2,8 +2,11 @@
 
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
+from scipy.linalg import lstsq
 
 from modeling import UserError, load_pretrained
 from modeling.cpu_packing import packed_weights
@@ -40,6 +43,19 @@ def test_a_bert_of_equal_layers_is_its_student_before_training(initial_layer, tm
     found = student(**inputs, output_hidden_states=True)
     assert_same_states(found.hidden_states, wanted.hidden_states, inputs)
     torch.testing.assert_close(found.pooler_output, wanted.pooler_output, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [1, 2, 3])
+def test_the_initial_layer_is_that_of_the_bert(layer, tmp_path):
+    """One pass from the embeddings through a BERT whose first layer is that one."""
+    bert = tiny_bert()
+    teacher, _ = load_pretrained(save(bert, tmp_path))
+    student = shared_model(teacher.albert, shared_config(teacher.config, 3), layer).eval()
+    inputs = padded_ids()
+    bert.encoder.layer[0] = bert.encoder.layer[layer - 1]
+    wanted = bert(**inputs, output_hidden_states=True).hidden_states[1]
+    found = student(**inputs, output_hidden_states=True).hidden_states[1]
+    assert_same_states([found], [wanted], inputs)
 
 
 @pytest.mark.parametrize("parts", [2, 3])
@@ -96,6 +112,21 @@ def test_factorised_embeddings_keep_what_words_of_low_rank_say():
     new = factorised(teacher, 4)["embeddings.word_embeddings.weight"]
     assert new.shape == (90, 4)
     torch.testing.assert_close(new @ new.T, words @ words.T, atol=1e-3, rtol=1e-4)
+
+
+def test_the_mapping_of_factorised_embeddings_is_the_best_for_words_alone():
+    """As scipy's least squares from what an HF ALBERT of that width reads at position 0."""
+    model = tiny_model(embedding_size=32).eval()
+    ids, config = torch.arange(90)[:, None], shared_config(model.config, 3, embedding_size=8)
+    with torch.no_grad():
+        wanted = model.albert.embed(ids)[:, 0].double().numpy()
+        student = shared_model(model.albert, config).eval()
+        read = student.embeddings(ids)[:, 0].double()
+        found = student.encoder.embedding_hidden_mapping_in(read.float()).double().numpy()
+    read = np.c_[read.numpy(), np.ones(90)]
+    best, *_ = lstsq(read, wanted, cond=1e-5)  # layer-normed rows sum to 0, but for rounding
+    assert_allclose(found, read @ best, atol=2e-3)
+    assert np.ptp(found, axis=0).min() > 1  # what 2e-3 is little of
 
 
 # What it follows.
