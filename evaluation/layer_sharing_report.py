@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from transformers import AlbertConfig, AlbertModel
@@ -70,9 +71,13 @@ def all_sums(
     accelerator: Accelerator, student: AlbertModel, teacher: Teacher, text: TeacherText
 ) -> Sums:
     """errors (N+1,), and what `variances` needs, of this process's part of the text."""
-    sums: Sums = {}
     shard = accelerator.process_index, accelerator.num_processes
     student.to(accelerator.device).eval()
+    # A text may have fewer examples than there are processes: without any, the sums are zeros.
+    states = len(teacher.followed)
+    nothing = torch.zeros(states, 0, 1, teacher.config.hidden_size, device=accelerator.device)
+    errors = torch.zeros(states, dtype=torch.double, device=accelerator.device)
+    sums: Sums = {"errors": errors, **variance_sums(nothing, None)}
     with packed_weights(teacher.backbone):
         for inputs in text.evaluation_batches(shard):
             inputs = send_to_device(inputs, accelerator.device)

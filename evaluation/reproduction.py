@@ -324,7 +324,7 @@ ENTRIES = {
     ),
     "parity": PublishedTable(
         document="PonderNet, parity of 8 elements as in the annotated code",
-        hours=(0.3, None),
+        hours=(0.1, None),
         published={"sampled accuracy": "figure", "steps": "figure"},
         commands=parity_commands,
         measure=parity_values,

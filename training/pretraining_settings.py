@@ -156,7 +156,7 @@ class PretrainingEvaluation:
     _argument_group_name = "evaluation"
 
     do_eval: bool = setting(False, "losses, accuracies and updates on --eval_file", RESUMING)
-    eval_file: str | None = setting(None, "text of the same kind as --train_files", RESUMING)
+    eval_file: str | None = setting(None, "held-out text in the form of --train_files", RESUMING)
     per_gpu_eval_batch_size: int = setting(64, "examples of a batch", Allowed(low=1, resuming=True))
 
     def check(self) -> None:

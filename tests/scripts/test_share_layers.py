@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AlbertModel
+from transformers import AlbertModel, BertModel
 
 import run_glue
 import run_pretraining
@@ -69,6 +69,41 @@ def test_training_follows_better_and_reports_every_pass(trained, bert_dir):
         assert 0 < share < logged[0][f"pass/{number}"]
         assert f"| {number} | {number} | {share:.4f} |" in log
     assert report["embeddings"] < 1e-9
+
+
+def test_the_report_is_of_hfs_states_on_text_that_was_not_trained_on(
+    trained, bert_dir, tmp_path, script
+):
+    """By hand from HF's models, over texts of one sentence; two processes find the same of one."""
+    texts = ["it rains again today", "a man eats", "nobody plays the old piano in the garden"]
+    report = {}
+    for count, some in ((3, texts), (1, texts[:1])):
+        path = tmp_path / f"{count}.txt"
+        path.write_text("\n\n".join(some))
+        where = flags(bert_dir, path, trained)
+        where.remove("--do_train")
+        script(share_layers.main, *where, "--do_eval").done()
+        report[count] = json.loads((trained / "eval_results.json").read_text())
+    log = tmp_path / "log"
+    assert run_together(2, [*where, "--do_eval"], log, main=share_layers.main) == [0, 0]
+    together = json.loads((trained / "eval_results.json").read_text())
+    assert together["passes"] == pytest.approx(report[1]["passes"], rel=1e-5)
+
+    tokenizer, states = load_tokenizer(bert_dir), {}
+    for name, model in (("bert", BertModel), ("albert", AlbertModel)):
+        model = model.from_pretrained(bert_dir if name == "bert" else trained).eval()
+        with torch.no_grad():
+            read = [
+                model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True)
+                for text in texts
+            ]
+        passes = zip(*(out.hidden_states for out in read), strict=True)
+        states[name] = [torch.cat([x[0] for x in state]).double() for state in passes]
+    assert report[3]["tokens"] == len(states["bert"][0])
+    for number, share in enumerate(report[3]["passes"], 1):
+        wanted, found = states["bert"][number], states["albert"][number]
+        left = (found - wanted).square().sum() / (wanted - wanted.mean(0)).square().sum()
+        assert share == pytest.approx(left.item(), rel=1e-4)
 
 
 def test_the_student_is_an_hf_albert_and_every_modes_start(trained, bert_dir):
