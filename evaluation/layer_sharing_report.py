@@ -1,5 +1,7 @@
 """How closely a shared layer follows the BERT that it was made of, pass by pass."""
 
+from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from modeling.pretraining import Sums, add_sums
 from training.checkpoints import check_finished
 from training.layer_sharing import TeacherText, load_teacher, text_of
 from training.layer_sharing_settings import SharingSettings
+from training.loop import Batch
 
 
 def load_student(directory: str) -> AlbertModel:
@@ -57,9 +60,11 @@ def evaluate_student(settings: SharingSettings, accelerator: Accelerator) -> dic
     text = text_of(settings, [path], tokenizer, batch_size)
     sums = accelerator.reduce(all_sums(accelerator, student, teacher, text), "sum")
     shares = (sums["errors"] / sums["tokens"] / variances(sums)).tolist()
+    effects = (sums["effect_errors"] / sums["effect"]).tolist()  # 0 / 0 without pairs
     return {
         "passes": shares[1:],
         "embeddings": shares[0],
+        "second_sentence": [None if isnan(effect) else effect for effect in effects[1:]],
         "followed_layers": teacher.followed[1:],
         "tokens": int(sums["tokens"]),
         "eval_file": path,
@@ -70,29 +75,62 @@ def evaluate_student(settings: SharingSettings, accelerator: Accelerator) -> dic
 def all_sums(
     accelerator: Accelerator, student: AlbertModel, teacher: Teacher, text: TeacherText
 ) -> Sums:
-    """errors (N+1,), and what `variances` needs, of this process's part of the text."""
+    """Squared errors (N+1,), what `variances` needs, and `effect_sums`, of this process's part."""
     shard = accelerator.process_index, accelerator.num_processes
     student.to(accelerator.device).eval()
     # A text may have fewer examples than there are processes: without any, the sums are zeros.
     states = len(teacher.followed)
     nothing = torch.zeros(states, 0, 1, teacher.config.hidden_size, device=accelerator.device)
-    errors = torch.zeros(states, dtype=torch.double, device=accelerator.device)
-    sums: Sums = {"errors": errors, **variance_sums(nothing, None)}
-    with packed_weights(teacher.backbone):
+    zeros = torch.zeros(states, dtype=torch.double, device=accelerator.device)
+    sums: Sums = dict.fromkeys(("errors", "effect_errors", "effect"), zeros)
+    sums |= variance_sums(nothing, None)
+
+    def both(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        states = student(**inputs, output_hidden_states=True).hidden_states
+        return torch.stack(states), teacher.states(inputs)
+
+    with packed_weights(teacher.backbone), torch.no_grad():
         for inputs in text.evaluation_batches(shard):
             inputs = send_to_device(inputs, accelerator.device)
-            targets, mask = teacher.states(inputs), inputs.get("attention_mask")
-            states = student(**inputs, output_hidden_states=True).hidden_states
-            errors = squared_errors(states, targets, mask).double()
-            sums = add_sums(sums, {"errors": errors, **variance_sums(targets, mask)})
+            found, wanted = both(inputs)
+            mask = inputs.get("attention_mask")
+            errors = {"errors": squared_errors(found, wanted, mask).double()}
+            sums |= add_sums(sums, {**errors, **variance_sums(wanted, mask)})
+            second = inputs["token_type_ids"] == 1  # padding is 0
+            if second.any():
+                first = ~second if mask is None else mask.bool() & ~second
+                alone = both({**inputs, "attention_mask": first.long()})
+                counted = first & second.any(1, keepdim=True)
+                sums |= add_sums(sums, effect_sums((found, wanted), alone, counted))
     return sums
 
 
+def effect_sums(
+    pairs: Sequence[torch.Tensor], alone: Sequence[torch.Tensor], first: torch.Tensor
+) -> Sums:
+    """What second sentences do to the states of the first: (N+1,) squared, in float64.
+
+    pairs, alone: the student's and the teacher's states with the second sentence and without it.
+    first: (batch, length), the tokens that count.
+    effect: of the teacher's change; effect_errors: of what the student's differs from it.
+    """
+    changes = [with_both - without for with_both, without in zip(pairs, alone, strict=True)]
+    return {
+        "effect_errors": squared_errors(*changes, first).double(),
+        "effect": squared_errors(pairs[1], alone[1], first).double(),
+    }
+
+
 def report_student(summary: dict[str, Any], directory: Path) -> None:
-    """Print the share of every pass, and write eval_results.json."""
-    print(f"Variance of the teacher left unexplained, {summary['tokens']} tokens")
-    print("| pass | teacher's layer | share |\n|---|---|---|")
-    rows = zip(summary["followed_layers"], summary["passes"], strict=True)
-    for number, (layer, share) in enumerate([(0, summary["embeddings"]), *rows]):
-        print(f"| {number or 'embeddings'} | {layer} | {share:.4f} |")
+    """Print the shares of every pass, and write eval_results.json."""
+    print(
+        f"What is left unexplained, {summary['tokens']} tokens: of the teacher's variance, and of"
+    )
+    print("what a second sentence does to the states of the first (1: as good as ignoring it)")
+    print("| pass | teacher's layer | share | second sentence |\n|---|---|---|---|")
+    print(f"| embeddings | 0 | {summary['embeddings']:.4f} | – |")
+    parts = (summary[name] for name in ("followed_layers", "passes", "second_sentence"))
+    for number, (layer, share, effect) in enumerate(zip(*parts, strict=True), 1):
+        second = "–" if effect is None else f"{effect:.4f}"
+        print(f"| {number} | {layer} | {share:.4f} | {second} |")
     write_json(directory / "eval_results.json", summary)
