@@ -12,14 +12,8 @@ Flags that are not listed below go to the entry's run_glue.py or run_parity.py, 
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluation.reproduction import (
-    ENTRIES,
-    Request,
-    listing,
-    result_table,
-    run_entry,
-    stored_result,
-)
+from evaluation.published_tables import ENTRIES, Request
+from evaluation.reproduction import listing, result_table, run_entry, stored_result
 from glue.files import run_script
 from modeling.errors import UserError
 from modeling.keys import nearest_names

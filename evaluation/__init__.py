@@ -11,7 +11,8 @@ onnx_file           an exported model, run in ONNX Runtime
 results             what every evaluation reports, and the answers to a test set
 exit_reports        where examples leave, at which cost, and what every layer says
 figures             what pictures share; where the examples of an evaluation leave
-reproduction        published tables, and how reproduce.py measures each
+published_tables    the published tables, and how each is measured
+reproduction        reproduce.py: listing, running and showing them
 study_figure        picture of methods at equal costs
 token_pictures      sentences with each token coloured by its number of updates
 parity_report       what run_parity.py shows

@@ -12,7 +12,7 @@ from transformers import AlbertTokenizer
 
 import reproduce
 from evaluation import reproduction
-from evaluation.reproduction import CARD_TEXT, ENTRIES
+from evaluation.published_tables import CARD_TEXT, ENTRIES
 from modeling import AlbertActForPreTraining, AlbertActModel
 from tests.commands import Outcome, exit_status, report_of
 from tests.golden_vectors import load_golden
