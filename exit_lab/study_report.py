@@ -87,6 +87,10 @@ Differences to {reference}:
 
 {layers}
 """
+UNFINISHED = """## {name}
+
+No seed has all its methods' trainings. These are missing: {missing}.
+"""
 
 
 class PartReport(NamedTuple):
@@ -250,18 +254,14 @@ def report_study(study: Study) -> None:
     """Print the page of all tasks, and write it as methods.md."""
     reports, unfinished = [], []
     for plan in study.plans.values():
-        seeds = [
-            seed
-            for seed in study.settings.seeds
-            if all(is_recorded(study, MethodRun(plan, name, seed)) for name in study.methods)
-        ]
+        missing = [run for run in study.runs(plan) if not is_recorded(study, run)]
+        seeds = [x for x in study.settings.seeds if x not in {run.seed for run in missing}]
         for part, _ in evaluation_tasks(get_task(plan.name)):
             if seeds:
                 reports.append(report_part(study, plan, part, seeds))
             else:
-                unfinished.append(
-                    f"## {part.name}\n\nNo seed has all its methods' trainings yet.\n"
-                )
+                names = ", ".join(run.name for run in missing)
+                unfinished.append(UNFINISHED.format(name=part.name, missing=names))
     text = PAGE.format(
         reference=REFERENCE,
         limit=AT,

@@ -1,6 +1,6 @@
 """The flags of examples/compare_methods.py, and the plan that they make; imports no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,17 +172,28 @@ class Study:
         return GlueSettings(*parse(GROUPS, None, command))
 
 
-def pairs(flag: str, texts: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE texts by name; UserError for another form or an unknown name."""
+def pairs(
+    flag: str,
+    texts: Sequence[str],
+    known: Sequence[str],
+    usual: Callable[[str], str] = str,
+) -> dict[str, str]:
+    """NAME=VALUE texts by name, as `usual` spells it; UserError for another form or name."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (equals and value):
             raise UserError(f"--{flag} {text}: expected NAME=VALUE, e.g. --{flag} {known[0]}=1")
+        name = usual(name)
         if name not in known:
             raise UserError(f"--{flag} {text}: {nearest_names(name, list(known))}")
         found[name] = value
     return found
+
+
+def task_folder(name: str) -> str:
+    """The task's name as GLUE writes it, of any usual spelling."""
+    return get_task(name).folder
 
 
 def plans_of(settings: StudySettings) -> dict[str, TaskPlan]:
@@ -190,7 +201,7 @@ def plans_of(settings: StudySettings) -> dict[str, TaskPlan]:
     plans: dict[str, TaskPlan] = {}
     for text in settings.tasks:
         name, _, folder = text.partition("=")
-        usual = get_task(name).folder
+        usual = task_folder(name)
         plan = PLANS.get(usual, TaskPlan(usual, usual))
         plans[usual] = plan._replace(folder=folder or plan.folder)
     for plan in list(plans.values()):
@@ -199,7 +210,8 @@ def plans_of(settings: StudySettings) -> dict[str, TaskPlan]:
         elif plan.start:
             plans.setdefault(plan.start, PLANS[plan.start])
     for flag, kind in (("epochs", float), ("rows", int)):
-        for name, text in pairs(flag, getattr(settings, flag), list(plans)).items():
+        texts = pairs(flag, getattr(settings, flag), list(plans), task_folder)
+        for name, text in texts.items():
             try:
                 plans[name] = plans[name]._replace(**{flag: kind(text)})
             except ValueError as error:

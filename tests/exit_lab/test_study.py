@@ -32,7 +32,7 @@ def test_a_task_brings_the_one_that_it_starts_from():
 
 def test_methods_epochs_rows_and_flags_reach_the_trainings():
     study = plan(
-        *("--tasks", "sst2", "--epochs", "SST-2=1.5", "--rows", "SST-2=100", "--tau", "0.1", "0.2"),
+        *("--tasks", "sst2", "--epochs", "SST2=1.5", "--rows", "sst-2=100", "--tau", "0.1", "0.2"),
         *("--set", "elbert.pooler_input=mean", "--learning_rate", "2e-5", "--bf16"),
     )
     assert list(study.methods) == ["elbert", "pondernet", "palbert", "act-tau0.1", "act-tau0.2"]
