@@ -15,6 +15,7 @@ import share_layers
 from modeling import load_act, load_ponder, load_pretrained, load_tokenizer
 from modeling.layer_sharing import Teacher
 from tests.berts import assert_same_states, padded_ids, plain_text, save, tiny_bert
+from tests.commands import scalars
 from tests.forks import assert_same_weights, run, run_together
 from training.checkpoints import checkpoints_of
 
@@ -59,9 +60,13 @@ def trained(tmp_path_factory, bert_dir, text) -> Path:
     return folder / "out"
 
 
+def logged_means(log: str) -> list[dict[str, float]]:
+    return [json.loads(line) for line in re.findall(r"{.*loss.*}", log)]
+
+
 def test_training_follows_better_and_reports_every_pass(trained, bert_dir):
     log = (trained.parent / "log").read_text()
-    logged = [json.loads(line) for line in re.findall(r"{.*loss.*}", log)]
+    logged = logged_means(log)
     assert logged[-1]["loss"] < 0.8 * logged[0]["loss"]
     report = json.loads((trained / "eval_results.json").read_text())
     assert report["followed_layers"] == [1, 2, 3]
@@ -70,6 +75,25 @@ def test_training_follows_better_and_reports_every_pass(trained, bert_dir):
         assert 0 < share < logged[0][f"pass/{number}"]
         assert f"| {number} | {number} | {share:.4f} | {second[number - 1]:.4f} |" in log
     assert report["embeddings"] < 1e-9
+
+
+def test_tensorboard_has_the_curve_of_every_pass(trained):
+    logged = logged_means((trained.parent / "log").read_text())
+    curves = scalars(trained)
+    assert len(logged) == 40
+    for name in ("loss", "pass/1", "pass/2", "pass/3", "learning_rate"):
+        assert curves[name] == pytest.approx([means[name] for means in logged])
+
+
+def test_half_precision_follows_nearly_as_float32_does(trained, bert_dir, text, tmp_path, script):
+    """A bfloat16 has 8 bits, so that a share may be off by some 2⁻⁷ of itself."""
+    command = flags(bert_dir, text, tmp_path / "out", "--max_steps", 40, "--bf16")
+    half = logged_means(script(share_layers.main, *command).done().out)
+    full = logged_means((trained.parent / "log").read_text())
+    assert half != full
+    for name in ("pass/1", "pass/2", "pass/3"):
+        wanted = [means[name] for means in full]
+        assert [means[name] for means in half] == pytest.approx(wanted, rel=2**-7)
 
 
 def test_the_report_is_of_hfs_states_on_text_that_was_not_trained_on(
