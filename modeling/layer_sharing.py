@@ -23,6 +23,7 @@ from .loading.names import Tensors
 from .pretraining import ObjectiveOutput, Sums
 
 LAYER = "encoder.albert_layer_groups.{}.albert_layers.0."
+FEED_FORWARD = {"ffn.weight", "ffn.bias", "ffn_output.weight"}  # what its width shapes
 MAPPING = "encoder.embedding_hidden_mapping_in."
 # Keys of an architecture that the student has from its teacher.
 KEPT_KEYS = (
@@ -95,9 +96,10 @@ def shared_model(
         )
     untied = [layer_tensors(teacher, old, layer) for layer in layers]
     if initial_layer:
-        untied = [untied[initial_layer - 1]]
-    parts = config.intermediate_size // untied[0]["ffn.weight"].shape[0]
-    new.update({LAYER.format(0) + name: x for name, x in mean_layer(untied, parts).items()})
+        layer = widened(untied[initial_layer - 1], config)
+    else:
+        layer = mean_layer(untied, config.intermediate_size // untied[0]["ffn.weight"].shape[0])
+    new.update({LAYER.format(0) + name: x for name, x in layer.items()})
     if config.embedding_size < old["embeddings.word_embeddings.weight"].shape[1]:
         new.update(factorised(teacher, config.embedding_size))
     model = AlbertModel(config)
@@ -115,13 +117,8 @@ def mean_layer(layers: Sequence[Tensors], parts: int = 1) -> Tensors:
     """The mean of several layers' weights, with a feed-forward part `parts` times as wide.
 
     The layers are cut into `parts` runs. Each run's mean feed-forward is a part of the new one's
-    width, and their outputs are averaged. Raises UserError for fewer layers than parts.
+    width, and their outputs are averaged.
     """
-    if parts > len(layers):
-        raise UserError(
-            f"--initial_layer begins with {len(layers)} feed-forward part, and --intermediate_size "
-            f"asks for {parts} times its width: give one of the two flags"
-        )
     mean = {name: torch.stack([layer[name] for layer in layers]).mean(0) for name in layers[0]}
     cuts = [len(layers) * part // parts for part in range(parts + 1)]
     runs = [mean_layer(layers[start:end]) for start, end in pairwise(cuts)] if parts > 1 else [mean]
@@ -129,6 +126,25 @@ def mean_layer(layers: Sequence[Tensors], parts: int = 1) -> Tensors:
         mean[name] = torch.cat([run[name] for run in runs], side)
     mean["ffn_output.weight"] = mean["ffn_output.weight"] / parts
     return mean
+
+
+def widened(layer: Tensors, config: AlbertConfig) -> Tensors:
+    """The layer with feed-forward units added up to `config.intermediate_size`.
+
+    It computes what it did: the new units' input weights are random, and their output weights 0
+    (Chen et al. 2016, "Net2Net").
+    """
+    rest = config.intermediate_size - len(layer["ffn.bias"])
+    if rest <= 0:
+        return layer
+    inputs, outputs = layer["ffn.weight"], layer["ffn_output.weight"]
+    drawn = torch.randn(rest, inputs.shape[1]) * config.initializer_range
+    return {
+        **layer,
+        "ffn.weight": torch.cat([inputs, drawn.to(inputs)]),
+        "ffn.bias": F.pad(layer["ffn.bias"], (0, rest)),
+        "ffn_output.weight": F.pad(outputs, (0, rest)),
+    }
 
 
 @torch.no_grad()

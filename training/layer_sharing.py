@@ -12,6 +12,8 @@ from transformers import AlbertModel, PreTrainedTokenizerBase
 from modeling.cpu_packing import packed_weights
 from modeling.errors import UserError
 from modeling.layer_sharing import (
+    FEED_FORWARD,
+    LAYER,
     FollowingObjective,
     Teacher,
     count_tokens,
@@ -20,6 +22,7 @@ from modeling.layer_sharing import (
     shared_model,
     variance_sums,
     variances,
+    widened,
 )
 from modeling.loading.files import weight_files
 from modeling.loading.names import suite_names
@@ -124,8 +127,9 @@ def new_student(settings: StudentSettings, teacher: Teacher) -> AlbertModel:
 
 
 def adopt_student(student: AlbertModel, source: str) -> None:
-    """Give `student` the weights of an earlier one, which may have had another number of passes.
+    """Give `student` the weights of an earlier one.
 
+    That may have had another number of passes, and a narrower feed-forward part.
     What is not trained, since it is the teacher's, may be missing. Raises UserError where weights
     have other shapes, or `source` has several layers.
     """
@@ -137,6 +141,11 @@ def adopt_student(student: AlbertModel, source: str) -> None:
             f"{flag}: a student has one shared layer, and this model has {len(layers)} layers; "
             "give a model that share_layers.py made"
         )
+    prefix = LAYER.format(0)
+    layer = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
+    if layer.keys() >= FEED_FORWARD:
+        layer = widened(layer, student.config)
+        tensors |= {prefix + name: tensor for name, tensor in layer.items()}
     kept = [name for name, weight in student.named_parameters() if not weight.requires_grad]
     adopt(student, tensors, flag, heads=tuple(kept))
 

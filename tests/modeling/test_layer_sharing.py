@@ -45,17 +45,31 @@ def test_a_bert_of_equal_layers_is_its_student_before_training(initial_layer, tm
     torch.testing.assert_close(found.pooler_output, wanted.pooler_output, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("layer", [1, 2, 3])
-def test_the_initial_layer_is_that_of_the_bert(layer, tmp_path):
+@pytest.mark.parametrize(("layer", "width"), [(1, 48), (2, 48), (3, 48), (2, 96)])
+def test_the_initial_layer_is_that_of_the_bert(layer, width, tmp_path):
     """One pass from the embeddings through a BERT whose first layer is that one."""
     bert = tiny_bert()
     teacher, _ = load_pretrained(save(bert, tmp_path))
-    student = shared_model(teacher.albert, shared_config(teacher.config, 3), layer).eval()
+    config = shared_config(teacher.config, 3, intermediate_size=width)
+    student = shared_model(teacher.albert, config, layer).eval()
     inputs = padded_ids()
     bert.encoder.layer[0] = bert.encoder.layer[layer - 1]
     wanted = bert(**inputs, output_hidden_states=True).hidden_states[1]
     found = student(**inputs, output_hidden_states=True).hidden_states[1]
     assert_same_states([found], [wanted], inputs)
+
+
+def test_units_that_are_added_learn(tmp_path):
+    """Each of its own: the first step moves their outputs apart, so that it moves their inputs."""
+    teacher, _ = load_pretrained(save(tiny_bert(), tmp_path))
+    config = shared_config(teacher.config, 3, intermediate_size=144)
+    student = shared_model(teacher.albert, config, 2)
+    inputs = padded_ids()
+    targets = torch.randn_like(student(**inputs).last_hidden_state)
+    (student(**inputs).last_hidden_state - targets).square().sum().backward()
+    layer = student.encoder.albert_layer_groups[0].albert_layers[0]
+    # of 32 features; LayerNorm has no use for their mean
+    assert torch.linalg.matrix_rank(layer.ffn_output.weight.grad[:, 48:]) == 31
 
 
 @pytest.mark.parametrize("parts", [2, 3])

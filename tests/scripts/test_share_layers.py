@@ -233,6 +233,24 @@ def test_a_student_starts_with_the_weights_of_an_earlier_one(
     assert_same_weights(trained, tmp_path / "out")
 
 
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory, trained, bert_dir, text) -> Path:
+    """`trained` with a feed-forward part twice as wide, and not trained since."""
+    out = tmp_path_factory.mktemp("wide")
+    more = ("--initial_student", trained, "--intermediate_size", 96, "--learning_rate", 0)
+    command = flags(bert_dir, text, out, *more, "--max_steps", 1)
+    assert run(command, main=share_layers.main) == 0
+    return out
+
+
+def test_a_student_that_is_widened_answers_as_before(trained, wide):
+    narrow, other = (AlbertModel.from_pretrained(path).eval() for path in (trained, wide))
+    assert other.config.intermediate_size == 2 * narrow.config.intermediate_size
+    inputs = padded_ids()
+    states = [m(**inputs, output_hidden_states=True).hidden_states for m in (narrow, other)]
+    assert_same_states(*states, inputs)
+
+
 def test_a_layer_alone_is_enough_to_start_with(trained, bert_dir, text, tmp_path, script):
     """The layer, and the mapping by which a file is known as ALBERT's."""
     whole = load_file(trained / "model.safetensors")
@@ -281,10 +299,6 @@ def test_factorised_embeddings_are_trained_and_load(bert_dir, text, tmp_path, sc
         (("--intermediate_size", 50), ("--intermediate_size 50", "48", "144")),
         (("--intermediate_size", 192), ("--intermediate_size 192", "48", "144")),
         (("--initial_layer", 4), ("--initial_layer 4", "1 to 3")),
-        (
-            ("--initial_layer", 1, "--intermediate_size", 96),
-            ("--initial_layer", "--intermediate_size"),
-        ),
         (("--max_seq_length", 41), ("--max_seq_length 41", "40")),
         (("--train_files", "nowhere.txt"), ("nowhere.txt",)),
     ],
@@ -297,11 +311,11 @@ def test_errors_say_what_is_allowed(more, words, bert_dir, text, tmp_path, scrip
 
 
 def test_an_initial_student_has_one_layer_of_the_students_shapes(
-    trained, bert_dir, text, tmp_path, script
+    trained, wide, bert_dir, text, tmp_path, script
 ):
     for more, words in (
         (("--initial_student", bert_dir), ("one shared layer", "3 layers", "share_layers.py")),
-        (("--initial_student", trained, "--intermediate_size", 96), ("ffn.weight", "(48, 32)")),
+        (("--initial_student", wide), ("ffn.weight", "(96, 32)")),
         (("--initial_student", trained, "--initial_layer", 2), ("--initial_layer 2", "one of")),
     ):
         outcome = script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *more))
