@@ -1,4 +1,4 @@
-"""The training sentences of GLUE tasks as text for run_pretraining.py.
+"""The sentences of GLUE tasks as text for run_pretraining.py and share_layers.py.
 
     python examples/glue_text.py --data_dir glue_data --output glue.txt
 
@@ -23,12 +23,12 @@ def folder_task(folder: Path) -> Task | None:
     return next((task for task in names if folder.name.startswith(task.folder)), None)
 
 
-def documents(data_dir: Path) -> list[str]:
-    """Every training example's sentences, a line each; no example twice."""
+def documents(data_dir: Path, split: str) -> list[str]:
+    """The sentences of every example of "train" or "dev", a line each; no example twice."""
     found: dict[str, None] = {}
     for folder in sorted(path for path in data_dir.iterdir() if path.is_dir()):
         task = folder_task(folder)
-        for example in read_examples(task, folder, "train") if task else ():
+        for example in read_examples(task, folder, split) if task else ():
             texts = [" ".join(x.split()) for x in (example.text_a, example.text_b) if x]
             found["\n".join(text for text in texts if text)] = None
     return list(found)
@@ -40,10 +40,11 @@ def main() -> None:
     )
     parser.add_argument("--data_dir", type=Path, required=True, help="holds a folder a task")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--split", choices=("train", "dev"), default="train")
     args = parser.parse_args()
     if not args.data_dir.is_dir():
         raise UserError(f"--data_dir {args.data_dir} is not a directory")
-    texts = documents(args.data_dir)
+    texts = documents(args.data_dir, args.split)
     if not texts:
         raise UserError(
             f"no task's folder in {args.data_dir}; fetch with: python download_glue_data.py "

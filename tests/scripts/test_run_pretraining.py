@@ -338,3 +338,7 @@ def test_glue_sentences_become_documents(tmp_path, script):
     assert documents[:3] == ["sentence 0", "sentence 1", "sentence 2"]
     assert documents[3] == f"{sentence(0)}\n{sentence(1, 1)}"
     assert len(documents) == 3 + 24
+    (tmp_path / "CoLA/train.tsv").rename(tmp_path / "CoLA/dev.tsv")
+    script(main, "--data_dir", tmp_path, "--split", "dev", "--output", output).done()
+    assert output.read_text().split("\n\n")[:4] == documents[:4]
+    assert len(output.read_text().split("\n\n")) == 3 + 10
