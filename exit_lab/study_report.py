@@ -111,7 +111,8 @@ def load_recording(path: Path) -> Recording:
 def swept_rules(recording: Recording, method: Method, part: Task) -> Sweep:
     """Every rule of the tables that a training serves, over its grid."""
     rule_set, regression = MODES[method.model_type].rules(), part.is_regression
-    wanted = [rule for _, rule in ROWS.values() if rule in rule_set.reads(regression)]
+    known = rule_set.reads(regression).keys() - rule_set.unswept(regression).keys()
+    wanted = [rule for _, rule in ROWS.values() if rule in known]
     texts = {} if regression else FINE
     layers = len(recording.tensors["all_logits"])
     grids = make_grids(rule_set, list(dict.fromkeys(wanted)), texts, layers, regression)
