@@ -1,16 +1,19 @@
 """examples/compare_methods.py: trainings that are shared, resumed and never repeated; tables."""
 
 import csv
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from scipy.stats import pearsonr, spearmanr
 
 import run_glue
 from tests.commands import Outcome, flags, main_of, report_of
 from tests.conftest import edit_json
 from tests.studies import write_study_data
+from training.provenance import ROOT
 
 METHODS = ("elbert", "pondernet", "palbert", "act-tau0.0005")
 
@@ -83,3 +86,23 @@ def test_a_training_that_fails_is_left_out_and_the_others_go_on(study, tmp_path)
     done = study(*few, "--set", *beyond).done()
     assert "MNLI-palbert-1 is left out" in done.out
     assert "These are missing: MNLI-palbert-1." in done.out
+
+
+@pytest.mark.slow
+def test_values_are_reported_without_the_rule_that_never_fires_on_them(tmp_path, script):
+    """STS-B's trainings, whose answers come with the project."""
+    for place in (ROOT / "docs/methods").glob("STS-B-*"):
+        shutil.copytree(place, tmp_path / place.name)
+    nothing = ("--model_name_or_path", "none", "--data_dir", "none", "--report_only")
+    where = ("--tasks", "STS-B", "--output_dir", tmp_path)
+    done = script(main_of("compare_methods.py"), *nothing, *where).done()
+    assert "ELBERT, bias_1" in done.out
+    assert "entropy" not in done.out
+    for seed in (42, 43, 44):
+        kept = load_file(tmp_path / f"STS-B-elbert-{seed}/answers-sts-b.safetensors")
+        labels = kept["labels"].numpy()
+        values = [
+            50 * (pearsonr(x, labels)[0] + spearmanr(x, labels)[0])
+            for x in kept["all_logits"].squeeze(-1).numpy()
+        ]
+        assert f"| {seed} | {' | '.join(f'{value:.1f}' for value in values)} |" in done.out
