@@ -15,25 +15,27 @@ DifferenceCurves = Mapping[str, Sequence[tuple[float, Sequence[float] | None]]]
 
 
 def study_figure(
-    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     full_depth: float,
     differences: DifferenceCurves,
     metric: str,
 ) -> Figure:
     """Left the metric against the cost; right each method's difference to the first, by limit.
 
-    curves: costs and metrics of each method's settings; a method with one setting is a marker.
+    curves: costs and metrics of each method's settings; a method with one setting is a marker, and
+    one with none keeps its place, so that a method looks the same in the pictures of all tasks.
     differences: (limit, (value, low, high, …) or None) of each method but the first.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
     looks = {name: looks_of(number) for number, name in enumerate(curves)}
-    for name, (cost, values) in curves.items():
+    drawn = {name: np.array(points) for name, points in curves.items() if len(points[0])}
+    for name, (cost, values) in drawn.items():
         size = 7 if len(cost) == 1 else 3
         left.plot(cost, 100 * values, label=name, markersize=size, **looks[name])
     left.axhline(100 * full_depth, color="black", linestyle="--", linewidth=0.9, label="full depth")
     left.set(xlabel="computation cost", ylabel=f"100 × {metric}", xlim=(0, 1.02))
-    left.set_ylim(*frame(100 * np.concatenate([[full_depth], *(y for _, y in curves.values())])))
-    draw_differences(right, {k: v for k, v in differences.items() if k in curves}, looks)
+    left.set_ylim(*frame(100 * np.concatenate([[full_depth], *(y for _, y in drawn.values())])))
+    draw_differences(right, {k: v for k, v in differences.items() if k in drawn}, looks)
     right.set(xlabel="cost limit", ylabel=f"difference to {next(iter(curves))}, 95% interval")
     for panel in (left, right):
         panel.spines[["top", "right"]].set_visible(False)

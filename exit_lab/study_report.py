@@ -244,11 +244,14 @@ def report_part(study: Study, plan: TaskPlan, part: Task, seeds: list[int]) -> P
 
 
 def draw(path: Path, field: Field, cells: Cells, found: Differences, metric: str) -> None:
-    curves = {name: curve(field, name, CURVE) for name in field.frontiers if name != FULL_DEPTH}
-    drawn = {name: points for name, points in curves.items() if len(points[0])}
+    curves = {
+        name: curve(field, name, CURVE) if name in field.frontiers else ((), ())
+        for name in ROWS
+        if name != FULL_DEPTH
+    }
     by_limit = {name: list(zip(LIMITS, row, strict=True)) for name, row in found.items()}
     full = cells[FULL_DEPTH][0].metric.value
-    save_figure(study_figure(drawn, full, by_limit, metric), path)
+    save_figure(study_figure(curves, full, by_limit, metric), path)
 
 
 def report_study(study: Study) -> None:
