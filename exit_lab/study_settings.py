@@ -102,7 +102,7 @@ class StudySettings:
     quick: bool = setting(False, "try it all on the bundled sample, in two minutes")
 
     def check(self) -> None:
-        if not (self.model_name_or_path and self.data_dir):
+        if not (self.report_only or (self.model_name_or_path and self.data_dir)):
             raise UserError("--model_name_or_path and --data_dir are missing; or give --quick")
         if "elbert" not in self.methods:
             raise UserError("--methods lacks elbert, which all others are compared with")
@@ -252,7 +252,7 @@ def read_study(description: str, argv: Sequence[str] | None = None) -> Study:
     if own := [flag for flag in flags if flag.partition("=")[0] in SET_BY_STUDY]:
         raise UserError(f"{own[0]} is what the study sets; see --tasks, --seeds, --epochs")
     study = Study(settings, plans_of(settings), methods_of(settings), flags)
-    for plan in study.plans.values():
+    for plan in () if settings.report_only else study.plans.values():
         for run in study.runs(plan)[: len(study.methods)]:
             study.glue_settings(run).mode.key_flags()
     return study
