@@ -3,17 +3,18 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from evaluation.modes.base import RuleSet, Setting
+from evaluation.modes.base import RuleSet, Setting, Tensors
 from modeling.errors import UserError
 from modeling.keys import Key, checked, nearest_names
 
 # Predicted values have the labels' scale, not that of probabilities.
-REGRESSION_GRID = {"range_tmp": "0.05:1:0.05"}
+REGRESSION_GRID = {"range_tmp": "0.05:1:0.05,1.2:5:0.2"}
+SHARES = np.linspace(0, 1, 21)  # of the examples, at every layer: where fitted thresholds lie
 
 
 @dataclass(frozen=True)
@@ -112,3 +113,21 @@ def make_grids(
                 "tuple of texts"
             )
     return tuple(RuleGrid(rule, {key: values[key] for key in reads[rule]}) for rule in rules)
+
+
+def fitted(grid: RuleGrid, rule_set: RuleSet, tensors: Tensors) -> RuleGrid:
+    """The grid with its threshold where a recording's numbers lie, at every layer's quantiles.
+
+    Even steps miss settings where the numbers crowd: the halting CDF of an early layer may be below
+    0.001 for all examples. The labels are not looked at. Rules that compare nothing with a key of
+    theirs, such as patience, keep their grid.
+    """
+    setting = {**grid.combinations()[0], **grid.fixed, rule_set.name_key: grid.rule}
+    trace = rule_set.trace(setting, tensors)
+    if trace is None or trace.limit_name not in grid.values:
+        return grid
+    compared = list(trace.values.values())[-1].numpy()
+    numbers = np.quantile(compared, SHARES, axis=1, method="nearest")
+    ends = min(grid.values[trace.limit_name]), max(grid.values[trace.limit_name])
+    thresholds = np.unique([*ends, *numbers.clip(*ends).ravel()])
+    return replace(grid, values={**grid.values, trace.limit_name: tuple(thresholds.tolist())})

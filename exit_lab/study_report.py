@@ -14,7 +14,7 @@ from evaluation.study_figure import study_figure
 from exit_lab.choice import split
 from exit_lab.compare import AREA, Cells, compare, difference, markdown, with_cost
 from exit_lab.frontiers import FULL_DEPTH, Field
-from exit_lab.grids import RuleGrid, make_grids
+from exit_lab.grids import RuleGrid, fitted, make_grids
 from exit_lab.methods import (
     Differences,
     LearnedDepths,
@@ -31,6 +31,7 @@ from exit_lab.sweep import TRUNCATION, Sweep, sweep
 from glue.files import write_text
 from glue.tables import as_csv
 from glue.tasks import Task, evaluation_tasks, get_task, primary_metric
+from modeling.errors import UserError
 
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 REFERENCE = "ELBERT, bias_1"
@@ -48,8 +49,6 @@ ROWS = {
     "ACT": ("act", "learned"),
     FULL_DEPTH: ("elbert", FULL_DEPTH),
 }
-# Normalised entropies of two classes crowd near 1; a coarse grid there would cost the rule.
-FINE = {"exit_thres": "0:0.9:0.02,0.9:1:0.002"}
 CURVE = np.arange(0.1, 1.001, 0.02)  # cost limits of the figure
 DRAWS = 1000
 AT = 0.5  # the limit of the table over all tasks
@@ -57,7 +56,8 @@ PAGE = """# Every method from one encoder, at matched cost
 
 A cell is 100 × the metric, mean of the seeds: of the best setting at or under a cost, chosen on one
 half of the dev set, reported on the other, with its 95% interval over seeds and examples.
-*truncation* stops everyone at one layer; *area* is the mean over all costs, from one layer to all.
+A threshold is tried at every 20th of the examples, by their numbers at each layer. *truncation*
+stops everyone at one layer; *area* is the mean over all costs, from one layer to all.
 
 A difference is to {reference}, of the same seeds and examples; it is bold where its interval leaves
 out 0. *visible from*: four of five studies like this one would have found a true difference of so
@@ -113,12 +113,13 @@ def swept_rules(recording: Recording, method: Method, part: Task) -> Sweep:
     rule_set, regression = MODES[method.model_type].rules(), part.is_regression
     known = rule_set.reads(regression).keys() - rule_set.unswept(regression).keys()
     wanted = [rule for _, rule in ROWS.values() if rule in known]
-    texts = {} if regression else FINE
     layers = len(recording.tensors["all_logits"])
-    grids = make_grids(rule_set, list(dict.fromkeys(wanted)), texts, layers, regression)
+    grids = make_grids(rule_set, list(dict.fromkeys(wanted)), {}, layers, regression)
     choices = {name: key.default for name, key in rule_set.keys.items() if key.choices}
     fixed = {k: method.keys.get(k, v) for k, v in choices.items() if k != rule_set.name_key}
-    return sweep(rule_set, [replace(grid, fixed=fixed) for grid in grids], recording, part)
+    grids = [replace(grid, fixed=fixed) for grid in grids]
+    grids = [fitted(grid, rule_set, recording.tensors) for grid in grids]
+    return sweep(rule_set, grids, recording, part)
 
 
 def learned_depths(recordings: dict[str, Recording], part: Task) -> LearnedDepths:
@@ -203,8 +204,6 @@ def overview(parts: Sequence[PartReport]) -> str:
 
     Full depth is compared at its own cost.
     """
-    if not parts:
-        return "No task is finished yet."
     at = LIMITS.index(AT)
     lines = [f"| | {' | '.join(part.name for part in parts)} |", "|---" * (len(parts) + 1) + "|"]
     for name in ROWS:
@@ -255,7 +254,10 @@ def draw(path: Path, field: Field, cells: Cells, found: Differences, metric: str
 
 
 def report_study(study: Study) -> None:
-    """Print the page of all tasks, and write it as methods.md."""
+    """Print the page of all tasks, and write it as methods.md.
+
+    Raises UserError, and writes nothing, where no task has a seed with all its methods.
+    """
     reports, unfinished = [], []
     for plan in study.plans.values():
         missing = [run for run in study.runs(plan) if not is_recorded(study, run)]
@@ -266,6 +268,14 @@ def report_study(study: Study) -> None:
             else:
                 names = ", ".join(run.name for run in missing)
                 unfinished.append(UNFINISHED.format(name=part.name, missing=names))
+    if not reports:
+        there = {path.parent.name for path in study.directory.glob("*/answers-*")}
+        kinds = sorted({name.rpartition("-")[0] for name in there})
+        raise UserError(
+            f"{study.directory}: no seed has all its methods' trainings (for one, "
+            f"{missing[0].name} is missing), so nothing was written; of some seeds there are: "
+            f"{', '.join(kinds) or 'none'}; see --output_dir, --tasks, --methods, --seeds, --tau"
+        )
     text = PAGE.format(
         reference=REFERENCE,
         limit=AT,

@@ -15,7 +15,8 @@ PONDER_EXIT_KEYS = {
         meaning="threshold: exit when the halting CDF exceeds it",
         minimum=0,
         maximum=1,
-        grid="0:1:0.02",
+        # Early layers of a trained model may halt with a hundredth of a percent.
+        grid="0:0.002:0.0001,0.002:0.02:0.001,0.02:1:0.02",
         flag=True,
     ),
 }

@@ -1,8 +1,11 @@
 """What --grid may say."""
 
 import pytest
+import torch
 
-from exit_lab.grids import make_grids, parse_values
+from evaluation.modes import MODES
+from exit_lab.grids import fitted, make_grids, parse_values
+from exit_lab.sweep import scan_grid
 from modeling import UserError
 from modeling.elbert.rule_table import RULES
 from tests.exit_lab.builders import ELBERT
@@ -58,3 +61,33 @@ def test_a_new_rule_that_reads_no_such_key_is_named(monkeypatch, reads):
     monkeypatch.setitem(RULES, "odd", RULES["entropy"]._replace(classes=row))
     with pytest.raises(UserError, match=r"rule odd reads .*exit_thres"):
         make_grids(ELBERT, ["odd"], {}, 6, regression=False)
+
+
+HALTING = torch.tensor([1e-5, 3e-5, 2e-4, 0.9, 1.0]).expand(7, 5)  # λ, (examples, layers)
+SURE = torch.tensor([0.01, 0.02, 0.03, 3.0, 9.0])  # a logit's lead at every layer
+LEADS = torch.stack([SURE, torch.zeros(5)], -1)[:, None].expand(5, 7, 2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "rule", "tensors"),
+    [
+        (
+            "ponder_albert",
+            "threshold",
+            {"all_logits": LEADS, "halt_probabilities": HALTING, "draws": torch.ones(7)},
+        ),
+        ("albert", "entropy", {"all_logits": LEADS}),
+    ],
+)
+def test_fitted_thresholds_tell_layers_apart_that_are_close(mode, rule, tensors):
+    """Where all examples agree and each layer is surer than the last, every layer can be the exit,
+    however near 0 or 1 the numbers lie."""
+    rules = MODES[mode].rules()
+    (grid,) = make_grids(rules, [rule], {}, 5, regression=False)
+    exits = scan_grid(rules, fitted(grid, rules, tensors), tensors, examples=7)
+    assert set(exits.ravel().tolist()) == {1, 2, 3, 4, 5}
+
+
+def test_a_rule_without_a_threshold_keeps_its_grid():
+    (grid,) = make_grids(ELBERT, ["patience"], {}, 5, regression=False)
+    assert fitted(grid, ELBERT, {"all_logits": LEADS}) == grid

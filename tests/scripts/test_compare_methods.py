@@ -63,10 +63,18 @@ def test_a_study_from_trainings_to_tables(study, script, albert_dir, data, tmp_p
     assert before.items() < weights(out).items()
 
 
-def test_unfinished_studies_are_reported_as_far_as_they_are(study, tmp_path):
-    done = study("--seeds", 1, "--report_only").done()
-    assert "## rte\n\nNo seed has all its methods' trainings. These are missing: RTE-e" in done.out
-    assert not (tmp_path / "out/RTE-elbert-1").exists()
+def test_a_report_of_nothing_is_refused_and_leaves_what_is_there(study, script, tmp_path):
+    refused = study("--seeds", 1, "--report_only")
+    refused.refused(tmp_path / "out", "RTE-elbert-1 is missing", "there are: none")
+    assert not (tmp_path / "out").exists()
+    page, where = tmp_path / "methods.md", ("--output_dir", tmp_path)
+    page.write_text("of another --tau")
+    (tmp_path / "RTE-act-tau0.1-1").mkdir()
+    (tmp_path / "RTE-act-tau0.1-1/answers-rte.safetensors").touch()
+    report = ("--report_only", "--tasks", "RTE", "--seeds", 1, *where)
+    script(main_of("compare_methods.py"), *report).refused("of some seeds there are: RTE-act-tau0.1")
+    script(main_of("compare_methods.py"), *report, "--bf61").refused("did you mean --bf16")
+    assert page.read_text() == "of another --tau"
 
 
 def test_a_training_with_other_flags_does_not_pass_for_this_one(study, tmp_path):
@@ -83,9 +91,9 @@ def test_a_training_that_fails_is_left_out_and_the_others_go_on(study, tmp_path)
     """With one method's settings the loss is beyond float32."""
     few = ("--methods", "elbert", "palbert", "--tasks", "MNLI=MNLI-tiny", "--seeds", 1)
     beyond = ("palbert.kl_penalty_factor=3e38", "palbert.target_halt_probability=1")
-    done = study(*few, "--set", *beyond).done()
+    done = study(*few, "--set", *beyond)
+    done.refused("MNLI-palbert-1 is missing", "of some seeds there are: MNLI-elbert")
     assert "MNLI-palbert-1 is left out" in done.out
-    assert "These are missing: MNLI-palbert-1." in done.out
 
 
 @pytest.mark.slow
@@ -97,6 +105,7 @@ def test_values_are_reported_without_the_rule_that_never_fires_on_them(tmp_path,
     done = script(main_of("compare_methods.py"), *report).done()
     assert "ELBERT, bias_1" in done.out
     assert "entropy" not in done.out
+    assert "## mnli\n\nNo seed has all its methods' trainings. These are missing: MNLI-e" in done.out
     for seed in (42, 43, 44):
         kept = load_file(tmp_path / f"STS-B-elbert-{seed}/answers-sts-b.safetensors")
         labels = kept["labels"].numpy()
