@@ -189,6 +189,7 @@ def pretraining_values(request: Request) -> Values:
     model = AlbertActForPreTraining(config)
     parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
     new = " ".join(parameters.intersection(load_weights(model, request.weights).initialised))
+    check_halting_head(request.weights, new)
     recipe = Recipe(max_seq_length=min(128, config.max_position_embeddings))
     data = PretrainingData([request.text], True, tokenizer, recipe, batch_size=32)
     found = evaluate_pretraining(make_accelerator(False, "no"), model, data)
@@ -202,14 +203,25 @@ def pretraining_values(request: Request) -> Values:
     return {**values, "computation cost": found["updates"]["All tokens"] / found["max_updates"]}
 
 
+def check_halting_head(weights: str, new: str) -> None:
+    """UserError where the parameters that `weights` lacks, in `new`, are those of halting."""
+    if ".act." in new:
+        raise UserError(
+            f"{weights} has no halting head, so its updates would be chance: give an ACT model, "
+            "such as asi/albert-act-base, or one of run_pretraining.py --model_type albert_act"
+        )
+
+
 def updates_values(request: Request) -> Values:
     """The card's example: how often each piece of a text is updated."""
     import torch
 
-    from modeling import AlbertActModel, load_tokenizer
+    from modeling import load_tokenizer
+    from modeling.act.loading import load_act
 
-    tokenizer = load_tokenizer(request.weights)
-    model = AlbertActModel.from_pretrained(request.weights).eval()
+    classifier, report = load_act(request.weights)
+    check_halting_head(request.weights, " ".join(report.initialised))
+    tokenizer, model = load_tokenizer(request.weights), classifier.albert.eval()
     inputs = tokenizer(CARD_TEXT, return_tensors="pt")
     with torch.inference_mode():
         updates = model(**inputs).updates.flatten()

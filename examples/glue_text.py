@@ -4,7 +4,7 @@
 
 One sentence a line; an example's sentences make one document: a pair can teach their order, a
 single sentence (CoLA, SST-2) masked words only. A folder is read as the task that its name begins
-with (MNLI-from-SICK as MNLI). Test and dev sentences stay out.
+with (MNLI-from-SICK as MNLI). The sentences are the training sets', with --split dev the dev sets'.
 """
 
 import argparse

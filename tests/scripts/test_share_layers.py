@@ -301,6 +301,7 @@ def test_factorised_embeddings_are_trained_and_load(bert_dir, text, tmp_path, sc
         (("--initial_layer", 4), ("--initial_layer 4", "1 to 3")),
         (("--max_seq_length", 41), ("--max_seq_length 41", "40")),
         (("--train_files", "nowhere.txt"), ("nowhere.txt",)),
+        (("--num_hidden_layers", 1, "--last_pass_weight", 0), ("--last_pass_weight 0",)),
     ],
 )
 def test_errors_say_what_is_allowed(more, words, bert_dir, text, tmp_path, script):
@@ -315,7 +316,7 @@ def test_an_initial_student_has_one_layer_of_the_students_shapes(
 ):
     for more, words in (
         (("--initial_student", bert_dir), ("one shared layer", "3 layers", "share_layers.py")),
-        (("--initial_student", wide), ("ffn.weight", "(96, 32)")),
+        (("--initial_student", wide), ("96 units", "give --intermediate_size 96")),
         (("--initial_student", trained, "--initial_layer", 2), ("--initial_layer 2", "one of")),
     ):
         outcome = script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *more))

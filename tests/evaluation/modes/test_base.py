@@ -32,7 +32,7 @@ def test_layers_that_are_not_shared_are_refused_with_the_remedy(glue, tmp_path):
     albert = transformers.AlbertConfig(**TINY, num_hidden_groups=2)
     transformers.AlbertModel(albert).save_pretrained(tmp_path / "groups")
     for name, words in (
-        ("bert", ["model_type = 'bert'", "one layer at every depth", "ALBERT", "--from_scratch"]),
+        ("bert", ["model_type = 'bert'", "one layer at every depth", "share_layers.py makes"]),
         ("groups", ["num_hidden_groups = 2", "one layer at every depth"]),
     ):
         kind = ("--model_type", "ponder_albert")
