@@ -115,19 +115,24 @@ def make_grids(
     return tuple(RuleGrid(rule, {key: values[key] for key in reads[rule]}) for rule in rules)
 
 
-def fitted(grid: RuleGrid, rule_set: RuleSet, tensors: Tensors) -> RuleGrid:
+def fitted(grid: RuleGrid, rule_set: RuleSet, tensors: Tensors, most: int) -> RuleGrid:
     """The grid with its threshold where a recording's numbers lie, at every layer's quantiles.
 
     Even steps miss settings where the numbers crowd: the halting CDF of an early layer may be below
-    0.001 for all examples. The labels are not looked at. Rules that compare nothing with a key of
-    theirs, such as patience, keep their grid.
+    0.001 for all examples. The labels are not looked at. Where more than `most` settings would come
+    of it, evenly many thresholds are left out. Rules without a `RuleSet.trace` of what they compare
+    with a key, such as patience and windows over predicted values, keep their grid.
     """
     setting = {**grid.combinations()[0], **grid.fixed, rule_set.name_key: grid.rule}
     trace = rule_set.trace(setting, tensors)
     if trace is None or trace.limit_name not in grid.values:
         return grid
+    given = grid.values[trace.limit_name]
     compared = list(trace.values.values())[-1].numpy()
-    numbers = np.quantile(compared, SHARES, axis=1, method="nearest")
-    ends = min(grid.values[trace.limit_name]), max(grid.values[trace.limit_name])
-    thresholds = np.unique([*ends, *numbers.clip(*ends).ravel()])
+    numbers = np.nanquantile(compared, SHARES, axis=1, method="nearest")
+    ends = min(given), max(given)
+    thresholds = np.unique([*ends, *numbers[np.isfinite(numbers)].clip(*ends)])
+    room = max(2, most * len(given) // len(grid))
+    if len(thresholds) > room:
+        thresholds = thresholds[np.linspace(0, len(thresholds) - 1, room).round().astype(int)]
     return replace(grid, values={**grid.values, trace.limit_name: tuple(thresholds.tolist())})

@@ -88,11 +88,10 @@ def check_study(study: Study) -> None:
                 glue.check_files(dev=True)
             except UserError as error:
                 later = [other.name for other in study.plans.values() if other.start == plan.name]
-                why = f" ({', '.join(later)} start from its models)" if later else ""
-                raise UserError(
-                    f"{plan.name}{why}: {error}; if its folder has another name, give --tasks "
-                    f"{plan.name}=FOLDER"
-                ) from error
+                why = f" (start of {', '.join(later)})" if later else ""
+                there = Path(glue.settings.data.folder).is_dir()
+                hint = "" if there else f"; for a folder of another name, --tasks {plan.name}=NAME"
+                raise UserError(f"{plan.name}{why}: {error}{hint}") from error
             if not plan.start:
                 glue.new_tokenizer(glue.new_config())
     for plan in study.plans.values():

@@ -27,7 +27,7 @@ from exit_lab.methods import (
 from exit_lab.recording import Recording
 from exit_lab.study import is_recorded, recording_path
 from exit_lab.study_settings import Method, MethodRun, Study, TaskPlan
-from exit_lab.sweep import TRUNCATION, Sweep, sweep
+from exit_lab.sweep import LARGEST_SWEEP, TRUNCATION, Sweep, sweep
 from glue.files import write_text
 from glue.tables import as_csv
 from glue.tasks import Task, evaluation_tasks, get_task, primary_metric
@@ -56,8 +56,9 @@ PAGE = """# Every method from one encoder, at matched cost
 
 A cell is 100 × the metric, mean of the seeds: of the best setting at or under a cost, chosen on one
 half of the dev set, reported on the other, with its 95% interval over seeds and examples.
-A threshold is tried at every 20th of the examples, by their numbers at each layer. *truncation*
-stops everyone at one layer; *area* is the mean over all costs, from one layer to all.
+Thresholds of entropy and halting are tried at every 5% of all examples' numbers, layer by layer,
+without the labels; other keys have fixed values. *truncation* stops everyone at one layer; *area*
+is the mean over all costs, from one layer to all.
 
 A difference is to {reference}, of the same seeds and examples; it is bold where its interval leaves
 out 0. *visible from*: four of five studies like this one would have found a true difference of so
@@ -118,7 +119,8 @@ def swept_rules(recording: Recording, method: Method, part: Task) -> Sweep:
     choices = {name: key.default for name, key in rule_set.keys.items() if key.choices}
     fixed = {k: method.keys.get(k, v) for k, v in choices.items() if k != rule_set.name_key}
     grids = [replace(grid, fixed=fixed) for grid in grids]
-    grids = [fitted(grid, rule_set, recording.tensors) for grid in grids]
+    most = LARGEST_SWEEP // (len(recording.labels) * len(grids))
+    grids = [fitted(grid, rule_set, recording.tensors, most) for grid in grids]
     return sweep(rule_set, grids, recording, part)
 
 
@@ -270,10 +272,11 @@ def report_study(study: Study) -> None:
                 unfinished.append(UNFINISHED.format(name=part.name, missing=names))
     if not reports:
         there = {path.parent.name for path in study.directory.glob("*/answers-*")}
-        kinds = sorted({name.rpartition("-")[0] for name in there})
+        tasks = tuple(f"{name}-" for name in study.plans)
+        kinds = sorted({name.rpartition("-")[0] for name in there if name.startswith(tasks)})
         raise UserError(
             f"{study.directory}: no seed has all its methods' trainings (for one, "
-            f"{missing[0].name} is missing), so nothing was written; of some seeds there are: "
+            f"{missing[0].name} is missing), so nothing was written; of these tasks there are: "
             f"{', '.join(kinds) or 'none'}; see --output_dir, --tasks, --methods, --seeds, --tau"
         )
     text = PAGE.format(

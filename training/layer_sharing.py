@@ -198,13 +198,15 @@ def make_objective(
     settings: StudentSettings, teacher: Teacher, student: AlbertModel, text: TeacherText
 ) -> FollowingObjective:
     """The loss, in units of the teacher's variance on the text's first batches."""
+    learns_embeddings = student.embeddings.word_embeddings.weight.requires_grad
+    passes = student.config.num_hidden_layers
+    weights = pass_weights(passes, settings.last_pass_weight, learns_embeddings)
+    if weights.isnan().any():
+        raise UserError("--last_pass_weight 0: the only pass would have no weight in the loss")
     sums: Sums = {}
     for inputs in islice(text.training_batches(0, 0), VARIANCE_BATCHES):
         inputs = send_to_device(inputs, teacher.device)
         sums = add_sums(sums, variance_sums(teacher.states(inputs), inputs.get("attention_mask")))
-    learns_embeddings = student.embeddings.word_embeddings.weight.requires_grad
-    passes = student.config.num_hidden_layers
-    weights = pass_weights(passes, settings.last_pass_weight, learns_embeddings)
     return FollowingObjective(student, variances(sums), weights)
 
 

@@ -46,8 +46,6 @@ class StudentSettings:
                 f"--initial_student {self.initial_student} and --initial_layer "
                 f"{self.initial_layer} are two starts: give one of the two"
             )
-        if self.num_hidden_layers == 1 and not self.last_pass_weight:
-            raise UserError("--last_pass_weight 0: the only pass would have no weight in the loss")
 
 
 @dataclass(frozen=True, kw_only=True)

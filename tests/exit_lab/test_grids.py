@@ -84,10 +84,26 @@ def test_fitted_thresholds_tell_layers_apart_that_are_close(mode, rule, tensors)
     however near 0 or 1 the numbers lie."""
     rules = MODES[mode].rules()
     (grid,) = make_grids(rules, [rule], {}, 5, regression=False)
-    exits = scan_grid(rules, fitted(grid, rules, tensors), tensors, examples=7)
+    exits = scan_grid(rules, fitted(grid, rules, tensors, 1000), tensors, examples=7)
     assert set(exits.ravel().tolist()) == {1, 2, 3, 4, 5}
 
 
 def test_a_rule_without_a_threshold_keeps_its_grid():
     (grid,) = make_grids(ELBERT, ["patience"], {}, 5, regression=False)
-    assert fitted(grid, ELBERT, {"all_logits": LEADS}) == grid
+    assert fitted(grid, ELBERT, {"all_logits": LEADS}, 1000) == grid
+
+
+@pytest.mark.parametrize("most", [0, 30, 200, 1000])
+def test_fitted_thresholds_keep_to_the_room_there_is(most):
+    """Also where an example's logits are no numbers."""
+    logits = torch.randn(5, 50, 2, generator=torch.Generator().manual_seed(1))
+    logits[:, 3] = torch.nan
+    (grid,) = make_grids(ELBERT, ["bias_1"], {"cnt_thres": "1,2"}, 5, regression=False)
+    found = fitted(grid, ELBERT, {"all_logits": logits}, most)
+    values = found.values["exit_thres"]
+    others = len(found) // len(values)
+    assert len(found) <= max(most, 2 * others)
+    assert (values[0], values[-1]) == (0, 1)
+    assert values == tuple(sorted(set(values)))
+    if most == 1000:  # room for all: an end, the quantiles of five layers, an end
+        assert len(values) == 2 + 21 * 5
