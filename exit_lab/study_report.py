@@ -112,8 +112,8 @@ def load_recording(path: Path) -> Recording:
 def swept_rules(recording: Recording, method: Method, part: Task) -> Sweep:
     """Every rule of the tables that a training serves, over its grid."""
     rule_set, regression = MODES[method.model_type].rules(), part.is_regression
-    known = rule_set.reads(regression).keys() - rule_set.unswept(regression).keys()
-    wanted = [rule for _, rule in ROWS.values() if rule in known]
+    swept = rule_set.swept(regression)
+    wanted = [rule for _, rule in ROWS.values() if rule in swept]
     layers = len(recording.tensors["all_logits"])
     grids = make_grids(rule_set, list(dict.fromkeys(wanted)), {}, layers, regression)
     choices = {name: key.default for name, key in rule_set.keys.items() if key.choices}

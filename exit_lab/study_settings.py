@@ -249,8 +249,8 @@ def read_study(description: str, argv: Sequence[str] | None = None) -> Study:
     output = settings.output_dir or (QUICK_OUTPUT if settings.quick else OUTPUT)
     settings = replace(settings, output_dir=output)
     if settings.report_only:  # neither is read
-        usual = {"model_name_or_path": ".", "data_dir": "."}
-        settings = replace(settings, **{k: getattr(settings, k) or v for k, v in usual.items()})
+        model, data = settings.model_name_or_path or ".", settings.data_dir or "."
+        settings = replace(settings, model_name_or_path=model, data_dir=data)
     settings.check()
     if own := [flag for flag in flags if flag.partition("=")[0] in SET_BY_STUDY]:
         raise UserError(f"{own[0]} is what the study sets; see --tasks, --seeds, --epochs")
