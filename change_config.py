@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.modes import keys_of
-from glue.files import run_script, write_json
 from modeling.errors import UserError
 from modeling.exit_settings import depth_of, overriding_file, read_exit_file
 from modeling.keys import SIZES, KeyTable, nearest_names, plain_value, typed
 from modeling.loading.files import WEIGHT_FILES, read_json
 from training.settings import FlagParser
+from utils.files import run_script, write_json
 
 
 def parse_args() -> argparse.Namespace:

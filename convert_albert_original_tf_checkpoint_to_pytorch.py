@@ -14,9 +14,9 @@ import io
 import shutil
 from pathlib import Path
 
-from glue.files import run_script, write_file
 from modeling.errors import UserError
 from training.settings import FlagParser
+from utils.files import run_script, write_file
 
 FLAGS = {
     "--tf_checkpoint_path": "what its files' names share (albert_base/model.ckpt-best), or a "

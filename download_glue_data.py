@@ -19,12 +19,12 @@ import re
 from pathlib import Path
 
 from glue.download import download, unpack
-from glue.files import run_script, write_text
 from glue.mrpc import assemble_mrpc
 from glue.tables import read_lines
 from glue.tasks import TASKS, get_task
 from modeling.errors import UserError
 from training.settings import FlagParser
+from utils.files import run_script, write_text
 
 BASE_URL = "https://dl.fbaipublicfiles.com"
 ARCHIVES = {

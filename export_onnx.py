@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evaluation.modes import trained_mode
-from glue.console import Messages
-from glue.files import run_script, write_file
 from modeling.errors import UserError
 from modeling.exit_settings import exit_settings
 from modeling.loading.files import weights_hash
 from training.provenance import provenance
 from training.settings import as_dict, parse, setting
+from utils.console import Messages
+from utils.files import run_script, write_file
 
 
 @dataclass(frozen=True, kw_only=True)

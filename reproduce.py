@@ -14,10 +14,10 @@ from pathlib import Path
 
 from evaluation.published_tables import ENTRIES, Request
 from evaluation.reproduction import listing, result_table, run_entry, stored_result
-from glue.files import run_script
 from modeling.errors import UserError
 from modeling.keys import nearest_names
 from training.settings import SettingsParser, setting
+from utils.files import run_script
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,9 +28,9 @@ import sys
 from dataclasses import replace
 
 from evaluation.settings import GROUPS, GlueSettings
-from glue.files import run_script
 from modeling.errors import UserError
 from training.settings import parse, with_file
+from utils.files import run_script
 
 
 def read_settings() -> GlueSettings:

@@ -11,10 +11,10 @@ tried on fuller ones. Progress goes to TensorBoard, the end to results.json and 
 
 from pathlib import Path
 
-from glue.files import run_script, write_json
 from training.parity_settings import ParitySettings
 from training.provenance import provenance
 from training.settings import as_dict, parse
+from utils.files import run_script, write_json
 
 
 def read_settings() -> ParitySettings:

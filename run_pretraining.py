@@ -26,12 +26,12 @@ steps at length 512 with 2.75e-4. --gradient_accumulation_steps makes up what th
 
 from pathlib import Path
 
-from glue.files import run_script
 from modeling.errors import UserError
 from modeling.loading.files import file_hash, weights_hash
 from training.pretraining_settings import GROUPS, PretrainingSettings
 from training.provenance import provenance
 from training.settings import as_dict, parse
+from utils.files import run_script
 
 
 def read_settings() -> PretrainingSettings:

@@ -15,12 +15,12 @@ On several GPUs: `torchrun --nproc_per_node 8 share_layers.py …` with the same
 
 from pathlib import Path
 
-from glue.files import run_script
 from modeling.errors import UserError
 from modeling.loading.files import file_hash, weights_hash
 from training.layer_sharing_settings import GROUPS, SharingSettings
 from training.provenance import provenance
 from training.settings import as_dict, parse
+from utils.files import run_script
 
 
 def read_settings() -> SharingSettings:

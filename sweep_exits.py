@@ -19,9 +19,9 @@ with truncation, the baseline: everyone stops at one layer. Then
 """
 
 from exit_lab.settings import ChoiceSettings, LabSettings, SweepSettings
-from glue.files import run_script
 from modeling.errors import UserError
 from training.settings import parse
+from utils.files import run_script
 
 
 def main() -> None:

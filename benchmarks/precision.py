@@ -35,7 +35,6 @@ from evaluation.job import Job, load_trained
 from evaluation.modes import MODES
 from evaluation.results import predictions_of
 from glue.features import encode
-from glue.files import run_script
 from glue.tasks import Task, get_task, read_examples
 from modeling import ElbertConfig, UserError
 from modeling import ElbertForSequenceClassification as Model
@@ -44,6 +43,7 @@ from modeling.cpu_packing import PackedLayer, packed_weights, side_by_side
 from modeling.depth import layer_states
 from modeling.layer import AlbertLayer
 from training.settings import Allowed
+from utils.files import run_script
 
 CPU = torch.device("cpu")
 SLOTS = 32

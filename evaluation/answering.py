@@ -9,9 +9,9 @@ from accelerate.utils import send_to_device
 from torch import distributed
 
 from evaluation.job import Job
-from glue.console import progress
 from glue.features import Features, collate, sorted_batches
 from modeling.cpu_packing import packed_weights
+from utils.console import progress
 
 Rows = Sequence[int] | np.ndarray
 Part = tuple[Rows, dict[str, torch.Tensor]]  # rows, and (rows, …) tensors of them by name

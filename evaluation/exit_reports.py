@@ -19,12 +19,12 @@ from evaluation.results import (
     print_summary,
     summary_of,
 )
-from glue.files import write_text
 from glue.tables import as_csv
 from glue.tasks import compute_metrics, primary_metric
 from modeling.elbert.rules import exit_scores, normalised_entropy
 from modeling.flops import early_exit_flops, full_depth_flops
 from training.provenance import STATISTICS
+from utils.files import write_text
 
 
 def summarise(job: Job, record: Record) -> dict[str, Any]:

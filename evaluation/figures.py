@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from glue.files import write_file
+from utils.files import write_file
 
 matplotlib.rcParams["text.parse_math"] = False  # a "$" in a label or a text is only a "$"
 

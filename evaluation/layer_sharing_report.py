@@ -11,7 +11,6 @@ from accelerate.utils import send_to_device
 from transformers import AlbertConfig, AlbertModel
 
 from evaluation.job import environment
-from glue.files import write_json
 from modeling.cpu_packing import packed_weights
 from modeling.errors import UserError
 from modeling.layer_sharing import Teacher, squared_errors, variance_sums, variances
@@ -23,6 +22,7 @@ from training.checkpoints import check_finished
 from training.layer_sharing import TeacherText, load_teacher, text_of
 from training.layer_sharing_settings import SharingSettings
 from training.loop import Batch
+from utils.files import write_json
 
 
 def load_student(directory: str) -> AlbertModel:

@@ -9,11 +9,11 @@ from accelerate.utils import send_to_device
 from transformers import PreTrainedModel
 
 from evaluation.job import environment
-from glue.files import write_json
 from modeling.cpu_packing import packed_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.pretraining import mean_updates
 from training.pretraining_data import PretrainingData, TokenClass
+from utils.files import write_json
 
 
 @torch.inference_mode()

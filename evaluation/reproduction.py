@@ -10,13 +10,13 @@ from typing import Any
 
 from evaluation.published_tables import ENTRIES, TEXT, Command, Request
 from evaluation.settings import GROUPS
-from glue.files import write_json
 from glue.tasks import get_task
 from modeling.errors import UserError
 from modeling.loading.files import read_json
 from training.parity_settings import ParitySettings
 from training.provenance import ROOT
 from training.settings import parse
+from utils.files import write_json
 
 RESULT = "reproduction.json"
 TAKES_FLAGS = {"run_glue.py": GROUPS, "run_parity.py": (ParitySettings,)}

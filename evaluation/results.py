@@ -14,13 +14,13 @@ from filelock import FileLock
 from evaluation.answering import is_main
 from evaluation.job import Answers, Job
 from glue.features import Features
-from glue.files import each_of, write_json, write_text
 from glue.submission import add_to_submission
 from glue.tasks import Example, Task, compute_metrics, label_text, primary_metric, write_submission
 from modeling.elbert.rules import exit_scores
 from modeling.errors import UserError
 from modeling.exit_settings import ExitSettings
 from training.provenance import provenance_in
+from utils.files import each_of, write_json, write_text
 
 logger = logging.getLogger(__name__)
 

@@ -29,10 +29,10 @@ from evaluation.job import load_finished
 from evaluation.modes import trained_mode
 from evaluation.modes.base import Mode
 from exit_lab.grids import parse_values
-from glue.files import run_script, write_text
 from glue.tasks import get_task, read_examples
 from modeling import ElbertConfig, UserError
 from modeling.loading.files import read_json
+from utils.files import run_script, write_text
 
 ROOT = Path(__file__).parent.parent
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")

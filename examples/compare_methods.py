@@ -24,8 +24,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from exit_lab.study_settings import read_study
-from glue.files import run_script
 from modeling.errors import UserError
+from utils.files import run_script
 
 
 def main() -> None:

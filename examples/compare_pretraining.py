@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from evaluation.figures import plt, save_figure
 from evaluation.pretraining_report import print_table
-from glue.files import run_script
 from modeling import UserError
 from modeling.loading.files import read_json
+from utils.files import run_script
 
 NEEDED = ("mlm_acc", "tau", "updates", "max_updates")
 TOKENS = "All tokens"  # the first row of the table of updates

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from glue.files import run_script
 from modeling import UserError, load_config
 from modeling.flops import early_exit_flops
+from utils.files import run_script
 
 SECONDS_AN_HOUR = 3600
 

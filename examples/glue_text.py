@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from glue.files import run_script, write_text
 from glue.tasks import TASKS, Task, read_examples
 from modeling.errors import UserError
+from utils.files import run_script, write_text
 
 
 def folder_task(folder: Path) -> Task | None:

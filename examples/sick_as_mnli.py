@@ -16,10 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from glue.files import run_script, write_text
 from glue.tables import read_table, require_columns
 from glue.tasks import NLI
 from modeling.errors import UserError
+from utils.files import run_script, write_text
 
 PAIR = ("pair_ID", "sentence_A", "sentence_B")
 ONE_FILE = (*PAIR, "entailment_label", "SemEval_set")

@@ -9,10 +9,10 @@ import numpy as np
 from exit_lab.choice import Parts
 from exit_lab.frontiers import FULL_DEPTH, Estimate, Field, make_field
 from exit_lab.sweep import TRUNCATION, Sweep
-from glue.files import write_text
 from glue.tables import as_csv
 from glue.tasks import primary_metric
 from modeling.errors import UserError
+from utils.files import write_text
 
 MOST_LIMITS = 6  # columns of a table
 AREA = "area"  # the column after the limits

@@ -21,12 +21,12 @@ from exit_lab.recording import Recording, flops_of, recorded
 from exit_lab.settings import LabSettings, SweepSettings
 from exit_lab.sweep import Sweep, scan_setting
 from glue.features import encode
-from glue.files import write_json
 from glue.tasks import Example, Task, compute_metrics, read_examples
 from modeling.errors import UserError
 from modeling.exit_settings import PROVENANCE, ExitSettings, exit_settings
 from modeling.loading.files import read_json
 from training.checkpoints import check_finished
+from utils.files import write_json
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from exit_lab.metrics import taken
 from exit_lab.recording import Recording
 from exit_lab.sweep import Sweep, scan_setting
 from exit_lab.tables import nearest_setting
-from glue.files import write_text
 from glue.tasks import Example, Task, label_text, primary_metric
 from modeling.elbert.rules import exit_scores
+from utils.files import write_text
 
 
 def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, field: Field) -> None:

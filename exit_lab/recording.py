@@ -15,9 +15,9 @@ from safetensors.torch import save
 
 from evaluation.job import Job
 from evaluation.results import labels_of, predictions_of
-from glue.files import write_file
 from modeling.errors import UserError
 from modeling.flops import early_exit_flops, full_depth_flops
+from utils.files import write_file
 
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
 IDLE_KEYS = (

@@ -20,9 +20,7 @@ from exit_lab.settings import ChoiceSettings, LabSettings, PickGoal, SweepSettin
 from exit_lab.sweep import Sweep, sweep
 from exit_lab.tables import write_tables
 from exit_lab.verdict import against_truncation, choice_table
-from glue.console import Messages
 from glue.custom import Columns, custom_task
-from glue.files import each_of, write_json
 from glue.tasks import Task, evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.configs import trained_labels
@@ -30,6 +28,8 @@ from modeling.loading.files import weights_hash
 from modeling.memory import keep_freed_memory
 from training.provenance import provenance, remove
 from training.settings import as_dict
+from utils.console import Messages
+from utils.files import each_of, write_json
 
 # What a sweep leaves beside its recording: another sweep there begins without.
 WRITTEN = (

@@ -16,12 +16,12 @@ from filelock import FileLock, Timeout
 from evaluation.glue_run import GlueRun
 from exit_lab.recording import recorded
 from exit_lab.study_settings import MethodRun, Study
-from glue.files import write_json
 from glue.tasks import Task, evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.files import read_json, weight_files
 from training.checkpoints import file_stamp
 from training.settings import entries
+from utils.files import write_json
 
 POLL = 10.0  # seconds between looks at the trainings of other processes
 

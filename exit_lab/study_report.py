@@ -28,10 +28,10 @@ from exit_lab.recording import Recording
 from exit_lab.study import is_recorded, recording_path
 from exit_lab.study_settings import Method, MethodRun, Study, TaskPlan
 from exit_lab.sweep import LARGEST_SWEEP, TRUNCATION, Sweep, sweep
-from glue.files import write_text
 from glue.tables import as_csv
 from glue.tasks import Task, evaluation_tasks, get_task, primary_metric
 from modeling.errors import UserError
+from utils.files import write_text
 
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 REFERENCE = "ELBERT, bias_1"

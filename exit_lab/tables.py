@@ -8,9 +8,9 @@ import numpy as np
 
 from evaluation.modes.base import Setting
 from exit_lab.sweep import TRUNCATION, Sweep
-from glue.files import write_text
 from glue.tables import as_csv
 from glue.tasks import primary_metric
+from utils.files import write_text
 
 
 def write_tables(swept: Sweep, output: Path) -> None:

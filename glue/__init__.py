@@ -3,8 +3,6 @@
 tasks       each task's files, columns, labels, metric and submission file
 custom      the user's own task, from its files
 tables      strict reading of text tables
-console     bars in a terminal, lines in a log file
-files       whole-file writing, and how a script ends on a user's error
 features    from examples to padded batches
 cache       token ids kept on disk
 submission  submission.zip for gluebenchmark.com

@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from glue.features import OF_A_FILE, Features, encode
-from glue.files import make_public
 from glue.tasks import Split
 from modeling.errors import UserError
 from modeling.loading.files import file_hash
+from utils.files import make_public
 
 FORMAT = "3"  # of the file; 1 had lists of lengths, and no labels; 2 not what was truncated
 

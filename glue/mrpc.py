@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from glue.files import write_text
 from glue.tables import read_lines
 from modeling.errors import UserError
+from utils.files import write_text
 
 
 def assemble_mrpc(train: Path, test: Path, dev_ids: Path, target: Path) -> None:

@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from glue.files import write_file, write_text
 from glue.tables import read_lines
 from glue.tasks import TASKS, Task
 from modeling.errors import UserError
+from utils.files import write_file, write_text
 
 OFFICIAL = {task.submission: task for task in TASKS.values()}
 HEADER = "index\tprediction"

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from glue.files import write_text
 from glue.tables import NumberedRows, read_table, require_columns
 from modeling.errors import UserError
+from utils.files import write_text
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 
 import change_config
 import run_glue
-from glue.files import run_script
+from utils.files import run_script
 
 
 class Outcome(NamedTuple):

@@ -19,7 +19,7 @@ import evaluation.job
 import evaluation.pretraining_report  # noqa: F401
 import run_glue
 import training.search  # noqa: F401
-from glue.files import run_script
+from utils.files import run_script
 
 # A server that has imported everything forks each run in milliseconds.
 FORKS = multiprocessing.get_context("forkserver")

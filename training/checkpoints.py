@@ -23,11 +23,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
-from glue.files import make_public, write_json
 from modeling.errors import UserError
 from modeling.loading.files import file_hash
 from modeling.loading.weights import check_numbers
 from training.saved_state import check_optimizer, check_schedule, join_optimizer, split_optimizer
+from utils.files import make_public, write_json
 
 logger = logging.getLogger(__name__)
 

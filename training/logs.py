@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
-from glue.console import progress
 from modeling.pretraining import Sums, add_sums
 from training.loop import Step, Training
+from utils.console import progress
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,6 @@ from accelerate import Accelerator
 from tqdm import tqdm
 from transformers.utils import SAFE_WEIGHTS_NAME, ModelOutput
 
-from glue.files import write_json
 from modeling.errors import UserError
 from modeling.loading.files import read_json
 from training.best import Best
@@ -53,6 +52,7 @@ from training.provenance import provenance, remove_results
 from training.saved_state import alike
 from training.settings import RunSettings, as_dict, entries
 from training.stopping import StopRequest
+from utils.files import write_json
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
-from glue.console import progress
 from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
 from modeling.ponder.parity import parity_batch
 from training.parity_settings import PEAK, ParitySettings
+from utils.console import progress
 
 MAX_GRADIENT_NORM = 1.0  # as in the annotated PonderNet
 

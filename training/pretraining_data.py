@@ -25,11 +25,11 @@ from tokenizers import normalizers
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from glue.files import write_file
 from modeling.errors import UserError
 from modeling.loading.tokenizers import WORD_START
 from training.pretraining_settings import Recipe
 from training.text import Draft, Item, Pieces, blocks, drafts_of, read_sentences, tokenised
+from utils.files import write_file
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ALBERT's, ids 0 to 4
 WORD_PART = "##"  # WordPiece's (BERT's) mark of a piece that does not

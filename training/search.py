@@ -25,7 +25,6 @@ import optuna
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from glue.files import write_text
 from glue.tables import as_csv
 from glue.tasks import Task
 from modeling.errors import UserError
@@ -36,6 +35,7 @@ from training.provenance import ROOT
 from training.settings import add_flag, entries
 from training.stopping import StopRequest
 from training.study import LIVE, SearchRun, enqueue, open_study, run_all, storage_errors, trials
+from utils.files import write_text
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")

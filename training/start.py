@@ -15,12 +15,12 @@ from filelock import FileLock, Timeout
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
-from glue.console import Messages
 from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
 from modeling.memory import keep_freed_memory
 from training.checkpoints import check_finished
 from training.settings import RunSettings
+from utils.console import Messages
 
 logger = logging.getLogger(__name__)
 

@@ -28,13 +28,13 @@ from evaluation.results import (
 )
 from evaluation.token_pictures import TokenExample, tokens_figure, tokens_html
 from glue.features import Features
-from glue.files import each_of, write_text
 from glue.tasks import label_text, primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.act.loading import load_act
 from modeling.errors import UserError
 from modeling.export.loops import TokenLoop
 from modeling.flops import adaptive_flops
+from utils.files import each_of, write_text
 
 if TYPE_CHECKING:
     from evaluation.dev import Goal

@@ -21,10 +21,10 @@ from evaluation.exit_reports import (
 from evaluation.job import Job, Place
 from evaluation.modes.base import Mode, RuleSet, Setting, keys_in_force
 from evaluation.results import labels_of, layer_curve, print_written, write_results
-from glue.files import each_of
 from glue.tasks import primary_metric
 from modeling.export.loops import DepthLoop
 from training.provenance import STATISTICS, remove
+from utils.files import each_of
 
 if TYPE_CHECKING:
     from evaluation.dev import Goal

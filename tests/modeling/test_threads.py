@@ -17,7 +17,7 @@ OPENMP = Path(find_spec("torch").origin).parent / "lib" / "libgomp.so.1"
 # A script that loads the library as torch does, without the rest of torch.
 SCRIPT = """
 import ctypes, sys
-from glue.files import run_script
+from utils.files import run_script
 assert "torch" not in sys.modules
 run_script(lambda: ctypes.CDLL(sys.argv[1]))
 """

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from glue.files import write_text
 from modeling import UserError
 from tests.commands import flags, no_file_above, report_of
 from tests.forks import start
 from training.checkpoints import is_finished
 from training.logs import ProgressLog
+from utils.files import write_text
 
 pytestmark = pytest.mark.pictures
 

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 import run_glue
-from glue.files import Console
 from tests.commands import flags
 from training.checkpoints import checkpoints_of, damage, is_finished
 from training.stopping import StopRequest
+from utils.files import Console
 
 ROOT = Path(run_glue.__file__).parent
 EXAMPLES = ROOT / "examples"

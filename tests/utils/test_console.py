@@ -3,8 +3,8 @@
 import logging
 import sys
 
-from glue import console
-from glue.console import Messages, progress
+from utils import console
+from utils.console import Messages, progress
 
 
 def messages(capsys) -> str:
