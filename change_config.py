@@ -16,7 +16,7 @@ from typing import Any
 from evaluation.modes import keys_of
 from modeling.errors import UserError
 from modeling.exit_settings import depth_of, overriding_file, read_exit_file
-from modeling.keys import SIZES, KeyTable, nearest_names, plain_value, typed
+from modeling.keys import SIZES, KeyTable, nearest_names, parse_value, plain_value
 from modeling.loading.files import WEIGHT_FILES, read_json
 from training.settings import FlagParser
 from utils.files import run_script, write_json
@@ -64,7 +64,7 @@ def change(path: Path, key: str, text: str, directory: Path | None = None) -> tu
     check_key(path, key, {*table.keys, *values} if own else set(table.exit_keys), table)
     try:
         if key in table.keys:
-            new = typed(key, text, table.keys, depth_of(model))
+            new = parse_value(key, text, table.keys, depth_of(model))
         else:
             new = typed_as(values[key], key, text)
     except UserError as error:

@@ -170,7 +170,7 @@ class GlueRun:
             finetuning_task=self.task.name,
             **{flag.key: flag.value for flag in self.settings.mode.key_flags()},
         )
-        for key, meaning in self.mode.table.inert.items():
+        for key, meaning in self.mode.table.ignored.items():
             if meaning and getattr(config, key, False) is True:
                 logger.warning("%s: %s = true has no effect: no %s here", path, key, meaning)
         return config

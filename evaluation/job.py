@@ -21,9 +21,9 @@ from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference, repays
 from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
-from modeling.loading.files import inside
+from modeling.loading.files import resolve_within
 from modeling.loading.tokenizers import load_tokenizer
-from modeling.loading.weights import in_brief
+from modeling.loading.weights import abbreviate
 from training.start import check_pieces
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,9 @@ class Place:
         """`my_out_dir`/model/task, in the model's folder; in stat_out if it cannot be made."""
         name = Path(config.my_out_dir, config.model_name, task.name)
         try:
-            if inside(self.model, name) is None:  # where a foreign config.json must not write
+            if (
+                resolve_within(self.model, name) is None
+            ):  # where a foreign config.json must not write
                 raise OSError(None, f"leads out of {self.model}")
             (self.model / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -163,7 +165,7 @@ def load_finished(directory: Path, mode: Mode) -> PreTrainedModel:
     if untrained:
         raise UserError(
             f"{directory} is not a trained model of this project: no weights for "
-            f"{in_brief(untrained)}; train it first with run_glue.py --do_train"
+            f"{abbreviate(untrained)}; train it first with run_glue.py --do_train"
         )
     return model.eval()
 

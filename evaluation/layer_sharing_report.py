@@ -16,7 +16,7 @@ from modeling.errors import UserError
 from modeling.layer_sharing import Teacher, squared_errors, variance_sums, variances
 from modeling.loading.configs import make_config
 from modeling.loading.files import read_json
-from modeling.loading.weights import adopt, read_weights
+from modeling.loading.weights import load_into, read_weights
 from modeling.pretraining import Sums, add_sums
 from training.checkpoints import check_finished
 from training.layer_sharing import TeacherText, load_teacher, text_of
@@ -33,7 +33,7 @@ def load_student(directory: str) -> AlbertModel:
     if values.get("model_type") != "albert":
         raise UserError(f"{path}: not an ALBERT that share_layers.py wrote")
     model = AlbertModel(make_config(path, values, AlbertConfig))
-    adopt(model, read_weights(directory), directory, heads=())
+    load_into(model, read_weights(directory), directory, heads=())
     return model
 
 

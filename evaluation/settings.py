@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from evaluation.modes import REGISTRY, keys_of
 from modeling.errors import UserError
-from modeling.keys import Key, nearest_names, typed
+from modeling.keys import Key, nearest_names, parse_value
 from training.fine_tuning_settings import (
     DataSettings,
     ModelSettings,
@@ -65,7 +65,7 @@ class WhoStops:
             near = nearest_names(key, list(exit_keys if trained else known))
             raise UserError(f"{flag} {pair}: no key of --model_type {self.model_type}; {near}")
         try:
-            return KeyFlag(flag, key, typed(key, text, known))
+            return KeyFlag(flag, key, parse_value(key, text, known))
         except UserError as error:
             raise UserError(f"{flag}: {error}") from error
 

@@ -17,7 +17,7 @@ from .elbert import keys as elbert_keys
 from .elbert.rules import ExitRule
 from .errors import UserError
 from .exit_settings import read_overrides
-from .keys import SIZES, KeyTable, Number, Text, Whole, checked
+from .keys import SIZES, KeyTable, checked, float_key, int_key, str_key
 from .ponder import keys as ponder_keys
 from .ponder.criteria import HaltingRule
 
@@ -30,21 +30,23 @@ HEAD_WIDTH = 128  # published width of a ponder model's heads between their two 
 
 # ALBERT's own keys that only fail when the model is built, or later.
 ALBERT_KEYS = {
-    "hidden_act": Text(default="gelu_new", meaning="activation", choices=tuple(ACT2FN)),
-    "num_labels": Whole(
+    "hidden_act": str_key(default="gelu_new", meaning="activation", choices=tuple(ACT2FN)),
+    "num_labels": int_key(
         default=2, meaning="classes; 1 is regression", minimum=1, maximum=LARGEST_SIZE
     ),
-    "hidden_dropout_prob": Number(
+    "hidden_dropout_prob": float_key(
         default=0.0, meaning="dropout of the layers", minimum=0, maximum=1
     ),
-    "attention_probs_dropout_prob": Number(
+    "attention_probs_dropout_prob": float_key(
         default=0.0, meaning="dropout of the attention", minimum=0, maximum=1
     ),
-    "classifier_dropout_prob": Number(
+    "classifier_dropout_prob": float_key(
         default=0.1, meaning="dropout of the classifiers", minimum=0, maximum=1
     ),
-    "layer_norm_eps": Number(default=1e-12, meaning="added to a layer norm's variance", minimum=0),
-    "initializer_range": Number(default=0.02, meaning="spread of new weights", minimum=0),
+    "layer_norm_eps": float_key(
+        default=1e-12, meaning="added to a layer norm's variance", minimum=0
+    ),
+    "initializer_range": float_key(default=0.02, meaning="spread of new weights", minimum=0),
 }
 
 
@@ -105,13 +107,13 @@ class AdaptiveConfig(AlbertConfig):
         # HF's pipelines ask problem_type whether one output is a value or a probability's logit.
         if (self.num_labels == 1) != (self.problem_type == "regression"):
             self.problem_type = "regression" if self.num_labels == 1 else None
-        self.settle()
+        self.finalize()
 
     def derived_defaults(self) -> dict[str, Any]:
         """Defaults that follow from the architecture."""
         return {}
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         """Set what follows from the keys, whatever the file says."""
 
     def exit_keys(self) -> dict[str, Any]:
@@ -140,7 +142,7 @@ class ElbertConfig(AdaptiveConfig):
     def derived_defaults(self) -> dict[str, Any]:
         return {"fc_size1": self.hidden_size, "fc_size2": self.hidden_size}
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         if self.use_out_pooler:
             self.fc_size1 = self.hidden_size
         self.num_exit = self.num_hidden_layers - 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import UserError
 from .keys import KeyTable, checked, nearest_names
-from .loading.files import WEIGHT_FILES, inside, read_json, weights_hash
+from .loading.files import WEIGHT_FILES, read_json, resolve_within, weights_hash
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def overriding_file(config: Mapping[str, Any], directory: str | Path) -> Path | 
         return None
     path = Path(directory) / named
     if os.path.exists(path):  # unlike Path.exists, no error for a name too long
-        if inside(directory, named):
+        if resolve_within(directory, named):
             return path
         raise UserError(
             f"exit_config_path {named} leads out of {directory}: copy the file there, and give its "
@@ -102,7 +102,7 @@ def read_overrides(
     No path, an empty file and `{}` override nothing. Raises UserError for an unknown key or a
     value out of range.
     """
-    known, exit_keys, inert = table
+    known, exit_keys, ignored = table
     path = overriding_file(config, directory) if "exit_config_path" in known else None
     overrides: dict[str, Any] = {}
     values = read_exit_file(path) if path else {}
@@ -113,7 +113,7 @@ def read_overrides(
                 overrides[name] = checked(name, value, exit_keys, depth_of(config))
             except UserError as error:
                 raise UserError(f"{path}: {error}") from error
-        elif name not in known and name not in inert:
+        elif name not in known and name not in ignored:
             near = nearest_names(name, list(exit_keys))
             raise UserError(f"{path}: unknown key {name} = {value!r}; {near}")
     return path, overrides

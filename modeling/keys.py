@@ -52,7 +52,7 @@ class Key:
         bounds = f"from {self.minimum:g} to {self.maximum:g}"
         return f"{noun} {bounds}, both excluded" if self.open else f"{noun} {bounds}"
 
-    def admits(self, value: Any) -> bool:
+    def is_valid(self, value: Any) -> bool:
         """May the key hold `value`? NaN is no number, True and False are none either."""
         if self.kind not in (int, float):
             return isinstance(value, self.kind) and (not self.choices or value in self.choices)
@@ -67,31 +67,31 @@ class Key:
 
 
 # A row each of a table.
-Text, Number = partial(Key, kind=str), partial(Key, kind=float)
-Whole, Flag = partial(Key, kind=int), partial(Key, kind=bool)
+str_key, float_key = partial(Key, kind=str), partial(Key, kind=float)
+int_key, bool_key = partial(Key, kind=int), partial(Key, kind=bool)
 
 
 class KeyTable(NamedTuple):
     """The keys of one mode's `config.json`.
 
     exit_keys: those that decide an exit; read at every call, so that an edit takes effect at once.
-    inert: published keys that change nothing here and are carried along so that files stay whole;
+    ignored: published keys that change nothing here and are carried along so that files stay whole;
         those that would switch something on, with its name.
     """
 
     keys: Mapping[str, Key]
     exit_keys: Mapping[str, Key]
-    inert: Mapping[str, str] = {}
+    ignored: Mapping[str, str] = {}
 
 
-def places(model_name: str) -> dict[str, Key]:
+def path_keys(model_name: str) -> dict[str, Key]:
     """Where a mode writes and reads its files."""
     return {
-        "model_name": Text(
+        "model_name": str_key(
             default=model_name, meaning="names the folder of statistics under my_out_dir"
         ),
-        "my_out_dir": Text(default="stat_out", meaning="folder of per-layer statistics"),
-        "exit_config_path": Text(
+        "my_out_dir": str_key(default="stat_out", meaning="folder of per-layer statistics"),
+        "exit_config_path": str_key(
             default="", meaning="JSON file whose exit keys override these at evaluation"
         ),
     }
@@ -111,7 +111,7 @@ def checked(name: str, value: Any, keys: Mapping[str, Key], layers: int | None =
     layers: the model's num_hidden_layers, where it is known.
     """
     key = keys[name]
-    if not key.admits(value):
+    if not key.is_valid(value):
         number = key.kind in (int, float) and isinstance(value, (int, float))
         unsaid = number and value > LARGEST and key.minimum > -math.inf
         also = f", and up to {LARGEST:.2g}" if unsaid else ""
@@ -132,7 +132,7 @@ def plain_value(text: str) -> Any:
     return value
 
 
-def typed(name: str, text: str, keys: Mapping[str, Key], layers: int | None = None) -> Any:
+def parse_value(name: str, text: str, keys: Mapping[str, Key], layers: int | None = None) -> Any:
     """`text` from a command line as `checked` wants it for key `name`."""
     value = text if keys[name].kind is str else plain_value(text)
     return checked(name, value, keys, layers)

@@ -27,7 +27,7 @@ from modeling.layer_sharing import (
 from modeling.loading.files import weight_files
 from modeling.loading.names import suite_names
 from modeling.loading.tokenizers import load_tokenizer
-from modeling.loading.weights import adopt, read_as
+from modeling.loading.weights import load_into, read_renamed
 from modeling.pretraining import Sums, add_sums
 from training.checkpoints import Learner, file_stamp
 from training.layer_sharing_settings import SharingSchedule, SharingSettings, StudentSettings
@@ -133,7 +133,7 @@ def adopt_student(student: AlbertModel, source: str) -> None:
     What is not trained, since it is the teacher's, may be missing. Raises UserError where weights
     have other shapes, or `source` has several layers.
     """
-    named, flag = read_as(suite_names, source), f"--initial_student {source}"
+    named, flag = read_renamed(suite_names, source), f"--initial_student {source}"
     tensors = {name.removeprefix("albert."): tensor for name, tensor in named.items()}
     layers = {name.split(".attention.")[0] for name in tensors if ".attention." in name}
     if len(layers) > 1:
@@ -151,7 +151,7 @@ def adopt_student(student: AlbertModel, source: str) -> None:
         layer = widened(layer, student.config)
         tensors |= {prefix + name: tensor for name, tensor in layer.items()}
     kept = [name for name, weight in student.named_parameters() if not weight.requires_grad]
-    adopt(student, tensors, flag, heads=tuple(kept))
+    load_into(student, tensors, flag, heads=tuple(kept))
 
 
 # The training.

@@ -25,7 +25,7 @@ from modeling.elbert.keys import ELBERT_KEYS
 from modeling.loading.configs import make_config
 from modeling.loading.files import find_file, read_json
 from modeling.loading.names import Tensors, suite_names
-from modeling.loading.weights import LoadReport, adopt, in_brief, read_as
+from modeling.loading.weights import LoadReport, abbreviate, load_into, read_renamed
 from modeling.pretraining import PreTrainingObjective, Sums, means
 from training.checkpoints import Learner, check_finished
 from training.logs import MeansLog
@@ -222,14 +222,14 @@ def trained_model(
     parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
     new = parameters.intersection(load_weights(model, source).initialised)
     if new:
-        raise UserError(f"{source}: no weights for {in_brief(new)}; --do_train trains them")
+        raise UserError(f"{source}: no weights for {abbreviate(new)}; --do_train trains them")
     return model, tokenizer
 
 
 def load_weights(model: PreTrainedModel, source: str) -> LoadReport:
     """Copy an ALBERT's or an ACT model's weights into `model`; its heads may be new."""
     names = ARCHITECTURES[model.config.model_type].names
-    return adopt(model, read_as(names, source), source, NEW_PARTS)
+    return load_into(model, read_renamed(names, source), source, NEW_PARTS)
 
 
 # The training.

@@ -19,7 +19,7 @@ from typing import Any
 from glue.tasks import TASKS
 from modeling.errors import UserError
 from modeling.exit_settings import read_exit_file
-from modeling.loading.files import WEIGHT_FILES, inside, read_json
+from modeling.loading.files import WEIGHT_FILES, read_json, resolve_within
 
 logger = logging.getLogger(__name__)
 
@@ -104,12 +104,12 @@ def results_in(folder: Path) -> Iterable[Path]:
     if not (folder / "config.json").exists():
         return
     config = read_json(folder / "config.json")
-    statistics = inside(folder, f"{config.get('my_out_dir')}/{config.get('model_name')}")
+    statistics = resolve_within(folder, f"{config.get('my_out_dir')}/{config.get('model_name')}")
     if statistics is None:
         return
     for name in STATISTICS:
         for path in statistics.glob(f"*/{name}"):
-            if inside(folder, path.parent):  # a folder may be a link to elsewhere
+            if resolve_within(folder, path.parent):  # a folder may be a link to elsewhere
                 yield path
 
 

@@ -1,15 +1,15 @@
 """The keys of Adaptive Depth."""
 
-from ..keys import KeyTable, Number
+from ..keys import KeyTable, float_key
 
 ACT_EXIT_KEYS = {
-    "act_epsilon": Number(
+    "act_epsilon": float_key(
         default=0.01, meaning="a token halts at 1 − act_epsilon", minimum=0, maximum=1, open=True
     )
 }
 ACT_KEYS = {
     **ACT_EXIT_KEYS,
-    "tau": Number(default=5e-4, meaning="weight τ of the ponder cost in the loss", minimum=0),
+    "tau": float_key(default=5e-4, meaning="weight τ of the ponder cost in the loss", minimum=0),
 }
 
 TABLE = KeyTable(ACT_KEYS, ACT_EXIT_KEYS)

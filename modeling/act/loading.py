@@ -6,7 +6,7 @@ from pathlib import Path
 from ..configuration import AlbertActConfig
 from ..loading.configs import load_config
 from ..loading.names import Tensors, suite_names
-from ..loading.weights import LoadReport, adopt, read_as
+from ..loading.weights import LoadReport, load_into, read_renamed
 from .heads import AlbertActForSequenceClassification
 from .model import NAMES_OF_ALBERT
 
@@ -25,11 +25,11 @@ def load_act(
     """
     config = config or load_config(source, cache_dir, AlbertActConfig)
     model = AlbertActForSequenceClassification(config)
-    tensors = read_as(act_names, source, cache_dir)
+    tensors = read_renamed(act_names, source, cache_dir)
     ours, theirs = model.classifier.weight, tensors.get("classifier.weight")
     foreign = other_task or (theirs is not None and theirs.shape != ours.shape)
     heads = ("albert.pooler.", "albert.encoder.albert_layer.act.", "classifier.")
-    return model, adopt(model, tensors, source, heads, ("classifier.",) if foreign else ())
+    return model, load_into(model, tensors, source, heads, ("classifier.",) if foreign else ())
 
 
 def act_names(tensors: Tensors) -> Tensors:

@@ -5,7 +5,7 @@ from pathlib import Path
 from ..configuration import ElbertConfig
 from ..loading.configs import load_config
 from ..loading.names import suite_names
-from ..loading.weights import LoadReport, adopt, read_as
+from ..loading.weights import LoadReport, load_into, read_renamed
 from .model import ElbertForSequenceClassification
 
 # ELBERT's tensors that belong to the task that it was fine-tuned on.
@@ -27,11 +27,11 @@ def load_pretrained(
     """
     config = config or load_config(source, cache_dir, model_class.config_class)
     model = model_class(config)
-    tensors = read_as(suite_names, source, cache_dir)
+    tensors = read_renamed(suite_names, source, cache_dir)
     wanted = model.state_dict()
     for part in ("weight", "bias"):  # a fine-tuned model's classifier, if it has as many labels
         theirs, ours = f"classifier.{part}", f"albert.encoder.exit_out_layer.classifier.{part}"
         if theirs in tensors and ours in wanted and tensors[theirs].shape == wanted[ours].shape:
             tensors.setdefault(ours, tensors.pop(theirs))
     heads = ("albert.pooler.", *TASK_OWN)
-    return model, adopt(model, tensors, source, heads, TASK_OWN if other_task else ())
+    return model, load_into(model, tensors, source, heads, TASK_OWN if other_task else ())

@@ -19,7 +19,7 @@ HUB_SECONDS = 5  # to wait for the hub's first answer
 LARGEST_JSON = 1 << 25  # bytes; a configuration has a few thousand, an index of shards a million
 
 
-def inside(folder: str | Path, name: str | Path) -> Path | None:
+def resolve_within(folder: str | Path, name: str | Path) -> Path | None:
     """`name` as a path within `folder`, links followed; None where it leads out of it."""
     try:
         path = (Path(folder) / name).resolve()

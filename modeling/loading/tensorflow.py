@@ -44,7 +44,7 @@ from .tensorflow_names import (
     Renaming,
     place,
 )
-from .weights import in_brief
+from .weights import abbreviate
 
 OWN = "give the albert_config.json that came with the checkpoint"
 # The models of each set of heads.
@@ -267,8 +267,8 @@ def build(config: AlbertConfig, tensors: dict[str, torch.Tensor]) -> PreTrainedM
     difference = parameters.keys() ^ tensors.keys()
     if difference:
         raise UserError(
-            f"the checkpoint and a {type(model).__name__} differ in {in_brief(difference)}; is the "
-            "checkpoint whole, and an ALBERT's?"
+            f"the checkpoint and a {type(model).__name__} differ in {abbreviate(difference)}; is "
+            "the checkpoint whole, and an ALBERT's?"
         )
     with torch.no_grad():
         for name, parameter in parameters.items():

@@ -51,7 +51,7 @@ def is_dense(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta
 
 
-def read_as(
+def read_renamed(
     rename: Callable[[Tensors], Tensors], source: str | Path, cache_dir: str | None = None
 ) -> Tensors:
     """A checkpoint's tensors under the names that `rename` gives; errors name the source."""
@@ -74,12 +74,12 @@ class LoadReport:
         """Three lines for the user."""
         return [
             f"Weights loaded from {self.source}: {len(self.loaded)} tensors",
-            f"Weights ignored: {in_brief(self.ignored)}",
-            f"Weights newly initialised: {in_brief(self.initialised)}",
+            f"Weights ignored: {abbreviate(self.ignored)}",
+            f"Weights newly initialised: {abbreviate(self.initialised)}",
         ]
 
 
-def in_brief(names: Iterable[str]) -> str:
+def abbreviate(names: Iterable[str]) -> str:
     names = sorted(names)
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return (", ".join(names[:6]) or "none") + more
@@ -102,7 +102,7 @@ def check_numbers(source: str | Path, name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def adopt(
+def load_into(
     model: nn.Module,
     tensors: Tensors,
     source: str | Path,
@@ -133,7 +133,7 @@ def adopt(
     lost = [name for name in report.initialised if not name.startswith(heads)]
     if lost:
         raise UserError(
-            f"{source}: no weights for {in_brief(lost)}, which the configuration asks for; "
+            f"{source}: no weights for {abbreviate(lost)}, which the configuration asks for; "
             "compare num_hidden_groups and inner_group_num with the checkpoint's own config.json"
         )
     with torch.no_grad():

@@ -1,16 +1,16 @@
 """The keys of PonderNet and PALBERT models."""
 
-from ..keys import KeyTable, Number, Text, Whole, places
+from ..keys import KeyTable, float_key, int_key, path_keys, str_key
 
 PONDER_EXIT_KEYS = {
-    "exit_criteria": Text(
+    "exit_criteria": str_key(
         default="sample",
         meaning="who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody (mix of "
         "all layers)",
         choices=("sample", "threshold", "expectation"),
         flag=True,
     ),
-    "exit_thres": Number(
+    "exit_thres": float_key(
         default=0.5,
         meaning="threshold: exit when the halting CDF exceeds it",
         minimum=0,
@@ -23,27 +23,27 @@ PONDER_EXIT_KEYS = {
 
 PONDER_KEYS = {
     **PONDER_EXIT_KEYS,
-    "target_halt_probability": Number(
+    "target_halt_probability": float_key(
         default=0.2,
         meaning="λ_p of the prior: 1/λ_p layers are expected",
         minimum=1e-6,
         maximum=1,
         flag=True,
     ),
-    "kl_penalty_factor": Number(
+    "kl_penalty_factor": float_key(
         default=5e-3, meaning="weight of the KL to the prior in the loss", minimum=0, flag=True
     ),
-    "prior_type": Text(
+    "prior_type": str_key(
         default="geometric",
         meaning="shape of the prior over layers",
         choices=("geometric", "normal"),
     ),
-    "halt_normalization": Text(
+    "halt_normalization": str_key(
         default="renormalise",
         meaning="where the last layer's leftover goes: to all layers, or to the last (its λ is 1)",
         choices=("renormalise", "last_layer"),
     ),
-    "lambda_layer_arch": Text(
+    "lambda_layer_arch": str_key(
         default="mlp",
         meaning="halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's "
         "state",
@@ -51,7 +51,7 @@ PONDER_KEYS = {
         shapes=True,
         flag=True,
     ),
-    "num_lambda_layers": Whole(
+    "num_lambda_layers": int_key(
         default=3,
         meaning="depth of PALBERT's halting head",
         minimum=1,
@@ -59,13 +59,13 @@ PONDER_KEYS = {
         shapes=True,
         flag=True,
     ),
-    "lambda_lr": Number(
+    "lambda_lr": float_key(
         default=None,
         meaning="learning rate of the halting head (the model's own)",
         minimum=0,
         flag=True,
     ),
-    **places("ponder_albert"),
+    **path_keys("ponder_albert"),
 }
 
 TABLE = KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..configuration import PonderAlbertConfig
 from ..loading.configs import load_config
-from ..loading.weights import LoadReport, adopt, read_as
+from ..loading.weights import LoadReport, load_into, read_renamed
 from .model import PonderAlbertClassifier
 from .names import HEADS, ponder_names
 
@@ -22,5 +22,5 @@ def load_ponder(
     """
     config = config or load_config(source, cache_dir, PonderAlbertConfig)
     model = PonderAlbertClassifier(config)
-    tensors = read_as(ponder_names, source, cache_dir)
-    return model, adopt(model, tensors, source, HEADS, HEADS if other_task else ())
+    tensors = read_renamed(ponder_names, source, cache_dir)
+    return model, load_into(model, tensors, source, HEADS, HEADS if other_task else ())

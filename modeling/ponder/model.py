@@ -28,7 +28,7 @@ from ..keys import checked
 from ..layer import AlbertLayer
 from ..loading.configs import load_config, own_settings
 from ..loading.tokenizers import load_tokenizer
-from ..loading.weights import adopt, read_as
+from ..loading.weights import load_into, read_renamed
 from ..losses import PonderClassificationLoss, task_loss
 from .criteria import CRITERIA, HaltingRule, HaltingState, Layer, scan_halting
 from .distribution import GeneralizedGeometricDist, prior
@@ -148,7 +148,7 @@ class PonderAlbertClassifier(EarlyExitModel):
             with suppress(UserError):
                 tokenizer = load_tokenizer(name, cache_dir=cache_dir)
         model = cls(config, tokenizer, target_halt_probability)
-        adopt(model, read_as(ponder_names, name, cache_dir), name, HEADS)
+        load_into(model, read_renamed(ponder_names, name, cache_dir), name, HEADS)
         dtype = config.dtype if dtype == "auto" else dtype
         return model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype).eval()
 

@@ -17,7 +17,7 @@ from modeling import (
     load_config,
 )
 from modeling.configuration import AdaptiveConfig
-from modeling.keys import KeyTable, Number, Whole
+from modeling.keys import KeyTable, float_key, int_key
 from modeling.ponder.keys import PONDER_KEYS
 from tests.conftest import TINY, tiny_config
 from tests.golden_vectors import load_golden
@@ -110,8 +110,8 @@ def test_whole_floats_count_as_whole_numbers():
 
 
 def test_a_mode_of_ones_own_is_a_class_with_a_table(tmp_path):
-    exit_keys = {"halt_after": Whole(default=2, meaning="", minimum=1, counts_layers=True)}
-    keys = {**exit_keys, "weight": Number(default=None, meaning="")}
+    exit_keys = {"halt_after": int_key(default=2, meaning="", minimum=1, counts_layers=True)}
+    keys = {**exit_keys, "weight": float_key(default=None, meaning="")}
 
     class OwnConfig(AdaptiveConfig):
         model_type = "a_mode_of_ones_own"

@@ -17,7 +17,7 @@ from evaluation.job import Place, load_finished
 from evaluation.modes import trained_mode
 from glue.tasks import get_task
 from modeling import ElbertConfig, UserError, apply_exit_config, load_config, load_tokenizer
-from modeling.loading.files import LARGEST_JSON, inside, read_json
+from modeling.loading.files import LARGEST_JSON, read_json, resolve_within
 from tests.commands import flags
 from tests.conftest import JSON, edit_json, tiny_config
 from tests.hostile import KNOWN, VALUES, refused, replaced, tried
@@ -42,7 +42,7 @@ def answer(folder: Path) -> torch.Tensor:
 
 # config.json.
 
-HOSTILE = "exit_rule table to_dict settle model_type id2label my_out_dir model_name dtype".split()
+HOSTILE = "exit_rule table to_dict finalize model_type id2label my_out_dir model_name dtype".split()
 HOSTILE += "exit_config_path attn_implementation _attn_implementation auto_map use_cache".split()
 PLACES = ["..", "../..", "/", "/dev/zero", "/etc/passwd", "a\0b", "~", "org/kernel", "a" * 300]
 
@@ -164,9 +164,9 @@ def test_inside_follows_links(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "here").mkdir()
     (tmp_path / "there").symlink_to(tmp_path / "here")
-    assert inside(tmp_path, "there/x") == tmp_path / "here/x"
-    assert inside(tmp_path, "..") is None
-    assert inside(tmp_path, "x/../../y") is None
+    assert resolve_within(tmp_path, "there/x") == tmp_path / "here/x"
+    assert resolve_within(tmp_path, "..") is None
+    assert resolve_within(tmp_path, "x/../../y") is None
 
 
 @pytest.mark.parametrize("name", ["_attn_implementation", "attn_implementation"])
