@@ -46,16 +46,16 @@ from training.best import Best
 from training.checkpoints import (
     check_start,
     checkpoints_of,
-    file_stamp,
     save_for_published_code,
 )
 from training.fine_tuning import FineTuningLog, task_batches, task_learner, total_steps
 from training.fine_tuning_settings import DataSettings
-from training.loop import Identity, Training, data_hash, left_to_train
+from training.loop import Identity, Training, left_to_train
 from training.provenance import provenance, provenance_in
 from training.search import Search, flags_of_every_run, metric_of, search, shared_values
 from training.settings import as_dict
 from training.start import check_output_dir, check_pieces, held, make_accelerator, start_script
+from utils.fingerprint import file_fingerprint, fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -218,9 +218,9 @@ class GlueRun:
         if not source.from_scratch:
             files = weight_files(source.model_name_or_path, source.cache)
         return {
-            "starting model": data_hash(sorted(kept.items()), list(map(file_stamp, files))),
+            "starting model": fingerprint(sorted(kept.items()), list(map(file_fingerprint, files))),
             # Draws follow from --seed, which the runs of a search may change.
-            "examples or tokens": data_hash(*(replace(x, inputs={}).digest() for x in sets)),
+            "examples or tokens": fingerprint(*(replace(x, inputs={}).digest() for x in sets)),
         }
 
     # What the flags ask for.

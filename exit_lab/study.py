@@ -19,9 +19,9 @@ from exit_lab.study_settings import MethodRun, Study
 from glue.tasks import Task, evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.files import read_json, weight_files
-from training.checkpoints import file_stamp
 from training.settings import entries
 from utils.files import write_json
+from utils.fingerprint import file_fingerprint
 
 POLL = 10.0  # seconds between looks at the trainings of other processes
 
@@ -41,7 +41,9 @@ def identity(study: Study, run: MethodRun) -> dict[str, Any]:
     flags = {name: value for name, value, allowed in entries(*settings) if not allowed.resuming}
     if not settings.model.from_scratch:
         start = weight_files(settings.model.model_name_or_path, settings.model.cache)
-        flags["weights of the starting model"] = [file_stamp(path)["sha256"] for path in start]
+        flags["weights of the starting model"] = [
+            file_fingerprint(path)["sha256"] for path in start
+        ]
     return json.loads(json.dumps(flags))
 
 

@@ -24,10 +24,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from modeling.errors import UserError
-from modeling.loading.files import file_hash
 from modeling.loading.weights import check_numbers
 from training.saved_state import check_optimizer, check_schedule, join_optimizer, split_optimizer
 from utils.files import make_public, write_json
+from utils.fingerprint import file_fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,9 @@ def save_checkpoint(directory: Path, learner: Learner, state: dict[str, Any]) ->
         save_file(tensors, temporary / OPTIMIZER)
         write_json(temporary / STATE, {**state, "optimizer": settings})
         names = sorted(path.name for path in temporary.iterdir())
-        write_json(temporary / MANIFEST, {name: file_stamp(temporary / name) for name in names})
+        write_json(
+            temporary / MANIFEST, {name: file_fingerprint(temporary / name) for name in names}
+        )
 
     # A run that ended here may be trained on, or go on from before a damaged one.
     write_directory(directory, fill, in_place_of_old=True)
@@ -197,11 +199,6 @@ def remove_checkpoint(directory: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def file_stamp(path: Path) -> dict[str, Any]:
-    """Size in bytes and SHA-256 of a file."""
-    return {"size": path.stat().st_size, "sha256": file_hash(path)}
-
-
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with the files of a checkpoint; None when it is intact."""
     try:
@@ -215,7 +212,7 @@ def damage(checkpoint: Path) -> str | None:
         path = checkpoint / Path(name).name
         if not path.is_file():
             return f"{name} is missing"
-        if file_stamp(path) != stamp:
+        if file_fingerprint(path) != stamp:
             return f"{name} is not what was written (size or SHA-256 differ)"
     return None
 

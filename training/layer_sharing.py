@@ -29,14 +29,15 @@ from modeling.loading.names import suite_names
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_into, read_renamed
 from modeling.pretraining import Sums, add_sums
-from training.checkpoints import Learner, file_stamp
+from training.checkpoints import Learner
 from training.layer_sharing_settings import SharingSchedule, SharingSettings, StudentSettings
 from training.logs import MeansLog
-from training.loop import Batch, Identity, Step, Training, data_hash, left_to_train
+from training.loop import Batch, Identity, Step, Training, left_to_train
 from training.optimizer import make_optimizer, make_schedule
 from training.pretraining_data import PretrainingData, pad_examples, shuffled, unmasked
 from training.pretraining_settings import Recipe
 from training.text import Draft, blocks
+from utils.fingerprint import file_fingerprint, fingerprint
 
 WINDOW = 8192  # examples that are sorted by length together
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
@@ -179,8 +180,8 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
     student = new_student(settings.student, teacher)
     text = text_of(settings, settings.text.train_files, tokenizer, batch_size)
     sources = filter(None, (settings.student.model_name_or_path, settings.student.initial_student))
-    weights = [file_stamp(path) for source in sources for path in weight_files(source)]
-    identity = Identity.of(settings, batch_size, data_hash(text.text_hash(), weights))
+    weights = [file_fingerprint(path) for source in sources for path in weight_files(source)]
+    identity = Identity.of(settings, batch_size, fingerprint(text.text_hash(), weights))
     # The teacher's weights are packed once. Inference mode, which comes with that, is not for the
     # student.
     with packed_weights(teacher.backbone), torch.inference_mode(False):

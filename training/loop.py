@@ -12,7 +12,6 @@ run_glue.py (`evaluation/glue_run.py`), run_pretraining.py (`training/pretrainin
 share_layers.py (`training/layer_sharing.py`) say what the batches, the optimiser and the log are.
 """
 
-import hashlib
 import logging
 import math
 import signal
@@ -375,11 +374,3 @@ class Training:
 def seed_all(*numbers: int) -> None:
     """Seed PyTorch's generators of every device from several numbers."""
     torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1))
-
-
-def data_hash(*columns: Sequence[Any]) -> str:
-    """SHA-256 of training data, given by its columns."""
-    digest = hashlib.sha256()
-    for column in columns:
-        digest.update(repr(column).encode())
-    return digest.hexdigest()

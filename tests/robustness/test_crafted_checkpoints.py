@@ -18,10 +18,11 @@ import training.checkpoints as checkpointing
 from modeling import UserError
 from tests.conftest import JSON, random_ids, tiny_model
 from tests.hostile import replaced, tried
-from training.checkpoints import Learner, file_stamp, find_checkpoint, save_checkpoint
+from training.checkpoints import Learner, find_checkpoint, save_checkpoint
 from training.loop import Identity, Position, Training
 from training.optimizer import make_optimizer, make_schedule
 from training.settings import RunSettings
+from utils.fingerprint import file_fingerprint
 
 STEPS = 3
 
@@ -58,7 +59,7 @@ def checkpoint(written, tmp_path) -> Path:
 def sealed(checkpoint: Path) -> Path:
     """With checksums of what it holds now."""
     names = [path.name for path in checkpoint.iterdir() if path.name != checkpointing.MANIFEST]
-    stamps = {name: file_stamp(checkpoint / name) for name in names}
+    stamps = {name: file_fingerprint(checkpoint / name) for name in names}
     (checkpoint / checkpointing.MANIFEST).write_text(json.dumps(stamps))
     return checkpoint
 

@@ -187,7 +187,7 @@ def test_any_bytes_as_a_checkpoints_index(checkpoint, content):
 def test_any_entry_of_a_checkpoints_index(checkpoint, extra):
     write_any(checkpoint / checkpointing.STATE, {})
     names = (checkpointing.STATE, checkpointing.OPTIMIZER, "model.safetensors")
-    entries = {name: checkpointing.file_stamp(checkpoint / name) for name in names}
+    entries = {name: checkpointing.file_fingerprint(checkpoint / name) for name in names}
     write_any(checkpoint / checkpointing.MANIFEST, {**entries, **extra})
     reason = damage(checkpoint)
     assert reason if extra else reason is None

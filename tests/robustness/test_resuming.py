@@ -187,7 +187,7 @@ def test_a_checkpoint_whose_state_is_of_something_else_is_refused(stopped, again
     """Its checksums are right, so only its content can tell."""
     latest = latest_checkpoint(stopped)
     edit_json(latest / "training_state.json", position={"paragraph": 3})
-    stamp = checkpointing.file_stamp(latest / "training_state.json")
+    stamp = checkpointing.file_fingerprint(latest / "training_state.json")
     edit_json(latest / "checksums.json", **{"training_state.json": stamp})
     refused(script, again, "not a checkpoint of this script: its position")
 
@@ -260,7 +260,7 @@ def test_any_state_that_parses(stopped, again, script, edits):
     latest = stopped / "checkpoint-8"
     state = json.loads((latest / checkpointing.STATE).read_text())
     (latest / checkpointing.STATE).write_text(json.dumps({**state, **edits}))
-    stamp = checkpointing.file_stamp(latest / checkpointing.STATE)
+    stamp = checkpointing.file_fingerprint(latest / checkpointing.STATE)
     edit_json(latest / checkpointing.MANIFEST, **{checkpointing.STATE: stamp})
     ended = script(run_glue.main, *again)
     assert ended.status == 2
