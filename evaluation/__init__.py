@@ -13,7 +13,6 @@ exit_reports        where examples leave, at which cost, and what every layer sa
 figures             what pictures share; where the examples of an evaluation leave
 published_tables    the published tables, and how each is measured
 reproduction        reproduce.py: listing, running and showing them
-study_figure        picture of methods at equal costs
 token_pictures      sentences with each token coloured by its number of updates
 parity_report       what run_parity.py shows
 pretraining_report  what run_pretraining.py shows

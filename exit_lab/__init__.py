@@ -12,8 +12,6 @@ frontiers  what each rule, and truncation, can do at a cost; chosen on one part 
 choice     a setting under a cost, within a drop, or with a guarantee
 verdict    what a choice came to; is it better than truncation?
 compare    the rules at equal costs, over several models
-methods    methods that trained for themselves at equal costs: cells, paired differences
-study      examples/compare_methods.py: its trainings; study_settings, study_report
 curves     figures of metric against cost, and of exits per rule
 closeups   figures of single examples, and of all at a glance
 pictures   what a sweep shows
