@@ -9,4 +9,3 @@ RUNS = [SearchRun(rate, 16, 3.0, seed) for rate in (2e-5, 5e-5) for seed in (0, 
 
 def sqlite(folder: Path) -> str:
     return f"sqlite:///{folder / 'search.db'}"
-
