@@ -9,14 +9,15 @@
 Each task gets a folder, glue_data/RTE and so on, with its .tsv files (MRPC's also keeps the three
 files that these are made from). A task whose files are there, with a test file as long as GLUE's,
 is not fetched again; otherwise its files are replaced.
-An interrupted download is resumed when the same command is run again.
 
-A mirror given as --base_url has the files under the paths of ARCHIVES and of MRPC below.
+A mirror given as --base_url has the same files, of the same SHA-256, in the folders glue/data and
+senteval/senteval_data.
 """
 
 import argparse
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from glue.download import download, unpack
 from glue.mrpc import assemble_mrpc
@@ -28,20 +29,32 @@ from utils.files import run_script, write_text
 
 BASE_URL = "https://dl.fbaipublicfiles.com"
 ARCHIVES = {
-    "CoLA": "glue/data/CoLA.zip",
-    "SST-2": "glue/data/SST-2.zip",
-    "STS-B": "glue/data/STS-B.zip",
-    "QQP": "glue/data/QQP-clean.zip",
-    "MNLI": "glue/data/MNLI.zip",
-    "QNLI": "glue/data/QNLIv2.zip",
-    "RTE": "glue/data/RTE.zip",
-    "WNLI": "glue/data/WNLI.zip",
+    "CoLA": "CoLA.zip",
+    "SST-2": "SST-2.zip",
+    "STS-B": "STS-B.zip",
+    "QQP": "QQP-clean.zip",
+    "MNLI": "MNLI.zip",
+    "QNLI": "QNLIv2.zip",
+    "RTE": "RTE.zip",
+    "WNLI": "WNLI.zip",
 }
-DIAGNOSTIC = "glue/data/AX.tsv"
+DIAGNOSTIC = "AX.tsv"
 # GLUE may not host MRPC. SentEval does, and GLUE's dev set is a list of pairs of its train set.
-MRPC = "senteval/senteval_data"
-MRPC_TRAIN, MRPC_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"
-MRPC_DEV_IDS = "glue/data/mrpc_dev_ids.tsv"
+TRAIN, TEST, DEV_IDS = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "mrpc_dev_ids.tsv"
+SHA256 = {
+    "CoLA.zip": "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff",
+    "SST-2.zip": "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
+    "STS-B.zip": "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85",
+    "QQP-clean.zip": "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
+    "MNLI.zip": "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633",
+    "QNLIv2.zip": "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5",
+    "RTE.zip": "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee",
+    "WNLI.zip": "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46",
+    DIAGNOSTIC: "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd",
+    TRAIN: "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
+    TEST: "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
+    DEV_IDS: "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7",
+}
 FOLDERS = [*ARCHIVES, "MRPC", "diagnostic"]
 SAMPLE = Path(__file__).parent / "configs" / "sample" / "RTE"
 
@@ -66,32 +79,31 @@ def _count_lines(path: Path) -> int:
         return 0  # not a file that GLUE has
 
 
+def fetch_file(name: str, target: Path, base_url: str) -> None:
+    """Fetch a file of SHA256, replacing `target`."""
+    folder = "senteval/senteval_data" if name in (TRAIN, TEST) else "glue/data"
+    download(f"{base_url}/{folder}/{name}", target, SHA256[name])
+
+
 def fetch_archive(folder: str, data_dir: Path, base_url: str) -> None:
-    archive = data_dir / Path(ARCHIVES[folder]).name
-    if not archive.exists():
-        download(f"{base_url}/{ARCHIVES[folder]}", archive)
-    try:
+    with TemporaryDirectory() as scratch:
+        archive = Path(scratch, ARCHIVES[folder])
+        fetch_file(archive.name, archive, base_url)
         unpack(archive, folder, task_files(folder), data_dir)
-    except OSError as error:  # the disk: the archive is good, and stays
-        raise UserError(f"cannot unpack {archive}: {error.strerror}") from error
-    except UserError:  # the archive: without it, the next run fetches it anew
-        archive.unlink()
-        raise
-    archive.unlink()
 
 
 def fetch_mrpc(target: Path, base_url: str, path_to_mrpc: str | None) -> None:
+    """Make MRPC's files of its three sources, fetching those that are missing."""
     source = Path(path_to_mrpc).expanduser() if path_to_mrpc else target
-    for name in (MRPC_TRAIN, MRPC_TEST):
-        if path_to_mrpc and not (source / name).exists():
+    paths = {name: source / name for name in (TRAIN, TEST, DEV_IDS)}
+    if not paths[DEV_IDS].exists():
+        paths[DEV_IDS] = target / DEV_IDS
+    for name, path in paths.items():
+        if path_to_mrpc and name != DEV_IDS and not path.exists():
             raise UserError(f"no {name} in {source}, which --path_to_mrpc names")
-        if not (source / name).exists():
-            download(f"{base_url}/{MRPC}/{name}", source / name)
-    dev_ids = source / Path(MRPC_DEV_IDS).name
-    if not dev_ids.exists():
-        dev_ids = target / dev_ids.name
-        download(f"{base_url}/{MRPC_DEV_IDS}", dev_ids)
-    assemble_mrpc(source / MRPC_TRAIN, source / MRPC_TEST, dev_ids, target)
+        if not path.exists():
+            fetch_file(name, path, base_url)
+    assemble_mrpc(*paths.values(), target)
 
 
 def write_sample(data_dir: Path) -> None:
@@ -118,7 +130,7 @@ def fetch(folder: str, data_dir: Path, base_url: str, path_to_mrpc: str | None) 
     if folder == "MRPC":
         fetch_mrpc(target, base_url, path_to_mrpc)
     elif folder == "diagnostic":
-        download(f"{base_url}/{DIAGNOSTIC}", target / "diagnostic.tsv")
+        fetch_file(DIAGNOSTIC, target / "diagnostic.tsv", base_url)
     else:
         fetch_archive(folder, data_dir, base_url)
     print(f"{folder}: {', '.join(task_files(folder))} in {target}")
@@ -141,7 +153,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = FlagParser(__doc__)
     parser.add_argument("--data_dir", default="glue_data", help="where the task folders go")
     parser.add_argument("--tasks", default="all", help="names with commas between; all; sample")
-    parser.add_argument("--path_to_mrpc", help=f"a folder with {MRPC_TRAIN} and {MRPC_TEST}")
+    parser.add_argument("--path_to_mrpc", help=f"a folder with {TRAIN} and {TEST}")
     parser.add_argument("--base_url", default=BASE_URL, help="the server, or a mirror of it")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""The user's own task: what its files say about columns and labels."""
+"""The user's own task, with the columns and labels that its files have."""
 
 import math
 import unicodedata
@@ -8,20 +8,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from glue.tables import SUFFIXES, read_table, require_columns
-from glue.tasks import TWO, Split, Task, number_in
+from glue.tables import SUFFIXES, read_table
+from glue.tasks import TWO, Split, Task, parse_number
 from modeling.errors import UserError
 
 
 class Columns(NamedTuple):
-    """The columns of the user's own files; text: of one or two, None for the usual names."""
+    """The column names of the user's own files; text: one or two, None for the usual ones."""
 
     text: tuple[str, ...] | None = None
     label: str = "label"
 
     @classmethod
     def named(cls, text: str | None, label: str | None) -> "Columns":
-        """From flags: `text` has names with a comma between. Raises UserError for three or more."""
+        """Read the flags; `text` has names with a comma between, at most two."""
         names = tuple(name.strip() for name in text.split(",")) if text else None
         if names and (len(names) > 2 or not all(names)):
             raise UserError(f"--text_column_names {text}: give the name of one column, or A,B")
@@ -38,8 +38,8 @@ def custom_task(
     labels: Sequence[str] | None = None,
     named: Columns = USUAL,
 ) -> Task:
-    """A task of .csv, .tsv or JSON lines with the columns sentence1, perhaps sentence2, and label,
-    unless others are `named`.
+    """Make a task of .csv, .tsv or JSON lines with the columns sentence1, perhaps sentence2, and
+    label, unless others are `named`.
 
     `labels` restores a saved label list, empty for regression. Without it the labels are those of
     the training file (else of the validation file), sorted, as numbers when all are numbers. If
@@ -53,34 +53,31 @@ def custom_task(
         if Path(file).suffix.lower() not in SUFFIXES:
             raise UserError(f"{file}: the name must end in one of: {' '.join(SUFFIXES)}")
     task = Task("custom", "", "custom.tsv", files=files, labels=(), metric="corr")
-    split = next(iter(files))
-    columns, _ = read_table(Split(task, "", split).path)
+    split = Split(task, "", next(iter(files)))
+    columns, _ = read_table(split.path)
     usual = TWO if "sentence2" in columns else TWO[:1]
     task = replace(task, text_columns=named.text or usual, label_column=named.label)
     if labels is None:
-        labels = _discover_labels(task, split)
+        labels = _discover_labels(split._replace(task=task))
     for label in labels:
         check_label("the trained model", label)
     if len(labels) == 1:
-        raise UserError(f"{files[split]}: the only label is {labels[0]!r}; there must be 2 or more")
+        raise UserError(f"{split.path}: the only label is {labels[0]!r}; there must be 2 or more")
     return replace(task, labels=tuple(labels), metric="acc" if labels else "corr")
 
 
-def _discover_labels(task: Task, split: str) -> list[str]:
-    path = Split(task, "", split).path
-    if split == "test":
+def _discover_labels(split: Split) -> list[str]:
+    """Return the sorted labels of a file; [] where they are scores."""
+    path, task = split.path, split.task
+    if split.name == "test":
         raise UserError(f"{path} alone does not tell the labels; give a --train_file as well")
-    columns, rows = read_table(path)
-    require_columns(path, columns, (*task.text_columns, task.label_column))
     found: dict[str, float | None] = {}  # label → the number it spells
-    for line, row in rows:
-        label = row.get(task.label_column, "").strip()
+    for line, row in split.rows((*task.text_columns, task.label_column)):
+        label = row[task.label_column].strip()
         if not label:
             raise UserError(f"{path}, line {line}: no {task.label_column}")
         check_label(f"{path}, line {line}", label)
-        found[label] = number_in(label)
-    if not found:
-        raise UserError(f"{path} has no examples")
+        found[label] = parse_number(label)
     numbers = {label: number for label, number in found.items() if number is not None}
     all_numbers = len(numbers) == len(found)
     if all_numbers and any(math.isfinite(n) and n != int(n) for n in numbers.values()):
@@ -94,6 +91,6 @@ def _discover_labels(task: Task, split: str) -> list[str]:
 
 
 def check_label(where: str, label: str) -> None:
-    """UserError for a label that would break the lines of a table of predictions."""
+    """Raise UserError for a label that would break the lines of a table of predictions."""
     if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in label):
         raise UserError(f"{where}: the label {label[:80]!r} holds a tab, line break or the like")

@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from glue.tasks import Example
 
@@ -162,26 +163,10 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     an epoch are not its shortest texts.
     """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    rows = length_grouped(lengths, batch_size, generator)
+    rows = np.array(get_length_grouped_indices(lengths.tolist(), batch_size, None, generator))
     starts = range(0, len(rows), batch_size)
     order = torch.randperm(len(starts), generator=generator).tolist()
     return [rows[starts[i] : starts[i] + batch_size] for i in order]
-
-
-def length_grouped(lengths: np.ndarray, batch_size: int, generator: torch.Generator) -> np.ndarray:
-    """HF's `get_length_grouped_indices`, row for row, on arrays: (examples,).
-
-    Rows are shuffled, cut into groups of up to 50 batches (at least 4 groups where there are as
-    many batches), and sorted by falling length in each group. The longest text comes first.
-    """
-    rows = torch.randperm(len(lengths), generator=generator).numpy()
-    size = batch_size * max(1, min(len(lengths) // (batch_size * 4), 50))
-    for start in range(0, len(rows), size):
-        group = rows[start : start + size]
-        group[:] = group[np.argsort(-lengths[group], kind="stable")]
-    longest = size * np.argmax(lengths[rows[::size]])
-    rows[[0, longest]] = rows[[longest, 0]]
-    return rows
 
 
 def sorted_batches(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:

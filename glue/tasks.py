@@ -40,6 +40,8 @@ AX = {"test": "diagnostic.tsv"}
 
 @dataclass(frozen=True)
 class Task:
+    """A task's files, columns, labels and metric."""
+
     name: str
     folder: str  # that download_glue_data.py makes; "" for the user's own task
     submission: str  # the file name that gluebenchmark.com expects
@@ -63,13 +65,15 @@ class Task:
 
 
 def about(task: Task) -> str:
-    """ "rte: pairs of texts, classes entailment, not_entailment": for a log."""
+    """Describe a task for a log: "rte: pairs of texts, classes entailment, not_entailment"."""
     texts = "pairs of texts" if len(task.text_columns) > 1 else "single texts"
     kind = f"classes {', '.join(task.labels)}" if task.labels else "scores (regression)"
     return f"{task.name}: {texts}, {kind}"
 
 
 class Example(NamedTuple):
+    """A text or a pair of texts, with its label."""
+
     index: str  # the index or id column of a test file, otherwise a running number from 0
     text_a: str
     text_b: str | None  # None when the task has single sentences
@@ -130,7 +134,7 @@ _NAMES = {name.replace("-", ""): name for name in TASKS} | _ALIASES
 
 
 def get_task(name: str) -> Task:
-    """The GLUE task of that name in any usual spelling: SST-2, sst2, STSB, mnli_mm, MNLI-m."""
+    """Find the GLUE task of a name in any usual spelling: SST-2, sst2, STSB, mnli_mm, MNLI-m."""
     key = re.sub(r"[^a-z0-9]", "", name.lower())
     if key in _NAMES:
         return TASKS[_NAMES[key]]
@@ -140,12 +144,12 @@ def get_task(name: str) -> Task:
 
 
 def evaluation_tasks(task: Task) -> list[tuple[Task, str]]:
-    """What an evaluation of `task` runs, each with the suffix of its output directory."""
+    """Return the tasks that an evaluation runs, each with the suffix of its output directory."""
     return [(task, "")] + ([(TASKS["mnli-mm"], "-MM")] if task.name == "mnli" else [])
 
 
 def prediction_tasks(task: Task, data_dir: str | Path) -> list[Task]:
-    """What a prediction for `task` writes files for: all that the GLUE server wants of one model.
+    """Return the tasks that a prediction answers: all that the GLUE server wants of one model.
 
     MNLI adds the mismatched half, and the AX diagnostic where its file is found: in data_dir, or
     in the folder beside it that download_glue_data.py makes.
@@ -159,7 +163,7 @@ def prediction_tasks(task: Task, data_dir: str | Path) -> list[Task]:
 
 
 class Split(NamedTuple):
-    """One file of a task."""
+    """A task's file for training, validation or test."""
 
     task: Task
     data_dir: str | Path  # the user's own task carries its paths, and this is ignored
@@ -186,49 +190,55 @@ class Split(NamedTuple):
             f"--data_dir {parent} --tasks {task.folder}  (it writes {parent / task.folder})"
         )
 
+    def rows(self, needed: Sequence[str]) -> NumberedRows:
+        """Yield line number and cells of each example; every row has all columns of `needed`.
+
+        Raises UserError for whatever is wrong with the file, and when it has no examples.
+        """
+        path = self.path
+        columns, rows = read_table(path, () if self.name == "test" else self.task.headerless)
+        require_columns(path, columns, needed)
+        number, skipped = 0, []
+        for line, row in rows:
+            missing = [name for name in needed if name not in row]
+            if missing and self.task.lenient and self.name == "train":
+                skipped.append(line)
+            elif missing:
+                raise UserError(
+                    f"{path}, line {line}: no {missing[0]!r}; the row has {len(row)} of "
+                    f"{len(columns)} columns"
+                )
+            else:
+                number += 1
+                yield line, row
+        if skipped:
+            count, first = len(skipped), skipped[0]
+            logger.warning("%s: skipped %d short rows, the first at line %d", path, count, first)
+        if not number:
+            raise UserError(f"{path} has no examples")
+
     def examples(self, limit: int | None = None) -> Iterator[Example]:
-        """The examples in the file's order, one at a time; only the first `limit` where given.
+        """Yield the examples in the file's order; only the first `limit` where given.
 
         Raises UserError for whatever is wrong with the file, and when it has no examples.
         """
         task, path, test = self.task, self.path, self.name == "test"
-        columns, rows = read_table(path, () if test else task.headerless)
         needed = task.text_columns + (() if test else (task.label_column,))
-        require_columns(path, columns, needed)
-        index_column = next((c for c in ("index", "id") if test and c in columns), "")
-        if task.lenient and self.name == "train":
-            rows = _without_short_rows(path, rows, needed)
-        number = -1
-        for number, (line, row) in enumerate(islice(rows, limit)):
-            where = f"{path}, line {line}"
-            if missing := [name for name in needed if name not in row]:
-                raise UserError(
-                    f"{where}: no {missing[0]!r}; the row has {len(row)} of {len(columns)} columns"
-                )
+        for number, (line, row) in enumerate(islice(self.rows(needed), limit)):
             text_a, text_b = [*(row[name] for name in task.text_columns), None][:2]
-            label = None if test else _label(task, row[task.label_column], where)
-            yield Example(row.get(index_column, str(number)), text_a, text_b, label)
-        if number < 0:
-            raise UserError(f"{path} has no examples")
+            if test:
+                index, label = row.get("index", row.get("id", str(number))), None
+            else:
+                index = str(number)
+                label = _label(task, row[task.label_column], f"{path}, line {line}")
+            yield Example(index, text_a, text_b, label)
 
 
 def read_examples(
     task: Task, data_dir: str | Path, split: str, limit: int | None = None
 ) -> list[Example]:
-    """The examples of the split "train", "dev" or "test"; see `Split.examples`."""
+    """Read the split "train", "dev" or "test"; see `Split.examples`."""
     return list(Split(task, data_dir, split).examples(limit))
-
-
-def _without_short_rows(path: Path, rows: NumberedRows, needed: Sequence[str]) -> NumberedRows:
-    skipped = []
-    for line, row in rows:
-        if all(name in row for name in needed):
-            yield line, row
-        else:
-            skipped.append(line)
-    if skipped:
-        count, first = len(skipped), skipped[0]
-        logger.warning("%s: skipped %d short rows, the first at line %d", path, count, first)
 
 
 def _label(task: Task, text: str, where: str) -> int | float:
@@ -238,14 +248,14 @@ def _label(task: Task, text: str, where: str) -> int | float:
             allowed = ", ".join(task.labels[:20]) + (", …" if task.labels[20:] else "")
             raise UserError(f"{where}: label {text[:80]!r} is not one of: {allowed}")
         return task.labels.index(text)
-    score = number_in(text)
+    score = parse_number(text)
     if score is None or not math.isfinite(score):
         raise UserError(f"{where}: {task.label_column} {text[:80]!r} is not a finite number")
     return score
 
 
-def number_in(text: str) -> float | None:
-    """The number that a text spells, if any."""
+def parse_number(text: str) -> float | None:
+    """Return the number that a text spells, if any."""
     try:
         return float(text)
     except ValueError:
@@ -295,14 +305,14 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
 
 
 def primary_metric(task: Task) -> str:
-    """The key of compute_metrics that curves and best checkpoints go by."""
+    """Return the key of compute_metrics that curves and best checkpoints go by."""
     return "acc" if task.metric == ACC_F1 else task.metric
 
 
 def compute_metrics(
     task: Task, predictions: Sequence[float], labels: Sequence[float]
 ) -> dict[str, float]:
-    """The task's metrics of class ids, or of scores for regression; both (examples,).
+    """Compute the task's metrics from class ids, or from scores for regression; both (examples,).
 
     A correlation with constant predictions is 0.0. Raises UserError when the counts differ or are
     zero, or a value is missing or not finite.
@@ -326,7 +336,7 @@ def compute_metrics(
 
 
 def label_text(task: Task, prediction: float) -> str:
-    """A class id as its label; a score with 3 decimals (STS-B, clipped to 0…5) or 6 digits."""
+    """Spell a class id as its label, a score with 3 decimals (STS-B, in 0…5) or 6 digits."""
     if not task.is_regression:
         if prediction not in range(task.num_labels):
             raise UserError(
