@@ -154,8 +154,9 @@ def print_exits(directory: Path, task: Task, args: argparse.Namespace) -> None:
     for name, changed in in_precisions(model).items():
         job = replace(job, model=changed)
         alone, together = (run_early_exit(replace(job, batch_size=n)) for n in (1, SLOTS))
-        left, kept = alone.exit_layer, predictions_of(alone.logits) == predictions_of(fp32.logits)
-        shares = ((left == fp32.exit_layer), torch.from_numpy(kept), together.exit_layer != left)
+        left, answers = alone["exit_layer"], predictions_of(alone["logits"])
+        kept = torch.from_numpy(answers == predictions_of(fp32["logits"]))
+        shares = left == fp32["exit_layer"], kept, together["exit_layer"] != left
         cells = [f"{which.double().mean().item():.1%}" for which in shares]
         if task.is_regression:
             cells[1] = "–"  # answers are numbers: none stays the same to the last bit

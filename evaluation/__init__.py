@@ -4,7 +4,7 @@ settings            run_glue.py's flags for who stops, and for the evaluation
 glue_run            a run of run_glue.py: train, evaluate, predict
 modes               who stops, and when: all that differs between ways to stop, one file each
 job                 a trained model, a data set, and how the one is to run over the other
-answering           a data set in batches, shared among processes
+predictions         the answers to a data set: batches in, tensors out, sharded and gathered
 dev                 the dev set while a training goes on: what the best model is chosen by
 early_exit          running a model whose examples stop; recording all its layers
 onnx_file           an exported model, run in ONNX Runtime

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from evaluation.early_exit import Record
 from evaluation.figures import ExitProfile, exits_figure, save_figure
 from evaluation.job import Job
 from evaluation.modes.base import RuleSet, Setting, Tensors, describe
+from evaluation.predictions import Predictions
 from evaluation.results import (
     labels_of,
     layer_curve,
@@ -27,16 +27,16 @@ from training.provenance import STATISTICS
 from utils.files import write_text
 
 
-def summarise(job: Job, record: Record) -> dict[str, Any]:
+def summarise(job: Job, predictions: Predictions) -> dict[str, Any]:
     """Metrics, computation cost, exits per layer, FLOPs ratio and latency of a run."""
     config, lengths = job.model.config, job.features.lengths.tolist()
     layers = config.num_hidden_layers
-    exits = torch.bincount(record.exit_layer, minlength=layers + 1)[1:]
-    spent = map(partial(early_exit_flops, config), lengths, record.exit_layer.tolist())
+    exits = torch.bincount(predictions["exit_layer"], minlength=layers + 1)[1:]
+    spent = map(partial(early_exit_flops, config), lengths, predictions["exit_layer"].tolist())
     full = map(partial(full_depth_flops, config), lengths)
-    average = record.exit_layer.double().mean().item()
+    average = predictions["exit_layer"].double().mean().item()
     return {
-        **summary_of(job, record),
+        **summary_of(job, predictions),
         "computation_cost": average / layers,
         "average_layer": average,
         "num_layers": layers,
@@ -46,9 +46,10 @@ def summarise(job: Job, record: Record) -> dict[str, Any]:
     }
 
 
-def against_all_layers(job: Job, record: Record, recorded: Tensors) -> dict[str, Any]:
+def against_all_layers(job: Job, predictions: Predictions, recorded: Tensors) -> dict[str, Any]:
     """The metric of every layer, and the share of exits that the float32 recording gives, too."""
-    same = job.mode.rules().scan(job.model.config.exit_keys(), recorded) == record.exit_layer
+    exit_layer = job.mode.rules().scan(job.model.config.exit_keys(), recorded)
+    same = exit_layer == predictions["exit_layer"]
     curve = layer_curve(job.task, recorded["all_logits"], labels_of(job.features))
     return {
         "same_exit_layer_as_fp32": same.float().mean().item(),
@@ -123,17 +124,17 @@ def print_results(summary: dict[str, Any], prefix: str = "") -> None:
 
 
 def write_statistics(
-    directory: Path, job: Job, record: Record, all_logits: torch.Tensor
+    directory: Path, job: Job, predictions: Predictions, all_logits: torch.Tensor
 ) -> list[Path]:
     """layers_all.csv and layers_exit.csv, as the published code has them; their paths."""
     labels = torch.tensor(labels_of(job.features))
     for name, exits_only in zip(STATISTICS, (False, True), strict=True):
-        table = layer_table(all_logits, labels, record.exit_layer, exits_only)
+        table = layer_table(all_logits, labels, predictions["exit_layer"], exits_only)
         write_text(directory / name, table)
     return [directory / name for name in STATISTICS]
 
 
-def draw_exits(path: Path, job: Job, record: Record, recorded: Tensors) -> list[Path]:
+def draw_exits(path: Path, job: Job, predictions: Predictions, recorded: Tensors) -> list[Path]:
     """exits.png: where examples exit and why, and the metric of every layer; its path."""
     rules, setting, metric = (
         job.mode.rules(),
@@ -142,10 +143,10 @@ def draw_exits(path: Path, job: Job, record: Record, recorded: Tensors) -> list[
     )
     labels = labels_of(job.features)
     exits = ExitProfile(
-        exits_by_cause(rules, setting, recorded, record.exit_layer),
+        exits_by_cause(rules, setting, recorded, predictions["exit_layer"]),
         layer_curve(job.task, recorded["all_logits"], labels),
-        compute_metrics(job.task, predictions_of(record.logits), labels)[metric],
-        record.exit_layer.double().mean().item() / job.model.config.num_hidden_layers,
+        compute_metrics(job.task, predictions_of(predictions["logits"]), labels)[metric],
+        predictions["exit_layer"].double().mean().item() / job.model.config.num_hidden_layers,
     )
     shown = describe(rules.named(setting, job.task.is_regression), rules.name_key)
     save_figure(exits_figure(exits, metric, job.task.name, shown), path)

@@ -4,10 +4,10 @@ import copy
 import logging
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -31,16 +31,6 @@ logger = logging.getLogger(__name__)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Answers(Protocol):
-    """What a mode's run answers, in input order."""
-
-    logits: torch.Tensor  # (examples, num_labels), of the exit taken
-    seconds: torch.Tensor  # (examples,)
-
-    def details(self) -> dict[str, Sequence[Any]]:
-        """Columns of predictions.tsv, by name."""
-
-
 @dataclass(frozen=True)
 class Job:
     """What is run, and how.
@@ -49,6 +39,7 @@ class Job:
     dtype, compile, out_mode, skip_full_depth: of the flags of these names.
     file: answers in place of the model, which it was exported from.
     origin: what reports say of where all of this comes from, by name.
+    conditions: what reports say of how it ran, by name; see `for_inference`.
     """
 
     mode: Mode
@@ -62,11 +53,8 @@ class Job:
     out_mode: str = "one"
     file: OnnxFile | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Mapping[str, Any] = field(default_factory=dict)
     skip_full_depth: bool = False
-
-    @property
-    def pad_token_id(self) -> int:
-        return self.tokenizer.pad_token_id
 
     def announce(self, place: "Place") -> None:
         """What a log says before an evaluation."""
@@ -78,25 +66,22 @@ class Job:
         logger.info("  Num examples = %s", self.features.size)
         logger.info("  Batch size = %d", self.batch_size)
 
-    def fast(self) -> tuple["Job", dict[str, Any]]:
+    def for_inference(self) -> "Job":
         """The job with a model in `dtype`, compiled where that is asked for and pays.
 
-        Returns it and the conditions that a report tells. This job's own model stays as it is.
+        Its `conditions` say so. This job's own model stays as it is.
         """
-        model, conditions = self.model, {"batch_size": self.batch_size}
         if self.file:
-            measured = {"compiled": False, "environment": environment(torch.device("cpu"))}
-            return self, conditions | self.file.conditions() | measured
-        compiling = self.wants_compiling(model)
+            conditions = {"compiled": False, "environment": environment(torch.device("cpu"))}
+            return replace(self, conditions=self.file.conditions() | conditions)
+        model, compiling = self.model, self.wants_compiling(self.model)
         if self.dtype != "fp32" or compiling:
             model = copy.deepcopy(model)
             cast_layers(model, DTYPES[self.dtype])
         compiled = compiling and compile_for_inference(model)
-        return replace(self, model=model), conditions | {
-            "dtype": self.dtype,
-            "compiled": compiled,
-            "environment": environment(model.device),
-        }
+        about = {"dtype": self.dtype, "compiled": compiled}
+        conditions = {**about, "environment": environment(model.device)}
+        return replace(self, model=model, conditions=conditions)
 
     def wants_compiling(self, model: PreTrainedModel) -> bool:
         if self.mode.uncompiled:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from evaluation.answering import is_main
-from evaluation.job import Answers, Job
+from evaluation.job import Job
+from evaluation.predictions import Predictions, is_main
 from glue.features import Features
 from glue.submission import add_to_submission
 from glue.tasks import Example, Task, compute_metrics, label_text, primary_metric, write_submission
@@ -46,18 +46,32 @@ def layer_curve(task: Task, all_logits: torch.Tensor, labels: np.ndarray) -> lis
     return [compute_metrics(task, predictions_of(logits), labels)[name] for logits in all_logits]
 
 
-def summary_of(job: Job, answers: Answers) -> dict[str, Any]:
-    """What every mode reports: task, metrics, milliseconds an example took, and the rule."""
+def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
+    """What every mode reports: task, metrics, the rule, and how fast it was under which
+    conditions."""
     labels = labels_of(job.features)
-    median, p95 = np.percentile((answers.seconds * 1000).numpy(), [50, 95]).tolist()
+    median, p95 = np.percentile((predictions["seconds"] * 1000).numpy(), [50, 95]).tolist()
     return {
         "task": job.task.name,
         "examples": len(labels),
-        "metrics": compute_metrics(job.task, predictions_of(answers.logits), labels),
+        "metrics": compute_metrics(job.task, predictions_of(predictions["logits"]), labels),
         "latency_ms": {"median": median, "p95": p95},
+        "latency_means": latency_meaning(job),
+        "texts_per_second": len(labels) / max(predictions.wall_seconds, 1e-9),
         "rule": job.model.config.exit_keys(),
         **job.origin,
+        "batch_size": job.batch_size,
+        **job.conditions,
     }
+
+
+def latency_meaning(job: Job) -> str:
+    """What the seconds of an example are."""
+    if job.batch_size == 1:
+        return "one text at a time, from the call to its answer"
+    if job.mode.in_slots and not job.file:
+        return f"from entering one of {job.batch_size} slots to the answer"
+    return f"of the call, for up to {job.batch_size} texts at once"
 
 
 def row_of(summary: dict[str, Any]) -> dict[str, str]:
@@ -153,12 +167,12 @@ def predict(
             f"the test set has {len(examples)} examples, its cached tokens are of "
             f"{len(job.features)}: tokenise anew by --overwrite_cache"
         )
-    fast, _ = job.fast()
-    answers = job.mode.run(fast)
+    predictions = job.mode.run(job.for_inference())
     if not is_main():
         return
-    path = write_submission(job.task, examples, predictions_of(answers.logits), output)
-    table = predictions_table(job.task, examples, answers.logits, answers.details())
+    logits = predictions["logits"]
+    path = write_submission(job.task, examples, predictions_of(logits), output)
+    table = predictions_table(job.task, examples, logits, job.mode.details(predictions))
     write_text(output / details, table)
     about = (output / details).with_suffix(".json")
     files = [str(path), str(output / details)]

@@ -138,12 +138,12 @@ def verify(lab: Lab, recording: Recording, swept: Sweep, count: int, seed: int) 
     for number in np.random.default_rng(seed).choice(len(swept.settings), count, replace=False):
         setting = swept.settings[number]
         with keys_in_force(lab.config, setting):
-            record = run_early_exit(job)
-        found, expected = record.exit_layer.numpy(), swept.exit_layer[number]
+            predictions = run_early_exit(job)
+        found, expected = predictions["exit_layer"].numpy(), swept.exit_layer[number]
         if (found != expected).any():
             row = int((found != expected).argmax())
             recorded_logits = recording.tensors["all_logits"][found[row] - 1, row]
-            apart = (record.logits[row] - recorded_logits).abs().max()
+            apart = (predictions["logits"][row] - recorded_logits).abs().max()
             raise UserError(
                 f"{describe(setting, swept.name_key)}: {(found != expected).sum()} examples "
                 f"exit elsewhere in a real run; example {row} at layer {found[row]}, by the "
@@ -157,8 +157,8 @@ def verify(lab: Lab, recording: Recording, swept: Sweep, count: int, seed: int) 
 def measured(lab: Lab, setting: Setting) -> str:
     """The latency of a real run with `setting`, one text at a time."""
     with keys_in_force(lab.config, setting):
-        record = run_early_exit(replace(lab.job, batch_size=1))
-    median, p95 = np.percentile(record.seconds * 1000, [50, 95])
+        seconds = run_early_exit(replace(lab.job, batch_size=1))["seconds"]
+    median, p95 = np.percentile(seconds * 1000, [50, 95])
     return f"Measured, one text at a time: {median:.2f} ms median, {p95:.2f} ms p95"
 
 

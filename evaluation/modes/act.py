@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +12,10 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from evaluation.answering import Part, batches_of, collected, inputs_of, is_main
 from evaluation.figures import save_figure
 from evaluation.job import Job, Place
 from evaluation.modes.base import Mode
+from evaluation.predictions import Predictions, inputs_of, is_main, sharded
 from evaluation.results import (
     labels_of,
     predictions_of,
@@ -40,20 +38,6 @@ if TYPE_CHECKING:
     from evaluation.dev import Goal
 
 ON_PAGE, PICTURED = 100, 12  # examples in tokens.html, and in tokens.png
-
-
-@dataclass(frozen=True)
-class UpdateRecord:
-    """What an adaptive-depth model answered, in input order."""
-
-    logits: torch.Tensor  # (examples, num_labels)
-    updates: torch.Tensor  # (examples, length of the longest) int16, 0 on padding
-    seconds: torch.Tensor  # (examples,), of the call that answered the example
-
-    def details(self) -> dict[str, list[str]]:
-        """Columns of predictions.tsv."""
-        means = self.updates.sum(1) / (self.updates > 0).sum(1)
-        return {"mean_updates": [f"{mean:.4f}" for mean in means.tolist()]}
 
 
 class AdaptiveDepth(Mode):
@@ -94,22 +78,38 @@ class AdaptiveDepth(Mode):
             )
         return TokenLoop(model)
 
-    def run(self, job: Job) -> UpdateRecord:
+    def run(self, job: Job) -> Predictions:
         """Batch size 1, the reporting default, goes in input order and never pads; larger batches
         hold neighbours in length. The answers are the same."""
-        return UpdateRecord(**collected(job, adaptive_answers, "Evaluating"))
+        longest, run = int(job.features.lengths.max()), job.file or job.model
+        with sharded(job) as predictions:
+            for rows in predictions.batches(job.batch_size):
+                batch = inputs_of(job, predictions.features, rows)
+                start = time.perf_counter()
+                out = run(**batch)
+                logits = out.logits.float().cpu()  # waits for the device
+                seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
+                updates = out.updates.reshape(len(rows), -1).short()  # a file's: (rows, length)
+                updates = F.pad(updates, (0, longest - updates.shape[1]))
+                predictions.add(rows, logits=logits, updates=updates, seconds=seconds)
+        return predictions
+
+    def details(self, predictions: Predictions) -> dict[str, list[str]]:
+        updates = predictions["updates"]
+        means = updates.sum(1) / (updates > 0).sum(1)
+        return {"mean_updates": [f"{mean:.4f}" for mean in means.tolist()]}
 
     def record(self, job: Job) -> dict[str, torch.Tensor]:
         """The cost of an example is the mean number of its tokens' updates over the maximum."""
-        record, maximum = self.run(job), job.model.config.num_hidden_layers
-        updates, lengths = record.updates.sum(1), torch.as_tensor(job.features.lengths)
-        return {"all_logits": record.logits[None], "cost": updates / lengths / maximum}
+        predictions, maximum = self.run(job), job.model.config.num_hidden_layers
+        updates, lengths = predictions["updates"].sum(1), torch.as_tensor(job.features.lengths)
+        return {"all_logits": predictions["logits"][None], "cost": updates / lengths / maximum}
 
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
         """How often tokens are updated, and at which cost."""
-        fast, conditions = job.fast()
-        record, speed = self.timed_run(fast)
-        summary = summarise_updates(job, record) | conditions | speed
+        fast = job.for_inference()
+        predictions = self.run(fast)
+        summary = summarise_updates(fast, predictions)
         if is_main():
             by_class = summary["updates_per_token_class"].items()
             lines = [
@@ -118,25 +118,11 @@ class AdaptiveDepth(Mode):
             ]
             written = each_of(
                 partial(write_results, place.results, summary, job.out_mode),
-                partial(draw_tokens, place.results, job, record, summary),
+                partial(draw_tokens, place.results, job, predictions, summary),
                 partial(print_summary, summary, place.checkpoint, lines),
             )
             print_written(written)
         return summary
-
-
-def adaptive_answers(job: Job, features: Features) -> Iterator[Part]:
-    """An `UpdateRecord`'s entries of one batch after the other."""
-    longest, run = int(job.features.lengths.max()), job.file or job.model
-    for rows in batches_of(features, job.batch_size):
-        batch = inputs_of(job, features, rows)
-        start = time.perf_counter()
-        out = run(**batch)
-        logits = out.logits.float().cpu()  # waits for the device
-        seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
-        updates = out.updates.reshape(len(rows), -1).short()  # a file's are (rows, length)
-        updates = F.pad(updates, (0, longest - updates.shape[1]))
-        yield rows, {"logits": logits, "updates": updates, "seconds": seconds}
 
 
 def updates_by_class(
@@ -150,40 +136,41 @@ def updates_by_class(
     return {name: float(counts[chosen].mean()) for name, chosen in found.items() if chosen.any()}
 
 
-def summarise_updates(job: Job, record: UpdateRecord) -> dict[str, Any]:
+def summarise_updates(job: Job, predictions: Predictions) -> dict[str, Any]:
     """Metrics, updates over their maximum, updates per token class, FLOPs ratio and latency.
 
     The computation cost is the mean number of updates of a token over the maximum.
     """
     config, lengths = job.model.config, job.features.lengths.tolist()
-    maximum, per_text = config.num_hidden_layers, record.updates.sum(1).tolist()
+    maximum, updates = config.num_hidden_layers, predictions["updates"]
+    per_text = updates.sum(1).tolist()
     spent = [adaptive_flops(config, n, u) for n, u in zip(lengths, per_text, strict=True)]
     full = [adaptive_flops(config, n, n * maximum) for n in lengths]
     mean = sum(per_text) / sum(lengths)
-    tokens_per_updates = record.updates[record.updates > 0].bincount(minlength=maximum + 1)[1:]
+    tokens_per_updates = updates[updates > 0].bincount(minlength=maximum + 1)[1:]
     return {
-        **summary_of(job, record),
+        **summary_of(job, predictions),
         "computation_cost": mean / maximum,
         "mean_updates": mean,
         "maximum_updates": maximum,
-        "updates_per_token_class": updates_by_class(job.features, record.updates, job.tokenizer),
+        "updates_per_token_class": updates_by_class(job.features, updates, job.tokenizer),
         "tokens_per_updates": tokens_per_updates.tolist(),
         "flops_ratio": sum(spent) / sum(full),
     }
 
 
 def draw_tokens(
-    directory: Path, job: Job, record: UpdateRecord, summary: dict[str, Any]
+    directory: Path, job: Job, predictions: Predictions, summary: dict[str, Any]
 ) -> list[Path]:
     """The first examples as tokens.html and, fewer, as tokens.png."""
-    answers, labels = predictions_of(record.logits), labels_of(job.features)
+    answers, labels = predictions_of(predictions["logits"]), labels_of(job.features)
     pictured = []
     for row in range(min(ON_PAGE, len(labels))):
         ids = job.features.input_ids(row)
         pictured.append(
             TokenExample(
                 job.tokenizer.convert_ids_to_tokens(ids),
-                record.updates[row, : len(ids)].tolist(),
+                predictions["updates"][row, : len(ids)].tolist(),
                 job.model.config.num_hidden_layers,
                 label_text(job.task, answers[row]),
                 label_text(job.task, labels[row]),

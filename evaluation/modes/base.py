@@ -6,9 +6,8 @@ examples stop, in a file of its own, and its line in REGISTRY. Nothing outside a
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,8 @@ from modeling.loading.weights import LoadReport
 
 if TYPE_CHECKING:
     from evaluation.dev import Goal
-    from evaluation.job import Answers, Job, Place
+    from evaluation.job import Job, Place
+    from evaluation.predictions import Predictions
     from modeling.export.loops import ExportLoop
 
 Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
@@ -197,24 +197,12 @@ class Mode(ABC):
     # How it runs and reports.
 
     @abstractmethod
-    def run(self, job: Job) -> Answers:
-        """Answer every example, each stopping as the configuration says; see `Answers`."""
+    def run(self, job: Job) -> Predictions:
+        """Answer every example, each stopping as the configuration says."""
 
-    def timed_run(self, job: Job) -> tuple[Answers, dict[str, Any]]:
-        """`run`, and for a report how fast it was and what its seconds mean."""
-        start = time.perf_counter()
-        answers = self.run(job)
-        seconds = time.perf_counter() - start
-        if job.batch_size == 1:
-            meaning = "one text at a time, from the call to its answer"
-        elif self.in_slots and not job.file:
-            meaning = f"from entering one of {job.batch_size} slots to the answer"
-        else:
-            meaning = f"of the call, for up to {job.batch_size} texts at once"
-        return answers, {
-            "latency_means": meaning,
-            "texts_per_second": len(job.features) / seconds,
-        }
+    @abstractmethod
+    def details(self, predictions: Predictions) -> dict[str, Sequence[Any]]:
+        """The mode's own columns of predictions.tsv, by name."""
 
     @abstractmethod
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:

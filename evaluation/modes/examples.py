@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AlbertConfig, PreTrainedModel
 
-from evaluation.answering import is_main
-from evaluation.early_exit import Record, record_layers, run_early_exit
+from evaluation.early_exit import record_layers, run_early_exit
 from evaluation.exit_reports import (
     against_all_layers,
     draw_exits,
@@ -20,6 +19,7 @@ from evaluation.exit_reports import (
 )
 from evaluation.job import Job, Place
 from evaluation.modes.base import Mode, RuleSet, Setting, keys_in_force
+from evaluation.predictions import Predictions, is_main
 from evaluation.results import labels_of, layer_curve, print_written, write_results
 from glue.tasks import primary_metric
 from modeling.export.loops import DepthLoop
@@ -53,8 +53,10 @@ class ExampleMode(Mode):
     def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> DepthLoop:
         return DepthLoop(model, layer_logits=layer_logits)
 
-    def run(self, job: Job) -> Record:
-        return run_early_exit(job)
+    run = staticmethod(run_early_exit)
+
+    def details(self, predictions: Predictions) -> dict[str, list[int]]:
+        return {"exit_layer": predictions["exit_layer"].tolist()}
 
     def record(self, job: Job) -> dict[str, torch.Tensor]:
         with keys_in_force(job.model.config, self.rules().recorded_as):
@@ -63,19 +65,19 @@ class ExampleMode(Mode):
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
         """Where examples leave, at which cost, and what every layer would answer."""
         recorded = None if job.skip_full_depth else record_layers(job, batch_size=32)
-        fast, conditions = job.fast()
-        record, speed = self.timed_run(fast)
-        summary = summarise(job, record) | conditions | speed
+        fast = job.for_inference()
+        predictions = self.run(fast)
+        summary = summarise(fast, predictions)
         if recorded:
-            summary |= against_all_layers(job, record, recorded)
+            summary |= against_all_layers(job, predictions, recorded)
         if is_main():
             statistics = place.statistics(job.model.config, job.task)
             picture = place.results / "exits.png"
             steps = [partial(write_results, place.results, summary, job.out_mode)]
             if recorded:
                 all_logits = recorded["all_logits"]
-                steps.append(partial(write_statistics, statistics, job, record, all_logits))
-                steps.append(partial(draw_exits, picture, job, record, recorded))
+                steps.append(partial(write_statistics, statistics, job, predictions, all_logits))
+                steps.append(partial(draw_exits, picture, job, predictions, recorded))
             else:  # of an earlier evaluation, perhaps under another rule
                 remove([picture, *(statistics / name for name in STATISTICS)])
             print_written(each_of(*steps, partial(print_results, summary, place.checkpoint)))

@@ -32,7 +32,7 @@ def test_at_a_cost_it_is_the_best_that_real_runs_reach(job):
     recorded, reached, cost = record_layers(job, 8), [], 0.6
     for threshold in range(51):
         job.model.config.exit_thres = threshold / 50
-        exits = run_early_exit(job).exit_layer
+        exits = run_early_exit(job)["exit_layer"]
         if exits.double().mean() / 4 <= cost:
             reached.append(accuracy(job, exits, recorded))
     assert Goal("acc", cost).value(job, recorded) == max(reached)

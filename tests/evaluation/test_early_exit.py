@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.early_exit import Record, record_layers, run_early_exit
+from evaluation.early_exit import record_layers, run_early_exit
 from evaluation.exit_reports import rule_frontier, summarise
+from evaluation.predictions import Predictions
 from tests.conftest import job_of, random_ids, tiny_model
 
 
@@ -23,10 +24,10 @@ def test_the_record_is_in_input_order_whatever_the_batch_size(batch_size):
     for i, ids in enumerate(texts):
         with torch.no_grad():
             out = model(torch.tensor([ids]))
-        assert record.exit_layer[i] == out.exit_layer
-        torch.testing.assert_close(record.logits[i], out.logits[0], atol=1e-5, rtol=0)
-    assert len(set(record.exit_layer.tolist())) > 1
-    assert (record.seconds > 0).all()
+        assert record["exit_layer"][i] == out.exit_layer
+        torch.testing.assert_close(record["logits"][i], out.logits[0], atol=1e-5, rtol=0)
+    assert len(set(record["exit_layer"].tolist())) > 1
+    assert (record["seconds"] > 0).all()
 
 
 def test_recorded_answers_are_in_input_order():
@@ -60,8 +61,12 @@ def test_the_frontier_of_a_rule_is_the_best_of_real_runs(rule):
 def test_the_summary_by_hand():
     job = job_of(tiny_model(), made_texts(4))
     logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
-    record = Record(logits, torch.tensor([1, 4, 2, 4]), torch.tensor([0.001, 0.003, 0.002, 0.1]))
-    summary = summarise(job, record)
+    predictions = Predictions(
+        logits=logits,
+        exit_layer=torch.tensor([1, 4, 2, 4]),
+        seconds=torch.tensor([0.001, 0.003, 0.002, 0.1]),
+    )
+    summary = summarise(job, predictions)
     assert summary["metrics"] == {"acc": 0.75}  # labels 0 1 0 1
     assert summary["computation_cost"] == pytest.approx(11 / 16)
     assert summary["average_layer"] == pytest.approx(11 / 4)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss
 
-from evaluation.early_exit import Record
 from evaluation.exit_reports import layer_table, print_results
 from evaluation.results import (
     append_results,
@@ -146,14 +145,10 @@ def test_layer_curve_is_the_main_metric_of_every_layer():
 def test_predictions_name_label_confidence_and_exit_layer():
     task = get_task("rte")
     examples = [Example("7", "a", "b", 1), Example("9", "a", "b", None)]
-    record = Record(
-        torch.tensor([[0.0, 0.0], [0.75, 0.25]]).log_softmax(-1),
-        torch.tensor([2, 4]),
-        torch.zeros(2),
-    )
+    logits = torch.tensor([[0.0, 0.0], [0.75, 0.25]]).log_softmax(-1)
     rows = list(
         csv.DictReader(
-            io.StringIO(predictions_table(task, examples, record.logits, record.details())),
+            io.StringIO(predictions_table(task, examples, logits, {"exit_layer": [2, 4]})),
             dialect="excel-tab",
         )
     )
