@@ -1,4 +1,4 @@
-"""What the benchmarks share; data.py's files; precision.py: int8 maps by hand, tables on a tiny
+"""What the benchmarks share; precision.py: int8 maps by hand, tables on a tiny
 model; speed.py's files for other runtimes."""
 
 import operator
@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmarks import data
 from benchmarks.contenders import BASE, ForcedExits
 from benchmarks.parts import exit_checks, matmul_rate
 from benchmarks.precision import (
@@ -25,7 +24,6 @@ from benchmarks.precision import (
 from benchmarks.runtimes import ToldExits, feed_of, makers, write_files
 from benchmarks.table import Contender, Table
 from benchmarks.timing import OwnProcess, busy_neighbours, in_turn, spread_of
-from glue.tasks import TASKS, read_examples
 from modeling import ElbertConfig
 from tests.conftest import TINY, edit_json, random_ids, tiny_model
 
@@ -186,12 +184,3 @@ def test_the_tables_have_a_row_for_each_shape_and_each_precision(script, tmp_pat
 
 def test_a_model_needs_its_task(script, tmp_path):
     script(main, "--model", tmp_path).refused("--model needs --task_name")
-
-
-def test_the_datas_sentences_come_over_and_over(tmp_path):
-    small = data.write_data(tmp_path / "small", None, 3)
-    once = read_examples(TASKS["sst-2"], small, "train")
-    assert [example.label for example in once] == [0, 1, 0]
-    large = data.write_data(tmp_path / "large", str(small), 8)
-    again = read_examples(TASKS["sst-2"], large, "train")
-    assert [example[1:] for example in again] == [once[i % 3][1:] for i in range(8)]
