@@ -19,7 +19,7 @@ from pathlib import Path
 
 from evaluation.modes import trained_mode
 from modeling.errors import UserError
-from modeling.exit_settings import exit_settings
+from modeling.exit_settings import resolve
 from modeling.loading.files import weights_hash
 from training.provenance import provenance
 from training.settings import as_dict, parse, setting
@@ -64,8 +64,8 @@ def main() -> None:
     logging.getLogger().addFilter(is_error)
     warnings.simplefilter("ignore", FutureWarning)
     mode = trained_mode(settings.model_dir)
-    model = load_finished(settings.model_dir, mode)
-    rule = exit_settings(settings.model_dir, mode.table)
+    rule = resolve(settings.model_dir, mode.table)
+    model = load_finished(settings.model_dir, mode, rule)
     origin = provenance(as_dict(settings), weights=weights_hash(settings.model_dir))
     described = origin | description(mode, model) | {"rule_sources": rule.sources}
     about = {name: json.dumps(value) for name, value in described.items()}

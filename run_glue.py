@@ -2,14 +2,14 @@
 
 Train:
 
-    python ./run_glue.py --model_type albert --task_name RTE --do_train --do_lower_case \\
+    python ./run_glue.py --model_type elbert --task_name RTE --do_train --do_lower_case \\
         --data_dir $GLUE_DIR/RTE --model_name_or_path $W_DIR --config_name $W_DIR \\
         --output_dir $OUT_DIR/RTE --overwrite_output_dir --max_seq_length 128 \\
         --per_gpu_train_batch_size 32 --learning_rate 3e-5 --num_train_epochs 3.0
 
 Evaluate with early exit, one example at a time:
 
-    python ./run_glue.py --model_type albert --task_name RTE --do_eval --do_lower_case \\
+    python ./run_glue.py --model_type elbert --task_name RTE --do_eval --do_lower_case \\
         --data_dir $GLUE_DIR/RTE --model_name_or_path $W_DIR --output_dir $OUT_DIR/RTE \\
         --per_gpu_eval_batch_size 1 --out_mode one
 
@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from evaluation.settings import GROUPS, GlueSettings
 from modeling.errors import UserError
-from training.settings import parse, with_file
+from training.settings import fetch_models, parse, with_file
 from utils.files import run_script
 
 
@@ -38,7 +38,8 @@ def read_settings() -> GlueSettings:
     settings = GlueSettings(*parse(GROUPS, __doc__))
     run, how, evaluation = settings.run, settings.training, settings.evaluation
     search = settings.search.hp_search
-    settings.mode.key_flags(trained=not (run.do_train or search))  # raises for what none can be
+    if not (run.do_train or search):
+        settings.mode.check_trained()
     if how.local_rank >= 0:
         # Old launchers pass the rank as a flag, accelerate reads it from the environment.
         os.environ.setdefault("LOCAL_RANK", str(how.local_rank))
@@ -73,6 +74,11 @@ def main() -> None:
     # torch, and what stands on it: not before the flags are known to be right.
     from evaluation.glue_run import GlueRun
 
+    if settings.run.do_train or settings.search.hp_search:
+        model = settings.model
+        read = {"model_name_or_path": not model.from_scratch}
+        model = fetch_models(model, **read, config_name=False, tokenizer_name=False)
+        settings = settings._replace(model=model)
     run = GlueRun(settings)
     if settings.search.hp_search:
         best = run.search(with_file(sys.argv[1:]))

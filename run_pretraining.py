@@ -30,7 +30,7 @@ from modeling.errors import UserError
 from modeling.loading.files import file_hash, weights_hash
 from training.pretraining_settings import GROUPS, PretrainingSettings
 from training.provenance import provenance
-from training.settings import as_dict, parse
+from training.settings import as_dict, fetch_models, parse
 from utils.files import run_script
 
 
@@ -59,6 +59,8 @@ def main() -> None:
     from training.start import check_new_output_dir, held, make_accelerator, start_script
     from training.text import check_text
 
+    names = {"model_name_or_path": True, "config_name": False, "tokenizer_name": False}
+    settings = settings._replace(model=fetch_models(settings.model, **names))
     model, text, run, _, evaluation = settings
     accelerator = make_accelerator(run.no_cuda, "bf16" if run.bf16 else "no")
     start_script(accelerator, run.seed)

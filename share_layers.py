@@ -19,7 +19,7 @@ from modeling.errors import UserError
 from modeling.loading.files import file_hash, weights_hash
 from training.layer_sharing_settings import GROUPS, SharingSettings
 from training.provenance import provenance
-from training.settings import as_dict, parse
+from training.settings import as_dict, fetch_models, parse
 from utils.files import run_script
 
 
@@ -41,6 +41,8 @@ def main() -> None:
     from training.start import check_new_output_dir, held, make_accelerator, start_script
     from training.text import check_text
 
+    student = fetch_models(settings.student, model_name_or_path=True, initial_student=True)
+    settings = settings._replace(student=student)
     _, text, run, schedule, evaluation = settings
     accumulation = schedule.gradient_accumulation_steps
     accelerator = make_accelerator(

@@ -38,7 +38,7 @@ from glue.tasks import (
 )
 from modeling.compilation import compile_for_training
 from modeling.errors import UserError
-from modeling.exit_settings import ExitSettings, exit_settings
+from modeling.exit_settings import Settings, resolve
 from modeling.loading.configs import ORIGIN_KEYS, trained_labels, trained_task
 from modeling.loading.files import find_file, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
@@ -65,7 +65,7 @@ class Trained(NamedTuple):
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    settings: ExitSettings
+    settings: Settings
     directory: Path
 
 
@@ -163,12 +163,11 @@ class GlueRun:
         path = source.config_name or source.model_name_or_path
         config = self.mode.load_config(
             path,
-            source.cache,
             id2label=labels,
             label2id={label: i for i, label in labels.items()},
             num_labels=self.task.num_labels,
             finetuning_task=self.task.name,
-            **{flag.key: flag.value for flag in self.settings.mode.key_flags()},
+            **self.settings.mode.keys.values,
         )
         for key, meaning in self.mode.table.ignored.items():
             if meaning and getattr(config, key, False) is True:
@@ -179,7 +178,7 @@ class GlueRun:
         """The tokenizer; UserError when it, or --max_seq_length, is too large for the model."""
         model = self.settings.model
         source = model.tokenizer_name or model.model_name_or_path
-        tokenizer = load_tokenizer(source, self.settings.run.do_lower_case, model.cache)
+        tokenizer = load_tokenizer(source, self.settings.run.do_lower_case)
         check_pieces(tokenizer, source, config)
         self.mode.check_length(self.settings.data.max_seq_length, config)
         return tokenizer
@@ -188,7 +187,7 @@ class GlueRun:
         """The spiece.model that the tokenizer comes from; UserError where there is none."""
         model = self.settings.model
         source = model.tokenizer_name or model.model_name_or_path
-        found = find_file(source, "spiece.model", model.cache)
+        found = find_file(source, "spiece.model")
         if found is None:
             raise UserError(
                 f"--save_format pytorch: no spiece.model in {source}, and ELBERT's published code "
@@ -201,9 +200,9 @@ class GlueRun:
         if self.settings.model.from_scratch:
             logger.info("Weights newly initialised: all (--from_scratch)")
             return self.mode.model_class(config)
-        source, cache = self.settings.model.model_name_or_path, self.settings.model.cache
-        other = trained_task(source, cache) not in (None, self.task.name)
-        model, report = self.mode.load(source, config, cache, other)
+        source = self.settings.model.model_name_or_path
+        other = trained_task(source) not in (None, self.task.name)
+        model, report = self.mode.load(source, config, other)
         for line in report.lines():
             logger.info(line)
         return model
@@ -216,7 +215,7 @@ class GlueRun:
         kept = {name: v for name, v in config.to_dict().items() if name not in ORIGIN_KEYS}
         files = []
         if not source.from_scratch:
-            files = weight_files(source.model_name_or_path, source.cache)
+            files = weight_files(source.model_name_or_path)
         return {
             "starting model": fingerprint(sorted(kept.items()), list(map(file_fingerprint, files))),
             # Draws follow from --seed, which the runs of a search may change.
@@ -317,23 +316,14 @@ class GlueRun:
 
     def trained(self, directory: Path) -> Trained:
         """The trained model of `directory`, with the exit keys that the flags give."""
-        mode, run, exits = self.mode, self.settings.run, self.mode.table.exit_keys
-        flags = self.settings.mode.key_flags()
-        fixed = [flag for flag in flags if flag.key not in exits]
-        if fixed and not run.do_train:
-            raise UserError(
-                f"{', '.join(flag.key for flag in fixed)}: decided in training; without "
-                f"--do_train only {', '.join(exits)} can be set"
-            )
+        mode, run = self.mode, self.settings.run
         check_mode(directory, mode)
+        settings = resolve(directory, mode.table, self.settings.mode.keys)
         device = self.accelerator.device
-        model, tokenizer = load_trained(directory, mode, self.task, device, run.do_lower_case)
+        model, tokenizer = load_trained(
+            directory, mode, self.task, device, run.do_lower_case, settings
+        )
         mode.check_length(self.settings.data.max_seq_length, model.config)
-        settings = exit_settings(directory, mode.table)
-        for flag in flags:
-            if flag.key in exits:
-                settings = settings.under({flag.key: flag.value}, flag.name)
-        mode.set_exit_keys(model.config, settings.values)
         return Trained(model, tokenizer, settings, directory)
 
     def job(self, trained: Trained, task: Task, split: str) -> Job:

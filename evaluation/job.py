@@ -21,6 +21,7 @@ from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference, repays
 from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
+from modeling.exit_settings import Settings
 from modeling.loading.files import resolve_within
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import abbreviate
@@ -140,12 +141,12 @@ def environment(device: torch.device) -> dict[str, str]:
     }
 
 
-def load_finished(directory: Path, mode: Mode) -> PreTrainedModel:
-    """A model trained in `mode`, in eval mode.
+def load_finished(directory: Path, mode: Mode, settings: Settings | None = None) -> PreTrainedModel:
+    """A model trained in `mode`, in eval mode, with the exit keys of `settings` or its own.
 
     Raises UserError if it is not a trained model.
     """
-    model, report = mode.load(directory)
+    model, report = mode.load(directory, mode.load_config(directory, settings))
     untrained = [name for name in report.initialised if name not in mode.optional]
     if untrained:
         raise UserError(
@@ -156,10 +157,15 @@ def load_finished(directory: Path, mode: Mode) -> PreTrainedModel:
 
 
 def load_trained(
-    directory: Path, mode: Mode, task: Task, device: torch.device, do_lower_case: bool = True
+    directory: Path,
+    mode: Mode,
+    task: Task,
+    device: torch.device,
+    do_lower_case: bool = True,
+    settings: Settings | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A finished model on `device`, and its tokenizer; UserError for a model of another task."""
-    model = load_finished(directory, mode)
+    model = load_finished(directory, mode, settings)
     # The published code leaves it null.
     trained_on = getattr(model.config, "finetuning_task", None) or task.name
     if trained_on != task.name or model.config.num_labels != task.num_labels:

@@ -184,7 +184,7 @@ def pretraining_values(request: Request) -> Values:
     if request.text is None:
         raise UserError("--text is missing: an English text to mask, of paragraphs, one a line")
     check_text([request.text])
-    config = load_config(request.weights, None, AlbertActConfig)
+    config = load_config(request.weights, AlbertActConfig)
     tokenizer = load_tokenizer(request.weights)
     model = AlbertActForPreTraining(config)
     parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
@@ -216,8 +216,7 @@ def updates_values(request: Request) -> Values:
     """The card's example: how often each piece of a text is updated."""
     import torch
 
-    from modeling import load_tokenizer
-    from modeling.act.loading import load_act
+    from modeling import load_act, load_tokenizer
 
     classifier, report = load_act(request.weights)
     check_halting_head(request.weights, " ".join(report.initialised))

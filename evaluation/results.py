@@ -18,7 +18,7 @@ from glue.submission import add_to_submission
 from glue.tasks import Example, Task, compute_metrics, label_text, primary_metric, write_submission
 from modeling.elbert.rules import exit_scores
 from modeling.errors import UserError
-from modeling.exit_settings import ExitSettings
+from modeling.exit_settings import Settings
 from training.provenance import provenance_in
 from utils.files import each_of, write_json, write_text
 
@@ -216,7 +216,7 @@ def print_summary(summary: dict[str, Any], prefix: str, details: Sequence[str]) 
     if "texts_per_second" in summary:
         print(f"throughput = {summary['texts_per_second']:.1f} texts/s (all texts, start to end)")
     if "rule_sources" in summary:
-        print(f"rule: {ExitSettings(summary['rule'], summary['rule_sources']).line()}")
+        print(f"rule: {Settings(summary['rule'], summary['rule_sources']).line()}")
 
 
 def print_written(found: Sequence[list[Path] | None]) -> None:

@@ -3,12 +3,15 @@
 Imports no torch, so that --help and a wrong flag answer at once.
 """
 
-from dataclasses import dataclass, make_dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from evaluation.modes import REGISTRY, keys_of
 from modeling.errors import UserError
-from modeling.keys import Key, nearest_names, parse_value
+from modeling.exit_settings import NOTHING, Settings
+from modeling.keys import nearest_names, parse_value
+from modeling.ponder.keys import PONDER_KEYS
 from training.fine_tuning_settings import (
     DataSettings,
     ModelSettings,
@@ -18,27 +21,30 @@ from training.fine_tuning_settings import (
 from training.settings import PLACE, RESUMING, Allowed, RunSettings, setting
 
 
-class KeyFlag(NamedTuple):
-    """A flag that sets a key of the configuration."""
+def published_name(text: str) -> str:
+    """Return the name that records have of a --model_type: of ELBERT, `albert`."""
+    name = text.lower()
+    return "albert" if name == "elbert" else name
 
-    name: str  # --set, or that of the key
-    key: str
-    value: Any
+
+def ponder_setting(name: str) -> str | None:
+    """Declare the flag of a ponder model's key."""
+    return setting(None, f"of ponder_albert: {PONDER_KEYS[name].meaning}; as --set {name}=…")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhoStops:
-    """Who stops, and when. --model_type albert is ELBERT here, whose examples stop early; in
+class ModeSettings:
+    """Who stops, and when. --model_type albert is ELBERT here, by its published name; in
     run_pretraining.py it is the dense ALBERT, which always runs all of its layers."""
 
     _argument_group_name = "mode"
 
     model_type: str = setting(
         ...,
-        "who stops: an example by a rule (albert, which here is ELBERT, not the dense ALBERT) or "
-        "by a learned halting probability (ponder_albert), or each token by its own (albert_act)",
-        choices=tuple(REGISTRY),
-        type=str.lower,
+        "who stops: an example by a rule (elbert; its published name is albert) or by a learned "
+        "halting probability (ponder_albert), or each token by its own (albert_act)",
+        choices=("elbert", *REGISTRY),
+        type=published_name,
     )
     set: list[str] = setting(
         [],
@@ -46,50 +52,49 @@ class WhoStops:
         "that decide an exit",
         metavar="KEY=VALUE",
     )
+    exit_criteria: str | None = ponder_setting("exit_criteria")
+    exit_thres: str | None = ponder_setting("exit_thres")
+    target_halt_probability: str | None = ponder_setting("target_halt_probability")
+    kl_penalty_factor: str | None = ponder_setting("kl_penalty_factor")
+    lambda_layer_arch: str | None = ponder_setting("lambda_layer_arch")
+    num_lambda_layers: str | None = ponder_setting("num_lambda_layers")
+    lambda_lr: str | None = ponder_setting("lambda_lr")
 
-    def key_flags(self, trained: bool = False) -> list[KeyFlag]:
-        """The configuration's keys of --set and of every flag that is a key, typed.
+    @cached_property
+    def keys(self) -> Settings:
+        """Type the keys of --set and of the flags that are keys."""
+        found = NOTHING
+        for pair in self.set:
+            found = found.under(self.typed_key("--set", pair))
+        for name in PONDER_KEYS:
+            if (text := getattr(self, name, None)) is not None:
+                found = found.under(self.typed_key(f"--{name}", f"{name}={text}"))
+        return found
 
-        trained: may only keys be set that decide an exit?
-        """
-        flags = {name: getattr(self, name) for name in KEYS_WITH_FLAGS}
-        pairs = [("--set", pair) for pair in self.set]
-        pairs += [(f"--{key}", f"{key}={text}") for key, text in flags.items() if text is not None]
-        return [self.key_flag(*pair, trained) for pair in pairs]
-
-    def key_flag(self, flag: str, pair: str, trained: bool) -> KeyFlag:
-        """`KEY=VALUE` of a flag; raises UserError for an unknown key or a value not allowed."""
-        known, exit_keys, _ = keys_of(self.model_type)
+    def typed_key(self, flag: str, pair: str) -> Settings:
+        """Type `KEY=VALUE` of a flag; raises UserError for an unknown key or value."""
+        known = keys_of(self.model_type).keys
         key, equals, text = pair.partition("=")
         if not equals or key not in known:
-            near = nearest_names(key, list(exit_keys if trained else known))
+            near = nearest_names(key, list(known))
             raise UserError(f"{flag} {pair}: no key of --model_type {self.model_type}; {near}")
         try:
-            return KeyFlag(flag, key, parse_value(key, text, known))
+            return Settings.given({key: parse_value(key, text, known)}, flag)
         except UserError as error:
             raise UserError(f"{flag}: {error}") from error
 
+    def check(self) -> None:
+        """Raise UserError for keys that no model of this mode can have."""
+        _ = self.keys
 
-def keys_with_flags() -> dict[str, tuple[str, Key]]:
-    """Keys that are flags, too, each with its mode, of modes that need not be imported for that."""
-    tables = {mode: keys_of(mode).keys for mode, entry in REGISTRY.items() if entry.keys}
-    return {
-        name: (mode, key) for mode, keys in tables.items() for name, key in keys.items() if key.flag
-    }
-
-
-KEYS_WITH_FLAGS = keys_with_flags()
-ModeSettings = make_dataclass(
-    "ModeSettings",
-    (
-        (name, str | None, setting(None, f"of {mode}: {key.meaning}; as --set {name}=…"))
-        for name, (mode, key) in KEYS_WITH_FLAGS.items()
-    ),
-    bases=(WhoStops,),
-    namespace={"__doc__": WhoStops.__doc__},
-    frozen=True,
-    kw_only=True,
-)
+    def check_trained(self) -> None:
+        """Raise UserError for keys that only a training can set."""
+        exits = keys_of(self.model_type).exit_keys
+        if fixed := ", ".join(self.keys.values.keys() - exits.keys()):
+            raise UserError(
+                f"{fixed}: decided in training; without --do_train only {', '.join(exits)} can be "
+                "set"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from exit_lab.sweep import Sweep, scan_setting
 from glue.features import encode
 from glue.tasks import Example, Task, compute_metrics, read_examples
 from modeling.errors import UserError
-from modeling.exit_settings import PROVENANCE, ExitSettings, exit_settings
+from modeling.exit_settings import PROVENANCE, Settings, resolve
 from modeling.loading.files import read_json
 from training.checkpoints import check_finished
 from utils.files import write_json
@@ -54,9 +54,9 @@ class Lab:
         return self.job.model.config
 
     @property
-    def settings(self) -> ExitSettings:
+    def settings(self) -> Settings:
         """The model's exit keys, and where each is written."""
-        return exit_settings(self.directory, self.job.mode.table)
+        return resolve(self.directory, self.job.mode.table)
 
     @property
     def own_setting(self) -> Setting:

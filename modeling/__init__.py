@@ -36,17 +36,15 @@ NAMES = {
         AlbertActForSequenceClassification AlbertActForTokenClassification AlbertActModel
         AlbertActModelOutput AlbertActOutput AlbertActQuestionAnsweringOutput
     """,
-    ".act.loading": "load_act",
-    ".elbert.loading": "load_pretrained",
     ".elbert.model": "ElbertConfig ElbertForSequenceClassification ElbertOutput",
     ".elbert.rules": "ExitRule",
     ".errors": "UserError",
-    ".loading.configs": "apply_exit_config load_config",
+    ".loading.configs": "load_config",
+    ".loading.models": "load_act load_ponder load_pretrained",
     ".loading.tokenizers": "load_tokenizer",
     ".losses": "PonderClassificationLoss",
     ".ponder.criteria": "HaltingRule scan_halting",
     ".ponder.distribution": "GeneralizedGeometricDist",
-    ".ponder.loading": "load_ponder",
     ".ponder.model": """
         PonderAlbertClassifier PonderAlbertConfig PonderAlbertForSequenceClassification
         PonderOutput PonderSequenceClassifierOutput

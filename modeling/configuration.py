@@ -16,7 +16,7 @@ from .act import keys as act_keys
 from .elbert import keys as elbert_keys
 from .elbert.rules import ExitRule
 from .errors import UserError
-from .exit_settings import read_overrides
+from .exit_settings import resolve
 from .keys import SIZES, KeyTable, checked, float_key, int_key, str_key
 from .ponder import keys as ponder_keys
 from .ponder.criteria import HaltingRule
@@ -76,7 +76,7 @@ class AdaptiveConfig(AlbertConfig):
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **kwargs: Any) -> "AdaptiveConfig":
-        """HF's, with the exit keys that the folder means: see `exit_settings`."""
+        """HF's, with the exit keys that `exit_settings.resolve` finds in the folder."""
         return super().from_pretrained(name, **{"name_or_path": str(name), **kwargs})
 
     @classmethod
@@ -84,7 +84,7 @@ class AdaptiveConfig(AlbertConfig):
         """HF's; the Auto classes come here at once, with the folder as `name_or_path`."""
         folder = kwargs.get("name_or_path", "")
         if config_dict.get("model_type") == cls.model_type and Path(folder).is_dir():
-            _, exit_keys = read_overrides(config_dict, folder, cls.table)
+            exit_keys = resolve(folder, cls.table, config=config_dict).values
             config_dict = {**config_dict, **exit_keys}
         return super().from_dict(config_dict, **kwargs)
 

@@ -1,8 +1,8 @@
-"""Which exit keys a model's folder means, and where each value is written. Loads no torch.
+"""Resolve which exit keys are in force, and say where each value stands. Loads no torch.
 
-`config.json` holds a model's exit keys. Its `exit_config_path` may name a second file, whose exit
-keys win over these. A flag wins over both. Whatever reads a rule asks here: the models' loading,
-`change_config.py`, evaluations, sweeps, the export.
+A flag wins over the file that `exit_config_path` names, mostly exit_config.json; this one wins over
+config.json, and config.json over the default. `resolve` is the one function that says so: the
+models' loading, evaluations, sweeps and the export ask it.
 """
 
 import logging
@@ -26,16 +26,25 @@ PROVENANCE = (
 
 
 @dataclass(frozen=True)
-class ExitSettings:
-    """The exit keys in force, by name, and where each stands: a file, a flag, or "default"."""
+class Settings:
+    """Values of configuration keys, and where each stands: a file, a flag, or "default"."""
 
-    values: dict[str, Any]
-    sources: dict[str, str]
+    values: Mapping[str, Any]
+    sources: Mapping[str, str]
 
-    def under(self, values: Mapping[str, Any], source: str) -> "ExitSettings":
-        """These, with `values` from `source` in the place of their own."""
-        sources = self.sources | dict.fromkeys(values, source)
-        return ExitSettings(self.values | dict(values), sources)
+    @classmethod
+    def given(cls, values: Mapping[str, Any], source: str) -> "Settings":
+        """Make the settings of one source."""
+        return cls(values, dict.fromkeys(values, source))
+
+    def under(self, other: "Settings") -> "Settings":
+        """Put the values of `other` over these."""
+        return Settings({**self.values, **other.values}, {**self.sources, **other.sources})
+
+    def select(self, names: Mapping[str, Any]) -> "Settings":
+        """Keep the keys in `names`."""
+        values = {name: value for name, value in self.values.items() if name in names}
+        return Settings(values, {name: self.sources[name] for name in values})
 
     def line(self, without: str = "") -> str:
         """ "thres_name = bias_1 (config.json), exit_thres = 0.3 (exit_config.json)"."""
@@ -43,51 +52,72 @@ class ExitSettings:
         return ", ".join(f"{key} = {self.values[key]} ({self.sources[key]})" for key in shown)
 
 
-def exit_settings(directory: str | Path, table: KeyTable) -> ExitSettings:
-    """The exit keys that the model in `directory` has, with their sources.
+NOTHING = Settings({}, {})
 
-    table: the keys of its mode. Raises UserError naming the file for an unknown key or a value out
-    of range.
+
+def resolve(
+    source: str | Path,
+    table: KeyTable,
+    flags: Settings = NOTHING,
+    config: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Resolve a model's exit keys: flag over exit_config.json over config.json over default.
+
+    Args:
+        source: the model's folder, or its config.json.
+        table: the keys of the model's mode.
+        flags: typed values of flags; keys that decide no exit are left out.
+        config: the content of config.json, where it has been read already.
+
+    Raises:
+        UserError: an unknown key or a value out of range, with the file or flag that holds it.
     """
-    path = Path(directory) / "config.json"
-    config = read_json(path)
-    layers = depth_of(config)
-    found = ExitSettings({}, {})
-    for name, key in table.exit_keys.items():
-        value = config.get(name)
-        if value is None:
-            found = found.under({name: key.initial(layers)}, DEFAULT)
-            continue
-        try:
-            value = checked(name, value, table.exit_keys, layers)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from error
-        found = found.under({name: value}, path.name)
-    file, overrides = read_overrides(config, directory, table)
-    return found.under(overrides, file and os.path.relpath(file, directory))
+    path = Path(source) if Path(source).is_file() else Path(source) / "config.json"
+    config, folder = read_json(path) if config is None else config, path.parent
+    exit_keys, layers = table.exit_keys, depth_of(config)
+    found = Settings.given({name: key.initial(layers) for name, key in exit_keys.items()}, DEFAULT)
+    stated = {name: config[name] for name in exit_keys if config.get(name) is not None}
+    found = found.under(Settings.given(checked_values(path, stated, table, layers), path.name))
+    if "exit_config_path" in table.keys and (file := overriding_file(config, folder)):
+        overrides = read_overrides(file, folder, table, layers)
+        found = found.under(Settings.given(overrides, os.path.relpath(file, folder)))
+    for name, value in flags.values.items():
+        if name in exit_keys:
+            checked_values(flags.sources[name], {name: value}, table, layers)
+    return found.under(flags.select(exit_keys))
+
+
+def checked_values(
+    source: str | Path, values: Mapping[str, Any], table: KeyTable, layers: int | None
+) -> dict[str, Any]:
+    """Convert the exit keys of `source` to their types; raises UserError naming the source."""
+    try:
+        return {name: checked(name, x, table.exit_keys, layers) for name, x in values.items()}
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from error
 
 
 def depth_of(config: Mapping[str, Any]) -> int | None:
-    """num_hidden_layers; None for anything but a whole number: loading the model says so."""
+    """Return num_hidden_layers; None for no number of layers, which loading the model refuses."""
     layers = config.get("num_hidden_layers")
-    return layers if isinstance(layers, int) else None
+    return layers if isinstance(layers, int) and layers > 0 else None
 
 
-def overriding_file(config: Mapping[str, Any], directory: str | Path) -> Path | None:
-    """The file that `exit_config_path` names, relative to `directory`; None where it names none.
+def overriding_file(config: Mapping[str, Any], folder: str | Path) -> Path | None:
+    """Return the file that `exit_config_path` names, relative to `folder`; None without one.
 
     A path to nothing is one warning, since published configurations carry their author's paths.
-    Raises UserError for a file outside `directory`: a foreign config.json may not read any.
+    Raises UserError for a file outside `folder`: a foreign config.json may not read any.
     """
     named = config.get("exit_config_path")
     if not named or not isinstance(named, str):  # what is no text, loading the model refuses
         return None
-    path = Path(directory) / named
+    path = Path(folder) / named
     if os.path.exists(path):  # unlike Path.exists, no error for a name too long
-        if resolve_within(directory, named):
+        if resolve_within(folder, named):
             return path
         raise UserError(
-            f"exit_config_path {named} leads out of {directory}: copy the file there, and give its "
+            f"exit_config_path {named} leads out of {folder}: copy the file there, and give its "
             "name by change_config.py --key exit_config_path"
         )
     logger.warning("exit_config_path %s does not exist: no overrides", path)
@@ -95,45 +125,33 @@ def overriding_file(config: Mapping[str, Any], directory: str | Path) -> Path | 
 
 
 def read_overrides(
-    config: Mapping[str, Any], directory: str | Path, table: KeyTable
-) -> tuple[Path | None, dict[str, Any]]:
-    """The file that `exit_config_path` names, and the exit keys in it, which win.
-
-    No path, an empty file and `{}` override nothing. Raises UserError for an unknown key or a
-    value out of range.
-    """
-    known, exit_keys, ignored = table
-    path = overriding_file(config, directory) if "exit_config_path" in known else None
-    overrides: dict[str, Any] = {}
-    values = read_exit_file(path) if path else {}
-    check_weights(path, values.pop(PROVENANCE, None), directory)
-    for name, value in values.items():
-        if name in exit_keys:
-            try:
-                overrides[name] = checked(name, value, exit_keys, depth_of(config))
-            except UserError as error:
-                raise UserError(f"{path}: {error}") from error
-        elif name not in known and name not in ignored:
-            near = nearest_names(name, list(exit_keys))
-            raise UserError(f"{path}: unknown key {name} = {value!r}; {near}")
-    return path, overrides
+    path: Path, folder: str | Path, table: KeyTable, layers: int | None
+) -> dict[str, Any]:
+    """Read the exit keys of an exit_config.json, and warn where it was made for other weights."""
+    values = read_exit_file(path)
+    check_weights(path, values.pop(PROVENANCE, None), folder)
+    for name in values.keys() - table.keys.keys() - table.ignored.keys():
+        near = nearest_names(name, list(table.exit_keys))
+        raise UserError(f"{path}: unknown key {name} = {values[name]!r}; {near}")
+    exits = {name: value for name, value in values.items() if name in table.exit_keys}
+    return checked_values(path, exits, table, layers)
 
 
-def check_weights(path: Path | None, made_for: Any, directory: str | Path) -> None:
-    """Warn where `path` was chosen for other weights than those in `directory`."""
+def check_weights(path: Path, made_for: Any, folder: str | Path) -> None:
+    """Warn where `path` was chosen for other weights than those in `folder`."""
     chosen_for = made_for.get("weights") if isinstance(made_for, dict) else None
-    there = any((Path(directory) / name).exists() for name in WEIGHT_FILES)
-    if chosen_for and there and weights_hash(directory) != chosen_for:
+    there = any((Path(folder) / name).exists() for name in WEIGHT_FILES)
+    if chosen_for and there and weights_hash(folder) != chosen_for:
         logger.warning(
             "%s was chosen for other weights than those in %s: choose again with sweep_exits.py "
             "--pick, or delete that file",
             path,
-            directory,
+            folder,
         )
 
 
 def read_exit_file(path: Path) -> dict[str, Any]:
-    """The JSON object in an exit_config.json; no file and an empty one are an empty object."""
+    """Read the JSON object in an exit_config.json; no file and an empty one are an empty object."""
     small = path.is_file() and path.stat().st_size < BLANK
     if not os.path.exists(path) or (small and not path.read_bytes().strip()):
         return {}

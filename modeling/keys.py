@@ -33,7 +33,6 @@ class Key:
     counts_layers: bool = False  # is it at most num_hidden_layers?
     shapes: bool = False  # does it fix the shape of the weights?
     grid: str = ""  # what a sweep tries, e.g. "0:1:0.02"; "1:N" is 1 to num_hidden_layers
-    flag: bool = False  # has run_glue.py a flag of this name?
 
     def initial(self, layers: int | None = None) -> Any:
         """The default, of a model of so many layers."""

@@ -17,8 +17,8 @@ from transformers import AlbertConfig, AlbertModel
 
 from .albert import AlbertBackbone, attention_mask_of
 from .depth import layer_states
-from .elbert.loading import load_pretrained
 from .errors import UserError
+from .loading.models import load_pretrained
 from .loading.names import Tensors
 from .pretraining import ObjectiveOutput, Sums
 

@@ -24,10 +24,6 @@ class ModelSettings:
     cache_dir: str = setting("", "where models from the hub are kept", PLACE)
     from_scratch: bool = setting(False, "start from random weights")
 
-    @property
-    def cache(self) -> str | None:
-        return self.cache_dir or None
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:

@@ -20,11 +20,10 @@ from transformers import (
 
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
 from modeling.act.keys import ACT_KEYS
-from modeling.act.loading import act_names
 from modeling.elbert.keys import ELBERT_KEYS
 from modeling.loading.configs import make_config
 from modeling.loading.files import find_file, read_json
-from modeling.loading.names import Tensors, suite_names
+from modeling.loading.names import Tensors, act_names, suite_names
 from modeling.loading.weights import LoadReport, abbreviate, load_into, read_renamed
 from modeling.pretraining import PreTrainingObjective, Sums, means
 from training.checkpoints import Learner, check_finished

@@ -12,14 +12,16 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn, get_args, get_origin
+from typing import Any, NoReturn, TypeVar, get_args, get_origin
 
 from modeling.errors import UserError
 from modeling.keys import LARGEST
-from modeling.loading.files import read_json
+from modeling.loading.files import local_folder, read_json
+
+Group = TypeVar("Group")  # a dataclass of settings
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,21 @@ def read_flags(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a line 'flag: value' for each flag")
     return values
+
+
+def fetch_models(group: Group, **weights: bool) -> Group:
+    """Replace the hub names in a group of settings by the folders that their files are fetched to.
+
+    weights: the flags that may name a hub repository, and whether its weights are read, too.
+    """
+    cache_dir = getattr(group, "cache_dir", None)
+    names = {flag: getattr(group, flag) for flag in weights}
+    folders = {
+        flag: str(local_folder(name, f"--{flag}", cache_dir, weights[flag]))
+        for flag, name in names.items()
+        if name and not Path(name).exists()
+    }
+    return replace(group, **folders)
 
 
 def entries(*many: Any) -> Iterator[tuple[str, Any, Allowed]]:

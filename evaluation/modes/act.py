@@ -28,7 +28,6 @@ from evaluation.token_pictures import TokenExample, tokens_figure, tokens_html
 from glue.features import Features
 from glue.tasks import label_text, primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
-from modeling.act.loading import load_act
 from modeling.errors import UserError
 from modeling.export.loops import TokenLoop
 from modeling.flops import adaptive_flops
@@ -44,7 +43,6 @@ class AdaptiveDepth(Mode):
     """A learned halting probability an update stops a token."""
 
     name, model_class = "albert_act", AlbertActForSequenceClassification
-    load = staticmethod(load_act)
     uncompiled = "stopped tokens change every pass's shape"
     loss = "task loss + τ × ponder cost, each a mean over the batch"
 

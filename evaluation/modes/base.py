@@ -19,9 +19,10 @@ from transformers.utils import ModelOutput
 
 from glue.features import Features
 from modeling.errors import UserError
+from modeling.exit_settings import Settings
 from modeling.keys import Key, KeyTable
 from modeling.loading.configs import load_config
-from modeling.loading.weights import LoadReport
+from modeling.loading.weights import LoadReport, load_model
 
 if TYPE_CHECKING:
     from evaluation.dev import Goal
@@ -135,25 +136,17 @@ class Mode(ABC):
 
     # What it reads.
 
-    @abstractmethod
     def load(
-        self,
-        source: str | Path,
-        config: AlbertConfig | None = None,
-        cache_dir: str | None = None,
-        other_task: bool = False,
+        self, source: str | Path, config: AlbertConfig | None = None, other_task: bool = False
     ) -> tuple[PreTrainedModel, LoadReport]:
-        """A model with the weights of a checkpoint; `other_task` leaves out its task's heads."""
+        """Load a model with a checkpoint's weights; `other_task` leaves out its task's heads."""
+        return load_model(self.model_class, source, config, other_task)
 
     def load_config(
-        self, source: str | Path, cache_dir: str | None = None, **keys: Any
+        self, source: str | Path, settings: Settings | None = None, **keys: Any
     ) -> AlbertConfig:
-        """Configuration of a checkpoint for this mode; raises UserError if it cannot be one."""
-        return load_config(source, cache_dir, self.model_class.config_class, **keys)
-
-    def set_exit_keys(self, config: AlbertConfig, values: Setting) -> None:
-        """Put exit keys into force; raises UserError for values that do not fit the model."""
-        config.update(values)
+        """Read a checkpoint's configuration for this mode; raises UserError if it cannot be one."""
+        return load_config(source, self.model_class.config_class, settings, **keys)
 
     # What the model reads.
 

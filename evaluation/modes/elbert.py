@@ -1,13 +1,10 @@
 """ELBERT, `--model_type albert`: a rule over the exits' answers so far stops an example."""
 
-from typing import Any
-
 import torch
 from transformers.utils import ModelOutput
 
 from evaluation.modes.base import RuleSet, Setting, Tensors, Trace
 from evaluation.modes.examples import ExampleMode
-from modeling.elbert.loading import load_pretrained
 from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.elbert.rule_table import NEVER, RULES, keys_read
 from modeling.elbert.rules import ExitRule, exit_scores, normalised_entropy, scan
@@ -19,9 +16,6 @@ class Elbert(ExampleMode):
     name, model_class = "albert", ElbertForSequenceClassification
     optional = ("exit_weights",)  # the published code does not save it
     loss = "sum over the N exits of weight × task loss (mean over the batch); the weights sum to N"
-
-    def load(self, *arguments: Any, **keywords: Any) -> tuple:
-        return load_pretrained(*arguments, **keywords, model_class=self.model_class)
 
     def scalars(self, model: ElbertForSequenceClassification, out: ModelOutput) -> dict[str, float]:
         """σ(W) of every exit."""

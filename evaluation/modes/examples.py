@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AlbertConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from evaluation.early_exit import record_layers, run_early_exit
 from evaluation.exit_reports import (
@@ -18,7 +18,7 @@ from evaluation.exit_reports import (
     write_statistics,
 )
 from evaluation.job import Job, Place
-from evaluation.modes.base import Mode, RuleSet, Setting, keys_in_force
+from evaluation.modes.base import Mode, RuleSet, keys_in_force
 from evaluation.predictions import Predictions, is_main
 from evaluation.results import labels_of, layer_curve, print_written, write_results
 from glue.tasks import primary_metric
@@ -38,10 +38,6 @@ class ExampleMode(Mode):
     @abstractmethod
     def rules(self) -> RuleSet:
         """What a sweep varies."""
-
-    def set_exit_keys(self, config: AlbertConfig, values: Setting) -> None:
-        config.update(values)
-        config.exit_rule()  # raises now, rather than after the first passes
 
     def dev_scalars(self, job: Job, goal: Goal) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric of every layer."""

@@ -13,7 +13,6 @@ from evaluation.modes.examples import ExampleMode
 from glue.features import Features
 from modeling.export.loops import DepthLoop
 from modeling.ponder.criteria import HaltingRule, scan_halting
-from modeling.ponder.loading import load_ponder
 from modeling.ponder.model import PonderAlbertClassifier
 
 
@@ -21,7 +20,6 @@ class Ponder(ExampleMode):
     """A learned halting probability a layer stops an example."""
 
     name, model_class = "ponder_albert", PonderAlbertClassifier
-    load = staticmethod(load_ponder)
     extra_tokens = 1  # the second [CLS]
     loss = (
         "weighted_task_loss, mean over layers and batch of p_n × the layer's task loss, + kl_loss, "

@@ -1,5 +1,6 @@
 """Adaptive Depth's models for the tasks: an encoder, `albert`, below a head."""
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -19,6 +20,7 @@ from transformers.utils.generic import can_return_tuple
 from ..albert import the_input
 from ..configuration import AlbertActConfig
 from ..keys import checked
+from ..loading.names import Tensors, act_names
 from ..losses import task_loss
 from .keys import ACT_KEYS
 from .model import AlbertActModel, AlbertActPreTrainedModel
@@ -108,6 +110,16 @@ class AlbertActForSequenceClassification(AlbertActTask):
     """Classification of a text or pair, or regression with num_labels = 1; labels (batch,)."""
 
     reads_pooler = True
+    task_parts = ("classifier.",)
+    new_parts = ("albert.pooler.", "albert.encoder.albert_layer.act.", *task_parts)
+
+    def rename_tensors(self, tensors: Tensors) -> Tensors:
+        """Name a checkpoint's tensors as here, but for a classifier of another number of labels."""
+        tensors = act_names(tensors)
+        head, shape = tensors.get("classifier.weight"), self.classifier.weight.shape
+        if head is None or head.shape == shape:
+            return tensors
+        return {re.sub("^classifier", "other_classifier", name): x for name, x in tensors.items()}
 
     def task_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return task_loss(logits, labels)

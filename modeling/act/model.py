@@ -16,14 +16,9 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, AlbertPreTrainedModel, attention_mask_of
 from ..configuration import AlbertActConfig
+from ..loading.names import ACT_NAMES
 from .encoder import AlbertActEncoder
 from .outputs import AlbertActModelOutput
-
-# What a plain ALBERT's names are here, as regular expressions, in this order.
-NAMES_OF_ALBERT = {
-    r"encoder\.albert_layer_groups\.0\.albert_layers\.0\.": "encoder.albert_layer.",
-    r"encoder\.albert_layer\.attention\.LayerNorm\.": "encoder.albert_layer.LayerNorm.",
-}
 
 
 class AlbertActPreTrainedModel(AlbertPreTrainedModel):
@@ -38,7 +33,7 @@ class AlbertActPreTrainedModel(AlbertPreTrainedModel):
         cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any
     ) -> "AlbertActPreTrainedModel":
         """HF's `from_pretrained`, of an ACT model, or of an ALBERT: its halting head is new."""
-        names = NAMES_OF_ALBERT | (key_mapping or {})
+        names = ACT_NAMES | (key_mapping or {})
         return super().from_pretrained(*args, key_mapping=names, **kwargs)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:

@@ -18,6 +18,7 @@ from transformers.utils.generic import can_return_tuple
 from ..albert import AlbertBackbone, attention_mask_of
 from ..configuration import ElbertConfig
 from ..depth import Check, EarlyExitModel, Inputs, State, early_exit, layer_states
+from ..loading.names import Tensors, suite_names
 from ..losses import joint_loss, task_loss
 from . import rules
 from .exits import ExitClassifier, pool
@@ -56,6 +57,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
 
     config_class = ElbertConfig
     config: ElbertConfig
+    task_parts = ("albert.encoder.exit_out_layer", "exit_weights")
+    new_parts = ("albert.pooler.", *task_parts)
 
     def __init__(self, config: ElbertConfig) -> None:
         super().__init__(config)
@@ -77,6 +80,15 @@ class ElbertForSequenceClassification(EarlyExitModel):
         super()._init_weights(module)
         if module is self and self.exit_weights is not None:
             init.constant_(self.exit_weights, self.config.w_init)
+
+    def rename_tensors(self, tensors: Tensors) -> Tensors:
+        """Name a checkpoint's tensors as here; HF's classifier fits if it has as many labels."""
+        tensors, wanted = suite_names(tensors), self.state_dict()
+        for part in ("weight", "bias"):
+            theirs, ours = f"classifier.{part}", f"albert.encoder.exit_out_layer.classifier.{part}"
+            if theirs in tensors and ours in wanted and tensors[theirs].shape == wanted[ours].shape:
+                tensors.setdefault(ours, tensors.pop(theirs))
+        return tensors
 
     @can_return_tuple
     def forward(

@@ -8,8 +8,8 @@ from transformers import AlbertConfig
 
 from ..configuration import AdaptiveConfig, ElbertConfig, check_architecture, config_class_of
 from ..errors import UserError
-from ..exit_settings import read_overrides
-from .files import find_file, read_json
+from ..exit_settings import Settings, resolve
+from .files import find_file, local_folder, read_json
 
 Config = TypeVar("Config", bound=AlbertConfig)
 OwnConfig = TypeVar("OwnConfig", bound=AdaptiveConfig)
@@ -25,18 +25,19 @@ ORIGIN_KEYS = tuple(
 
 def load_config(
     source: str | Path,
-    cache_dir: str | None = None,
     config_class: type[OwnConfig] = ElbertConfig,
+    settings: Settings | None = None,
     **overrides: Any,
 ) -> OwnConfig:
-    """Configuration from a `config.json`, given its path, its directory or a hub name.
+    """Read a `config.json`, given its path, its directory or a hub name.
 
     A plain ALBERT configuration gets the defaults of `config_class`, as does one of another mode.
     A BERT configuration becomes the ALBERT with untied layers, which only an ELBERT can be.
-    The exit keys of the file that `exit_config_path` names replace those of `config.json`;
-    `overrides` replace both. Raises UserError naming the file.
+    Its exit keys are `settings`, by default those that `exit_settings.resolve` finds; `overrides`
+    replace any key. Raises UserError naming the file.
     """
-    path = Path(source) if Path(source).is_file() else find_file(source, "config.json", cache_dir)
+    source = local_folder(source, weights=False)
+    path = source if source.is_file() else find_file(source, "config.json")
     if path is None:
         raise UserError(
             f"{source} holds no config.json: give the folder of a whole model, or the path of a "
@@ -54,8 +55,8 @@ def load_config(
             "an ALBERT's config.json with --from_scratch"
         )
     values = {**own_settings(values, config_class), **overrides}
-    _, exit_keys = read_overrides(values, path.parent, config_class.table)
-    return make_config(path, {**values, **exit_keys, **overrides}, config_class)
+    settings = settings or resolve(path, config_class.table, config=values)
+    return make_config(path, {**values, **settings.values, **overrides}, config_class)
 
 
 def make_config(path: Path, values: dict[str, Any], config_class: type[Config]) -> Config:
@@ -90,17 +91,7 @@ def trained_labels(directory: str | Path) -> list[str]:
     return [config.id2label[i] for i in range(config.num_labels)] if config.num_labels > 1 else []
 
 
-def trained_task(source: str | Path, cache_dir: str | None = None) -> str | None:
+def trained_task(source: str | Path) -> str | None:
     """The task that a checkpoint says it was fine-tuned on."""
-    path = find_file(source, "config.json", cache_dir)
+    path = find_file(source, "config.json")
     return read_json(path).get("finetuning_task") if path else None
-
-
-def apply_exit_config(config: AdaptiveConfig, model_dir: str | Path) -> dict[str, Any]:
-    """Put the exit keys of the file that `exit_config_path` names into `config`; returns them.
-
-    `load_config` has done so for a whole folder. See `exit_settings.read_overrides`.
-    """
-    _, overrides = read_overrides(vars(config), model_dir, config.table)
-    config.update(overrides)
-    return overrides

@@ -1,8 +1,9 @@
-"""Files of a source, which is a directory or a hub name, and the JSON in them. Loads no torch."""
+"""A model's folder, its files, and the JSON in them. Loads no torch."""
 
 import hashlib
 import json
-from functools import cache, lru_cache
+import os
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ WEIGHT_FILES = (
     "pytorch_model.bin.index.json",
 )
 
-HUB_SECONDS = 5  # to wait for the hub's first answer
+HUB_FILES = ["*.json", "spiece.model", "vocab.txt"]  # beside the weights
 LARGEST_JSON = 1 << 25  # bytes; a configuration has a few thousand, an index of shards a million
 
 
@@ -28,57 +29,39 @@ def resolve_within(folder: str | Path, name: str | Path) -> Path | None:
         return None
 
 
-def find_file(source: str | Path, name: str, cache_dir: str | None = None) -> Path | None:
-    """Path of file `name` of a local directory or a hub repository; None where it has none."""
-    if Path(source).is_dir():
-        path = Path(source) / name
-        return path if path.is_file() else None
-    if Path(source).exists():
-        raise UserError(f"{source} is a file; give the directory that holds {name}")
-    return from_hub(str(source), name, cache_dir)
+def local_folder(
+    source: str | Path, flag: str = "", cache_dir: str | None = None, weights: bool = True
+) -> Path:
+    """Return a directory or file as it is; fetch a hub repository once, and return its folder.
 
-
-def from_hub(source: str, name: str, cache_dir: str | None) -> Path | None:
-    """File `name` of a hub repository, or None; without the hub, of what was fetched before.
-
-    Raises UserError at once where the hub cannot be reached and nothing was fetched.
+    flag: what named the source, for an error. weights: are they wanted, too? Without a network, a
+    repository that was fetched before is found in the hub's cache.
     """
-    from transformers.utils import cached_file  # takes seconds, and a directory has no need of it
+    if os.path.exists(source):
+        return Path(source)
+    from huggingface_hub import snapshot_download  # half a second, and a directory has no need
 
-    problem = hub_problem()
-
-    def fetched(name: str) -> str | None:
-        how = {"cache_dir": cache_dir, "local_files_only": bool(problem)}
-        return cached_file(source, name, **how, _raise_exceptions_for_missing_entries=False)
-
+    fetch = partial(snapshot_download, str(source), cache_dir=cache_dir)
     try:
-        found = fetched(name)
-        known = found or not problem or fetched("config.json")
-    except (OSError, ValueError) as error:
+        folder = Path(fetch(allow_patterns=[*HUB_FILES, "*.safetensors"] if weights else HUB_FILES))
+        if weights and not any((folder / name).exists() for name in WEIGHT_FILES):
+            fetch(allow_patterns="pytorch_model*")
+    except Exception as error:  # of the hub, or of the HTTP client that it happens to use
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"{source} is neither a directory nor a model that the hub can give: "
-            f"{str(error).splitlines()[0]}"
+            f"{flag} {source}: is no directory, and the hub does not give it ({reason[:200]}). "
+            f"Give a model's directory, or fetch it where there is a network: hf download {source} "
+            "--local-dir DIR".strip()
         ) from error
-    if not known:
-        raise UserError(
-            f"{source} is no directory, and the hub cannot be reached ({problem}). Give the "
-            f"directory of a model, or fetch it where there is a network: hf download {source} "
-            "--local-dir DIR"
-        )
-    return Path(found) if found else None
+    return folder
 
 
-@cache
-def hub_problem() -> str:
-    """Why the hub cannot be reached, asked once and without retries; "" where it can."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    try:
-        get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS)
-    except Exception as error:  # of the HTTP client that huggingface_hub happens to use
-        return " ".join(str(error).split()) or type(error).__name__
-    return ""
+def find_file(folder: str | Path, name: str) -> Path | None:
+    """Return the path of file `name` in `folder`; None where there is none."""
+    if not Path(folder).is_dir():
+        raise UserError(f"{folder} is not a directory; give the one that holds {name}")
+    path = Path(folder) / name
+    return path if path.is_file() else None
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -129,10 +112,10 @@ def weights_hash(source: str | Path) -> str:
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
-def weight_files(source: str | Path, cache_dir: str | None = None) -> list[Path]:
+def weight_files(source: str | Path) -> list[Path]:
     """The files with the tensors of a checkpoint; raises UserError when one or all are missing."""
     for name in WEIGHT_FILES:
-        path = find_file(source, name, cache_dir)
+        path = find_file(source, name)
         if path is None:
             continue
         if not name.endswith(".index.json"):
@@ -141,7 +124,7 @@ def weight_files(source: str | Path, cache_dir: str | None = None) -> list[Path]
         if not isinstance(shards, dict) or not all(isinstance(x, str) for x in shards.values()):
             raise UserError(f"{path}: weight_map must name the file of every tensor")
         shards = sorted(set(shards.values()))
-        paths = [find_file(source, Path(shard).name, cache_dir) for shard in shards]
+        paths = [find_file(source, Path(shard).name) for shard in shards]
         if None in paths:
             raise UserError(f"{path} names {shards[paths.index(None)]}, which is missing")
         return paths

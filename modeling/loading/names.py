@@ -1,4 +1,4 @@
-"""A checkpoint's tensors under this suite's names, the published ones: `albert.*`.
+"""A checkpoint's tensors under the names of this suite's models, which are the published ones.
 
 BERT is ALBERT with untied layers: as many groups as layers, an embedding as wide as the hidden
 state, and the identity as mapping.
@@ -18,6 +18,11 @@ BERT_NAMES = {
     "intermediate.dense.": "ffn.",
     "output.dense.": "ffn_output.",
     "output.LayerNorm.": "full_layer_layer_norm.",
+}
+# Regular expressions of a plain ALBERT's names -> an ACT model's, in this order.
+ACT_NAMES = {
+    r"encoder\.albert_layer_groups\.0\.albert_layers\.0\.": "encoder.albert_layer.",
+    r"encoder\.albert_layer\.attention\.LayerNorm\.": "encoder.albert_layer.LayerNorm.",
 }
 
 
@@ -66,4 +71,25 @@ def bert_as_albert(tensors: Tensors) -> Tensors:
     size = words.shape[1]
     renamed["albert.encoder.embedding_hidden_mapping_in.weight"] = torch.eye(size)
     renamed["albert.encoder.embedding_hidden_mapping_in.bias"] = torch.zeros(size)
+    return renamed
+
+
+def act_names(tensors: Tensors) -> Tensors:
+    """Name an ALBERT or ACT checkpoint's tensors as `AlbertActTask` does."""
+    renamed = {}
+    for name, tensor in suite_names(tensors).items():
+        for theirs, ours in ACT_NAMES.items():
+            name = re.sub(theirs, ours, name)
+        renamed[name] = tensor
+    return renamed
+
+
+def ponder_names(tensors: Tensors) -> Tensors:
+    """Name an ALBERT checkpoint's tensors as `PonderAlbertClassifier` does."""
+    layer = r"^encoder\.albert_layer_groups\.0\.albert_layers\.0\."
+    renamed = {}
+    for name, tensor in tensors.items():
+        name = modern_name(name).removeprefix("albert.")
+        name = re.sub(layer, "albert_layer.", name)
+        renamed[name.removeprefix("encoder.")] = tensor
     return renamed

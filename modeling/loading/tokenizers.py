@@ -6,16 +6,14 @@ from typing import Any
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..errors import UserError
-from .files import find_file, hub_problem
+from .files import find_file, local_folder
 
 # HF's ALBERT tokenizer leaves the segments out by itself.
 MODEL_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 WORD_START = "▁"  # SentencePiece's mark of a piece that follows a space
 
 
-def load_tokenizer(
-    source: str | Path, do_lower_case: bool = True, cache_dir: str | None = None
-) -> PreTrainedTokenizerBase:
+def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrainedTokenizerBase:
     """The tokenizer beside a checkpoint: one saved whole, ALBERT's spiece.model, or a vocab.txt.
 
     A tokenizer saved whole (`tokenizer.json`) keeps its own casing. All answer with segments,
@@ -23,17 +21,15 @@ def load_tokenizer(
     there is none.
     """
     given = {
-        "cache_dir": cache_dir,
         "model_input_names": MODEL_INPUTS,
         "trust_remote_code": False,  # nor ask in the terminal whether to
     }
-    if not Path(source).is_dir() and hub_problem():
-        given["local_files_only"] = True  # without a minute of retries
+    source = local_folder(source, weights=False)
     whole = ("tokenizer.json", "tokenizer_config.json")
-    if all(find_file(source, name, cache_dir) for name in whole):
+    if all(find_file(source, name) for name in whole):
         return read_tokenizer(AutoTokenizer, " or ".join(whole), source, **given)
     for name, kind in (("spiece.model", AlbertTokenizer), ("vocab.txt", BertTokenizer)):
-        if find_file(source, name, cache_dir):
+        if find_file(source, name):
             return read_tokenizer(kind, name, source, do_lower_case=do_lower_case, **given)
     raise UserError(
         f"no tokenizer in {source}: looked for tokenizer.json, spiece.model and vocab.txt; "

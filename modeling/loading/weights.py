@@ -8,21 +8,23 @@ import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from transformers import AlbertConfig
 
 from ..errors import UserError
-from .files import weight_files
+from .configs import load_config
+from .files import local_folder, weight_files
 from .names import Tensors
 
 
-def read_weights(source: str | Path, cache_dir: str | None = None) -> Tensors:
+def read_weights(source: str | Path) -> Tensors:
     """All tensors of a checkpoint by name; raises UserError when there are none to read."""
     tensors: Tensors = {}
-    for path in weight_files(source, cache_dir):
+    for path in weight_files(source):
         tensors.update(read_tensor_file(path))
     return tensors
 
@@ -51,12 +53,10 @@ def is_dense(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta
 
 
-def read_renamed(
-    rename: Callable[[Tensors], Tensors], source: str | Path, cache_dir: str | None = None
-) -> Tensors:
+def read_renamed(rename: Callable[[Tensors], Tensors], source: str | Path) -> Tensors:
     """A checkpoint's tensors under the names that `rename` gives; errors name the source."""
     try:
-        return rename(read_weights(source, cache_dir))
+        return rename(read_weights(source))
     except UserError as error:
         raise UserError(f"{source}: {error}") from error
 
@@ -83,6 +83,47 @@ def abbreviate(names: Iterable[str]) -> str:
     names = sorted(names)
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return (", ".join(names[:6]) or "none") + more
+
+
+class LoadableModel(Protocol):
+    """What `load_model` asks of a model's class.
+
+    new_parts: what begins the names that a checkpoint may lack: they stay newly initialised.
+    task_parts: what begins the names of tensors that belong to one task.
+    rename_tensors: a checkpoint's tensors by their names there -> by their names in the model.
+    """
+
+    config_class: ClassVar[type[AlbertConfig]]
+    new_parts: ClassVar[tuple[str, ...]]
+    task_parts: ClassVar[tuple[str, ...]]
+
+    def rename_tensors(self, tensors: Tensors) -> Tensors: ...
+
+
+Model = TypeVar("Model", bound=LoadableModel)
+
+
+def load_model(
+    model_class: type[Model],
+    source: str | Path,
+    config: AlbertConfig | None = None,
+    other_task: bool = False,
+) -> tuple[Model, LoadReport]:
+    """Build a model with a checkpoint's weights; return it and what was loaded.
+
+    Args:
+        source: a directory or a hub name.
+        config: by default the source's own.
+        other_task: the source was fine-tuned on another task, so its `task_parts` are left out.
+
+    Raises:
+        UserError: weights are missing, damaged, or of another shape than the configuration's.
+    """
+    folder = local_folder(source)
+    model = model_class(config or load_config(folder, model_class.config_class))
+    tensors = read_renamed(model.rename_tensors, folder)
+    unwanted = model.task_parts if other_task else ()
+    return model, load_into(model, tensors, source, model.new_parts, unwanted)
 
 
 WEIGHT_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

@@ -8,7 +8,6 @@ PONDER_EXIT_KEYS = {
         meaning="who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody (mix of "
         "all layers)",
         choices=("sample", "threshold", "expectation"),
-        flag=True,
     ),
     "exit_thres": float_key(
         default=0.5,
@@ -17,7 +16,6 @@ PONDER_EXIT_KEYS = {
         maximum=1,
         # Early layers of a trained model may halt with a hundredth of a percent.
         grid="0:0.002:0.0001,0.002:0.02:0.001,0.02:1:0.02",
-        flag=True,
     ),
 }
 
@@ -28,10 +26,9 @@ PONDER_KEYS = {
         meaning="λ_p of the prior: 1/λ_p layers are expected",
         minimum=1e-6,
         maximum=1,
-        flag=True,
     ),
     "kl_penalty_factor": float_key(
-        default=5e-3, meaning="weight of the KL to the prior in the loss", minimum=0, flag=True
+        default=5e-3, meaning="weight of the KL to the prior in the loss", minimum=0
     ),
     "prior_type": str_key(
         default="geometric",
@@ -49,7 +46,6 @@ PONDER_KEYS = {
         "state",
         choices=("mlp", "linear", "linear_cat", "linear_diff"),
         shapes=True,
-        flag=True,
     ),
     "num_lambda_layers": int_key(
         default=3,
@@ -57,13 +53,11 @@ PONDER_KEYS = {
         minimum=1,
         maximum=64,
         shapes=True,
-        flag=True,
     ),
     "lambda_lr": float_key(
         default=None,
         meaning="learning rate of the halting head (the model's own)",
         minimum=0,
-        flag=True,
     ),
     **path_keys("ponder_albert"),
 }

@@ -27,13 +27,14 @@ from ..errors import UserError
 from ..keys import checked
 from ..layer import AlbertLayer
 from ..loading.configs import load_config, own_settings
+from ..loading.files import local_folder
+from ..loading.names import Tensors, ponder_names
 from ..loading.tokenizers import load_tokenizer
 from ..loading.weights import load_into, read_renamed
 from ..losses import PonderClassificationLoss, task_loss
 from .criteria import CRITERIA, HaltingRule, HaltingState, Layer, scan_halting
 from .distribution import GeneralizedGeometricDist, prior
 from .keys import PONDER_KEYS
-from .names import HEADS, ponder_names
 from .outputs import PonderOutput, PonderSequenceClassifierOutput
 from .texts import HALTING_TOKEN, Texts, encode_texts, has_halting_token, with_halting_token
 
@@ -82,6 +83,7 @@ class PonderAlbertClassifier(EarlyExitModel):
 
     config_class = PonderAlbertConfig
     config: PonderAlbertConfig
+    new_parts = task_parts = ("classifier.", "ponder.")
     own_inputs: ClassVar = {"draws": (0, 1)}
 
     def __init__(
@@ -117,6 +119,10 @@ class PonderAlbertClassifier(EarlyExitModel):
             halt = torch.tensor(self.config.target_halt_probability).clamp(1e-4, 1 - 1e-4)
             init.constant_(module.bias, halt.logit().item())
 
+    def rename_tensors(self, tensors: Tensors) -> Tensors:
+        """Name an ALBERT's or a ponder model's tensors as here."""
+        return ponder_names(tensors)
+
     @classmethod
     def from_pretrained(
         cls,
@@ -142,13 +148,14 @@ class PonderAlbertClassifier(EarlyExitModel):
         """
         if config is not None and dtype is None:
             dtype = "auto"
-        config = config or load_config(name, cache_dir, PonderAlbertConfig, **settings)
+        name = local_folder(name, cache_dir=cache_dir)
+        config = config or load_config(name, PonderAlbertConfig, **settings)
         if tokenizer is None:
             # Without one token ids are input enough; a call with texts will ask for it.
             with suppress(UserError):
-                tokenizer = load_tokenizer(name, cache_dir=cache_dir)
+                tokenizer = load_tokenizer(name)
         model = cls(config, tokenizer, target_halt_probability)
-        load_into(model, read_renamed(ponder_names, name, cache_dir), name, HEADS)
+        load_into(model, read_renamed(ponder_names, name), name, cls.new_parts)
         dtype = config.dtype if dtype == "auto" else dtype
         return model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype).eval()
 

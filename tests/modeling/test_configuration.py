@@ -160,5 +160,5 @@ def test_the_configuration_file_holds_every_key_with_its_default():
         **defaults,
         "model_name": "ponder_albert_base",
     }
-    config = load_config(path, None, PonderAlbertConfig, num_hidden_layers=43)
+    config = load_config(path, PonderAlbertConfig, num_hidden_layers=43)
     assert (config.hidden_size, config.num_hidden_layers) == (768, 43)

@@ -1,31 +1,43 @@
-"""Which exit keys a folder means, and where each is written."""
+"""Which exit keys are in force, and where each is written: flag, exit_config.json, config.json."""
 
 import hashlib
 import json
+import re
 
 import pytest
+import transformers
 from transformers import AutoModelForSequenceClassification
 
-from modeling import ElbertConfig, ElbertForSequenceClassification, UserError, load_pretrained
+from modeling import (
+    ElbertConfig,
+    ElbertForSequenceClassification,
+    UserError,
+    load_config,
+    load_pretrained,
+)
 from modeling.elbert.keys import TABLE
-from modeling.exit_settings import exit_settings
+from modeling.exit_settings import NOTHING, Settings, resolve
 from tests.conftest import edit_json, tiny_model
+from tests.golden_vectors import load_golden
 
 HF_WAYS = (AutoModelForSequenceClassification, ElbertForSequenceClassification)
 
 
-def folder_of(path, overrides: dict | None = None, **config):
-    """A folder whose config.json says this, and whose exit_config.json says `overrides`."""
-    pointer = {} if overrides is None else {"exit_config_path": "exit_config.json"}
-    (path / "config.json").write_text(json.dumps({**config, **pointer}))
-    (path / "exit_config.json").write_text(json.dumps(overrides or {"exit_thres": 0.9}))
+def folder_of(path, overrides: str | None, **config):
+    """A folder with this config.json and, beside it, this text as exit_config.json."""
+    config = {"num_hidden_layers": 4, "exit_config_path": "exit_config.json", **config}
+    (path / "config.json").write_text(json.dumps(config))
+    if overrides is not None:
+        (path / "exit_config.json").write_text(overrides)
     return path
 
 
 def test_each_value_has_the_source_that_wins(tmp_path):
-    overrides = {"exit_thres": 0.7, "margin": 0.1}
-    folder = folder_of(tmp_path, overrides, exit_thres=0.4, range_tmp=0.5, num_hidden_layers=4)
-    found = exit_settings(folder, TABLE).under({"margin": 0.2}, "--set")
+    folder = folder_of(
+        tmp_path, '{"exit_thres": 0.7, "margin": 0.1}', exit_thres=0.4, range_tmp=0.5
+    )
+    flags = Settings.given({"margin": 0.2, "pooler_input": "mean"}, "--set")
+    found = resolve(folder, TABLE, flags)
     assert found.values == {
         "thres_name": "bias_1",
         "exit_thres": 0.7,
@@ -40,15 +52,69 @@ def test_each_value_has_the_source_that_wins(tmp_path):
     assert "exit_thres" not in found.line(without="exit_thres")
 
 
-def test_a_file_that_nothing_points_to_counts_for_nothing(tmp_path):
-    assert exit_settings(folder_of(tmp_path, exit_thres=0.4), TABLE).values["exit_thres"] == 0.4
+@pytest.mark.parametrize(
+    ("content", "path", "warnings"),
+    [
+        ("", "exit_config.json", 0),
+        ("  \n", "exit_config.json", 0),
+        ("{}", "exit_config.json", 0),
+        ('{"exit_thres": 0.9}', "", 0),  # nothing points to the file
+        *((None, path, 1) for path in ("gone.json", "/home/author/exit_config.json", "a" * 300)),
+    ],
+)
+def test_nothing_and_a_path_to_nothing_override_nothing(content, path, warnings, tmp_path, caplog):
+    folder = folder_of(tmp_path, content, exit_thres=0.4, exit_config_path=path)
+    assert resolve(folder, TABLE).values["exit_thres"] == 0.4
+    assert len(caplog.records) == warnings
+    assert path in caplog.text or not warnings
 
 
-def test_a_bad_value_names_its_file(tmp_path):
-    with pytest.raises(UserError, match=r"exit_config\.json: exit_thres = 3"):
-        exit_settings(folder_of(tmp_path, {"exit_thres": 3}), TABLE)
+def test_an_absolute_path_may_lead_into_the_folder(tmp_path):
+    (tmp_path / "elsewhere.json").write_text('{"exit_thres": 0.7, "cnt_thres": 3.0}')
+    folder = folder_of(tmp_path, None, exit_config_path=str(tmp_path / "elsewhere.json"))
+    values = resolve(folder, TABLE).values
+    assert (values["exit_thres"], values["cnt_thres"]) == (0.7, 3)
+
+
+def test_the_keys_of_a_published_config_may_stand_in_exit_config_json(tmp_path):
+    published = load_golden("elbert_cls")[0]["config"]
+    plain = vars(transformers.AlbertConfig())
+    notes = ("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor")
+    keys = {k: v for k, v in published.items() if k not in (*plain, *notes, "num_labels")}
+    assert {"exit_thres", "kd_T_idx_s", "thres_lst", "use_fc2"} <= set(keys)
+    values = resolve(folder_of(tmp_path, json.dumps({**keys, "cnt_thres": 4})), TABLE).values
+    assert (values["thres_name"], values["exit_thres"], values["cnt_thres"]) == ("bias_1", 0.1, 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"exit_thresh": 0.3}', ["exit_thresh", "0.3", "exit_thres"]),
+        ('{"exit_thres": 1.5}', ["exit_thres = 1.5", "0 to 1"]),
+        ('{"exit_thres": null}', ["exit_thres = None"]),
+        ('{"cnt_thres": 0}', ["cnt_thres = 0", "1"]),
+        ('{"cnt_thres": 5}', ["cnt_thres = 5", "num_hidden_layers = 4"]),
+        ('{"cnt_thres": 2.5}', ["cnt_thres = 2.5", "whole"]),
+        ('{"thres_name": "bias_9"}', ["thres_name = 'bias_9'", "bias_1", "patience"]),
+        ('{"margin": NaN}', ["margin = nan"]),
+        ('{"exit_thres": 0.3', ["line 1"]),
+        ("[1]", ["list"]),
+    ],
+)
+def test_a_bad_exit_config_names_file_key_value_and_what_is_allowed(content, words, tmp_path):
+    with pytest.raises(UserError) as caught:
+        resolve(folder_of(tmp_path, content), TABLE)
+    for word in [str(tmp_path / "exit_config.json"), *words]:
+        assert word in str(caught.value)
+
+
+def test_a_bad_value_names_its_file_or_flag(tmp_path):
     with pytest.raises(UserError, match=r"/config\.json: exit_thres = 2"):
-        exit_settings(folder_of(tmp_path, exit_thres=2), TABLE)
+        resolve(folder_of(tmp_path, None, exit_thres=2, exit_config_path=""), TABLE)
+    folder = folder_of(tmp_path, "{}")
+    with pytest.raises(UserError, match=r"--set: cnt_thres = 9: allowed is 1 to num_hidden_layers"):
+        resolve(folder, TABLE, Settings.given({"cnt_thres": 9}, "--set"))
+    assert resolve(folder, TABLE, NOTHING).values["cnt_thres"] == 4
 
 
 def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path):
@@ -58,19 +124,29 @@ def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path):
     model, _ = load_pretrained(tmp_path)
     loaded = [model, *(kind.from_pretrained(tmp_path) for kind in HF_WAYS)]
     for one in loaded:
-        assert one.config.exit_keys() == exit_settings(tmp_path, TABLE).values
+        assert one.config.exit_keys() == resolve(tmp_path, TABLE).values
         rule = one.exit_rule()
         assert (rule.thres_name, rule.exit_thres, rule.cnt_thres) == ("patience", 0.7, 3)
     assert ElbertConfig.from_pretrained(tmp_path, exit_thres=0.2).exit_thres == 0.2
+    assert load_config(tmp_path, exit_thres=0.2).exit_thres == 0.2
 
 
 def test_a_choice_for_other_weights_is_said(tmp_path, caplog):
     chosen_for = {"weights": hashlib.sha256(b"old").hexdigest()}
-    folder = folder_of(tmp_path, {"exit_thres": 0.7, "provenance": chosen_for})
-    exit_settings(folder, TABLE)  # no weights, nothing to say
+    folder = folder_of(tmp_path, json.dumps({"exit_thres": 0.7, "provenance": chosen_for}))
+    resolve(folder, TABLE)  # no weights, nothing to say
     (folder / "model.safetensors").write_bytes(b"old")
-    assert exit_settings(folder, TABLE).values["exit_thres"] == 0.7
+    assert resolve(folder, TABLE).values["exit_thres"] == 0.7
     assert not caplog.records
     (folder / "model.safetensors").write_bytes(b"new")
-    exit_settings(folder, TABLE)
+    resolve(folder, TABLE)
     assert "exit_config.json was chosen for other weights" in caplog.text
+
+
+def test_config_files_of_other_shapes(albert_dir, tmp_path):
+    assert load_config(albert_dir).thres_name == "bias_1"
+    assert load_config(albert_dir / "config.json").cnt_thres == 4  # the default 8 shrinks
+    text = (albert_dir / "config.json").read_text()
+    (tmp_path / "config.json").write_text(text[: len(text) // 2])
+    with pytest.raises(UserError, match=re.escape(str(tmp_path / "config.json"))):
+        load_config(tmp_path)

@@ -16,7 +16,9 @@ import run_glue
 from evaluation.job import Place, load_finished
 from evaluation.modes import trained_mode
 from glue.tasks import get_task
-from modeling import ElbertConfig, UserError, apply_exit_config, load_config, load_tokenizer
+from modeling import ElbertConfig, UserError, load_config, load_tokenizer
+from modeling.elbert.keys import TABLE
+from modeling.exit_settings import resolve
 from modeling.loading.files import LARGEST_JSON, read_json, resolve_within
 from tests.commands import flags
 from tests.conftest import JSON, edit_json, tiny_config
@@ -105,7 +107,7 @@ def test_an_exit_config_outside_the_model_is_not_read(kind, tmp_path, no_files):
         os.mkfifo(folder / name)
     no_files.clear()
     with pytest.raises(UserError, match=r"leads out|not a regular file") as error:
-        apply_exit_config(tiny_config(exit_config_path=name), folder)
+        resolve(folder, TABLE, config=vars(tiny_config(exit_config_path=name)))
     assert "word" not in str(error.value)
     assert not any("secret" in name or "zero" in name for name in no_files)
 

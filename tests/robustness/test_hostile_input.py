@@ -21,12 +21,12 @@ from modeling import (
     ExitRule,
     PonderAlbertConfig,
     UserError,
-    apply_exit_config,
     load_config,
     load_pretrained,
 )
 from modeling.configuration import parameter_count
-from modeling.elbert.keys import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS
+from modeling.elbert.keys import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, TABLE
+from modeling.exit_settings import resolve
 from modeling.keys import checked
 from modeling.loading.weights import read_weights
 from tests.conftest import JSON, TINY, tiny_config, tries
@@ -126,8 +126,9 @@ def test_a_million_untied_layers_are_refused():
 @given(BYTES_OR_JSON)
 def test_any_bytes_as_exit_config_json(tmp_path, content):
     write_any(tmp_path / "exit_config.json", content)
-    overrides = tried(apply_exit_config, tiny_config(exit_config_path="exit_config.json"), tmp_path)
-    assert refused(overrides) or set(overrides) <= set(EXIT_KEYS)
+    config = vars(tiny_config(exit_config_path="exit_config.json"))
+    found = tried(resolve, tmp_path, TABLE, config=config)
+    assert refused(found) or set(found.values) == set(EXIT_KEYS)
 
 
 @tries(150)
@@ -136,15 +137,13 @@ def test_any_bytes_as_exit_config_json(tmp_path, content):
 def test_any_value_of_any_key_of_exit_config_json(tmp_path, values):
     path = write_any(tmp_path / "exit_config.json", values)
     config = tiny_config(exit_config_path="exit_config.json")
-    before = config.exit_keys()
-    overrides = tried(apply_exit_config, config, tmp_path)
-    if refused(overrides):
-        assert path.name in str(overrides)
-        assert config.exit_keys() == before
+    found = tried(resolve, tmp_path, TABLE, config=vars(config))
+    if refused(found):
+        assert path.name in str(found)
     else:
-        assert config.exit_keys() == {**before, **overrides}
+        config.update(found.values)
         ExitRule.from_config(config)
-        assert all(math.isfinite(x) for x in config.exit_keys().values() if type(x) is float)
+        assert all(math.isfinite(x) for x in found.values.values() if type(x) is float)
 
 
 @given(BYTES | JSON.map(lambda v: json.dumps({"weight_map": v}).encode()))

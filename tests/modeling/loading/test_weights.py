@@ -10,10 +10,19 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from modeling import UserError, load_config, load_pretrained, load_tokenizer
+from modeling import (
+    PonderAlbertClassifier,
+    UserError,
+    load_config,
+    load_pretrained,
+    load_tokenizer,
+)
+from modeling.loading.files import local_folder
 from modeling.loading.weights import read_weights
 from tests.conftest import TINY, random_ids, tiny_config, tiny_model
 from tests.models import assert_near, hidden_states, mask_of
+from training.fine_tuning_settings import ModelSettings
+from training.settings import fetch_models
 
 BERT = {k: v for k, v in TINY.items() if k != "embedding_size"}
 MASK = mask_of([8, 3, 5])
@@ -229,10 +238,10 @@ def test_shards_are_read_from_their_own_directory_only(tmp_path):
         read_weights(tmp_path / "model")
 
 
-def test_without_the_hub_a_name_is_refused_at_once():
+def test_without_the_hub_a_name_is_refused():
     """No network in the tests: HF_HUB_OFFLINE."""
     for load in (load_config, load_pretrained, load_tokenizer):
-        with pytest.raises(UserError, match=r"nobody/nothing is no directory, and the hub cannot"):
+        with pytest.raises(UserError, match=r"nobody/nothing: is no directory, and the hub does"):
             load("nobody/nothing")
 
 
@@ -241,6 +250,10 @@ def test_without_the_hub_what_was_fetched_before_is_there(tmp_path, albert_dir):
     shutil.copytree(albert_dir, snapshot)
     (tmp_path / "models--some--albert/refs").mkdir()
     (tmp_path / "models--some--albert/refs/main").write_text("1234")
-    model, _ = load_pretrained("some/albert", cache_dir=str(tmp_path))
-    assert model.config.hidden_size == 32
-    assert load_tokenizer("some/albert", cache_dir=str(tmp_path)).cls_token == "[CLS]"
+    assert local_folder("some/albert", cache_dir=tmp_path) == snapshot
+    assert PonderAlbertClassifier.from_pretrained("some/albert", cache_dir=tmp_path).tokenizer
+    with pytest.raises(UserError, match="--model_name_or_path some/other: is no directory"):
+        fetch_models(
+            ModelSettings(model_name_or_path="some/other", cache_dir=str(tmp_path)),
+            model_name_or_path=True,
+        )
