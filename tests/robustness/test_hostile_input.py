@@ -26,7 +26,7 @@ from modeling import (
 )
 from modeling.configuration import parameter_count
 from modeling.elbert.keys import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, TABLE
-from modeling.exit_settings import resolve
+from modeling.exit_settings import NOTHING, resolve
 from modeling.keys import checked
 from modeling.loading.weights import read_weights
 from tests.conftest import JSON, TINY, tiny_config, tries
@@ -127,7 +127,7 @@ def test_a_million_untied_layers_are_refused():
 def test_any_bytes_as_exit_config_json(tmp_path, content):
     write_any(tmp_path / "exit_config.json", content)
     config = vars(tiny_config(exit_config_path="exit_config.json"))
-    found = tried(resolve, tmp_path, TABLE, config=config)
+    found = tried(resolve, tmp_path, TABLE, NOTHING, config)
     assert refused(found) or set(found.values) == set(EXIT_KEYS)
 
 
@@ -137,7 +137,7 @@ def test_any_bytes_as_exit_config_json(tmp_path, content):
 def test_any_value_of_any_key_of_exit_config_json(tmp_path, values):
     path = write_any(tmp_path / "exit_config.json", values)
     config = tiny_config(exit_config_path="exit_config.json")
-    found = tried(resolve, tmp_path, TABLE, config=vars(config))
+    found = tried(resolve, tmp_path, TABLE, NOTHING, vars(config))
     if refused(found):
         assert path.name in str(found)
     else:
