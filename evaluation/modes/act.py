@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from evaluation.figures import save_figure
 from evaluation.job import Job, Place
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, inputs_of, is_main, sharded
@@ -24,7 +23,7 @@ from evaluation.results import (
     summary_of,
     write_results,
 )
-from evaluation.token_pictures import TokenExample, tokens_figure, tokens_html
+from evaluation.token_pictures import TokenExample, tokens_html
 from glue.features import Features
 from glue.tasks import label_text, primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
@@ -36,7 +35,7 @@ from utils.files import each_of, write_text
 if TYPE_CHECKING:
     from evaluation.dev import Goal
 
-ON_PAGE, PICTURED = 100, 12  # examples in tokens.html, and in tokens.png
+ON_PAGE = 100  # examples in tokens.html
 
 
 class AdaptiveDepth(Mode):
@@ -160,7 +159,7 @@ def summarise_updates(job: Job, predictions: Predictions) -> dict[str, Any]:
 def draw_tokens(
     directory: Path, job: Job, predictions: Predictions, summary: dict[str, Any]
 ) -> list[Path]:
-    """The first examples as tokens.html and, fewer, as tokens.png."""
+    """Write the first examples as tokens.html; returns its path."""
     answers, labels = predictions_of(predictions["logits"]), labels_of(job.features)
     pictured = []
     for row in range(min(ON_PAGE, len(labels))):
@@ -176,7 +175,6 @@ def draw_tokens(
             )
         )
     counts = dict(enumerate(summary["tokens_per_updates"], start=1))
-    page, picture = directory / "tokens.html", directory / "tokens.png"
+    page = directory / "tokens.html"
     write_text(page, tokens_html(pictured, counts))
-    save_figure(tokens_figure(pictured[:PICTURED], counts), picture)
-    return [page, picture]
+    return [page]

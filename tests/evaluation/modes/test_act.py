@@ -46,7 +46,6 @@ def test_an_act_model_reports_updates_against_a_pass_over_single_texts(adaptive,
     assert report["tokens_per_updates"] == [every.count(n) for n in (1, 2, 3, 4)]
     assert {"metrics", "latency_ms", "flops_ratio", "environment"} <= set(report)
     assert (adaptive / "eval_results.txt").read_text().startswith(",acc,compute_ratio,act_epsilon")
-    assert (adaptive / "tokens.png").read_bytes().startswith(b"\x89PNG")
     assert (adaptive / "tokens.html").read_text().count("</section>") == 10
 
 
