@@ -1,4 +1,4 @@
-"""What all pictures share, and the picture of an evaluation: where examples leave."""
+"""What all pictures share, and the picture of an evaluation: where examples exit."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,9 +19,10 @@ from utils.files import write_file
 matplotlib.rcParams["text.parse_math"] = False  # a "$" in a label or a text is only a "$"
 
 INK, SOFT, GRID = "#1d2733", "#5d6a78", "#e3e7ec"
-BARS, LINE, WINDOW = "#9db4d3", "#b3412e", "#f1e3b5"
+LINE = "#b3412e"
 # Apart for every kind of colour vision (Okabe and Ito), and from INK and LINE.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7a5ab5", "#8a7a1e")
+CAUSES = ("#9db4d3", "#e2b866", "#cfd6de", "#a9c8a4")  # of an exit, in the order that they are given
 BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "frameon": False}  # of a legend
 
 
@@ -31,21 +32,26 @@ def save_figure(figure: Figure, path: Path) -> None:
     plt.close(figure)
 
 
+def clear_frame(panel: Axes, axis: str = "y") -> None:
+    """Leave of a panel's frame the axes, over a pale grid."""
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(axis=axis, color=GRID, linewidth=0.8)
+    panel.set_axisbelow(True)
+
+
 def stacked(x: str, upper: str, lower: str) -> tuple[Figure, Axes, Axes]:
     """Two panels, one above the other, over one axis of whole numbers."""
     figure, (top, bottom) = plt.subplots(2, figsize=(7.2, 4.8), sharex=True)
     top.set_ylabel(upper)
     bottom.set(xlabel=x, ylabel=lower)
     bottom.xaxis.set_major_locator(MaxNLocator(nbins=13, integer=True))
-    for panel in (top, bottom):
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(axis="y", color=GRID, linewidth=0.8)
-        panel.set_axisbelow(True)
+    clear_frame(top)
+    clear_frame(bottom)
     figure.align_ylabels()
     return figure, top, bottom
 
 
-def entitle(panel: Axes, title: str, subtitle: str) -> None:
+def set_titles(panel: Axes, title: str, subtitle: str) -> None:
     """A bold title over lines that say more, all from the panel's left edge."""
     lines = subtitle.count("\n") + 1
     style = {"in_layout": False}
@@ -64,12 +70,13 @@ def entitle(panel: Axes, title: str, subtitle: str) -> None:
     )
 
 
-def note(panel: Axes, text: str, point: tuple[float, float], **style: Any) -> None:
+def annotate(panel: Axes, text: str, point: tuple[float, float], **style: Any) -> None:
     """A small word just above a point."""
-    panel.annotate(text, point, (0, 2), textcoords="offset points", fontsize=8, color=SOFT, **style)
+    style = {"textcoords": "offset points", "fontsize": 8, "color": SOFT, **style}
+    panel.annotate(text, point, (0, 2), **style)
 
 
-def frame(values: np.ndarray) -> tuple[float, float]:
+def padded_limits(values: np.ndarray) -> tuple[float, float]:
     """Limits of an axis that shows `values` with some air."""
     low, high = float(np.min(values)), float(np.max(values))
     air = 0.06 * (high - low) or 0.01
@@ -77,9 +84,9 @@ def frame(values: np.ndarray) -> tuple[float, float]:
 
 
 class ExitProfile(NamedTuple):
-    """Where the examples of an evaluation leave, why, and what every layer is worth.
+    """Where the examples of an evaluation exit, why, and what every layer is worth.
 
-    by_cause: for each reason to leave the examples of every layer, (layers,).
+    by_cause: for each reason to exit the examples of every layer, (layers,).
     reached: the metric of the answers taken; full depth's is the curve's last.
     """
 
@@ -92,13 +99,13 @@ class ExitProfile(NamedTuple):
 def exits_figure(exits: ExitProfile, metric: str, title: str, rule: str) -> Figure:
     """The metric of every layer; below, exits per layer, coloured by what ended the pass."""
     layers = np.arange(1, len(exits.curve) + 1)
-    figure, top, bottom = stacked("layer", metric, "examples that leave")
+    figure, top, bottom = stacked("layer", metric, "examples that exit")
     full = exits.curve[-1]
     top.plot(layers, exits.curve, color=LINE, marker="o", markersize=4, label="everyone stops here")
     top.axhline(full, color=INK, linestyle=":", linewidth=1.2, label=f"full depth {full:.3f}")
     reached = f"early exit {exits.reached:.3f}"
     top.axhline(exits.reached, color=COLOURS[0], linestyle="--", linewidth=1.2, label=reached)
-    top.set_ylim(*frame(np.array([*exits.curve, exits.reached])))
+    top.set_ylim(*padded_limits(np.array([*exits.curve, exits.reached])))
     base = np.zeros(len(layers))
     for (cause, counts), color in zip(exits.by_cause.items(), CAUSES, strict=False):
         if np.any(counts):
@@ -106,16 +113,8 @@ def exits_figure(exits: ExitProfile, metric: str, title: str, rule: str) -> Figu
         base = base + counts
     for layer, count in zip(layers, base.astype(int), strict=True):
         if count:
-            bottom.annotate(
-                str(count),
-                (layer, count),
-                (0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-                color=SOFT,
-            )
-    entitle(
+            annotate(bottom, str(count), (layer, count), ha="center")
+    set_titles(
         top,
         f"{title}: {metric} {exits.reached:.3f} at a computation cost of {exits.cost:.2f}",
         rule,
@@ -123,6 +122,3 @@ def exits_figure(exits: ExitProfile, metric: str, title: str, rule: str) -> Figu
     for panel in (top, bottom):
         panel.legend(fontsize=8.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
-
-
-CAUSES = (BARS, "#e2b866", "#cfd6de", "#a9c8a4")  # of an exit, in the order that they are given

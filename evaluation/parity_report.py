@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from evaluation.figures import COLOURS, LINE, SOFT, entitle, stacked
+from evaluation.figures import COLOURS, LINE, SOFT, set_titles, stacked
 from training.parity import Epoch, Score, mean_score
 
 
@@ -24,7 +24,7 @@ def training_figure(history: list[Epoch], most_steps: int, title: str) -> Figure
     top.set_ylim(0, 1.03)
     bottom.plot(epochs, [epoch.steps for epoch in history], "o-", color=COLOURS[0], markersize=4)
     bottom.set_ylim(0, most_steps)
-    entitle(top, title, "accuracy at sampled halting steps; expected steps until halting")
+    set_titles(top, title, "accuracy at sampled halting steps; expected steps until halting")
     return figure
 
 

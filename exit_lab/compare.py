@@ -1,19 +1,30 @@
-"""Rules compared at equal costs, with truncation and with full depth, over several models."""
+"""Rules compared at equal costs, with the baselines, over several models; a choice's report."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from exit_lab.choice import Parts
-from exit_lab.frontiers import FULL_DEPTH, Estimate, Field, make_field
+from exit_lab.choice import Parts, bootstrap_weights, interval
+from exit_lab.frontiers import (
+    COIN,
+    FULL_DEPTH,
+    ORACLE,
+    Estimate,
+    FrontierSet,
+    Point,
+    frontier_set,
+    rules_and_baselines,
+)
 from exit_lab.sweep import TRUNCATION, Sweep
 from glue.tables import as_csv
 from glue.tasks import primary_metric
 from modeling.errors import UserError
 from utils.files import write_text
+from utils.markdown import markdown_table
 
+DRAWS = 1000  # of the intervals
 MOST_LIMITS = 6  # columns of a table
 AREA = "area"  # the column after the limits
 
@@ -25,94 +36,78 @@ def limits_of(layers: int) -> list[float]:
     return [n / layers for n in chosen.tolist()]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A contender at a cost limit, or the area under its frontier: means over the models.
+class Cell(NamedTuple):
+    """A method at a cost limit, or the area under its frontier: means over the models.
 
-    over_truncation, over_full_depth: the metric less theirs; paired, and truncation's at the same
-    limit.
+    over_coin: the metric less that of the coin at the same cost; over_full_depth: less full
+    depth's; both paired. efficiency: η, see `FrontierSet.efficiency`.
     cost: on the report part; None for an area. settings: of each model.
     """
 
     metric: Estimate
-    over_truncation: Estimate
-    over_full_depth: Estimate | None
+    over_coin: Estimate | None
+    over_full_depth: Estimate | None = None
+    efficiency: Estimate | None = None
     cost: float | None = None
     settings: tuple[str, ...] = ()
 
-    def row(self) -> dict[str, float | str | None]:
+    def row(self) -> dict[str, Any]:
         """The cell as a row of compare.csv."""
-        row = dict(zip(("metric", "low", "high"), self.metric, strict=True))
-        for name in ("over_truncation", "over_full_depth"):
-            difference = getattr(self, name) or ("", "", "")
+        row = dict(zip(("metric", "low", "high"), self.metric, strict=False))
+        for name in ("over_coin", "over_full_depth", "efficiency"):
             columns = (name, f"{name}_low", f"{name}_high")
-            row |= dict(zip(columns, difference, strict=True))
+            row |= dict(zip(columns, getattr(self, name) or ("", "", ""), strict=False))
         return {**row, "cost": self.cost, "settings": "; ".join(self.settings)}
 
 
 Cells = dict[str, list[Cell | None]]
 
 
-def compare(field: Field, limits: Sequence[float]) -> Cells:
-    """Each contender's cells at the cost limits, then that of its area; None where it has none."""
-    rows = {
-        name: [*(cell_at(field, name, limit) for limit in limits), area_cell(field, name)]
-        for name in [*field.rules, TRUNCATION]
+def compare(found: FrontierSet, limits: Sequence[float]) -> Cells:
+    """Each method's cells at the cost limits, then that of its area; None where it has none."""
+    cells = {
+        name: [*(cell_at(found, name, limit) for limit in limits), area_cell(found, name)]
+        for name in found.frontiers
+        if name != FULL_DEPTH
     }
-    return {**rows, FULL_DEPTH: [*(cell_at(field, FULL_DEPTH, limit) for limit in limits), None]}
+    return {**cells, FULL_DEPTH: [cell_at(found, FULL_DEPTH, 1.0)] * len(limits) + [None]}
 
 
-def cell_at(field: Field, name: str, limit: float) -> Cell | None:
-    """A contender's best setting at or under a cost limit; None where a model has none."""
-    points = [
-        front.at(1.0 if name == FULL_DEPTH else limit)  # whatever the limit
-        for front in field.frontiers[name]
-    ]
-    if None in points:
+def cell_at(found: FrontierSet, name: str, limit: float) -> Cell | None:
+    """A method's best setting at or under a cost limit; None where a model has none."""
+    points = found.at(name, limit)
+    if points is None:
         return None
-    chosen = list(zip(field.frontiers[name], points, strict=True))
-    values = [front.metric[i] for front, i in chosen]
-    drawn = [front.drawn[i] for front, i in chosen]
-
-    def over(other: str, allowed: float) -> Estimate:
-        others = [(front, front.at(allowed)) for front in field.frontiers[other]]
-        return field.estimate(
-            [value - front.metric[i] for value, (front, i) in zip(values, others, strict=True)],
-            [draws - front.drawn[i] for draws, (front, i) in zip(drawn, others, strict=True)],
-        )
-
+    costs = [point.cost for point in points]
+    coin = found.at(COIN, costs) if COIN in found.frontiers else None
     return Cell(
-        field.estimate(values, drawn),
-        over(TRUNCATION, limit),
-        over(FULL_DEPTH, 1.0),
-        float(np.mean([front.cost[i] for front, i in chosen])),
-        tuple(front.settings[i] for front, i in chosen),
+        found.estimate(points),
+        found.estimate(points, coin) if coin else None,
+        found.estimate(points, found.at(FULL_DEPTH, 1.0)),
+        found.efficiency(points) if ORACLE in found.frontiers else None,
+        float(np.mean(costs)),
+        tuple(point.settings for point in points),
     )
 
 
-def area_cell(field: Field, name: str) -> Cell:
-    values, drawn = field.area(name)
-    others, others_drawn = field.area(TRUNCATION)
-    over = field.estimate(np.subtract(values, others), np.subtract(drawn, others_drawn))
-    return Cell(field.estimate(values, drawn), over, None)
+def area_cell(found: FrontierSet, name: str) -> Cell:
+    area = found.area(name)
+    coin = found.area(COIN) if COIN in found.frontiers else None
+    return Cell(found.estimate(area), found.estimate(area, coin) if coin else None)
 
 
 # As tables.
 
 
-def markdown(cells: Cells, limits: Sequence[float], text: Callable[[Cell], str]) -> str:
-    """A row a contender, a column a cost limit, and one for the area where the rows have it."""
-    width = max(map(len, cells.values()))
-    heads = [*(f"cost ≤ {limit:.2f}" for limit in limits), AREA][:width]
-    lines = [f"| | {' | '.join(heads)} |", "|---" * (width + 1) + "|"]
-    for name, row in cells.items():
-        shown = ["–" if cell is None else text(cell) for cell in row]
-        lines.append(f"| {name} | {' | '.join(shown)} |")
-    return "\n".join(lines)
+def limit_columns(limits: Sequence[float]) -> list[str]:
+    return [f"cost ≤ {limit:.2f}" for limit in limits]
 
 
-def with_cost(cell: Cell) -> str:
-    value, low, high = (100 * number for number in cell.metric)
+def metric_at_cost(cell: Cell | None) -> str:
+    """ "83.1 [81.0, 85.2] at 0.42": 100 × the metric, its interval, the cost."""
+    if cell is None:
+        return "–"
+    value, low, high = (100 * number for number in cell.metric[:3])
     at = "" if cell.cost is None else f" at {cell.cost:.2f}"
     return f"{value:.1f} [{low:.1f}, {high:.1f}]{at}"
 
@@ -121,54 +116,118 @@ def difference(found: Estimate | None) -> str:
     """In points; bold where the interval leaves out 0."""
     if found is None:
         return "–"
-    value, low, high = (100 * number for number in found)
+    value, low, high = (100 * number for number in found[:3])
     text = f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
-    return f"**{text}**" if low > 0 or high < 0 else text
+    return f"**{text}**" if found.clear else text
 
 
-def comparison(sweeps: Sequence[Sweep], field: Field) -> str:
-    """The tables of compare.md: the metric, and its differences to truncation and full depth."""
-    limits = limits_of(field.layers)
-    cells = compare(field, limits)
-    models = f"mean of {len(sweeps)} models, " if len(sweeps) > 1 else ""
-    drawn = "models and examples" if len(sweeps) > 1 else "examples"
-    chosen, reported = map(len, field.parts)
-    own = {name: cells[name] for name in field.rules}
+def share(found: Estimate | None) -> str:
+    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]" if found else "–"
+
+
+def comparison(sweeps: Sequence[Sweep], found: FrontierSet, cells: Cells) -> str:
+    """The tables of compare.md: the metric, its differences to coin and full depth, efficiency."""
+    limits = limits_of(found.layers)
+    several = len(sweeps) > 1
+    models = f"mean of {len(sweeps)} models, " if several else ""
+    chosen, reported = map(len, found.parts)
+    shown = [name for name in cells if name not in (COIN, ORACLE, FULL_DEPTH)]
+
+    def table(names: Sequence[str], columns: Sequence[str], text: Any) -> str:
+        rows = ([name, *map(text, cells[name][: len(columns)])] for name in names)
+        return markdown_table(["", *columns], rows)
+
+    columns = limit_columns(limits)
     return "\n\n".join(
         [
             f"{sweeps[0].task.name}, 100 × {primary_metric(sweeps[0].task)}: {models}best setting "
             f"at or under each cost, chosen on {chosen} examples, reported on the other {reported} "
-            f"[95% interval, drawing {drawn}] at its cost there. "
-            f"{TRUNCATION}: everyone stops at one layer. {AREA}: mean over all costs from one "
-            "layer to all.",
-            markdown(cells, limits, with_cost),
-            "Less truncation at the same limit, in points (paired; bold: the interval leaves out "
-            "0):",
-            markdown(own, limits, lambda cell: difference(cell.over_truncation)),
+            f"[95% interval, drawing {'models and ' if several else ''}examples] at its cost there. "
+            f"{TRUNCATION}: everyone stops at one layer. {COIN}: at one of two layers, by chance, "
+            f"for exactly the cost. {ORACLE}: each example stops at its first right layer, as far "
+            f"as the cost allows. {AREA}: mean over all costs from one layer to all.",
+            table(list(cells), [*columns, AREA], metric_at_cost),
+            f"Less the {COIN} at the same cost, in points (paired; bold: the interval leaves out 0):",
+            table(shown, [*columns, AREA], lambda cell: difference(cell and cell.over_coin)),
             "Less full depth:",
-            markdown(
-                {name: row[:-1] for name, row in cells.items() if name != FULL_DEPTH},
-                limits,
-                lambda cell: difference(cell.over_full_depth),
-            ),
+            table(shown, columns, lambda cell: difference(cell and cell.over_full_depth)),
+            f"Exit efficiency: what a rule gains over the {COIN}, as a share of what the {ORACLE} "
+            "gains at the same cost:",
+            table(shown, columns, lambda cell: share(cell and cell.efficiency)),
         ]
     )
 
 
-def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: Path) -> Field:
-    """The comparison, printed and in compare.md; with the settings in compare.csv."""
+def write_comparison(
+    sweeps: Sequence[Sweep], parts: Parts, seed: int, output: Path
+) -> FrontierSet:
+    """Print the comparison and write it as compare.md; with the settings as compare.csv."""
     if any(not np.array_equal(swept.labels, sweeps[0].labels) for swept in sweeps):
         raise UserError("the models were recorded on different examples; give all the same data")
-    field = make_field(sweeps, parts, 1000, seed)
-    text = comparison(sweeps, field) + "\n"
-    limits = limits_of(field.layers)
+    found = rules_and_baselines(sweeps, parts, DRAWS, seed)
+    limits = limits_of(found.layers)
+    cells = compare(found, limits)
+    text = comparison(sweeps, found, cells) + "\n"
     rows = [
         {"rule": name, "max_cost": limit, **cell.row()}
-        for name, row in compare(field, limits).items()
+        for name, row in cells.items()
         for limit, cell in zip([*limits, AREA], row, strict=True)
         if cell
     ]
     write_text(output / "compare.md", text)
     write_text(output / "compare.csv", as_csv(rows))
     print(f"\n{text}")
-    return field
+    return found
+
+
+# What a choice came to, on the examples that did not choose.
+
+
+def choice_table(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
+    """Metrics, drop from full depth and cost of a setting on both parts, as Markdown."""
+    chosen, full = swept.exit_layer[setting][None], swept.truncations[-1:]
+
+    def metrics_on(rows: np.ndarray, weights: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        early, deep = (swept.metrics(exits, rows, weights) for exits in (chosen, full))
+        found = {}
+        for name in early:
+            found[name] = early[name][0]
+            found[f"{name}, drop from full depth"] = deep[name][0] - early[name][0]
+        return found
+
+    calibration, report = map(metrics_on, parts)
+    drawn = metrics_on(parts.report, bootstrap_weights(len(parts.report), DRAWS, seed))
+    rows = [
+        (name, f"{calibration[name]:.4f}", f"{report[name]:.4f}", "{:.4f} … {:.4f}".format(*ends))
+        for name, ends in ((name, interval(values)) for name, values in drawn.items())
+    ]
+    costs = [swept.cost(chosen, part)[0] for part in parts]
+    rows.append(("computation cost", *(f"{cost:.4f}" for cost in costs), ""))
+    if swept.seconds is not None:
+        slowest = [swept.p95_ms(chosen, part)[0] for part in parts]
+        rows.append(("p95 latency, ms (recorded)", *(f"{ms:.2f}" for ms in slowest), ""))
+    heads = [f"{name} ({len(part)})" for name, part in zip(Parts._fields, parts, strict=True)]
+    return markdown_table(["", *heads, "95% interval"], rows)
+
+
+def against_coin(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
+    """Say whether a setting beats a coin between two layers that costs as much as it does.
+
+    Compared on the report part, paired; the coin's layers are chosen on the calibration part.
+    """
+    found = frontier_set({name: ([swept], name) for name in (COIN, ORACLE)}, parts, DRAWS, seed)
+    exits, name = swept.exit_layer[setting][None], primary_metric(swept.task)
+    here = Point(
+        "",
+        swept.cost(exits, parts.report)[0],
+        swept.main_metric(exits, parts.report)[0],
+        swept.main_metric(exits, parts.report, found.bootstrap.examples)[0],
+    )
+    (coin,) = found.at(COIN, here.cost)
+    over, efficiency = found.estimate([here], [coin]), found.efficiency([here])
+    return (
+        f"{'Better than' if over.low > 0 else 'Not shown to be better than'} a coin that stops each "
+        f"example at {coin.settings} for the same cost, {coin.cost:.4f}:\n"
+        f"  {name} {over.value:+.4f} [{over.low:+.4f}, {over.high:+.4f}]\n"
+        f"  exit efficiency, its gain over the coin as a share of the oracle's: {share(efficiency)}"
+    )
