@@ -22,7 +22,12 @@ INK, SOFT, GRID = "#1d2733", "#5d6a78", "#e3e7ec"
 LINE = "#b3412e"
 # Apart for every kind of colour vision (Okabe and Ito), and from INK and LINE.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7a5ab5", "#8a7a1e")
-CAUSES = ("#9db4d3", "#e2b866", "#cfd6de", "#a9c8a4")  # of an exit, in the order that they are given
+CAUSES = (
+    "#9db4d3",
+    "#e2b866",
+    "#cfd6de",
+    "#a9c8a4",
+)  # of an exit, in the order that they are given
 BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "frameon": False}  # of a legend
 
 

@@ -23,7 +23,7 @@ from scipy.stats import binom
 
 from evaluation.modes.base import RuleSet
 from exit_lab.grids import RuleGrid
-from exit_lab.metrics import taken
+from exit_lab.metrics import at_exit
 from exit_lab.settings import PickGoal
 from exit_lab.sweep import Sweep
 from glue.tasks import Task
@@ -106,7 +106,7 @@ def losses(
     Regression: by how much the absolute error grows, as a share of `width`, the range of the
     scores; growth beyond the range counts as 1, a smaller error as 0.
     """
-    early, full = taken(predictions, exit_layer), predictions[-1]
+    early, full = at_exit(predictions, exit_layer), predictions[-1]
     if not task.is_regression:
         return ((full == labels) & (early != labels)).astype(float)
     growth = np.abs(early - labels) - np.abs(full - labels)

@@ -8,16 +8,13 @@ import numpy as np
 
 from exit_lab.choice import Parts, bootstrap_weights, interval
 from exit_lab.frontiers import (
-    COIN,
-    FULL_DEPTH,
-    ORACLE,
     Estimate,
     FrontierSet,
     Point,
     frontier_set,
     rules_and_baselines,
 )
-from exit_lab.sweep import TRUNCATION, Sweep
+from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
 from glue.tables import as_csv
 from glue.tasks import primary_metric
 from modeling.errors import UserError
@@ -130,6 +127,7 @@ def comparison(sweeps: Sequence[Sweep], found: FrontierSet, cells: Cells) -> str
     limits = limits_of(found.layers)
     several = len(sweeps) > 1
     models = f"mean of {len(sweeps)} models, " if several else ""
+    drawn = "models and examples" if several else "examples"
     chosen, reported = map(len, found.parts)
     shown = [name for name in cells if name not in (COIN, ORACLE, FULL_DEPTH)]
 
@@ -142,12 +140,13 @@ def comparison(sweeps: Sequence[Sweep], found: FrontierSet, cells: Cells) -> str
         [
             f"{sweeps[0].task.name}, 100 × {primary_metric(sweeps[0].task)}: {models}best setting "
             f"at or under each cost, chosen on {chosen} examples, reported on the other {reported} "
-            f"[95% interval, drawing {'models and ' if several else ''}examples] at its cost there. "
+            f"[95% interval, drawing {drawn}] at its cost there. "
             f"{TRUNCATION}: everyone stops at one layer. {COIN}: at one of two layers, by chance, "
             f"for exactly the cost. {ORACLE}: each example stops at its first right layer, as far "
             f"as the cost allows. {AREA}: mean over all costs from one layer to all.",
             table(list(cells), [*columns, AREA], metric_at_cost),
-            f"Less the {COIN} at the same cost, in points (paired; bold: the interval leaves out 0):",
+            f"Less the {COIN} at the same cost, in points (paired; bold: the interval leaves out "
+            "0):",
             table(shown, [*columns, AREA], lambda cell: difference(cell and cell.over_coin)),
             "Less full depth:",
             table(shown, columns, lambda cell: difference(cell and cell.over_full_depth)),
@@ -158,9 +157,7 @@ def comparison(sweeps: Sequence[Sweep], found: FrontierSet, cells: Cells) -> str
     )
 
 
-def write_comparison(
-    sweeps: Sequence[Sweep], parts: Parts, seed: int, output: Path
-) -> FrontierSet:
+def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: Path) -> FrontierSet:
     """Print the comparison and write it as compare.md; with the settings as compare.csv."""
     if any(not np.array_equal(swept.labels, sweeps[0].labels) for swept in sweeps):
         raise UserError("the models were recorded on different examples; give all the same data")
@@ -225,9 +222,10 @@ def against_coin(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
     )
     (coin,) = found.at(COIN, here.cost)
     over, efficiency = found.estimate([here], [coin]), found.efficiency([here])
+    verdict = "Better than" if over.low > 0 else "Not shown to be better than"
     return (
-        f"{'Better than' if over.low > 0 else 'Not shown to be better than'} a coin that stops each "
-        f"example at {coin.settings} for the same cost, {coin.cost:.4f}:\n"
+        f"{verdict} a coin that stops each example at {coin.settings} for the same cost, "
+        f"{coin.cost:.4f}:\n"
         f"  {name} {over.value:+.4f} [{over.low:+.4f}, {over.high:+.4f}]\n"
         f"  exit efficiency, its gain over the coin as a share of the oracle's: {share(efficiency)}"
     )

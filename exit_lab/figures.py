@@ -20,9 +20,9 @@ from evaluation.figures import (
     padded_limits,
     set_titles,
 )
-from exit_lab.frontiers import COIN, FULL_DEPTH, ORACLE, FrontierSet
+from exit_lab.frontiers import FrontierSet
 from exit_lab.metrics import at_exit
-from exit_lab.sweep import TRUNCATION
+from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
 
 
 class Curve(NamedTuple):
@@ -89,7 +89,8 @@ def frontier_figure(found: FrontierSet, metric: str, title: str, about: str) -> 
     )
     main = figure.add_subplot(grid[:, 0])
     # Ever thinner, so that lines above each other are all seen.
-    widths = dict(zip(np.argsort([-c.area for c in curves]), np.linspace(3.2, 1.4, len(curves))))
+    widths = np.empty(len(curves))
+    widths[np.argsort([-curve.area for curve in curves])] = np.linspace(3.2, 1.4, len(curves))
     for number, (curve, look) in enumerate(zip(curves, looks, strict=True)):
         draw_steps(main, curve, linewidth=widths[number], label=curve.label, **look)
     draw_baselines(main, found, coin)

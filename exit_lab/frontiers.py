@@ -17,10 +17,9 @@ from scipy.stats import norm
 
 from evaluation.modes.base import describe
 from exit_lab.choice import TOLERANCE, Parts, bootstrap_weights, interval
-from exit_lab.sweep import TRUNCATION, Sweep
-from exit_lab.tables import frontier
+from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
+from exit_lab.tables import concave_hull, frontier
 
-COIN, ORACLE, FULL_DEPTH = "coin", "oracle", "full depth"
 BASELINES = (TRUNCATION, COIN, ORACLE, FULL_DEPTH)  # methods that are no rule
 # A difference of so many standard errors is found, at the 5% level, by 4 of 5 studies like this.
 MDE_Z = norm.ppf(0.975) + norm.ppf(0.8)
@@ -123,39 +122,13 @@ class Frontier:
         return np.searchsorted(np.maximum.accumulate(self.cost), costs + TOLERANCE, "right") - 1
 
 
-def concave_hull(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:
-    """The settings of the frontier that no mixture of two others beats, by rising cost."""
-    hull: list[int] = []
-    for i in frontier(cost, metric):
-        while len(hull) > 1 and (metric[hull[-1]] - metric[hull[-2]]) * (
-            cost[i] - cost[hull[-2]]
-        ) <= (metric[i] - metric[hull[-2]]) * (cost[hull[-1]] - cost[hull[-2]]):
-            hull.pop()
-        hull.append(int(i))
-    return np.array(hull)
-
-
-def oracle_exits(swept: Sweep) -> np.ndarray:
-    """Exit layers of an oracle that may look at layers 1 to 1, 2, ..., N: (layers, examples).
-
-    Each example exits at the first of these that is right, or else at layer 1; in regression, at
-    the first of those with the least error.
-    """
-    if swept.task.is_regression:
-        error = np.abs(swept.predictions - swept.labels)
-    else:
-        error = (swept.predictions != swept.labels).astype(float)
-    first = [error[:depth].argmin(0) + 1 for depth in range(1, swept.num_layers + 1)]
-    return np.stack(first).astype(swept.exit_layer.dtype)
-
-
 def method_settings(swept: Sweep, name: str) -> tuple[np.ndarray, list[str]]:
     """Exit layers (settings, examples) and descriptions of a method's settings."""
     layers = [f"layer {n}" for n in range(1, swept.num_layers + 1)]
     if name == FULL_DEPTH:
         return swept.truncations[-1:], layers[-1:]
     if name == ORACLE:
-        return oracle_exits(swept), [f"oracle to {layer}" for layer in layers]
+        return swept.oracle, [f"oracle to {layer}" for layer in layers]
     if name in (TRUNCATION, COIN):
         return swept.truncations, layers
     own = swept.of_rule(name)

@@ -16,7 +16,7 @@ from evaluation.modes import trained_mode
 from evaluation.modes.base import RuleSet, Setting, describe, keys_in_force
 from evaluation.results import append_results
 from exit_lab.grids import RuleGrid, make_grids, parse_values
-from exit_lab.metrics import taken
+from exit_lab.metrics import at_exit
 from exit_lab.recording import Recording, flops_of, recorded
 from exit_lab.settings import LabSettings, SweepSettings
 from exit_lab.sweep import Sweep, scan_setting
@@ -204,7 +204,7 @@ def vary(lab: Lab, recording: Recording, request: str, results: Path) -> None:
     for number, value in enumerate(values):
         rule = {**configured, key: value}
         exits = scan_setting(lab.rule_set, rule, recording)[0]
-        answers = taken(recording.predictions, exits)
+        answers = at_exit(recording.predictions, exits)
         summary = {
             "metrics": compute_metrics(lab.task, answers, recording.labels),
             "computation_cost": exits.mean(dtype=float) / lab.config.num_hidden_layers,

@@ -13,7 +13,7 @@ from glue.tasks import ACC_F1, Task
 CHUNK = 2**20  # numbers of a (settings, examples) or (draws, examples) block held at a time
 
 
-def taken(by_layer: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
+def at_exit(by_layer: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
     """What each setting answers: (layers, examples) at (settings, examples) -> the latter.
 
     One setting's exits may be (examples,).
@@ -50,7 +50,7 @@ def metrics_at(
     weights = np.ones((1, len(labels))) if single else weights.astype(float)
     function = CLOSED_FORMS[task.metric]
     pieces = [
-        function(taken(predictions, exit_layer[rows]), labels, weights)
+        function(at_exit(predictions, exit_layer[rows]), labels, weights)
         for rows in chunks(len(exit_layer), len(labels))
     ]
     joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}

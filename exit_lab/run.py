@@ -6,22 +6,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+from torch.utils.tensorboard import SummaryWriter
 from transformers.utils import logging as hf_logging
 
+from evaluation.figures import save_figure
 from evaluation.job import Place
-from evaluation.modes.base import describe
+from evaluation.modes.base import Setting, describe
 from exit_lab.choice import Choice, Parts, choose, split
-from exit_lab.compare import write_comparison
-from exit_lab.frontiers import make_field
+from exit_lab.compare import against_coin, choice_table, limits_of, write_comparison
+from exit_lab.explorer import View, explorer_page
+from exit_lab.figures import (
+    exits_at,
+    exits_by_rule_figure,
+    frontier_figure,
+    heatmap_figure,
+    leads,
+)
+from exit_lab.frontiers import FrontierSet, rules_and_baselines
 from exit_lab.lab import Lab, measured, open_lab, varied_values, vary, verify, write_choice
-from exit_lab.pictures import draw, draw_comparison
 from exit_lab.recording import Recording
 from exit_lab.settings import ChoiceSettings, LabSettings, PickGoal, SweepSettings
-from exit_lab.sweep import Sweep, sweep
-from exit_lab.tables import write_tables
-from exit_lab.verdict import against_truncation, choice_table
+from exit_lab.sweep import Sweep, scan_setting, sweep
+from exit_lab.tables import nearest_setting, write_tables
 from glue.custom import Columns, custom_task
-from glue.tasks import Task, evaluation_tasks, get_task
+from glue.tasks import Task, evaluation_tasks, get_task, primary_metric
+from modeling.elbert.rules import exit_scores
 from modeling.errors import UserError
 from modeling.loading.configs import trained_labels
 from modeling.loading.files import weights_hash
@@ -29,12 +39,12 @@ from modeling.memory import keep_freed_memory
 from training.provenance import provenance, remove
 from training.settings import as_dict
 from utils.console import Messages
-from utils.files import each_of, write_json
+from utils.files import each_of, write_json, write_text
 
 # What a sweep leaves beside its recording: another sweep there begins without.
 WRITTEN = (
     *("sweep.csv", "frontier.csv", "compare.csv", "compare.md", "explorer.html", "provenance.json"),
-    *("frontier.png", "decisions.png", "heatmap.png", "exits.png", "compare.png", "runs"),
+    *("frontier.png", "heatmap.png", "exits.png", "compare.png", "runs"),
 )
 
 BAND_DRAWS = 400  # of a figure's intervals
@@ -122,9 +132,10 @@ def run_part(request: SweepRequest, task: Task, part: Task, suffix: str) -> None
     if request.choice.compare:
         place = outputs[0] if len(labs) == 1 else outputs[0].parent
         parts = request.split(len(sweeps[0].labels))
-        field = write_comparison(sweeps, parts, request.data.seed, place)
+        found = write_comparison(sweeps, parts, request.data.seed, place)
         if len(labs) > 1 and not request.sweep.tables_only:
-            draw_comparison(field, sweeps[0].task, place)
+            figure = frontier_of_rules(found, task, f"mean of {len(labs)} models, ")
+            save_figure(figure, place / "compare.png")
 
 
 def run_lab(request: SweepRequest, lab: Lab, recording: Recording, goal: PickGoal | None) -> Sweep:
@@ -144,14 +155,60 @@ def run_lab(request: SweepRequest, lab: Lab, recording: Recording, goal: PickGoa
         verify(lab, recording, swept, request.sweep.verify, seed)
     last = []
     if not request.sweep.tables_only:
-        field = make_field([swept], parts, BAND_DRAWS, seed)
-        last.append(partial(draw, lab, recording, swept, setting, field))
+        last.append(partial(draw, lab, recording, swept, setting, parts, seed))
     if choice:
         last.append(partial(report_choice, lab, swept, choice, parts, seed))
     each_of(*last)
     if goal and goal.max_p95_ms is not None:
         print(measured(lab, setting))
     return swept
+
+
+def draw(
+    lab: Lab, recording: Recording, swept: Sweep, setting: Setting, parts: Parts, seed: int
+) -> None:
+    """Write the figures, as PNG and to TensorBoard, and the explorer, which opens at `setting`."""
+    whole, task = {**lab.fixed, **setting}, lab.task
+    exits = scan_setting(lab.rule_set, whole, recording)
+    found = rules_and_baselines([swept], parts, BAND_DRAWS, seed)
+    scores = exit_scores(recording.tensors["all_logits"]).numpy()
+    regression = task.is_regression
+    values = scores[..., 0] - swept.labels if regression else leads(scores, swept.labels)
+    rule = describe(lab.rule_set.named(whole, regression), swept.name_key)
+    figures = {
+        "frontier": frontier_of_rules(found, task),
+        "exits": exits_of_rules(found, task),
+        "heatmap": heatmap_figure(values, exits[0], regression, task.name, rule),
+    }
+    with SummaryWriter(str(lab.output / "runs")) as writer:
+        for name, figure in figures.items():
+            writer.add_figure(f"{task.name}/{name}", figure, close=False)
+            save_figure(figure, lab.output / f"{name}.png")
+    title = f"Exit explorer: {task.name}, {lab.directory.name}"
+    start = nearest_setting(swept, setting, exits)
+    view = View(title, start, seed, lab.fixed, lab.command)
+    page = explorer_page(swept, lab.examples, scores.max(-1), view)
+    write_text(lab.output / "explorer.html", page)
+    print(f"figures ({', '.join(figures)}) and explorer.html: {lab.output}")
+
+
+def frontier_of_rules(found: FrontierSet, task: Task, models: str = "") -> Figure:
+    metric, (chosen, shown) = primary_metric(task), map(len, found.parts)
+    about = (
+        f"{models}best setting at or under each cost,\n"
+        f"chosen on {chosen} examples, shown on the other {shown}; band: 95% interval\n"
+        "coin: each example stops at one of two layers, by chance\n"
+        "oracle: each example stops at its first right layer"
+    )
+    return frontier_figure(found, metric, f"{task.name}: {metric} against computation cost", about)
+
+
+def exits_of_rules(found: FrontierSet, task: Task) -> Figure:
+    limits, (chosen, shown) = limits_of(found.layers), map(len, found.parts)
+    limit = limits[len(limits) // 2]
+    title = f"{task.name}: where examples exit at a cost of at most {limit:.2f}"
+    about = f"each rule's best setting, chosen on {chosen} examples, shown on the other {shown}"
+    return exits_by_rule_figure(exits_at(found, limit), primary_metric(task), title, about)
 
 
 def report_choice(lab: Lab, swept: Sweep, choice: Choice, parts: Parts, seed: int) -> None:
@@ -161,7 +218,7 @@ def report_choice(lab: Lab, swept: Sweep, choice: Choice, parts: Parts, seed: in
     setting = swept.settings[choice.setting]
     print(f"\nPicked: {describe(setting, swept.name_key)}\n({choice.note})\n")
     print(choice_table(swept, choice.setting, parts, seed) + "\n")
-    print(against_truncation(swept, choice.setting, parts, seed) + "\n")
+    print(against_coin(swept, choice.setting, parts, seed) + "\n")
     write_choice(lab, setting)
 
 

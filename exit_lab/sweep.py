@@ -14,12 +14,14 @@ import torch
 
 from evaluation.modes.base import RuleSet, Setting, Tensors
 from exit_lab.grids import RuleGrid
-from exit_lab.metrics import chunks, metrics_at, taken
+from exit_lab.metrics import at_exit, chunks, metrics_at
 from exit_lab.recording import Recording
 from glue.tasks import Task, primary_metric
 from modeling.errors import UserError
 
-TRUNCATION = "truncation"  # in the place of a rule's name: everyone stops at one layer
+# In the place of a rule's name: everyone stops at one layer; each example at one of two layers, by
+# chance; each at its first right layer; everyone at the last.
+TRUNCATION, COIN, ORACLE, FULL_DEPTH = "truncation", "coin", "oracle", "full depth"
 LARGEST_SWEEP = 500_000_000  # settings × examples: a byte each
 
 
@@ -46,6 +48,19 @@ class Sweep:
         """Exit layers of stopping everybody at layer 1, 2, ..., N: (layers, examples)."""
         layers = np.arange(1, self.num_layers + 1, dtype=self.exit_layer.dtype)
         return np.repeat(layers[:, None], len(self.labels), 1)
+
+    @cached_property
+    def oracle(self) -> np.ndarray:
+        """Exit layers of an oracle that knows layers 1 to 1, 2, ..., N: (layers, examples).
+
+        Each example exits at the first of these that is right, or else at layer 1; in regression,
+        at the first of those with the least error.
+        """
+        error = np.abs(self.predictions.astype(float) - self.labels)
+        error = error if self.task.is_regression else error > 0
+        depths = range(1, self.num_layers + 1)
+        first = [error[:depth].argmin(0) + 1 for depth in depths]
+        return np.stack(first).astype(self.exit_layer.dtype)
 
     def of_rule(self, rule: str) -> slice:
         """The settings of one rule."""
@@ -108,7 +123,7 @@ def over_examples(
 ) -> np.ndarray:
     """A statistic over the examples, of (layers, examples) numbers at each setting's exits."""
     pieces = [
-        statistic(taken(by_layer, exit_layer[rows]), axis=1)
+        statistic(at_exit(by_layer, exit_layer[rows]), axis=1)
         for rows in chunks(len(exit_layer), exit_layer.shape[1])
     ]
     return np.concatenate(pieces)

@@ -7,18 +7,23 @@ from typing import Any
 import numpy as np
 
 from evaluation.modes.base import Setting
-from exit_lab.sweep import TRUNCATION, Sweep
+from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
 from glue.tables import as_csv
 from glue.tasks import primary_metric
 from utils.files import write_text
 
 
 def write_tables(swept: Sweep, output: Path) -> None:
-    """sweep.csv and frontier.csv: the rules' rows, then truncation's."""
-    rows, layers, metric = sweep_table(swept), truncation_table(swept), primary_metric(swept.task)
+    """Write sweep.csv, with truncation's rows last, and frontier.csv, with all baselines'."""
+    rows, layers, metric = sweep_table(swept), layer_table(swept), primary_metric(swept.task)
     best = frontier_table(rows, metric)
+    baselines = [
+        *frontier_table(layers, metric),
+        *hull_table(layers, metric, COIN),
+        *hull_table(layer_table(swept, ORACLE), metric, ORACLE),
+    ]
     write_text(output / "sweep.csv", as_csv([*rows, *layers]))
-    write_text(output / "frontier.csv", as_csv([*best, *frontier_table(layers, metric)]))
+    write_text(output / "frontier.csv", as_csv([*best, *baselines]))
     print(f"{len(rows)} settings: {output / 'sweep.csv'}; {len(best)} on the frontier")
 
 
@@ -28,10 +33,14 @@ def sweep_table(swept: Sweep) -> list[dict[str, Any]]:
     return filled(swept, heads, swept.exit_layer)
 
 
-def truncation_table(swept: Sweep) -> list[dict[str, Any]]:
-    """A row as `sweep_table` has it for each layer at which everyone stops, by any rule or none."""
+def layer_table(swept: Sweep, name: str = TRUNCATION) -> list[dict[str, Any]]:
+    """A row as `sweep_table` has it for each layer at which everyone stops, by any rule or none.
+
+    For the oracle: a row for each layer that is the last it may look at.
+    """
     layers = range(1, swept.num_layers + 1)
-    return filled(swept, [{"rule": TRUNCATION, "layer": n} for n in layers], swept.truncations)
+    exits = swept.oracle if name == ORACLE else swept.truncations
+    return filled(swept, [{"rule": name, "layer": n} for n in layers], exits)
 
 
 def filled(
@@ -63,13 +72,35 @@ def frontier(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:
     return order[metric[order] > best_before]
 
 
+def concave_hull(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:
+    """The settings of the frontier that no mixture of two others beats, by rising cost."""
+    hull: list[int] = []
+    for i in frontier(cost, metric):
+        while len(hull) > 1 and (metric[hull[-1]] - metric[hull[-2]]) * (
+            cost[i] - cost[hull[-2]]
+        ) <= (metric[i] - metric[hull[-2]]) * (cost[hull[-1]] - cost[hull[-2]]):
+            hull.pop()
+        hull.append(int(i))
+    return np.array(hull)
+
+
 def frontier_table(rows: Sequence[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
     """The rows of `sweep_table` on the frontier; `settings` counts those with the same point."""
-    cost, value = (np.array([row[name] for row in rows]) for name in ("compute_ratio", metric))
+    cost, value = points_of(rows, metric)
     return [
         {**rows[i], "settings": int(((cost == cost[i]) & (value == value[i])).sum())}
         for i in frontier(cost, value)
     ]
+
+
+def hull_table(rows: Sequence[dict[str, Any]], metric: str, name: str) -> list[dict[str, Any]]:
+    """The rows between which a coin gives every cost, as rows of a method of that name."""
+    return [{**rows[i], "rule": name} for i in concave_hull(*points_of(rows, metric))]
+
+
+def points_of(rows: Sequence[dict[str, Any]], metric: str) -> tuple[np.ndarray, np.ndarray]:
+    cost, value = (np.array([row[name] for row in rows]) for name in ("compute_ratio", metric))
+    return cost, value
 
 
 def nearest_setting(swept: Sweep, setting: Setting, exit_layer: np.ndarray) -> int:
