@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exit_lab.choice import Parts, bootstrap_weights, interval
+from exit_lab.choice import TOLERANCE, Parts, bootstrap_weights, interval
 from exit_lab.frontiers import (
     Estimate,
     FrontierSet,
@@ -222,7 +222,7 @@ def against_coin(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
     )
     (coin,) = found.at(COIN, here.cost)
     over, efficiency = found.estimate([here], [coin]), found.efficiency([here])
-    verdict = "Better than" if over.low > 0 else "Not shown to be better than"
+    verdict = "Better than" if over.low > TOLERANCE else "Not shown to be better than"
     return (
         f"{verdict} a coin that stops each example at {coin.settings} for the same cost, "
         f"{coin.cost:.4f}:\n"

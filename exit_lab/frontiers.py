@@ -35,8 +35,8 @@ class Estimate(NamedTuple):
 
     @property
     def clear(self) -> bool:
-        """Does the interval leave out 0?"""
-        return not self.low <= 0 <= self.high
+        """Does the interval leave out 0, by more than rounding?"""
+        return self.low > TOLERANCE or self.high < -TOLERANCE
 
     @property
     def min_detectable(self) -> float:

@@ -28,7 +28,6 @@ from exit_lab.grids import make_grids
 from exit_lab.recording import Recording
 from exit_lab.settings import PickGoal
 from exit_lab.sweep import sweep
-from exit_lab.verdict import choice_table
 from glue.tasks import TASKS
 from modeling import UserError
 from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
@@ -271,13 +270,3 @@ def test_a_bootstrap_interval_covers_the_truth():
         low, high = exit_choice.interval(right @ weights.T / 200)
         covered += low <= 0.8 <= high
     assert 0.91 <= covered / 300 <= 0.98
-
-
-def test_the_choice_table_shows_both_parts():
-    found, _ = swept(2, "mrpc", examples=100)
-    parts = split(100, 0.5, seed=0)
-    lines = choice_table(found, 0, parts, seed=0).splitlines()
-    assert lines[0].startswith("| | calibration (50) | report (50) |")
-    names = [line.split("|")[1].strip() for line in lines[2:]]
-    assert names[:3] == ["acc", "acc, drop from full depth", "f1"]
-    assert names[-2:] == ["computation cost", "p95 latency, ms (recorded)"]

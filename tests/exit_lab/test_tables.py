@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 
 from exit_lab.sweep import scan_setting
-from exit_lab.tables import frontier, frontier_table, nearest_setting, sweep_table, write_tables
+from exit_lab.tables import (
+    concave_hull,
+    frontier,
+    frontier_table,
+    nearest_setting,
+    sweep_table,
+    write_tables,
+)
 from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
 from tests.scripts.sweeps import rows_of
 
@@ -26,7 +33,7 @@ def test_a_table_row_is_what_the_setting_does():
         ].tolist()
 
 
-def test_both_files_end_with_everyone_stopping_at_one_layer(tmp_path):
+def test_both_files_end_with_the_baselines(tmp_path):
     found, _ = swept(3, "mnli")
     write_tables(found, tmp_path)
     *settings, first, second, third, fourth, last = rows_of(tmp_path / "sweep.csv")
@@ -37,8 +44,23 @@ def test_both_files_end_with_everyone_stopping_at_one_layer(tmp_path):
     accuracies = (found.predictions == found.labels).mean(1).tolist()
     assert [float(row["acc"]) for row in layers] == pytest.approx(accuracies)
     assert [float(row["compute_ratio"]) for row in layers] == [0.2, 0.4, 0.6, 0.8, 1.0]
-    best = [row["layer"] for row in rows_of(tmp_path / "frontier.csv") if row["layer"]]
-    assert best == [str(n + 1) for n in frontier(np.arange(5), np.array(accuracies))]
+    best = [(row["rule"], row["layer"]) for row in rows_of(tmp_path / "frontier.csv")]
+    metrics = [("truncation", n) for n in frontier(np.arange(5), np.array(accuracies))]
+    metrics += [("coin", n) for n in concave_hull(np.arange(5), np.array(accuracies))]
+    shown = [one for one in best if one[0] in ("truncation", "coin")]
+    assert shown == [(name, str(n + 1)) for name, n in metrics]
+    assert best[-1][0] == "oracle"
+
+
+@given(POINTS)
+def test_the_hull_is_what_no_mixture_beats(pairs):
+    cost, metric = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
+    kept = concave_hull(cost, metric)
+    line = np.interp(cost, cost[kept], metric[kept], left=np.nan)
+    assert (metric <= line + 1e-9).all()
+    slopes = np.diff(metric[kept]) / np.diff(cost[kept])
+    assert (slopes > 0).all()
+    assert (np.diff(slopes) < 0).all()
 
 
 @given(POINTS)

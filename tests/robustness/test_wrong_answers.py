@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from evaluation.figures import save_figure
 from evaluation.results import predict
-from exit_lab.closeups import Decision, decisions_figure
+from exit_lab.figures import heatmap_figure
 from glue.custom import custom_task
 from glue.tasks import Example
 from modeling import UserError, load_pretrained
@@ -107,8 +107,7 @@ def test_numbers_may_stand_beside_texts(tmp_path):
 
 @pytest.mark.parametrize("label", ["$", "$x$", r"$\frac{1}{", "a_$b^", "$$", r"\$"])
 def test_a_label_with_a_dollar_draws(label, tmp_path):
-    decision = Decision(f"a title with {label}", label, np.full((3, 2), 0.5), 2, 0, 1)
-    figure = decisions_figure([decision], [label, "other"], f"more of {label}", "bias_1")
+    figure = heatmap_figure(np.full((3, 2), 0.5), np.array([1, 3]), False, label, "bias_1")
     save_figure(figure, tmp_path / "figure.png")
     with Image.open(tmp_path / "figure.png") as image:
         image.load()

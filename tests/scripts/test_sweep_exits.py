@@ -55,7 +55,7 @@ def test_the_frontier_is_part_of_the_sweep(place, sweep):
     sweep(place, "rte", *QUICK)
     folder = place / "models/rte/sweep"
     *rows, _, _, _, _ = rows_of(folder / "sweep.csv")  # truncation's are the last
-    best = [row for row in rows_of(folder / "frontier.csv") if row["rule"] != "truncation"]
+    best = [row for row in rows_of(folder / "frontier.csv") if not row["layer"]]
     for row in best:
         count = row.pop("settings")
         assert row in rows
@@ -267,10 +267,9 @@ def test_several_models_are_compared_in_one_table(place, sweep):
     assert "mean of 2 models" in text
     table = [line for line in text.splitlines() if line.startswith("|")]
     rules = [line.split("|")[1].strip() for line in table]
-    assert rules[2:11] == [
+    assert rules[2:13] == [
         *("entropy logits max_prob bias_1 bias_2 bias_3 patience".split()),
-        "truncation",
-        "full depth",
+        *("truncation", "coin", "oracle", "full depth"),
     ]
     folders = sorted(path.name for path in (place / "both").iterdir() if path.is_dir())
     assert folders == ["1-rte", "2-rte-2"]
@@ -291,14 +290,12 @@ def test_all_of_it_works_for_every_kind_of_task(place, sweep, task):
         names = {path.name for path in folder.iterdir()}
         assert names >= {
             *("all_logits.safetensors sweep.csv frontier.csv compare.md compare.csv".split()),
-            *("frontier.png exits.png decisions.png heatmap.png explorer.html runs".split()),
+            *("frontier.png exits.png heatmap.png explorer.html runs".split()),
         }
         for picture in folder.glob("*.png"):
             assert picture.read_bytes().startswith(b"\x89PNG")
         events = b"".join(path.read_bytes() for path in (folder / "runs").iterdir())
-        assert all(
-            name.encode() in events for name in ("frontier", "exits", "decisions", "heatmap")
-        )
+        assert all(name.encode() in events for name in ("frontier", "exits", "heatmap"))
     assert (model / "exit_config.json").exists()
     assert not model.with_name("mnli-MM").joinpath("exit_config.json").exists()
 

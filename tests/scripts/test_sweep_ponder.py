@@ -50,7 +50,7 @@ def test_all_that_the_lab_offers_works_and_the_next_evaluation_uses_the_choice(p
     assert "verified 4 settings at batch size 1: every exit layer is equal" in outcome.out
     folder = place / "models/rte"
     names = {path.name for path in (folder / "sweep").iterdir()}
-    assert {"frontier.png", "decisions.png", "explorer.html", "compare.md"} <= names
+    assert {"frontier.png", "heatmap.png", "explorer.html", "compare.md"} <= names
     picked = json.loads((folder / "exit_config.json").read_text())
     picked.pop("provenance")
     assert set(picked) <= {"exit_criteria", "exit_thres"}
