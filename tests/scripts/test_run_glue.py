@@ -1,4 +1,5 @@
-"""run_glue.py from its flags to its files: the published loop, every kind of task."""
+"""run_glue.py from its flags to its files: the published loop, every kind of task, the best model,
+and what a run says and leaves behind."""
 
 import csv
 import json
@@ -6,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,6 @@ import transformers
 from safetensors.torch import load_file
 
 import run_glue
-import training.checkpoints as checkpointing
 from modeling.cpu_packing import EMULATED, is_emulated
 from tests.commands import edit_key, flags, report_of
 from tests.conftest import PAIRS, TINY, edit_json, sentence, tsv, write_sts_b
@@ -67,16 +68,6 @@ def test_evaluation_writes_its_reports(trained, glue):
     assert (trained / "exits.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_batch_size_changes_no_answer(trained, glue):
-    edit_json(trained / "config.json", exit_thres=0.99, thres_name="entropy")
-    reports = []
-    for size in (1, 4):
-        glue(trained, "--do_eval", "--per_gpu_eval_batch_size", size).done()
-        reports.append(report_of(trained))
-    for key in ("metrics", "computation_cost", "exits_per_layer", "flops_ratio"):
-        assert reports[0][key] == reports[1][key]
-
-
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dtype, caplog):
     edit_json(trained / "config.json", exit_thres=0.99, thres_name="entropy")
@@ -93,22 +84,6 @@ def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dty
     pairs = zip(report["exits_per_layer"], expected["exits_per_layer"], strict=True)
     moved = sum(abs(a - b) for a, b in pairs) / 2
     assert moved <= round(10 * (1 - same)) <= 2  # of 10 examples
-
-
-def test_auto_does_what_eager_mode_does_at_batch_size_one(trained, glue, monkeypatch):
-    def no_compiler(*_, **__):
-        raise AssertionError("--compile auto on a CPU compiles nothing")
-
-    monkeypatch.setattr(torch, "compile", no_compiler)
-    monkeypatch.setattr(torch.nn.Module, "compile", no_compiler)
-    reports = []
-    for mode in ("off", "auto"):
-        glue(trained, "--do_eval", "--compile", mode).done()
-        reports.append(report_of(trained))
-        for name in ("latency_ms", "texts_per_second", "provenance"):
-            del reports[-1][name]
-    assert reports[0] == reports[1]
-    assert not reports[1]["compiled"]
 
 
 def test_exit_config_overrides_at_evaluation(trained, glue):
@@ -267,11 +242,6 @@ def test_empty_and_long_texts_work(glue, tmp_path):
     glue(tmp_path / "out", "--do_train", "--do_eval", data=tmp_path / "RTE").done()
 
 
-def test_a_checkpoint_of_the_published_code_has_no_task_name(trained, glue):
-    edit_json(trained / "config.json", finetuning_task=None)
-    glue(trained, "--do_eval").done()
-
-
 def test_training_may_start_from_another_tasks_model(trained, glue, tmp_path):
     """Intermediate-task training: the encoder comes along, the exits' classifiers do not."""
     data, out = write_sts_b(tmp_path / "STS-B"), tmp_path / "next"
@@ -304,6 +274,103 @@ def test_regression_heads_start_at_the_mean_score_once(kind, albert_dir, tmp_pat
     assert biases(second, third, 0) == trained
 
 
-def test_a_finished_model_is_marked_so(trained):
-    assert not (trained / checkpointing.IN_PROGRESS).exists()
-    checkpointing.check_finished(trained)
+def test_training_anew_removes_what_the_old_weights_gave(trained, glue, caplog):
+    glue(trained, "--do_eval", "--do_predict").done()
+    (trained / "sweep").mkdir()
+    (trained / "sweep/compare.md").touch()
+    (trained / "notes.txt").touch()
+    edit_json(trained / "config.json", exit_config_path="exit_config.json")
+    (trained / "exit_config.json").write_text('{"exit_thres": 0.123}')
+    glue(trained, "--do_train", "--overwrite_output_dir").done()
+    names = {path.name for path in trained.rglob("*") if path.is_file()}
+    derived = {"eval_results.json", "eval_results.txt", "exits.png", "predictions.tsv", "RTE.tsv"}
+    derived |= {"layers_all.csv", "compare.md", "exit_config.json"}
+    assert not names & derived
+    assert "notes.txt" in names
+    assert "chosen for the weights before: {'exit_thres': 0.123}" in caplog.text
+
+
+def test_results_say_where_they_come_from(trained, glue, rte):
+    glue(trained, "--do_eval", "--do_predict").done()
+    about = report_of(trained)["provenance"]
+    assert about["weights"] == sha256((trained / "model.safetensors").read_bytes()).hexdigest()
+    assert about["flags"]["data_dir"] == str(rte)
+    assert "--do_eval --do_predict" in about["command"]
+    assert about["versions"]["torch"] == torch.__version__
+    answered = json.loads((trained / "predictions.json").read_text())
+    assert answered["provenance"]["weights"] == about["weights"]
+    assert answered["provenance"]["data"] != about["data"]
+    trained_by = json.loads((trained / "training.json").read_text())
+    assert (trained_by["steps"], trained_by["provenance"]["flags"]["do_train"]) == (3, True)
+
+
+def test_the_best_model_is_kept_and_training_stops_when_no_better_comes(glue, tmp_path):
+    out = tmp_path / "out"
+    more = ("--logging_steps", 1, "--num_train_epochs", 9, "--learning_rate", 1e-3)
+    best = ("--load_best_model_at_end", "--early_stopping_patience", 2)
+    outcome = glue(out, "--do_train", "--do_eval", *more, *best).done()
+    logged = [json.loads(line) for line in outcome.out.splitlines() if line.startswith("{")]
+    curve = [entry["eval_acc_per_layer"][-1] for entry in logged if "eval_acc_per_layer" in entry]
+    told = json.loads((out / "training.json").read_text())
+    assert told["best"] == {"step": 1 + curve.index(max(curve)), "value": max(curve), "since": 2}
+    assert told["steps"] == len(curve) == told["best"]["step"] + 2
+    assert report_of(out)["acc_per_layer"][-1] == max(curve)
+    assert not (out / "best").exists()
+
+
+def test_no_epochs_train_nothing(glue, tmp_path, albert_dir):
+    out = tmp_path / "out"
+    glue(out, "--do_train", "--num_train_epochs", 0, "--report_to", "none").done()
+    before = load_file(albert_dir / "model.safetensors")
+    after = load_file(out / "model.safetensors")
+    assert all(torch.equal(after[f"albert.{name}"], before[name]) for name in before)
+    assert not (out / "runs").exists()
+
+
+def test_curves_go_to_the_tracker_that_is_named(glue, tmp_path, monkeypatch):
+    """A stand-in for a tracker's package, called as accelerate calls the real one."""
+    (tmp_path / "wandb.py").write_text(
+        "from unittest.mock import MagicMock\ninit, config = MagicMock(), MagicMock()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    out = tmp_path / "out"
+    train = ("--do_train", "--logging_steps", 1, "--report_to")
+    shown = glue(out, *train, "wandb").done().out
+    lines = [json.loads(line) for line in shown.splitlines() if line.startswith("{")]
+    wandb = sys.modules.pop("wandb")
+    wandb.init.assert_called_once_with(project="out")
+    calls = [(call.kwargs["step"], *call.args) for call in wandb.init.return_value.log.mock_calls]
+    logged = [(step, values["loss"]) for step, values in calls if "loss" in values]
+    assert logged == [(line["step"], line["loss"]) for line in lines]
+    assert [step for step, _ in logged] == [1, 2, 3]
+    wandb.init.return_value.finish.assert_called_once_with()
+    assert not (out / "runs").exists()
+    glue(tmp_path / "other", *train, "clearml").refused("clearml: not installed; pip install")
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_evaluation_may_leave_out_the_pass_over_all_layers(trained, glue):
+    whole = glue(trained, "--do_eval").done().out
+    assert str(trained / "exits.png") in whole.partition("written:")[2]
+    assert "acc per layer = [" in whole
+    first = report_of(trained)
+    quick = glue(trained, "--do_eval", "--skip_full_depth").done().out
+    second = report_of(trained)
+    assert second["exits_per_layer"] == first["exits_per_layer"]
+    assert second["metrics"] == first["metrics"]
+    assert first.keys() - second.keys() == {
+        "acc_per_layer",
+        "frontier",
+        "same_exit_layer_as_fp32",
+    }
+    assert "exits.png" not in quick
+    assert not (trained / "exits.png").exists()
+    assert "one text at a time" in quick
+    assert "texts/s" in quick
+
+
+def test_cutting_more_than_the_training_did_is_said(trained, glue, caplog):
+    glue(trained, "--do_eval").done()
+    assert "cuts" not in caplog.text
+    glue(trained, "--do_eval", "--max_seq_length", 12).done()
+    assert "--max_seq_length 12 cuts" in caplog.text

@@ -2,87 +2,125 @@
 overwritten."""
 
 import os
+import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from evaluation import results
 from modeling import ElbertForSequenceClassification
 from tests.commands import no_file_above
 from tests.conftest import contents, edit_json
 
+TRAIN = ("--do_train", "--do_eval")
+
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--task_name", "RTEE"], ["'RTEE'", "did you mean rte"]),
-        (["--learning_rate", "-1"], ["--learning_rate", "-1"]),
-        (["--learning_rate", "nan"], ["--learning_rate", "nan"]),
-        (["--learning_rate", "fast"], ["--learning_rate", "fast"]),
-        (["--per_gpu_train_batch_size", "0"], ["--per_gpu_train_batch_size", "0", "1 or more"]),
-        (["--gradient_accumulation_steps", "0"], ["--gradient_accumulation_steps"]),
-        (["--max_train_samples", "0"], ["--max_train_samples"]),
-        (["--seed", "-1"], ["--seed"]),
-        (["--max_seq_length", "41"], ["--max_seq_length 41", "max_position_embeddings = 40"]),
-        (["--max_seq_length", "2"], ["--max_seq_length 2", "3"]),
-        (["--set", "exit_thresh=1"], ["exit_thresh", "exit_thres"]),
-        (["--set", "exit_thres=7"], ["exit_thres = 7", "0 to 1"]),
-        (["--set", "cnt_thres=5"], ["cnt_thres = 5", "num_hidden_layers = 4"]),
-        (["--fp16", "--bf16"], ["--fp16 and --bf16"]),
-        (["--model_type", "gpt2"], ["--model_type", "albert"]),
-        (["--tokenizer_name", "/nowhere/tok"], ["/nowhere/tok"]),
-        (["--config_name", "/nowhere/config"], ["/nowhere/config"]),
-        (["--model_name_or_path", "/nowhere/w"], ["/nowhere/w"]),
-        (["--output_dir", "/proc/nowhere/out"], ["/proc/nowhere/out"]),
-        (["--output_dir", "README.md"], ["README.md"]),
-        (["--data_dir", "/nowhere/RTE"], ["train.tsv", "/nowhere/RTE", "download_glue_data.py"]),
+        ("--task_name RTEE", ["'RTEE'", "did you mean rte"]),
+        ("--learning_rate -1", ["--learning_rate", "-1"]),
+        ("--learning_rate nan", ["--learning_rate", "nan"]),
+        ("--learning_rate fast", ["--learning_rate", "fast"]),
+        ("--per_gpu_train_batch_size 0", ["--per_gpu_train_batch_size", "0", "1 or more"]),
+        ("--max_seq_length 41", ["--max_seq_length 41", "max_position_embeddings = 40"]),
+        ("--max_seq_length 2", ["--max_seq_length 2", "3"]),
+        ("--set exit_thresh=1", ["exit_thresh", "did you mean exit_thres"]),
+        ("--set exit_thres=7", ["exit_thres = 7", "0 to 1"]),
+        ("--set cnt_thres=5", ["cnt_thres = 5", "num_hidden_layers = 4"]),
+        ("--fp16", ["--fp16 needs a GPU", "--bf16"]),
+        ("--fp16 --bf16", ["--fp16 and --bf16"]),
+        ("--model_type gpt2", ["--model_type", "albert"]),
+        ("--tokenizer_name /nowhere/tok", ["/nowhere/tok"]),
+        ("--config_name /nowhere/config", ["/nowhere/config"]),
+        ("--model_name_or_path /nowhere/w", ["/nowhere/w"]),
+        ("--output_dir /proc/nowhere/out", ["/proc/nowhere/out"]),
+        ("--output_dir README.md", ["README.md"]),
+        (f"--output_dir {'x' * 5000}", ["--output_dir", "cannot be made"]),
+        (f"--resume_from_checkpoint {'x' * 5000}", ["--resume_from_checkpoint"]),
+        ("--data_dir /nowhere/RTE", ["train.tsv", "/nowhere/RTE", "download_glue_data.py"]),
+        ("--report_to clearml", ["clearml: not installed; pip install"]),
+        ("--onnx model.onnx", ["--onnx", "leave out --do_train"]),
+        ("--submission_dir all", ["add --do_predict"]),
     ],
 )
-def test_bad_flags_are_refused(glue, tmp_path, monkeypatch, arguments, words):
+def test_flags_that_are_refused(glue, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "README.md").write_text("")
-    glue(tmp_path / "out", "--do_train", *arguments).refused(*words)
+    glue(tmp_path / "out", "--do_train", *arguments.split()).refused(*words)
     assert (tmp_path / "README.md").read_text() == ""
     assert not (tmp_path / "out").exists() or contents(tmp_path / "out") == {}
-
-
-def test_nothing_to_do_is_said(glue, tmp_path):
-    glue(tmp_path / "out").refused("--do_train")
 
 
 GOOD = "index\tsentence1\tsentence2\tlabel\n0\ta man\ta dog\tentailment\n"
 
 
+@pytest.mark.parametrize("name", ["train", "dev"])
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", ["train.tsv is empty"]),
-        ("index\tsentence1\tsentence2\tlabel\n", ["train.tsv has no examples"]),
-        (GOOD + "1\ta man\n", ["train.tsv, line 3", "sentence2"]),
+        ("", ["{}.tsv is empty"]),
+        (GOOD + "1\ta man\n", ["{}.tsv, line 3", "sentence2"]),
         (GOOD + "1\ta man\ta dog\tmaybe\n", ["line 3", "'maybe'", "entailment, not_entailment"]),
-        (GOOD.replace("sentence2", "hypothesis"), ["line 1", "'sentence2'", "hypothesis"]),
     ],
 )
-def test_a_bad_data_file_is_named_with_its_line(glue, tmp_path, content, words):
-    data, out = tmp_path / "RTE", tmp_path / "out"
-    for folder in (data, out):
-        folder.mkdir()
-    (data / "train.tsv").write_text(content)
+def test_a_bad_data_file_is_named_with_its_line_before_training(
+    glue, rte, tmp_path, name, content, words
+):
+    data, out = shutil.copytree(rte, tmp_path / "RTE"), tmp_path / "out"
+    out.mkdir()
+    (data / f"{name}.tsv").write_text(content)
     (out / "config.json").write_text('{"mine": 1}')
-    glue(out, "--do_train", "--overwrite_output_dir", data=data).refused(*words)
+    outcome = glue(out, *TRAIN, "--overwrite_output_dir", data=data)
+    outcome.refused(*(word.format(name) for word in words))
     assert contents(out) == {"config.json": b'{"mine": 1}'}
 
 
-def test_an_output_dir_that_is_not_empty_is_kept(trained, glue):
+@pytest.mark.parametrize(
+    ("edit", "arguments", "words"),
+    [
+        ({}, "--do_train", ["--overwrite_output_dir"]),
+        ({}, "--do_eval --max_seq_length 500", ["--max_seq_length 500", "= 40"]),
+        ({}, "--do_eval --set pooler_inputs=cls", ["allowed: thres_name"]),
+        ({"exit_thres": 1.2}, "--do_eval", ["config.json", "exit_thres = 1.2", "0 to 1"]),
+        ({"cnt_thres": 5}, "--do_eval", ["cnt_thres = 5", "num_hidden_layers = 4"]),
+        ({"thres_name": "bias_7"}, "--do_eval", ["config.json", "bias_7", "patience"]),
+        ({"intermediate_size": 64}, "--do_eval", ["has shape", "config.json"]),
+        ({"id2label": {"0": "a", "1": "b", "2": "c"}}, "--do_eval", ["has shape"]),
+        ({"finetuning_task": "mrpc"}, "--do_eval", ["trained on mrpc", "rte"]),
+    ],
+)
+def test_what_does_not_fit_a_trained_model_is_refused(trained, glue, edit, arguments, words):
+    edit_json(trained / "config.json", **edit)
     before = contents(trained)
-    glue(trained, "--do_train").refused(trained, "--overwrite_output_dir")
+    glue(trained, *arguments.split()).refused(*words)
     assert contents(trained) == before
 
 
-def test_an_output_dir_that_cannot_be_written_is_named(trained, glue, monkeypatch):
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda out: (out / "config.json").write_text('{"a'), ["config.json", "not valid JSON"]),
+        (lambda out: (out / "eval_results.txt").write_bytes(b"\xff\n"), ["use --out_mode one"]),
+        (
+            lambda out: (out / "eval_results.txt").write_text(",exit_thres,corr\n"),
+            ["eval_results.txt has other columns", "use --out_mode one"],
+        ),
+    ],
+)
+def test_a_spoilt_file_is_named_and_kept(trained, glue, spoil, words):
+    spoil(trained)
+    before = contents(trained)
+    glue(trained, "--do_eval", "--out_mode", "all").refused(*words)
+    assert contents(trained) == before
+
+
+@pytest.mark.parametrize("action", ["--do_train --overwrite_output_dir", "--do_eval"])
+def test_an_output_dir_that_cannot_be_written_is_named(trained, glue, monkeypatch, action):
     before = contents(trained)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    for action in (("--do_train", "--overwrite_output_dir"), ("--do_eval",), ("--do_predict",)):
-        glue(trained, *action).refused(trained, "written")
+    glue(trained, *action.split()).refused(trained, "written")
     assert contents(trained) == before
 
 
@@ -94,45 +132,19 @@ def test_a_full_disk_during_an_evaluation_keeps_the_old_results(trained, glue):
     assert (trained / "eval_results.txt").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
-        ({"exit_thres": 1.2}, ["config.json", "exit_thres = 1.2", "0 to 1"]),
-        ({"cnt_thres": 0}, ["config.json", "cnt_thres = 0"]),
-        ({"cnt_thres": 5}, ["config.json", "cnt_thres = 5", "num_hidden_layers = 4"]),
-        ({"thres_name": "bias_7"}, ["config.json", "bias_7", "patience"]),
-        ({"intermediate_size": 64}, ["has shape", "config.json"]),
-        ({"id2label": {"0": "a", "1": "b", "2": "c"}}, ["has shape"]),
-        ({"finetuning_task": "mrpc"}, ["trained on mrpc", "rte"]),
-    ],
-)
-def test_a_bad_trained_config_is_refused(trained, glue, edit, words):
-    edit_json(trained / "config.json", **edit)
-    before = contents(trained)
-    glue(trained, "--do_eval").refused(*words)
-    assert contents(trained) == before
-
-
-def test_a_config_cut_in_half_is_named(trained, glue):
-    path = trained / "config.json"
-    path.write_text(path.read_text()[:200])
-    glue(trained, "--do_eval").refused(path, "not valid JSON")
-
-
-def test_untrained_weights_are_not_evaluated(albert_dir, glue):
+def test_untrained_or_missing_or_broken_weights_are_not_evaluated(
+    albert_dir, trained, glue, tmp_path
+):
     """A plain ALBERT has no exits; random ones would print numbers that mean nothing."""
     before = contents(albert_dir)
     glue(albert_dir, "--do_eval").refused(albert_dir, "not a trained model", "--do_train")
     assert contents(albert_dir) == before
-
-
-def test_an_evaluation_checks_the_length_too(trained, glue):
-    outcome = glue(trained, "--do_eval", "--max_seq_length", 500)
-    outcome.refused("--max_seq_length 500", "max_position_embeddings = 40")
-
-
-def test_no_trained_model_says_what_to_run(glue, tmp_path):
     glue(tmp_path, "--do_eval").refused(tmp_path, "--do_train")
+    path = trained / "model.safetensors"
+    save_file({name: tensor * torch.nan for name, tensor in load_file(path).items()}, path)
+    ended = glue(trained, "--do_eval")
+    ended.refused("NaN or infinite")
+    assert "acc" not in ended.out
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(glue, tmp_path, monkeypatch):
