@@ -20,7 +20,7 @@ The same with `--model_type ponder_albert`, whose examples stop by a learned hal
 `--validation_file`, `--test_file` with columns sentence1[,sentence2],label.
 
 The flags are read here; `evaluation/glue_run.py` does what they ask for, and the training loop is
-`training/loop.py`.
+`training/trainer.py`.
 """
 
 import os

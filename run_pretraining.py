@@ -17,7 +17,7 @@ model to evaluate, and the results go to --output_dir.
 
 On several GPUs: `torchrun --nproc_per_node 8 run_pretraining.py …` with the same flags.
 `--model_type albert` trains the dense model; run_glue.py fine-tunes either.
-`training/pretraining.py` sets a training up; the loop is `training/loop.py`.
+`training/pretraining.py` sets a training up; the loop is `training/trainer.py`.
 
 The defaults are the published schedule (ALBERT's, Lan et al. 2020; Simoulin and Crabbé 2021): LAMB,
 4096 examples a step, 112 500 steps at length 128 with a peak learning rate of 1.76e-3, then 12 500
@@ -56,7 +56,7 @@ def main() -> None:
     from evaluation.pretraining_report import evaluate_pretraining, report_pretraining
     from training.pretraining import make_tokenizer, pretrain, trained_model
     from training.pretraining_data import PretrainingData
-    from training.start import check_new_output_dir, held, make_accelerator, start_script
+    from training.start import check_new_output_dir, lock_output_dir, make_accelerator, start_script
     from training.text import check_text
 
     names = {"model_name_or_path": True, "config_name": False, "tokenizer_name": False}
@@ -71,7 +71,7 @@ def main() -> None:
         check_text(text.train_files)
     if evaluation.do_eval:
         check_text([evaluation.eval_file])
-    with held(run.output_dir, accelerator, writes):
+    with lock_output_dir(run.output_dir, accelerator, writes):
         if model.train_tokenizer and accelerator.is_main_process:
             make_tokenizer(settings)
         accelerator.wait_for_everyone()

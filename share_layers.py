@@ -38,7 +38,7 @@ def main() -> None:
     # torch, and what stands on it: not before the flags are known to be right.
     from evaluation.layer_sharing_report import evaluate_student, report_student
     from training.layer_sharing import train_student
-    from training.start import check_new_output_dir, held, make_accelerator, start_script
+    from training.start import check_new_output_dir, lock_output_dir, make_accelerator, start_script
     from training.text import check_text
 
     student = fetch_models(settings.student, model_name_or_path=True, initial_student=True)
@@ -55,7 +55,7 @@ def main() -> None:
         check_text(text.train_files)
     if evaluation.do_eval:
         check_text([evaluation.eval_file])
-    with held(run.output_dir, accelerator, run.do_train):
+    with lock_output_dir(run.output_dir, accelerator, run.do_train):
         if run.do_train:
             train_student(settings, accelerator)
         if evaluation.do_eval:

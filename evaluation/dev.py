@@ -8,7 +8,6 @@ from evaluation.modes.base import Mode, Tensors
 from evaluation.results import labels_of, predictions_of
 from glue.tasks import Task, compute_metrics
 from training.logs import ProgressLog
-from training.loop import Training
 from training.metric_at_cost import MetricAtCost
 
 
@@ -43,11 +42,11 @@ class DevSet:
 
     job: Job
     goal: Goal
-    training: Training
+    log: ProgressLog
 
-    def look(self, step: int, log: ProgressLog) -> None:
-        """Log the metrics at this step, and take note of a best model."""
+    def evaluate(self, step: int) -> float:
+        """Log the metrics at this step; the one that the best model is chosen by."""
         scalars, line, value = self.job.mode.dev_scalars(self.job, self.goal)
-        log.scalars(scalars, step)
-        log.line({**line, "step": step})
-        self.training.note(value)
+        self.log.scalars(scalars, step)
+        self.log.print_json({**line, "step": step})
+        return value

@@ -1,6 +1,6 @@
 """What run_glue.py does: a model is trained, evaluated, answers a test set, or is searched for.
 
-The training loop itself is `training/loop.py`.
+The training loop itself is `training/trainer.py`.
 """
 
 import logging
@@ -42,19 +42,26 @@ from modeling.exit_settings import Settings, resolve
 from modeling.loading.configs import ORIGIN_KEYS, trained_labels, trained_task
 from modeling.loading.files import find_file, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
-from training.best import Best
 from training.checkpoints import (
+    RunFingerprint,
     check_start,
     checkpoints_of,
-    save_for_published_code,
+    find_checkpoint,
+    is_trained,
 )
-from training.fine_tuning import FineTuningLog, task_batches, task_learner, total_steps
+from training.fine_tuning import FineTuningLog, task_batches, task_state, total_steps
 from training.fine_tuning_settings import DataSettings
-from training.loop import Identity, Training, left_to_train
 from training.provenance import provenance, provenance_in
 from training.search import Search, flags_of_every_run, metric_of, search, shared_values
 from training.settings import as_dict
-from training.start import check_output_dir, check_pieces, held, make_accelerator, start_script
+from training.start import (
+    check_output_dir,
+    check_vocab_size,
+    lock_output_dir,
+    make_accelerator,
+    start_script,
+)
+from training.trainer import Trainer
 from utils.fingerprint import file_fingerprint, fingerprint
 
 logger = logging.getLogger(__name__)
@@ -125,7 +132,7 @@ class GlueRun:
         run = self.settings.run
         start_script(self.accelerator, run.seed)
         check_output_dir(run)
-        with held(run.output_dir, self.accelerator, run.do_train):
+        with lock_output_dir(run.output_dir, self.accelerator, run.do_train):
             yield
 
     # The examples.
@@ -179,7 +186,7 @@ class GlueRun:
         model = self.settings.model
         source = model.tokenizer_name or model.model_name_or_path
         tokenizer = load_tokenizer(source, self.settings.run.do_lower_case)
-        check_pieces(tokenizer, source, config)
+        check_vocab_size(tokenizer, source, config)
         self.mode.check_length(self.settings.data.max_seq_length, config)
         return tokenizer
 
@@ -250,9 +257,9 @@ class GlueRun:
         self.check_files(dev=self.settings.evaluation.do_eval or how.looks_at_dev)
         goal = Goal.of(how.metric_for_best_model, self.mode, self.task)
         batch_size = how.per_gpu_train_batch_size * self.accelerator.num_processes
-        unfinished, checkpoint = left_to_train(self.settings, batch_size)
-        if not unfinished:
+        if is_trained(self.settings, batch_size):
             return
+        checkpoint = find_checkpoint(run)
         if checkpoint is None:
             check_start(self.settings.model.model_name_or_path, run.output_dir)
         spiece = self.published_tokenizer() if how.save_format == "pytorch" else None
@@ -263,36 +270,30 @@ class GlueRun:
         total = total_steps(how, len(features), batch_size)
         self.announce_training(features, total)
         scores = features.labels.tolist() if self.task.is_regression else []
-        learner = task_learner(how, model, tokenizer, total, scores)
+        state = task_state(how, model, tokenizer, total, scores)
         if self.settings.evaluation.compile == "on":
             compile_for_training(model)
-        identity = Identity.of(self.settings, batch_size, features.digest())
-        best = Best(how.early_stopping_patience, bool(how.load_best_model_at_end))
-        training = Training(self.accelerator, learner, run, how.save_steps, identity, best=best)
-        dev = None
-        if how.looks_at_dev:
-            dev_set = self.features(self.task, tokenizer, "dev")
-            job = Job(self.mode, model, tokenizer, self.task, dev_set, batch_size=32)
-            dev = DevSet(job, goal, training)
-        training.begin(checkpoint)
-        self.take_steps(training, features, total, dev)
-        if spiece and self.accelerator.is_main_process:
-            save_for_published_code(run.output_dir, model, spiece)
+        same_run = RunFingerprint.of(self.settings, batch_size, features.digest())
+        trainer = Trainer(self.accelerator, state, run, how.save_steps, same_run)
+        trainer.begin(checkpoint)
+        batches = partial(task_batches, trainer, features)
+        with FineTuningLog(
+            trainer, how.logging_steps, total, self.mode.loss_parts, self.mode.scalars
+        ) as log:
+            dev = self.dev_set(model, tokenizer, goal, log) if how.looks_at_dev else None
+            trainer.fit(batches, total, log.step, dev and dev.evaluate)
+            trainer.finish(spiece)
 
-    def take_steps(
-        self, training: Training, features: Features, total: int, dev: DevSet | None
-    ) -> None:
-        """Train to step `total`, with a look at the dev set at each logging step; where the best
-        model is kept, at the last step, too."""
-        how, model = self.settings.training, training.learner.model
-        steps = training.steps(partial(task_batches, training, features), total)
-        with FineTuningLog(training, how.logging_steps, total) as log:
-            for step in training.kept(steps):
-                due = log.step(step, self.mode.loss_parts)
-                if due:
-                    log.scalars(self.mode.scalars(model, step.outs[-1]), step.number)
-                if dev and (due or (how.chooses_best and step.number == total)):
-                    dev.look(step.number, log)
+    def dev_set(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        goal: Goal,
+        log: FineTuningLog,
+    ) -> DevSet:
+        """The dev set that a training of `model` looks at."""
+        features = self.features(self.task, tokenizer, "dev")
+        return DevSet(Job(self.mode, model, tokenizer, self.task, features, 32), goal, log)
 
     def announce_training(self, features: Features, total: int) -> None:
         """What a log says before a training."""

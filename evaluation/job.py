@@ -25,7 +25,7 @@ from modeling.exit_settings import Settings
 from modeling.loading.files import resolve_within
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import abbreviate
-from training.start import check_pieces
+from training.start import check_vocab_size
 
 logger = logging.getLogger(__name__)
 
@@ -174,5 +174,5 @@ def load_trained(
             f"{task.name} ({task.num_labels} labels)"
         )
     tokenizer = load_tokenizer(directory, do_lower_case)
-    check_pieces(tokenizer, str(directory), model.config)
+    check_vocab_size(tokenizer, str(directory), model.config)
     return model.to(device), tokenizer

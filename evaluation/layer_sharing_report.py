@@ -21,7 +21,6 @@ from modeling.pretraining import Sums, add_sums
 from training.checkpoints import check_finished
 from training.layer_sharing import TeacherText, load_teacher, text_of
 from training.layer_sharing_settings import SharingSettings
-from training.loop import Batch
 from utils.files import write_json
 
 
@@ -85,7 +84,7 @@ def all_sums(
     sums: Sums = dict.fromkeys(("errors", "effect_errors", "effect"), zeros)
     sums |= variance_sums(nothing, None)
 
-    def both(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def both(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         states = student(**inputs, output_hidden_states=True).hidden_states
         return torch.stack(states), teacher.states(inputs)
 

@@ -1,12 +1,10 @@
 """Training: everything that changes weights, and what a training leaves on disk.
 
-loop                   the training loop, for every script: steps, checkpoints, stopping, going on
+trainer                the training loop, for every script
 start                  what a script begins with: devices, logging, an output directory
 settings               flags as dataclasses: their help, ranges, and what may change between runs
-checkpoints            whole checkpoints, verified when read, and the finished model
-saved_state            what a checkpoint keeps beside the weights, and whether it can be true
+checkpoints            saving and resuming: state, checkpoints, best and finished model
 logs                   progress bar, trackers and JSON lines
-best                   the best of a training's dev evaluations, and its model
 provenance             where a result comes from; the removal of results of weights that are gone
 optimizer              AdamW and LAMB in the published parameter groups; schedules
 stopping               signals that ask a training to stop

@@ -1,17 +1,16 @@
-"""What a training run leaves on disk: whole checkpoints, verified when read, and a finished model.
+"""Saving and resuming: what a training run leaves on disk, and how another goes on from it.
 
 A directory appears by a rename, after every file in it is on disk, or not at all. A checkpoint
 lists the size and SHA-256 of each of its files, so that a damaged one is told from an intact one.
 Tensors are kept as safetensors and the rest as JSON: reading either runs no code.
 """
 
-import json
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from modeling.errors import UserError
-from modeling.loading.weights import check_numbers
-from training.saved_state import check_optimizer, check_schedule, join_optimizer, split_optimizer
+from modeling.loading.files import read_json
+from training.settings import RunSettings, as_dict, entries
 from utils.files import make_public, write_json
-from utils.fingerprint import file_fingerprint
+from utils.fingerprint import differences, file_fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +35,64 @@ FINISHED = "training_finished.json"
 MANIFEST = "checksums.json"
 STATE = "training_state.json"
 OPTIMIZER = "optimizer.safetensors"
+BEST = "best"  # the best model so far, while the training goes on
 PARTIAL = ".partial"  # ends the name of what is not whole yet
+
+# The state of a training.
 
 
 @dataclass
-class Learner:
-    """What a training changes, and the tokenizer that is saved beside it.
+class Progress:
+    """Steps done, and the batch of the epoch that comes next."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+
+
+@dataclass
+class Best:
+    """The highest dev metric so far: at which step, and how many evaluations ago.
+
+    patience: stop after so many evaluations without a better one; None: never.
+    keep: is the model of `step` wanted at the end?
+    """
+
+    patience: int | None = None
+    keep: bool = False
+    step: int = 0
+    value: float | None = None
+    evals_since_best: int = 0
+
+    @property
+    def wanted(self) -> bool:
+        return self.keep or self.patience is not None
+
+    @property
+    def should_stop(self) -> bool:
+        return self.patience is not None and self.evals_since_best >= self.patience
+
+    def update(self, step: int, value: float) -> bool:
+        """Count an evaluation; whether it is better than all before."""
+        if self.value is not None and value <= self.value:
+            self.evals_since_best += 1
+            return False
+        self.step, self.value, self.evals_since_best = step, value, 0
+        return True
+
+    def record(self) -> dict[str, Any]:
+        """What checkpoints and training.json say of it."""
+        return {"step": self.step, "value": self.value, "since": self.evals_since_best}
+
+    def restore(self, record: dict[str, Any]) -> None:
+        """Go on from what a checkpoint kept."""
+        self.step, self.value = record["step"], record["value"]
+        self.evals_since_best = record["since"]
+
+
+@dataclass
+class TrainState:
+    """All that a training changes, and the tokenizer that is saved beside the model.
 
     objective: what gives a batch its loss, when that is not the model itself.
     """
@@ -51,23 +102,55 @@ class Learner:
     optimizer: torch.optim.Optimizer
     schedule: LRScheduler
     objective: torch.nn.Module | None = None
+    progress: Progress = field(default_factory=Progress)
+    best: Best = field(default_factory=Best)
+    seconds: float = 0.0  # that the training took until it was last saved
 
 
-def checkpoint_step(path: Path) -> int:
-    """STEP of `checkpoint-STEP`; -1 for any other name."""
-    step = path.name.removeprefix("checkpoint-")
-    return int(step) if step.isdecimal() and step.isascii() else -1
+@dataclass(frozen=True)
+class RunFingerprint:
+    """What tells a run from others: only the same run goes on from its checkpoints.
+
+    arguments: the values of all flags. Those in `free` may change, for they alter no step.
+    batch_size: examples of a batch, over all processes.
+    data: fingerprint of the training data; "" where it is not known yet.
+    """
+
+    arguments: dict[str, Any]
+    free: frozenset[str]
+    batch_size: int
+    data: str
+
+    @classmethod
+    def of(cls, settings: Sequence[Any], batch_size: int, data: str = "") -> "RunFingerprint":
+        """That of a run with these dataclasses of settings."""
+        free = frozenset(name for name, _, allowed in entries(*settings) if allowed.resuming)
+        return cls(as_dict(*settings), free, batch_size, data)
+
+    def record(self) -> dict[str, Any]:
+        """What is kept of it, as JSON."""
+        return {"arguments": self.arguments, "batch_size": self.batch_size, "data": self.data}
+
+    def changes(self, record: dict[str, Any]) -> str:
+        """Which flags are not as in `record`, in words; "" where none is."""
+        before = {**record["arguments"], "train batch size": record["batch_size"]}
+        now = {**self.arguments, "train batch size": self.batch_size}
+        changed = differences(before, now, self.free)
+        return "; ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items())
+
+    def check(self, checkpoint: Path, record: dict[str, Any]) -> None:
+        """Raise UserError where `record`, that of `checkpoint`, is of another run."""
+        changed = self.changes(record)
+        if not changed and record["data"] != self.data:
+            changed = "the training examples or their tokens are others"
+        if changed:
+            raise UserError(
+                f"{checkpoint} is of another run: {changed}. Give the flags of its training, or "
+                "train anew with --overwrite_output_dir"
+            )
 
 
-def checkpoints_of(output_dir: str | Path) -> list[Path]:
-    """The checkpoints of a run, in order of their steps."""
-    found = [path for path in Path(output_dir).glob("checkpoint-*") if checkpoint_step(path) >= 0]
-    return sorted((p for p in found if (p / "config.json").exists()), key=checkpoint_step)
-
-
-def latest_checkpoint(output_dir: str | Path) -> Path | None:
-    """The checkpoint-STEP of `output_dir` with the highest step."""
-    return (checkpoints_of(output_dir) or [None])[-1]
+# Whole directories.
 
 
 def write_directory(
@@ -114,6 +197,22 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+def remove_checkpoint(directory: Path) -> None:
+    """Delete a checkpoint; killed half-way, what is left does not pass for one."""
+    if not directory.exists():
+        return
+    doomed = directory.with_name(f".{directory.name}.old{PARTIAL}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    try:
+        os.replace(directory, doomed)
+    except OSError as error:
+        raise UserError(f"cannot remove {directory}: {error.strerror}") from error
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+# Models.
+
+
 def save_model(
     directory: str | Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
@@ -131,10 +230,8 @@ def save_model(
 
 
 def save_for_published_code(directory: str | Path, model: PreTrainedModel, spiece: Path) -> None:
-    """pytorch_model.bin and spiece.model beside a finished model, for ELBERT's published code.
-
-    The weights are in the file format that its PyTorch of 2020 reads.
-    """
+    """Write pytorch_model.bin and spiece.model beside a finished model, for ELBERT's published
+    code: in the file format that its PyTorch of 2020 reads."""
     tensors = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
 
     def fill(temporary: Path) -> None:
@@ -153,26 +250,109 @@ def check_finite(model: PreTrainedModel, directory: str | Path) -> None:
             )
 
 
-def save_checkpoint(directory: Path, learner: Learner, state: dict[str, Any]) -> None:
+def load_best(output_dir: Path, state: TrainState) -> None:
+    """Make the best model the one that is kept, where that is wanted."""
+    if state.best.keep and state.best.step:
+        load_model(state.model, output_dir / BEST / SAFE_WEIGHTS_NAME)
+
+
+# Checkpoints.
+
+
+def save_checkpoint(
+    directory: Path, state: TrainState, scaler: dict[str, Any] | None, run: dict[str, Any]
+) -> None:
     """Write `checkpoint-STEP`, from which training goes on as if it had never stopped.
 
-    state: whatever else the run needs, as JSON.
+    scaler: state of fp16's loss scaling. run: the record of a RunFingerprint.
     """
-    check_finite(learner.model, directory)
-    tensors, settings = split_optimizer(learner.optimizer.state_dict())
+    check_finite(state.model, directory)
+    tensors, settings = split_optimizer(state.optimizer.state_dict())
+    record = {
+        "position": asdict(state.progress),
+        "seconds": state.seconds,
+        "best": state.best.record(),
+        "schedule": state.schedule.state_dict(),
+        "scaler": scaler,
+        **run,
+        "optimizer": settings,
+    }
 
     def fill(temporary: Path) -> None:
-        learner.model.save_pretrained(temporary)
-        learner.tokenizer.save_pretrained(temporary)
+        state.model.save_pretrained(temporary)
+        state.tokenizer.save_pretrained(temporary)
         save_file(tensors, temporary / OPTIMIZER)
-        write_json(temporary / STATE, {**state, "optimizer": settings})
-        names = sorted(path.name for path in temporary.iterdir())
-        write_json(
-            temporary / MANIFEST, {name: file_fingerprint(temporary / name) for name in names}
-        )
+        write_json(temporary / STATE, record)
+        files = {path.name: file_fingerprint(path) for path in sorted(temporary.iterdir())}
+        write_json(temporary / MANIFEST, files)
 
     # A run that ended here may be trained on, or go on from before a damaged one.
     write_directory(directory, fill, in_place_of_old=True)
+
+
+def load_checkpoint(
+    checkpoint: Path, state: TrainState, run: RunFingerprint
+) -> dict[str, Any] | None:
+    """Put everything that `save_checkpoint` kept back into `state`; the scaler's state.
+
+    Raises UserError when the flags or the data are not those of the run that wrote it.
+    """
+    record = read_json(checkpoint / STATE)
+    try:
+        run.check(checkpoint, record)
+        load_model(state.model, checkpoint / SAFE_WEIGHTS_NAME)
+        tensors = load_file(checkpoint / OPTIMIZER)
+        state.optimizer.load_state_dict(join_optimizer(tensors, record["optimizer"]))
+        state.schedule.load_state_dict(record["schedule"])
+        state.progress = Progress(**record["position"])
+        state.best.restore(record["best"])
+        state.seconds = record["seconds"]
+        return record["scaler"]
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{checkpoint} does not fit this run: {error}. Resume with the flags of its training"
+        ) from error
+
+
+def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Take an optimiser's state apart: tensors by name, `PARAMETER.KEY`, and JSON for the rest."""
+    tensors: dict[str, torch.Tensor] = {}
+    scalars: dict[str, dict[str, Any]] = {}
+    for parameter, values in state["state"].items():
+        for key, value in values.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"{parameter}.{key}"] = value.contiguous()
+            else:
+                scalars.setdefault(str(parameter), {})[key] = value
+    return tensors, {"param_groups": state["param_groups"], "scalars": scalars}
+
+
+def join_optimizer(tensors: dict[str, torch.Tensor], rest: dict[str, Any]) -> dict[str, Any]:
+    """Undo `split_optimizer`."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, tensor in tensors.items():
+        parameter, key = name.split(".", 1)
+        state.setdefault(int(parameter), {})[key] = tensor
+    for parameter, values in rest["scalars"].items():
+        state.setdefault(int(parameter), {}).update(values)
+    return {"state": state, "param_groups": rest["param_groups"]}
+
+
+def checkpoint_step(path: Path) -> int:
+    """STEP of `checkpoint-STEP`; -1 for any other name."""
+    step = path.name.removeprefix("checkpoint-")
+    return int(step) if step.isdecimal() and step.isascii() else -1
+
+
+def checkpoints_of(output_dir: str | Path) -> list[Path]:
+    """The checkpoints of a run, in order of their steps."""
+    found = [path for path in Path(output_dir).glob("checkpoint-*") if checkpoint_step(path) >= 0]
+    return sorted((p for p in found if (p / "config.json").exists()), key=checkpoint_step)
+
+
+def latest_checkpoint(output_dir: str | Path) -> Path | None:
+    """The checkpoint-STEP of `output_dir` with the highest step."""
+    return (checkpoints_of(output_dir) or [None])[-1]
 
 
 def prune(output_dir: str | Path, keep: int | None) -> None:
@@ -186,45 +366,60 @@ def prune(output_dir: str | Path, keep: int | None) -> None:
             remove_checkpoint(path)
 
 
-def remove_checkpoint(directory: Path) -> None:
-    """Delete a checkpoint; killed half-way, what is left does not pass for one."""
-    if not directory.exists():
-        return
-    doomed = directory.with_name(f".{directory.name}.old{PARTIAL}")
-    shutil.rmtree(doomed, ignore_errors=True)
-    try:
-        os.replace(directory, doomed)
-    except OSError as error:
-        raise UserError(f"cannot remove {directory}: {error.strerror}") from error
-    shutil.rmtree(doomed, ignore_errors=True)
-
-
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with the files of a checkpoint; None when it is intact."""
     try:
-        manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        manifest = read_json(checkpoint / MANIFEST)
+    except UserError as error:
         return f"{MANIFEST} cannot be read ({error})"
-    needed = {STATE, OPTIMIZER, SAFE_WEIGHTS_NAME}
-    if not isinstance(manifest, dict) or not needed <= manifest.keys():
+    if not manifest.keys() >= {STATE, OPTIMIZER, SAFE_WEIGHTS_NAME}:
         return f"{MANIFEST} does not list a checkpoint's files"
-    for name, stamp in manifest.items():
+    for name, known in manifest.items():
         path = checkpoint / Path(name).name
         if not path.is_file():
             return f"{name} is missing"
-        if file_fingerprint(path) != stamp:
+        if file_fingerprint(path) != known:
             return f"{name} is not what was written (size or SHA-256 differ)"
     return None
 
 
-def find_checkpoint(output_dir: str | Path, wanted: str) -> Path | None:
-    """The checkpoint to resume from: `latest` of a run (None when it has none yet), or a path.
+# Going on.
+
+
+def is_trained(settings: Any, batch_size: int) -> bool:
+    """Whether --resume_from_checkpoint finds its training finished, and nothing left to do.
+
+    settings: a NamedTuple of dataclasses, of which `run` is a RunSettings. batch_size: over all
+    processes. Raises UserError for a training that is finished, but was one of other flags.
+    """
+    output_dir = Path(settings.run.output_dir)
+    weights = (output_dir / SAFE_WEIGHTS_NAME).exists()
+    latest = settings.run.resume_from_checkpoint == "latest"
+    if not (latest and weights and is_finished(output_dir)):
+        return False
+    record = read_json(output_dir / FINISHED) if (output_dir / FINISHED).exists() else {}
+    if record and (changed := RunFingerprint.of(settings, batch_size).changes(record)):
+        raise UserError(
+            f"training in {output_dir} is finished, and was of other flags: {changed}. To train "
+            "with these, choose another --output_dir, or give --overwrite_output_dir without "
+            "--resume_from_checkpoint; to evaluate what is there, leave out --do_train"
+        )
+    logger.info("Training in %s is finished: nothing to resume", output_dir)
+    return True
+
+
+def find_checkpoint(run: RunSettings) -> Path | None:
+    """The checkpoint to resume from: a path, the latest of the run, or None to begin.
 
     Raises UserError for a damaged one, naming the newest that is intact.
     """
+    output_dir, wanted = run.output_dir, run.resume_from_checkpoint
+    if wanted is None:
+        return None
     latest = latest_checkpoint(output_dir)
     checkpoint = latest if wanted == "latest" else Path(wanted)
     if checkpoint is None:
+        logger.info("No checkpoint in %s yet: training from its beginning", output_dir)
         return None
     if not os.path.isdir(checkpoint):  # pathlib's raises for a long name
         offer = f"; the latest of {output_dir} is {latest}" if latest else ""
@@ -240,7 +435,7 @@ def find_checkpoint(output_dir: str | Path, wanted: str) -> Path | None:
 
 
 def check_start(source: str, output_dir: str | Path) -> None:
-    """What to type where the `source` of starting weights is a checkpoint amid a training.
+    """Say what to type where the `source` of starting weights is a checkpoint amid a training.
 
     The published code goes on with the training of such a --model_name_or_path. Here its weights
     start a new one: a warning, or a UserError where that would overwrite the checkpoint.
@@ -262,46 +457,16 @@ def check_start(source: str, output_dir: str | Path) -> None:
     )
 
 
-def load_checkpoint(checkpoint: Path, learner: Learner) -> None:
-    """Put weights, optimiser and schedule of a checkpoint back, in place."""
-    try:
-        tensors, state = load_file(checkpoint / OPTIMIZER), read_state(checkpoint)
-        optimizer = join_optimizer(tensors, state["optimizer"])
-        check_optimizer(optimizer, learner.optimizer)
-        step, groups = state["position"]["step"], optimizer["param_groups"]
-        check_schedule(state["schedule"], learner.schedule, step, groups)
-        for name, tensor in load_file(checkpoint / SAFE_WEIGHTS_NAME).items():
-            check_numbers(checkpoint, name, tensor)
-        load_model(learner.model, checkpoint / SAFE_WEIGHTS_NAME)
-        learner.optimizer.load_state_dict(optimizer)
-        learner.schedule.load_state_dict(state["schedule"])
-    except UserError:
-        raise
-    except Exception as error:  # what was made by hand fails in every way there is
-        raise UserError(
-            f"{checkpoint} does not fit this run: {error}. Resume with the flags of its training"
-        ) from error
+# Begun and finished.
 
 
-def read_state(checkpoint: Path) -> dict[str, Any]:
-    """What `save_checkpoint` was given as `state`."""
-    path = checkpoint / STATE
-    try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    if not isinstance(state, dict):
-        raise UserError(f"{path} is not a training's state: it must be a JSON object")
-    return state
-
-
-def begin_training(output_dir: str | Path, identity: dict[str, Any], resumed: bool = False) -> None:
+def begin_training(output_dir: str | Path, run: dict[str, Any], resumed: bool = False) -> None:
     """Mark `output_dir` as being trained, so that an evaluation can tell an unfinished run.
 
-    identity: what tells the run from others. Checkpoints of a run that this one overwrites go: they
+    run: the record of a RunFingerprint. Checkpoints of a run that this one overwrites go: they
     would pass for its own. What a killed save left behind goes too.
     """
-    write_json(Path(output_dir) / IN_PROGRESS, identity)
+    write_json(Path(output_dir) / IN_PROGRESS, run)
     for partial in Path(output_dir).glob(f".*{PARTIAL}"):
         shutil.rmtree(partial, ignore_errors=True)
     for stale in [] if resumed else checkpoints_of(output_dir):
@@ -309,9 +474,11 @@ def begin_training(output_dir: str | Path, identity: dict[str, Any], resumed: bo
 
 
 def finish_training(output_dir: str | Path) -> None:
-    """Say that the training came to its end, and keep what was trained."""
+    """Say that the training came to its end and keep what was trained, then remove `BEST`."""
+    directory = Path(output_dir)
     with suppress(FileNotFoundError):  # somebody took it away meanwhile
-        os.replace(Path(output_dir) / IN_PROGRESS, Path(output_dir) / FINISHED)
+        os.replace(directory / IN_PROGRESS, directory / FINISHED)
+    shutil.rmtree(directory / BEST, ignore_errors=True)
 
 
 def is_finished(output_dir: str | Path) -> bool:

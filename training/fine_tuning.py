@@ -9,11 +9,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from glue.features import Features, collate, epoch_batches
-from training.checkpoints import Learner
+from training.checkpoints import Best, TrainState
 from training.fine_tuning_settings import TrainingSettings
 from training.logs import ProgressLog
-from training.loop import Batch, Step, Training
 from training.optimizer import as_lamb, make_optimizer, make_schedule
+from training.trainer import Batch, Step, Trainer
 
 
 def total_steps(how: TrainingSettings, examples: int, batch_size: int) -> int:
@@ -27,14 +27,17 @@ def total_steps(how: TrainingSettings, examples: int, batch_size: int) -> int:
     return max(1, int(batches * how.num_train_epochs) // how.gradient_accumulation_steps)
 
 
-def task_learner(
+def task_state(
     how: TrainingSettings,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     steps: int,
     scores: Sequence[float],
-) -> Learner:
-    """steps: of the whole training. scores: the training set's, in a regression."""
+) -> TrainState:
+    """Make optimiser and schedule of a training of so many `steps`.
+
+    scores: the training set's, in a regression.
+    """
     if scores:
         start_at_mean(model, scores)
     optimizer = make_optimizer(model, how.learning_rate, how.weight_decay, how.adam_epsilon)
@@ -44,7 +47,8 @@ def task_learner(
         model.gradient_checkpointing_enable()
     warmup_steps = how.warmup_steps or math.ceil(steps * (how.warmup_ratio or 0))
     schedule = make_schedule(optimizer, warmup_steps, steps, how.lr_scheduler_type or "linear")
-    return Learner(model, tokenizer, optimizer, schedule)
+    best = Best(how.early_stopping_patience, bool(how.load_best_model_at_end))
+    return TrainState(model, tokenizer, optimizer, schedule, best=best)
 
 
 @torch.no_grad()
@@ -60,10 +64,10 @@ def start_at_mean(model: PreTrainedModel, scores: Sequence[float]) -> None:
             module.bias.fill_(sum(scores) / len(scores))
 
 
-def task_batches(training: Training, features: Features, epoch: int, first: int) -> Iterator[Batch]:
+def task_batches(trainer: Trainer, features: Features, epoch: int, first: int) -> Iterator[Batch]:
     """This process's part of the batches of an epoch, from number `first` on."""
-    accelerator, pad = training.accelerator, training.learner.tokenizer.pad_token_id
-    batch_size, seed = training.identity.batch_size, training.run.seed
+    accelerator, pad = trainer.accelerator, trainer.state.tokenizer.pad_token_id
+    batch_size, seed = trainer.fingerprint.batch_size, trainer.run.seed
     for rows in epoch_batches(features.lengths, batch_size, seed, epoch)[first:]:
         mine = rows[accelerator.process_index :: accelerator.num_processes]
         # Every process takes part in a step: one without rows of its own repeats one, for nothing.
@@ -72,27 +76,34 @@ def task_batches(training: Training, features: Features, epoch: int, first: int)
 
 
 class FineTuningLog(ProgressLog):
-    """The published JSON lines."""
+    """The published JSON lines: means since the last entry.
 
-    def __init__(self, training: Training, every: int, total: int) -> None:
-        super().__init__(training, every, total)
-        self.losses: list[float] = []  # since the last logging step
-        self.parts: dict[str, list[torch.Tensor]] = {}  # the same, of each batch in this process
+    parts_of: those of a batch's loss, by name. scalars_of: what else the trackers get of an entry.
+    """
 
-    def step(self, step: Step, parts: Callable[[ModelOutput], dict[str, torch.Tensor]]) -> bool:
-        """After an optimiser step; returns whether a logging step was due.
+    def __init__(
+        self,
+        trainer: Trainer,
+        every: int,
+        total: int,
+        parts_of: Callable[[ModelOutput], dict[str, torch.Tensor]],
+        scalars_of: Callable[[PreTrainedModel, ModelOutput], dict[str, float]],
+    ) -> None:
+        super().__init__(trainer, every, total)
+        self.parts_of, self.scalars_of = parts_of, scalars_of
+        self.losses: list[float] = []
+        self.parts: dict[str, list[torch.Tensor]] = {}  # of each batch in this process
 
-        parts: of a batch's loss. What is logged are means since the last logging step.
-        """
+    def step(self, step: Step) -> bool:
+        """Count an optimiser step; whether its entry was due, which is then written."""
         self.losses.append(step.loss)
-        for name, value in [pair for out in step.outs for pair in parts(out).items()]:
+        for name, value in [pair for out in step.outs for pair in self.parts_of(out).items()]:
             self.parts.setdefault(name, []).append(value.detach())
         if not self.advance(step):
             return False
         mean = sum(self.losses) / len(self.losses)
         means = {name: torch.stack(part).mean().item() for name, part in self.parts.items()}
-        values = {"learning_rate": step.learning_rate, "loss": mean, **means}
+        self.entry({"learning_rate": step.learning_rate, "loss": mean, **means}, step.number)
+        self.scalars(self.scalars_of(self.trainer.state.model, step.outs[-1]), step.number)
         self.losses, self.parts = [], {}
-        self.scalars(values, step.number)
-        self.line({**values, "step": step.number})
         return True

@@ -29,14 +29,14 @@ from modeling.loading.names import suite_names
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_into, read_renamed
 from modeling.pretraining import Sums, add_sums
-from training.checkpoints import Learner
+from training.checkpoints import RunFingerprint, TrainState, find_checkpoint, is_trained
 from training.layer_sharing_settings import SharingSchedule, SharingSettings, StudentSettings
 from training.logs import MeansLog
-from training.loop import Batch, Identity, Step, Training, left_to_train
 from training.optimizer import make_optimizer, make_schedule
 from training.pretraining_data import PretrainingData, pad_examples, shuffled, unmasked
 from training.pretraining_settings import Recipe
 from training.text import Draft, blocks
+from training.trainer import Batch, Step, Trainer
 from utils.fingerprint import file_fingerprint, fingerprint
 
 WINDOW = 8192  # examples that are sorted by length together
@@ -158,12 +158,10 @@ def adopt_student(student: AlbertModel, source: str) -> None:
 # The training.
 
 
-class SharingLog(MeansLog):
-    """The share of the teacher's variance that every pass leaves unexplained, in training."""
-
-    def means(self, sums: Sums, step: Step) -> dict[str, float]:
-        shares = (sums["errors"] / sums["tokens"] / self.objective.variances).tolist()
-        return {"loss": step.loss, **{f"pass/{k}": share for k, share in enumerate(shares)}}
+def sharing_means(variances: torch.Tensor, sums: Sums, step: Step) -> dict[str, float]:
+    """What a log's entry says: of the teacher's variance, what every pass leaves unexplained."""
+    shares = (sums["errors"] / sums["tokens"] / variances).tolist()
+    return {"loss": step.loss, **{f"pass/{k}": share for k, share in enumerate(shares)}}
 
 
 def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
@@ -171,28 +169,31 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
 
     Follows the teacher on --train_files; the student ends in --output_dir.
     """
-    schedule, passes = settings.schedule, settings.student.num_hidden_layers
+    schedule, run = settings.schedule, settings.run
     batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
-    unfinished, checkpoint = left_to_train(settings, batch_size)
-    if not unfinished:
+    if is_trained(settings, batch_size):
         return
+    checkpoint = find_checkpoint(run)
+    passes = settings.student.num_hidden_layers
     teacher, tokenizer = load_teacher(settings, passes, accelerator.device)
     student = new_student(settings.student, teacher)
     text = text_of(settings, settings.text.train_files, tokenizer, batch_size)
     sources = filter(None, (settings.student.model_name_or_path, settings.student.initial_student))
     weights = [file_fingerprint(path) for source in sources for path in weight_files(source)]
-    identity = Identity.of(settings, batch_size, fingerprint(text.text_hash(), weights))
+    data = fingerprint(text.text_hash(), weights)
     # The teacher's weights are packed once. Inference mode, which comes with that, is not for the
     # student.
     with packed_weights(teacher.backbone), torch.inference_mode(False):
         objective = make_objective(settings.student, teacher, student, text)
-        learner = student_learner(schedule, objective, tokenizer)
-        training = Training(accelerator, learner, settings.run, schedule.save_steps, identity)
-        training.begin(checkpoint)
+        state = student_state(schedule, objective, tokenizer)
+        same_run = RunFingerprint.of(settings, batch_size, data)
+        trainer = Trainer(accelerator, state, run, schedule.save_steps, same_run)
+        trainer.begin(checkpoint)
         batches = partial(student_batches, accelerator, text, teacher)
-        with SharingLog(training, schedule.logging_steps, schedule.max_steps) as log:
-            for step in training.kept(training.steps(batches, schedule.max_steps)):
-                log.step(step)
+        shown, total = partial(sharing_means, objective.variances), schedule.max_steps
+        with MeansLog(trainer, schedule.logging_steps, total, shown) as log:
+            trainer.fit(batches, total, log.step)
+            trainer.finish()
 
 
 def make_objective(
@@ -211,15 +212,16 @@ def make_objective(
     return FollowingObjective(student, variances(sums), weights)
 
 
-def student_learner(
+def student_state(
     schedule: SharingSchedule, objective: FollowingObjective, tokenizer: PreTrainedTokenizerBase
-) -> Learner:
+) -> TrainState:
+    """Make optimiser and schedule of a training of `objective`'s student."""
     student = objective.model
     optimizer = make_optimizer(
         student, schedule.learning_rate, schedule.weight_decay, schedule.adam_epsilon
     )
     rates = make_schedule(optimizer, schedule.warmup_steps, schedule.max_steps)
-    return Learner(student, tokenizer, optimizer, rates, objective)
+    return TrainState(student, tokenizer, optimizer, rates, objective)
 
 
 def student_batches(

@@ -26,9 +26,14 @@ from modeling.loading.files import find_file, read_json
 from modeling.loading.names import Tensors, act_names, suite_names
 from modeling.loading.weights import LoadReport, abbreviate, load_into, read_renamed
 from modeling.pretraining import PreTrainingObjective, Sums, means
-from training.checkpoints import Learner, check_finished
+from training.checkpoints import (
+    RunFingerprint,
+    TrainState,
+    check_finished,
+    find_checkpoint,
+    is_trained,
+)
 from training.logs import MeansLog
-from training.loop import Batch, Identity, Step, Training, left_to_train
 from training.optimizer import as_lamb, make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
 from training.pretraining_settings import (
@@ -36,7 +41,8 @@ from training.pretraining_settings import (
     PretrainingSchedule,
     PretrainingSettings,
 )
-from training.start import check_pieces
+from training.start import check_vocab_size
+from training.trainer import Batch, Step, Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +168,7 @@ def tokenizer_of(
 ) -> PreTrainedTokenizerBase:
     """The tokenizer in `source`; UserError where pieces or places have no embeddings."""
     tokenizer = load_tokenizer(source, settings.run.do_lower_case)
-    check_pieces(tokenizer, source, config)
+    check_vocab_size(tokenizer, source, config)
     lengths = {"--max_seq_length": settings.text.max_seq_length}
     if settings.run.do_train and settings.schedule.long_fraction > 0:
         lengths["--long_seq_length"] = settings.schedule.long_seq_length
@@ -256,13 +262,10 @@ def mean_updates(sums: Sums) -> dict[str, float]:
     return {name: total / number for name, (total, number) in rows.items() if number}
 
 
-class PretrainingLog(MeansLog):
-    """What pre-training minimises, and the updates of each class of tokens."""
-
-    def means(self, sums: Sums, step: Step) -> dict[str, float]:
-        rows = mean_updates(sums)
-        updates = {f"updates/{name.strip('[]')}": value for name, value in rows.items()}
-        return {**means(sums, self.objective.tau), **updates}
+def pretraining_means(tau: float, sums: Sums, step: Step) -> dict[str, float]:
+    """What a log's entry says: what is minimised, and the updates of each class of tokens."""
+    rows = mean_updates(sums)
+    return {**means(sums, tau), **{f"updates/{x.strip('[]')}": rows[x] for x in rows}}
 
 
 def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
@@ -272,37 +275,48 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     """
     _, text, run, schedule, _ = settings
     batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
-    unfinished, checkpoint = left_to_train(settings, batch_size)
-    if not unfinished:
+    if is_trained(settings, batch_size):
         return
+    checkpoint = find_checkpoint(run)
     model, tokenizer = new_model(settings)
     phases = phases_of(schedule, text.max_seq_length, accelerator.num_processes)
-    data = []
-    for phase in phases:
-        recipe = text.recipe(phase.max_seq_length, run.seed)
-        examples = phase.batch_size
-        data.append(
-            PretrainingData(text.train_files, text.split_sentences, tokenizer, recipe, examples)
+    data = [
+        PretrainingData(
+            text.train_files,
+            text.split_sentences,
+            tokenizer,
+            text.recipe(phase.max_seq_length, run.seed),
+            phase.batch_size,
         )
-    total = sum(phase.steps for phase in phases)
+        for phase in phases
+    ]
     logger.info("***** Running training *****")
     for phase in phases:
         logger.info("  %s", phase)
-    identity = Identity.of(settings, batch_size, data[0].text_hash())
-    learner = pretraining_learner(schedule, phases, model, tokenizer)
-    training = Training(accelerator, learner, run, schedule.save_steps, identity)
-    training.begin(checkpoint)
-    with PretrainingLog(training, schedule.logging_steps, total) as log:
-        for step in training.kept(all_steps(training, phases, data)):
-            log.step(step)
+    state = pretraining_state(schedule, phases, model, tokenizer)
+    same_run = RunFingerprint.of(settings, batch_size, data[0].text_hash())
+    trainer = Trainer(accelerator, state, run, schedule.save_steps, same_run)
+    trainer.begin(checkpoint)
+    progress, end = state.progress, 0
+    shown = partial(pretraining_means, state.objective.tau)
+    with MeansLog(trainer, schedule.logging_steps, sum(x.steps for x in phases), shown) as log:
+        for phase, examples in zip(phases, data, strict=True):
+            if progress.step == end:  # the phase begins: with its own first batch
+                progress.epoch = progress.batch = 0
+            end += phase.steps
+            accelerator.gradient_accumulation_steps = phase.accumulation
+            accelerator.step = 0  # the batches counted towards a step
+            trainer.fit(partial(pretraining_batches, accelerator, examples), end, log.step)
+        trainer.finish()
 
 
-def pretraining_learner(
+def pretraining_state(
     schedule: PretrainingSchedule,
     phases: Sequence[Phase],
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-) -> Learner:
+) -> TrainState:
+    """Make optimiser, schedule and objective of a training in these phases."""
     optimizer = make_optimizer(
         model, schedule.learning_rate, schedule.weight_decay, schedule.adam_epsilon
     )
@@ -310,21 +324,7 @@ def pretraining_learner(
         optimizer = as_lamb(optimizer)
     rates = LambdaLR(optimizer, lambda step: rate_at(phases, schedule.power, step))
     objective = PreTrainingObjective(model, len(TokenClass))
-    return Learner(model, tokenizer, optimizer, rates, objective)
-
-
-def all_steps(
-    training: Training, phases: Sequence[Phase], data: Sequence[PretrainingData]
-) -> Iterator[Step]:
-    """The optimiser steps of all phases, from the training's position on."""
-    end = 0
-    for phase, text in zip(phases, data, strict=True):
-        if training.position.step == end:  # the phase begins: with its own first batch
-            training.position.epoch = training.position.batch = 0
-        end += phase.steps
-        training.accelerator.gradient_accumulation_steps = phase.accumulation
-        training.accelerator.step = 0  # the batches counted towards a step
-        yield from training.steps(partial(pretraining_batches, training.accelerator, text), end)
+    return TrainState(model, tokenizer, optimizer, rates, objective)
 
 
 def pretraining_batches(

@@ -33,7 +33,7 @@ from training.fine_tuning_settings import SearchSettings
 from training.metric_at_cost import MetricAtCost
 from training.provenance import ROOT
 from training.settings import add_flag, entries
-from training.stopping import StopRequest
+from training.stopping import StopSignal
 from training.study import LIVE, SearchRun, enqueue, open_study, run_all, storage_errors, trials
 from utils.files import write_text
 
@@ -151,7 +151,7 @@ def run_to_its_end(command: Sequence[str], log: IO[str]) -> int:
     A signal to stop is passed on to it, as SIGTERM; a KeyboardInterrupt with the signal's number
     follows when it has saved its checkpoint and is gone.
     """
-    with StopRequest() as stop:
+    with StopSignal() as stop:
         # A session of its own: a terminal's Ctrl-C would reach it twice, and so at once.
         child = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

@@ -4,7 +4,7 @@ import logging
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +92,13 @@ def check_new_output_dir(run: RunSettings) -> None:
 
 
 @contextmanager
-def held(output_dir: str, accelerator: Accelerator, trains: bool) -> Iterator[None]:
+def lock_output_dir(output_dir: str, accelerator: Accelerator, trains: bool) -> Iterator[None]:
     """Keep --output_dir to a run that `trains`, until it is over, for all of its processes.
 
     Raises UserError, naming who holds it, when another run does.
     """
-    with ExitStack() as stack:
-        if trains and accelerator.is_main_process:
-            stack.enter_context(lock_of(Path(output_dir)))
+    locks = trains and accelerator.is_main_process
+    with lock_of(Path(output_dir)) if locks else nullcontext():
         accelerator.wait_for_everyone()  # before the main process writes into it
         yield
 
@@ -131,7 +130,9 @@ def check_writable(directory: Path) -> None:
         raise UserError(f"--output_dir {directory} cannot be written")
 
 
-def check_pieces(tokenizer: PreTrainedTokenizerBase, source: str, config: PreTrainedConfig) -> None:
+def check_vocab_size(
+    tokenizer: PreTrainedTokenizerBase, source: str, config: PreTrainedConfig
+) -> None:
     """UserError for a tokenizer, from `source`, with pieces that have no embeddings."""
     pieces = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
     if pieces > config.vocab_size:

@@ -2,8 +2,6 @@
 
 import os
 import threading
-from contextlib import suppress
-from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -11,8 +9,6 @@ from PIL import Image
 from modeling import UserError
 from tests.commands import flags, no_file_above, report_of
 from tests.forks import start
-from training.checkpoints import is_finished
-from training.logs import ProgressLog
 from utils.files import write_text
 
 pytestmark = pytest.mark.pictures
@@ -39,36 +35,6 @@ def test_without_any_room_the_results_are_printed(trained, glue):
         ended = glue(trained, "--do_eval")
     ended.refused("eval_results.txt", "eval_results.json", "exits.png")
     assert "Computation cost: " in ended.out
-
-
-def test_training_goes_on_without_tensorboard(glue, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "runs").write_text("a file where its folder should be")
-    ended = glue(out, "--do_train", "--overwrite_output_dir", "--logging_steps", 1).done()
-    assert len([line for line in ended.out.splitlines() if '"step"' in line]) == 3
-    assert "Traceback" not in ended.err
-    assert is_finished(out)
-
-
-def test_a_disk_that_fills_during_training_ends_tensorboard_alone(tmp_path, capsys):
-    training = SimpleNamespace(
-        accelerator=SimpleNamespace(is_main_process=True),
-        position=SimpleNamespace(step=0),
-        run=SimpleNamespace(output_dir=tmp_path, trackers=["tensorboard"]),
-    )
-    hook = threading.excepthook
-    with ProgressLog(training, 1, 500) as log, no_file_above(200):
-        for step in range(500):
-            log.scalars({"loss": 1.0}, step)
-            with suppress(OSError, IndexError):  # waits for TensorBoard's thread
-                log.trackers[0].writer.flush()
-        assert not log.trackers
-        log.line({"loss": 1.0})
-    assert threading.excepthook is hook
-    console = capsys.readouterr()
-    assert "loss" in console.out
-    assert "Traceback" not in console.err
 
 
 # Several that write the same.

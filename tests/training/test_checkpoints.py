@@ -2,6 +2,7 @@
 
 import math
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +10,15 @@ import torch
 from modeling import ElbertForSequenceClassification, UserError, load_tokenizer
 from tests.commands import no_file_above
 from tests.conftest import contents, tiny_model
-from training.checkpoints import begin_training, check_finished, finish_training, save_model
+from training.checkpoints import (
+    Best,
+    RunFingerprint,
+    begin_training,
+    check_finished,
+    finish_training,
+    latest_checkpoint,
+    save_model,
+)
 
 
 @pytest.fixture
@@ -86,3 +95,40 @@ def test_unfinished_training_is_refused(tmp_path):
         check_finished(tmp_path)
     finish_training(tmp_path)
     check_finished(tmp_path)
+
+
+def test_the_first_of_equal_values_is_the_best_and_patience_counts_from_there():
+    best, seen = Best(patience=2), []
+    for step, value in ((10, 0.5), (20, 0.7), (30, 0.7), (40, 0.6)):
+        assert not best.should_stop
+        seen.append(best.update(step, value))
+    assert seen == [True, True, False, False]
+    assert best.should_stop
+    assert (best.step, best.value) == (20, 0.7)
+    again = Best(patience=2)
+    again.restore(best.record())
+    assert again == best
+
+
+def test_without_patience_a_training_never_stops_early():
+    best = Best()
+    for step in range(1, 50):
+        best.update(step, -step)
+    assert not best.should_stop
+
+
+def test_a_run_may_change_where_things_lie_and_nothing_else():
+    run = RunFingerprint({"seed": 3, "output_dir": "a"}, frozenset({"output_dir"}), 8, "data")
+    same = RunFingerprint({"seed": 3, "output_dir": "b"}, run.free, 8, "data")
+    same.check(Path("checkpoint-3"), run.record())
+    other = RunFingerprint({"seed": 4, "output_dir": "a"}, run.free, 16, "data")
+    assert other.changes(run.record()) == "seed was 3, is 4; train batch size was 8, is 16"
+
+
+@pytest.mark.parametrize("name", ["checkpoint-best", "checkpoint-20"])
+def test_the_latest_checkpoint_is_a_whole_one_with_the_highest_step(tmp_path, name):
+    for other in ("checkpoint-5", "checkpoint-10"):
+        (tmp_path / other).mkdir()
+        (tmp_path / other / "config.json").write_text("{}")
+    (tmp_path / name).mkdir()  # of another name, or a save that was cut short
+    assert latest_checkpoint(tmp_path).name == "checkpoint-10"
