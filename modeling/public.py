@@ -1,0 +1,36 @@
+"""The public names of the package; importing them makes all modes known to transformers."""
+
+# ruff: noqa: F401
+
+from .act.heads import (
+    AlbertActConfig,
+    AlbertActForMaskedLM,
+    AlbertActForMultipleChoice,
+    AlbertActForPreTraining,
+    AlbertActForPreTrainingOutput,
+    AlbertActForQuestionAnswering,
+    AlbertActForSequenceClassification,
+    AlbertActForTokenClassification,
+    AlbertActModel,
+    AlbertActModelOutput,
+    AlbertActOutput,
+    AlbertActQuestionAnsweringOutput,
+)
+from .elbert.model import ElbertConfig, ElbertForSequenceClassification, ElbertOutput
+from .elbert.rules import ExitRule
+from .loading.configs import load_config
+from .loading.models import load_act, load_ponder, load_pretrained
+from .loading.tokenizers import load_tokenizer
+from .losses import PonderClassificationLoss
+from .ponder.criteria import HaltingRule, scan_halting
+from .ponder.distribution import GeneralizedGeometricDist
+from .ponder.model import (
+    PonderAlbertClassifier,
+    PonderAlbertConfig,
+    PonderAlbertForSequenceClassification,
+    PonderOutput,
+    PonderSequenceClassifierOutput,
+)
+from .ponder.parity import ParityDataset, ParityPonderGRU, ReconstructionLoss, RegularizationLoss
+from .ponder.pondernet import AlbertStep, PonderNet
+from .ponder.texts import with_halting_token
