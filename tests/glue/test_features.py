@@ -60,13 +60,6 @@ def test_long_texts_are_truncated(tokenizer, length):
         assert got.input_ids(0)[-1] == tokenizer.sep_token_id
 
 
-def test_empty_texts_are_only_special_tokens(tokenizer):
-    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-    assert encode(singles("", "a"), tokenizer, 8).input_ids(0).tolist() == [cls, sep]
-    both = [Example("0", "", "", 0), Example("1", "a", "", 0)]
-    assert encode(both, tokenizer, 8).input_ids(0).tolist() == [cls, sep, sep]
-
-
 @pytest.mark.parametrize("count", [1, CHUNK, CHUNK + 1])
 def test_texts_in_chunks_are_those_of_one_call(tokenizer, count):
     examples = [pairs(9)[i % 9]._replace(label=i) for i in range(count)]
@@ -173,17 +166,6 @@ def test_batches_are_padded_to_their_longest():
 sizes = st.lists(st.integers(2, 128), min_size=1, max_size=200).map(np.array)
 
 
-@given(lengths=sizes, size=st.integers(1, 40), seed=st.integers(0, 2**31), epoch=st.integers(0, 99))
-def test_an_epoch_is_a_permutation_fixed_by_seed_and_epoch(lengths, size, seed, epoch):
-    torch.manual_seed(epoch)  # the global generator has no part in it
-    batches = [batch.tolist() for batch in epoch_batches(lengths, size, seed, epoch)]
-    torch.manual_seed(epoch + 1)
-    assert batches == [batch.tolist() for batch in epoch_batches(lengths, size, seed, epoch)]
-    assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
-    assert all(1 <= len(batch) <= size for batch in batches)
-    assert len(batches) == -(-len(lengths) // size)
-
-
 @given(
     lengths=st.one_of(sizes, st.lists(st.integers(2, 5), min_size=1, max_size=999).map(np.array)),
     size=st.integers(1, 40),
@@ -196,23 +178,6 @@ def test_an_epochs_batches_are_hfs_length_groups_in_another_order(lengths, size,
     order = torch.randperm(len(batches), generator=generator)
     got = epoch_batches(lengths, size, seed, 7)
     assert [batch.tolist() for batch in got] == [batches[i] for i in order]
-
-
-def test_epochs_and_seeds_differ():
-    lengths = np.arange(2, 102)
-    orders = [
-        np.concatenate(epoch_batches(lengths, 4, seed, epoch)).tolist()
-        for seed in (1, 2)
-        for epoch in (0, 1)
-    ]
-    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
-
-
-def test_batches_hold_neighbours_in_length():
-    generator = torch.Generator().manual_seed(0)
-    lengths = torch.randint(5, 128, (2000,), generator=generator).numpy()
-    batches = epoch_batches(lengths, 16, 1, 0)
-    assert sum(len(batch) * lengths[batch].max() for batch in batches) < 1.1 * lengths.sum()
 
 
 @given(lengths=sizes, size=st.integers(1, 40))

@@ -1,12 +1,8 @@
 """Metrics against values worked out by hand."""
 
-import json
 import math
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from glue.tasks import compute_metrics, get_task, primary_metric
 from modeling.errors import UserError
@@ -47,23 +43,6 @@ def test_correlations():
 def test_a_correlation_that_is_not_defined_is_zero(predictions, labels):
     metrics = compute_metrics(get_task("sts-b"), predictions, labels)
     assert metrics == {"pearson": 0.0, "spearmanr": 0.0, "corr": 0.0}
-
-
-@pytest.mark.filterwarnings("ignore")
-@settings(deadline=None)
-@given(
-    st.integers(2, 6).flatmap(
-        lambda n: st.tuples(*[st.lists(st.floats(-1e9, 1e9), min_size=n, max_size=n)] * 2)
-    )
-)
-def test_correlations_of_any_scores_are_within_one(scores):
-    for value in compute_metrics(get_task("sts-b"), *scores).values():
-        assert abs(value) <= 1 + 1e-12
-
-
-def test_metrics_take_arrays_and_give_plain_numbers():
-    metrics = compute_metrics(get_task("rte"), np.array([0, 1]), np.array([0, 1]))
-    assert json.dumps(metrics) == '{"acc": 1.0}'
 
 
 @pytest.mark.parametrize(

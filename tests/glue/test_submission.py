@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import run_glue
-from glue.custom import custom_task
 from glue.submission import add_to_submission, check_test_set
 from glue.tasks import TASKS
 from modeling import UserError
@@ -66,34 +65,11 @@ def test_a_file_of_another_length_is_refused_with_what_was_found(tmp_path, lines
     assert not (tmp_path / "all").exists()
 
 
-def test_a_short_file_of_an_earlier_call_stops_the_archive(tmp_path):
-    for name in OFFICIAL_LINES:
-        official(tmp_path, name)
-    short = official(tmp_path, "CoLA.tsv", 1000)
-    with pytest.raises(UserError, match="found 1000 lines, expected 1064") as caught:
-        add_to_submission(tmp_path / "AX.tsv", tmp_path)
-    assert str(short) in str(caught.value)
-    assert not (tmp_path / "submission.zip").exists()
-
-
-def test_another_header_is_refused(tmp_path):
-    path = tsv(tmp_path / "WNLI.tsv", "id\tlabel", [(row, 0) for row in range(146)])
-    with pytest.raises(UserError, match=r"line 1: found 'id.tlabel', expected 'index.tprediction'"):
-        add_to_submission(path, tmp_path / "all")
-
-
 def test_a_test_set_of_another_length_is_refused_before_it_is_answered():
     for task in TASKS.values():
         check_test_set(task, OFFICIAL_LINES[task.submission] - 1)
         with pytest.raises(UserError, match=f"has 7 examples, expected {task.test_lines - 1}"):
             check_test_set(task, 7)
-
-
-def test_a_task_of_the_users_own_has_no_submission(tmp_path):
-    table = tmp_path / "own.csv"
-    table.write_text("sentence1,label\na,0\nb,1\n")
-    with pytest.raises(UserError, match="custom is not one of them"):
-        check_test_set(custom_task(train_file=table), 2)
 
 
 def test_predictions_go_into_the_submission(albert_dir, tmp_path, script):

@@ -10,7 +10,6 @@ import pytest
 from glue.tasks import (
     TASKS,
     Example,
-    evaluation_tasks,
     get_task,
     prediction_tasks,
     read_examples,
@@ -44,13 +43,6 @@ def test_a_task_goes_by_every_usual_spelling(spelling, name):
     assert get_task(spelling).name == name
 
 
-def test_an_unknown_task_is_answered_with_the_nearest_and_all():
-    with pytest.raises(UserError, match=r"'qnil'; did you mean qnli\?.*cola, sst-2.*wnli, ax"):
-        get_task("qnil")
-    with pytest.raises(UserError, match="unknown task ''; the tasks are"):
-        get_task("")
-
-
 # The table, against what the transformers 2.7 processors and gluebenchmark.com publish.
 
 
@@ -65,12 +57,6 @@ def test_labels_are_in_the_published_order():
         assert list(task.labels) == expected
         assert task.num_labels == max(1, len(expected))
         assert task.is_regression == (name == "sts-b")
-
-
-def test_mnli_is_evaluated_on_both_halves_and_the_others_once():
-    pairs = [(task.name, suffix) for task, suffix in evaluation_tasks(get_task("mnli"))]
-    assert pairs == [("mnli", ""), ("mnli-mm", "-MM")]
-    assert evaluation_tasks(get_task("rte")) == [(get_task("rte"), "")]
 
 
 def test_mnli_predicts_the_diagnostic_where_its_file_is(tmp_path):

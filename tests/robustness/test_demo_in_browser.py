@@ -120,37 +120,7 @@ def test_it_stops_where_the_file_does(page):
     assert len(exits) > 2
 
 
-def test_words_that_the_model_does_not_know_are_named(page):
-    page.do("#text-0", " Xylophone, zither and zither.")
-    assert page.one("#unknown").text.endswith(": xylophone, zither and")  # a word once
-    page.shows_the_answer()
-
-
-def test_an_example_comes_with_its_label_until_it_is_edited(page):
-    label = ABOUT["labels"][ABOUT["examples"][0]["label"]]
-    assert page.one("#label").text == f"The right answer: {label}"
-    page.do("#text-1", " ")
-    assert page.one("#label").text == ""
-
-
-def test_a_text_too_long_is_refused_until_it_is_shortened(page):
-    before = page.texts()[0]
-    page.one("#text-0").send_keys(" a" * ABOUT["longest"])
-    page.wait("return document.getElementById('trouble').textContent !== ''")
-    assert f"at most {ABOUT['longest']}" in page.one("#trouble").text
-    assert page.one("#answer").text == page.one("#layers").text == ""
-    page.do("#text-0", *([keys.BACKSPACE] * 2 * ABOUT["longest"]))
-    assert page.texts()[0] == before
-    assert page.one("#trouble").text == ""
-    page.shows_the_answer()
-
-
-@pytest.mark.parametrize("width", [360, 1280])
-def test_it_fits_the_screen_without_errors_or_other_hosts(page, address, width):
-    size(page.browser, width, 800)
-    assert page.browser.execute_script(
-        "return document.documentElement.scrollWidth <= window.innerWidth"
-    )
+def test_it_asks_no_other_host_and_has_no_errors(page, address):
     assert [e for e in page.browser.get_log("browser") if e["level"] == "SEVERE"] == []
     asked = requests_of(page.browser)
     assert len(asked) > 5

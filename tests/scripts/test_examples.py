@@ -12,10 +12,9 @@ import yaml
 
 import run_glue
 from glue.tasks import TASKS, read_examples
-from modeling import UserError, load_tokenizer
+from modeling import load_tokenizer
 from tests.commands import main_of
-from tests.conftest import tiny_model
-from tests.models import tiny_ponder
+from tests.conftest import tiny_model, write
 
 ROOT = Path(run_glue.__file__).parent
 EXAMPLES = ROOT / "examples"
@@ -27,10 +26,6 @@ def bash(*command: object, **environment: object) -> subprocess.CompletedProcess
     return subprocess.run(
         ["bash", *map(str, command)], env=variables, capture_output=True, text=True, check=False
     )
-
-
-def test_the_array_file_is_bash():
-    assert bash("-n", EXAMPLES / "study.slurm").returncode == 0
 
 
 def test_a_run_beyond_the_grid_is_refused():
@@ -108,21 +103,6 @@ def test_pretrained_models_side_by_side(script, tmp_path):
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_results_of_another_script_are_refused(script, tmp_path):
-    other = tmp_path / "glue"
-    other.mkdir()
-    (other / "eval_results.json").write_text('{"acc": 0.5}')
-    done = script(main_of("compare_pretraining.py"), other)
-    done.refused("no 'mlm_acc'; write it by run_pretraining.py --do_eval")
-
-
-def test_a_figure_needs_an_adaptive_model(script, tmp_path):
-    dense = write_results(tmp_path / "dense", updates={})
-    done = script(main_of("compare_pretraining.py"), dense, "--figure", tmp_path / "a.png")
-    done.refused("none of these models is adaptive")
-    assert not (tmp_path / "a.png").exists()
-
-
 SICK = (
     "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\t"
     "entailment_BA\tsentence_A_original\tsentence_B_original\tsentence_A_dataset\t"
@@ -135,13 +115,6 @@ def sick_line(pair: int, label: str, part: str) -> str:
     return "\t".join(map(str, (*cells, "He eats.", "-", "FLICKR", "FLICKR", part)))
 
 
-def sick_as_mnli(script, folder: Path, *lines: str):
-    """The files of four or more lines in SICK's layout."""
-    (folder / "SICK.txt").write_text("\n".join([SICK, *lines]) + "\n")
-    flags = ("--sick", folder / "SICK.txt", "--output", folder / "out")
-    return script(main_of("sick_as_mnli.py"), *flags)
-
-
 def test_sick_becomes_mnli(script, tmp_path):
     lines = [
         sick_line(1, "NEUTRAL", "TRAIN"),
@@ -149,7 +122,9 @@ def test_sick_becomes_mnli(script, tmp_path):
         sick_line(5, "ENTAILMENT", "TRAIN"),
         sick_line(6, "NEUTRAL", "TEST"),
     ]
-    done = sick_as_mnli(script, tmp_path, *lines).done()
+    write(tmp_path / "SICK.txt", "\n".join([SICK, *lines]) + "\n")
+    flags = ("--sick", tmp_path / "SICK.txt", "--output", tmp_path / "out")
+    done = script(main_of("sick_as_mnli.py"), *flags).done()
     assert f"{tmp_path / 'out/train.tsv'}: 2 pairs" in done.out
     # As in the files of the same name that were made by hand.
     assert (tmp_path / "out/dev_matched.tsv").read_text() == (
@@ -164,28 +139,6 @@ def test_sick_becomes_mnli(script, tmp_path):
         examples = read_examples(TASKS[part], tmp_path / "out", split)
         assert [example.label for example in examples] == labels
         assert examples[0].text_b == "Nobody eats"
-
-
-def test_semevals_three_files_make_the_same(script, tmp_path):
-    parts = {"TRAIN": "NEUTRAL", "TRIAL": "CONTRADICTION", "TEST": "ENTAILMENT"}
-    lines = [sick_line(n, label, part) for n, (part, label) in enumerate(parts.items(), 1)]
-    sick_as_mnli(script, tmp_path, *lines).done()
-    header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
-    files = [tmp_path / f"SICK_{part}.txt" for part in parts]
-    for n, (file, label) in enumerate(zip(files, parts.values(), strict=True), 1):
-        file.write_text(f"{header}{n}\tA man eats {n}\tNobody eats\t3.5\t{label}\n")
-    main = main_of("sick_as_mnli.py")
-    script(main, "--sick", *files, "--output", tmp_path / "three").done()
-    for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
-        assert (tmp_path / "three" / name).read_text() == (tmp_path / "out" / name).read_text()
-    script(main, "--sick", *files[:2], "--output", tmp_path / "two").refused("2 files")
-
-
-def test_lines_that_are_not_sick_are_named(script, tmp_path):
-    done = sick_as_mnli(script, tmp_path, sick_line(1, "MAYBE", "TRAIN"))
-    done.refused("SICK.txt, line 2: 'maybe' in 'TRAIN'; allowed are contradiction")
-    done = sick_as_mnli(script, tmp_path, sick_line(1, "NEUTRAL", "TRAIN"))
-    done.refused("has no pairs of SemEval_set TRIAL")
 
 
 @pytest.mark.parametrize(
@@ -206,13 +159,3 @@ def test_the_demo_has_a_slider_for_every_number_that_the_rule_reads(
     assert about["sliders"][0]["value"] == keys.get("exit_thres", 0.1)
     assert about["types"]["cnt_thres"] == "int64"
     assert about["unknown_id"] == 1
-
-
-def test_the_demo_refuses_what_it_cannot_show(tmp_path):
-    tiny_model(num_labels=1).save_pretrained(tmp_path)
-    about = runpy.run_path(str(EXAMPLES / "browser_demo.py"))["page_facts"]
-    with pytest.raises(UserError, match="predicts a value"):
-        about(tmp_path)
-    tiny_ponder(num_labels=2).save_pretrained(tmp_path / "ponder")
-    with pytest.raises(UserError, match="sample: the page shows ELBERT's rules"):
-        about(tmp_path / "ponder")
