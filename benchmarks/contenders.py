@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from transformers import AlbertConfig, AlbertForSequenceClassification
@@ -14,11 +14,10 @@ from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import is_emulated, packed_weights
-from modeling.depth import Check, Inputs
+from modeling.depth import ExampleState, ExitDecision
 from modeling.depth_batching import DepthBatcher
-from modeling.elbert.model import ElbertState
-from modeling.elbert.rules import ExitRule
 from modeling.memory import keep_freed_memory
+from modeling.rules import ExitRule
 from training.optimizer import make_optimizer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -57,13 +56,6 @@ def exits_of(cost: float) -> Iterator[int]:
     return itertools.cycle(random.Random(0).sample(FORCED[cost], len(FORCED[cost])))
 
 
-class Forced(NamedTuple):
-    """What a text of `ForcedExits` carries."""
-
-    own: ElbertState
-    target: torch.Tensor  # its exit layer, (batch,)
-
-
 class ForcedExits(ElbertForSequenceClassification):
     """An ELBERT whose examples exit where they are told, in the order in which they start."""
 
@@ -71,13 +63,16 @@ class ForcedExits(ElbertForSequenceClassification):
         self.targets = exits_of(cost)
         return self
 
-    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> Forced:
-        targets = torch.tensor(list(itertools.islice(self.targets, batch)), device=self.device)
-        return Forced(super().start(rule, batch, inputs), targets)
+    def start_own(self, batch: int) -> torch.Tensor:
+        """The examples' exit layers, (batch,)."""
+        return torch.tensor(list(itertools.islice(self.targets, batch)), device=self.device)
 
-    def check_exit(self, rule, hidden, mask, weights, state: Forced) -> Check:
-        logits, _, own = super().check_exit(rule, hidden, mask, weights, state.own)
-        return Check(logits, own.depth >= state.target, Forced(own, state.target))
+    def check_exit(
+        self, rule: ExitRule, hidden: Any, mask: Any, index: int, state: ExampleState
+    ) -> ExitDecision:
+        decision = super().check_exit(rule, hidden, mask, index, state)
+        new = decision.state._replace(model=state.model)
+        return decision._replace(exit_mask=new.depth >= state.model, state=new)
 
 
 def hf_model() -> AlbertForSequenceClassification:

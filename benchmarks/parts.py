@@ -15,7 +15,7 @@ from benchmarks.timing import OwnProcess, in_turn, seconds
 from modeling import ElbertForSequenceClassification
 from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import PACKABLE, PackedLinear
-from modeling.depth import State
+from modeling.depth import ExampleState
 
 
 def matmul_rate(dtype: torch.dtype, rows: int) -> float:
@@ -44,7 +44,7 @@ def exit_checks(model: ForcedExits, length: int, rounds: int) -> list[float]:
     """Median seconds of an exit check with its decision at hand, of a pooler, of a layer pass."""
     hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
     # A text that is told its exit carries that, too: these are the steps of those that are not.
-    plain, rule = ElbertForSequenceClassification, model.exit_rule()
+    plain, rule = ElbertForSequenceClassification, model.config.exit_rule()
     plain_check = partial(plain.check_exit, model, rule)
     times = {"check": [], "pooler": [], "pass": []}
 
@@ -53,10 +53,10 @@ def exit_checks(model: ForcedExits, length: int, rounds: int) -> list[float]:
         times[name].append(seconds(lambda: outcome.append(function(*args)), DEVICE))
         return outcome[0]
 
-    def check(out: torch.Tensor, state: State) -> State:
-        _, done, state = plain_check(out, None, 0, state)
-        done.tolist()
-        return state
+    def check(out: torch.Tensor, state: ExampleState) -> ExampleState:
+        decision = plain_check(out, None, 0, state)
+        decision.exit_mask.tolist()
+        return decision.state
 
     for _ in range(rounds * 4):
         state = plain.start(model, rule, 1, {})

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from benchmarks.contenders import BASE, HAS_BF16, Forced, exits_of
+from benchmarks.contenders import BASE, HAS_BF16, exits_of
 from modeling import ElbertConfig, ElbertForSequenceClassification, ExitRule
 from modeling.albert import attention_mask_of
-from modeling.depth import Check, Inputs, layer_states
+from modeling.depth import ExampleState, ExitDecision, Inputs, layer_states
 from modeling.export.loops import DepthLoop, ExportLoop, Tensors
 
 Feed = dict[str, np.ndarray]
@@ -44,8 +44,8 @@ class PlainGraph(ExportLoop):
         model, mask = self.model, attention_mask_of(attention_mask)
         hidden = model.embed(input_ids, token_type_ids)
         *_, last = layer_states(model, hidden, mask)
-        weights = model.weights_of(model.config.num_hidden_layers - 1)
-        rule = model.exit_rule()
+        weights = model.param_index(model.config.num_hidden_layers - 1)
+        rule = model.config.exit_rule()
         state = model.start(rule, input_ids.shape[0], own)
         return (model.check_exit(rule, last, mask, weights, state).answer,)
 
@@ -55,13 +55,17 @@ class ToldExits(ElbertForSequenceClassification):
 
     own_inputs: ClassVar = {"target": (1, BASE["num_hidden_layers"])}
 
-    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> Forced:
+    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
         target = inputs.get("target", torch.full((batch,), self.config.num_hidden_layers))
-        return Forced(super().start(rule, batch, inputs), target)
+        return super().start(rule, batch, inputs)._replace(model=target)
 
-    def check_exit(self, rule, hidden, mask, weights, state: Forced) -> Check:
-        answer, done, own = super().check_exit(rule, hidden, mask, weights, state.own)
-        return Check(answer, done | (own.depth >= state.target), Forced(own, state.target))
+    def check_exit(
+        self, rule: ExitRule, hidden: Any, mask: Any, index: int, state: ExampleState
+    ) -> ExitDecision:
+        decision = super().check_exit(rule, hidden, mask, index, state)
+        new = decision.state._replace(model=state.model)
+        exits = decision.exit_mask | (new.depth >= state.model)
+        return decision._replace(exit_mask=exits, state=new)
 
 
 def write_files(folder: Path, base: Mapping = BASE) -> None:

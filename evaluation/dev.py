@@ -20,7 +20,7 @@ class Goal(MetricAtCost):
         """METRIC or METRIC@COST; raises UserError for others than the task and mode have."""
         goal = cls.parse(text, task, "--metric_for_best_model")
         if goal.cost is not None:
-            mode.rules()  # raises for a mode that has one cost only
+            mode.rules(regression=False)  # raises for a mode that has one cost only
         return goal
 
     def value(self, job: Job, recorded: Tensors) -> float:

@@ -8,8 +8,9 @@ from evaluation.job import Job
 from evaluation.predictions import Predictions, Rows, inputs_of, sharded
 from glue.features import Features
 from modeling.albert import attention_mask_of
-from modeling.depth import run_depths
+from modeling.depth import iter_layers
 from modeling.depth_batching import DepthBatcher
+from modeling.rules import ExitRule
 
 
 def run_early_exit(job: Job) -> Predictions:
@@ -48,11 +49,12 @@ def answer_in_slots(job: Job, predictions: Predictions) -> None:
         predictions.add([answer.row], **values, seconds=seconds)
 
 
-def record_layers(job: Job, batch_size: int = 1) -> Predictions:
+def record_layers(job: Job, batch_size: int = 1, rule: ExitRule | None = None) -> Predictions:
     """Record what every layer says of every example, float32, and what else the mode's rules read.
 
-    all_logits: (layers, examples, num_labels); seconds: (examples, layers), from the start of the
-    batch to the layer's answer. Also what the mode records, (examples, layers) each, and its own
+    all_logits: (layers, examples, num_labels), what an exit would answer under `rule`, by default
+    the configured one; seconds: (examples, layers), from the start of the batch to the layer's
+    answer; halt_probabilities, (examples, layers), of a model that has them; and the model's own
     inputs, (examples,) each.
 
     Goes through the depths as inference does, with the exit check after each, so that at batch
@@ -61,32 +63,33 @@ def record_layers(job: Job, batch_size: int = 1) -> Predictions:
     """
     with sharded(job, "All layers") as predictions:
         for rows in predictions.batches(batch_size):
-            predictions.add(rows, **layers_of(job, predictions.features, rows))
+            predictions.add(rows, **layers_of(job, predictions.features, rows, rule))
     predictions["all_logits"] = predictions["all_logits"].transpose(0, 1).contiguous()
     for name, column in job.features.inputs.items():
         predictions[name] = torch.as_tensor(column)
     return predictions
 
 
-def layers_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tensor]:
-    """All layers' answers to a batch, and the mode's own record: (batch, layers, …) each."""
+def layers_of(
+    job: Job, features: Features, rows: Rows, rule: ExitRule | None
+) -> dict[str, torch.Tensor]:
+    """All layers' answers to a batch, and λ where there is one: (batch, layers, …) each."""
     model, batch = job.model, inputs_of(job, features, rows)
     start = time.perf_counter()
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
     mask = attention_mask_of(batch.get("attention_mask"))
     own = {name: batch[name] for name in model.own_inputs if name in batch}
-    checks, seconds = [], []
-    for step in run_depths(model, hidden, mask, own, leave=False):
+    decisions, seconds = [], []
+    for _, decision, _ in iter_layers(model, hidden, mask, own, allow_exit=False, rule=rule):
         if model.device.type != "cpu":
             torch.accelerator.synchronize()
-        checks.append(step.check)
+        decisions.append(decision)
         seconds.append(time.perf_counter() - start)
     recorded = {
-        name: torch.stack([found(check.state) for check in checks], 1)
-        for name, found in job.mode.recorded.items()
-    }
-    return {
-        "all_logits": torch.stack([check.answer for check in checks], 1),
+        "all_logits": torch.stack([decision.answer for decision in decisions], 1),
         "seconds": torch.tensor(seconds).repeat(len(rows), 1),
-        **recorded,
     }
+    if decisions[0].seen.halt_probability is not None:
+        halts = [decision.seen.halt_probability for decision in decisions]
+        recorded["halt_probabilities"] = torch.stack(halts, 1)
+    return recorded

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from evaluation.figures import ExitProfile, exits_figure, save_figure
 from evaluation.job import Job
-from evaluation.modes.base import RuleSet, Setting, Tensors, describe
+from evaluation.modes.base import describe
 from evaluation.predictions import Predictions
 from evaluation.results import (
     labels_of,
@@ -21,8 +21,8 @@ from evaluation.results import (
 )
 from glue.tables import as_csv
 from glue.tasks import compute_metrics, primary_metric
-from modeling.elbert.rules import exit_scores, normalised_entropy
 from modeling.flops import early_exit_flops, full_depth_flops
+from modeling.rules import ExitRule, Tensors, exit_scores, normalised_entropy, scan
 from training.provenance import STATISTICS
 from utils.files import write_text
 
@@ -48,8 +48,7 @@ def summarise(job: Job, predictions: Predictions) -> dict[str, Any]:
 
 def against_all_layers(job: Job, predictions: Predictions, recorded: Tensors) -> dict[str, Any]:
     """The metric of every layer, and the share of exits that the float32 recording gives, too."""
-    exit_layer = job.mode.rules().scan(job.model.config.exit_keys(), recorded)
-    same = exit_layer == predictions["exit_layer"]
+    same = scan(job.model.config.exit_rule(), recorded) == predictions["exit_layer"]
     curve = layer_curve(job.task, recorded["all_logits"], labels_of(job.features))
     return {
         "same_exit_layer_as_fp32": same.float().mean().item(),
@@ -64,14 +63,14 @@ def rule_frontier(job: Job, recorded: Tensors) -> dict[str, list[list[float]]]:
     By metric: [computation cost, metric] by rising cost, of the settings that no cheaper one is as
     good as.
     """
-    rules, setting, task = job.mode.rules(), job.model.config.exit_keys(), job.task
+    config, task, varied = job.model.config, job.task, {}
     layers, examples = recorded["all_logits"].shape[:2]
-    for name in rules.reads(task.is_regression).get(setting[rules.name_key], ())[:1]:
-        key = rules.keys[name]
+    for name in config.exit_rule().reads[:1]:
+        key = config.table.exit_keys[name]
         whole = torch.arange(1, layers + 1)
         steps = whole if key.counts_layers else torch.linspace(key.minimum, key.maximum, 51)
-        setting[name] = steps[:, None]
-    exits = rules.scan(setting, recorded).reshape(-1, examples).unique(dim=0)
+        varied[name] = steps[:, None]
+    exits = scan(config.exit_rule(**varied), recorded).reshape(-1, examples).unique(dim=0)
     costs = exits.double().mean(1) / layers
     answers, labels = predictions_of(recorded["all_logits"]), labels_of(job.features)
     found: dict[str, list[list[float]]] = {}
@@ -136,31 +135,27 @@ def write_statistics(
 
 def draw_exits(path: Path, job: Job, predictions: Predictions, recorded: Tensors) -> list[Path]:
     """exits.png: where examples exit and why, and the metric of every layer; its path."""
-    rules, setting, metric = (
-        job.mode.rules(),
-        job.model.config.exit_keys(),
-        primary_metric(job.task),
-    )
-    labels = labels_of(job.features)
+    config, mode, metric = job.model.config, job.mode, primary_metric(job.task)
+    labels, rule_name = labels_of(job.features), config.exit_keys()[mode.rule_key]
     exits = ExitProfile(
-        exits_by_cause(rules, setting, recorded, predictions["exit_layer"]),
+        exits_by_cause(config.exit_rule(), rule_name, recorded, predictions["exit_layer"]),
         layer_curve(job.task, recorded["all_logits"], labels),
         compute_metrics(job.task, predictions_of(predictions["logits"]), labels)[metric],
-        predictions["exit_layer"].double().mean().item() / job.model.config.num_hidden_layers,
+        predictions["exit_layer"].double().mean().item() / config.num_hidden_layers,
     )
-    shown = describe(rules.named(setting, job.task.is_regression), rules.name_key)
+    shown = describe(mode.named(config.exit_keys(), job.task.is_regression), mode.rule_key)
     save_figure(exits_figure(exits, metric, job.task.name, shown), path)
     return [path]
 
 
 def exits_by_cause(
-    rules: RuleSet, setting: Setting, recorded: Tensors, exit_layer: torch.Tensor
+    rule: ExitRule, name: str, recorded: Tensors, exit_layer: torch.Tensor
 ) -> dict[str, np.ndarray]:
     """What ended the passes -> how many at each layer, (layers,)."""
     layers = len(recorded["all_logits"])
-    by_window, ran_all = rules.window(setting, recorded) > 0, exit_layer == layers
+    by_window, ran_all = rule.window(recorded) > 0, exit_layer == layers
     parts = {
-        rules.cause(setting[rules.name_key]): ~by_window & ~ran_all,
+        rule.cause or name: ~by_window & ~ran_all,
         "window": by_window & ~ran_all,
         "all layers run": ran_all,
     }

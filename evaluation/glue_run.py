@@ -235,7 +235,7 @@ class GlueRun:
         """Run a search; the directory of its best model. argv: this call's flags."""
         flags = flags_of_every_run(argv, GROUPS)
         if metric_of(self.settings.search, self.task).cost is not None:
-            self.mode.rules()  # raises for a mode that has one cost only
+            self.mode.rules(regression=False)  # raises for a mode that has one cost only
         self.check_files(dev=True)
         wanted = Search(
             settings=self.settings.search,

@@ -16,9 +16,9 @@ from evaluation.predictions import Predictions, is_main
 from glue.features import Features
 from glue.submission import add_to_submission
 from glue.tasks import Example, Task, compute_metrics, label_text, primary_metric, write_submission
-from modeling.elbert.rules import exit_scores
 from modeling.errors import UserError
 from modeling.exit_settings import Settings
+from modeling.rules import exit_scores
 from training.provenance import provenance_in
 from utils.files import each_of, write_json, write_text
 

@@ -49,11 +49,11 @@ def export(model_dir: Path, output: Path) -> None:
 
 def sliders_of(mode: Mode, config: ElbertConfig) -> list[dict[str, Any]]:
     """Of every number that the model's rule reads: what it means, its values, the one now."""
-    rules, values, sliders = mode.rules(), config.exit_keys(), []
-    for name in rules.reads(False)[values[rules.name_key]]:
-        key = rules.keys[name]
+    keys, values, sliders = mode.table.exit_keys, config.exit_keys(), []
+    for name in config.exit_rule().reads:
+        key = keys[name]
         if key.kind in (int, float):
-            grid = parse_values(name, key.grid, config.num_hidden_layers, rules.keys)
+            grid = parse_values(name, key.grid, config.num_hidden_layers, keys)
             steps = sorted({*grid, values[name]})
             sliders.append(
                 {"key": name, "meaning": key.meaning, "values": steps, "value": values[name]}
@@ -73,9 +73,9 @@ def meaning_of(rule: str) -> str:
 def page_facts(model_dir: Path) -> dict[str, Any]:
     """What the page has to know of a model; UserError for one that has nothing to show there."""
     mode = trained_mode(model_dir)
-    rules, model = mode.rules(), load_finished(model_dir, mode)
+    model = load_finished(model_dir, mode)
     config, loop = model.config, mode.export_loop(model)
-    rule = config.exit_keys()[rules.name_key]
+    rule = config.exit_keys()[mode.rule_key]
     if config.num_labels == 1:
         raise UserError(f"{model_dir}: the page shows classes; this model predicts a value")
     return {

@@ -21,13 +21,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
-from evaluation.modes.base import RuleSet
+from evaluation.modes.base import Mode
 from exit_lab.grids import RuleGrid
 from exit_lab.metrics import at_exit
 from exit_lab.settings import PickGoal
 from exit_lab.sweep import Sweep
 from glue.tasks import Task
 from modeling.errors import UserError
+from modeling.rules import ExitRule
 
 FEWEST_FOR_GUARANTEE = 30
 TOLERANCE = 1e-9  # of comparisons between sums that are equal on paper
@@ -146,7 +147,7 @@ def certified(path_losses: np.ndarray, alpha: float, delta: float, binary: bool)
     return len(rejected) if rejected.all() else int(rejected.argmin())
 
 
-def deepest_first(grid: RuleGrid, rule_set: RuleSet) -> list[int]:
+def deepest_first(grid: RuleGrid, rule: type[ExitRule]) -> list[int]:
     """A walk through a grid's settings from the deepest corner to the most eager one.
 
     All keys move from their deepest to their most eager value at once, one step of one key at a
@@ -159,7 +160,7 @@ def deepest_first(grid: RuleGrid, rule_set: RuleSet) -> list[int]:
         choice = []
         for key, length in zip(grid.values, lengths, strict=True):
             moved = (2 * step * (length - 1) + steps) // (2 * steps)  # rounded
-            choice.append(length - 1 - moved if key in rule_set.eager_when_low else moved)
+            choice.append(length - 1 - moved if key in rule.eager_when_low else moved)
         walk.append(grid.position(choice))
     return list(dict.fromkeys(walk))
 
@@ -184,7 +185,7 @@ class Guarantee:
 
 
 def control_risk(
-    swept: Sweep, rule_set: RuleSet, rules: Sequence[str], rows: np.ndarray, wanted: Guarantee
+    swept: Sweep, mode: Mode, rules: Sequence[str], rows: np.ndarray, wanted: Guarantee
 ) -> Choice:
     """The cheapest setting of `rules` whose risk is at most α with probability ≥ 1 − δ.
 
@@ -203,8 +204,10 @@ def control_risk(
         raise UserError("the range of the scores is unknown; add it: --pick risk=… range=HIGH-LOW")
     share = wanted.delta / len(rules)
     grids = {grid.rule: grid for grid in swept.grids}
+    kinds = mode.rules(swept.task.is_regression)
     paths = [
-        swept.of_rule(rule).start + np.array(deepest_first(grids[rule], rule_set)) for rule in rules
+        swept.of_rule(rule).start + np.array(deepest_first(grids[rule], kinds[rule]))
+        for rule in rules
     ]
     passed = [i for path in paths for i in safe_start(swept, path, rows, wanted, share)]
     note = (
@@ -241,13 +244,13 @@ def why_nothing_passed(examples: int, alpha: float, share: float) -> str:
 
 
 def choose(
-    swept: Sweep, rule_set: RuleSet, goal: PickGoal, rules: Sequence[str], rows: np.ndarray
+    swept: Sweep, mode: Mode, goal: PickGoal, rules: Sequence[str], rows: np.ndarray
 ) -> Choice:
     """What --pick asks for, chosen on the examples `rows`; a guarantee tests only `rules`."""
     if goal.risk is not None:
         low, high = swept.task.score_range or (0, goal.range)
         wanted = Guarantee(goal.risk, goal.delta, (high or 0) - low)
-        return control_risk(swept, rule_set, rules, rows, wanted)
+        return control_risk(swept, mode, rules, rows, wanted)
     metric = swept.main_metric(swept.exit_layer, rows)
     if goal.max_p95_ms is not None:
         if swept.seconds is None:

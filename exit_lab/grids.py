@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from evaluation.modes.base import RuleSet, Setting, Tensors
+from evaluation.modes.base import Mode, Setting
 from modeling.errors import UserError
 from modeling.keys import Key, checked, nearest_names
+from modeling.rules import Tensors
 
 # Predicted values have the labels' scale, not that of probabilities.
 REGRESSION_GRID = {"range_tmp": "0.05:1:0.05,1.2:5:0.2"}
@@ -83,8 +84,8 @@ def expand(key: str, piece: str, num_layers: int) -> list[float]:
 
 
 def make_grids(
-    rule_set: RuleSet,
-    rules: Sequence[str],
+    mode: Mode,
+    names: Sequence[str],
     texts: Mapping[str, str],
     num_layers: int,
     regression: bool,
@@ -93,38 +94,38 @@ def make_grids(
 
     Raises UserError for an unknown rule as well.
     """
-    reads, unswept = rule_set.reads(regression), rule_set.unswept(regression)
-    for rule in rules:
-        if rule in unswept:
-            raise UserError(f"rule {rule} has nothing to sweep: {unswept[rule]}")
-        if rule not in reads:
-            raise UserError(f"rule {rule}: {nearest_names(rule, list(reads))}")
+    rules, keys = mode.rules(regression), mode.table.exit_keys
+    for name in names:
+        if name not in rules:
+            raise UserError(f"rule {name}: {nearest_names(name, list(rules))}")
+        if rules[name].never_exits:
+            raise UserError(f"rule {name} has nothing to sweep: {rules[name].never_exits}")
     special = REGRESSION_GRID if regression else {}
-    default = {name: special.get(name, key.grid) for name, key in rule_set.keys.items() if key.grid}
+    default = {name: special.get(name, key.grid) for name, key in keys.items() if key.grid}
     texts = {**default, **texts}
     values = {
-        key: tuple(sorted(set(parse_values(key, text, num_layers, rule_set.keys))))
+        key: tuple(sorted(set(parse_values(key, text, num_layers, keys))))
         for key, text in texts.items()
     }
-    for rule in rules:
-        if unknown := [key for key in reads[rule] if key not in values]:
+    for name in names:
+        if unknown := [key for key in rules[name].reads if key not in values]:
             raise UserError(
-                f"rule {rule} reads {unknown[0]!r}: its row may name {', '.join(values)}, as a "
+                f"rule {name} reads {unknown[0]!r}: `reads` may name {', '.join(values)}, as a "
                 "tuple of texts"
             )
-    return tuple(RuleGrid(rule, {key: values[key] for key in reads[rule]}) for rule in rules)
+    return tuple(RuleGrid(name, {key: values[key] for key in rules[name].reads}) for name in names)
 
 
-def fitted(grid: RuleGrid, rule_set: RuleSet, tensors: Tensors, most: int) -> RuleGrid:
+def fitted(grid: RuleGrid, mode: Mode, tensors: Tensors, most: int) -> RuleGrid:
     """The grid with its threshold where a recording's numbers lie, at every layer's quantiles.
 
     Even steps miss settings where the numbers crowd: the halting CDF of an early layer may be below
     0.001 for all examples. The labels are not looked at. Where more than `most` settings would come
-    of it, evenly many thresholds are left out. Rules without a `RuleSet.trace` of what they compare
-    with a key, such as patience and windows over predicted values, keep their grid.
+    of it, evenly many thresholds are left out. Rules without a `trace` of what they compare with a
+    key, such as patience and windows over predicted values, keep their grid.
     """
-    setting = {**grid.combinations()[0], **grid.fixed, rule_set.name_key: grid.rule}
-    trace = rule_set.trace(setting, tensors)
+    setting = {**grid.combinations()[0], **grid.fixed, mode.rule_key: grid.rule}
+    trace = mode.rule(setting, tensors).trace(tensors)
     if trace is None or trace.limit_name not in grid.values:
         return grid
     given = grid.values[trace.limit_name]

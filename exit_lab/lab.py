@@ -13,7 +13,7 @@ from transformers import AlbertConfig
 from evaluation.early_exit import run_early_exit
 from evaluation.job import Job, load_trained
 from evaluation.modes import trained_mode
-from evaluation.modes.base import RuleSet, Setting, describe, keys_in_force
+from evaluation.modes.base import Mode, Setting, describe, keys_in_force
 from evaluation.results import append_results
 from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.metrics import at_exit
@@ -40,7 +40,6 @@ class Lab:
     directory: Path
     output: Path
     job: Job
-    rule_set: RuleSet
     examples: list[Example]
     data: LabSettings
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -50,13 +49,17 @@ class Lab:
         return self.job.task
 
     @property
+    def mode(self) -> Mode:
+        return self.job.mode
+
+    @property
     def config(self) -> AlbertConfig:
         return self.job.model.config
 
     @property
     def settings(self) -> Settings:
         """The model's exit keys, and where each is written."""
-        return resolve(self.directory, self.job.mode.table)
+        return resolve(self.directory, self.mode.table)
 
     @property
     def own_setting(self) -> Setting:
@@ -64,25 +67,24 @@ class Lab:
 
         A rule that cannot be swept gives way to the first that can.
         """
-        rules, name, regression = self.rule_set, self.rule_set.name_key, self.task.is_regression
-        keys = self.config.exit_keys()
-        if keys[name] in rules.unswept(regression):
-            keys[name] = rules.swept(regression)[0]
-        return rules.named(keys, regression)
+        mode, keys, regression = self.mode, self.config.exit_keys(), self.task.is_regression
+        if self.config.exit_rule().never_exits:
+            keys[mode.rule_key] = mode.swept(regression)[0]
+        return mode.named(keys, regression)
 
     @property
     def fixed(self) -> Setting:
         """Exit keys that no grid varies: choices, such as window_score."""
         keys = self.config.exit_keys()
-        choices = [name for name, key in self.rule_set.keys.items() if key.choices]
-        return {name: keys[name] for name in choices if name != self.rule_set.name_key}
+        choices = [name for name, key in self.mode.table.exit_keys.items() if key.choices]
+        return {name: keys[name] for name in choices if name != self.mode.rule_key}
 
     def grids(self, settings: SweepSettings) -> tuple[RuleGrid, ...]:
         """What is to be swept; raises UserError for an unknown rule, key or value."""
         regression = self.task.is_regression
-        rules = list(dict.fromkeys(settings.rules or self.rule_set.swept(regression)))
+        rules = list(dict.fromkeys(settings.rules or self.mode.swept(regression)))
         layers, texts = self.config.num_hidden_layers, settings.grid_texts()
-        grids = make_grids(self.rule_set, rules, texts, layers, regression)
+        grids = make_grids(self.mode, rules, texts, layers, regression)
         return tuple(replace(grid, fixed=self.fixed) for grid in grids)
 
     def record(self) -> Recording:
@@ -102,7 +104,7 @@ class Lab:
             given = {name: getattr(data, name) for name in names}
             where = {f"--{name}": value for name, value in given.items() if value}
         flags = {
-            "--model_type": self.job.mode.name,
+            "--model_type": self.mode.name,
             **where,
             "--model_name_or_path": folder,
             "--output_dir": folder,
@@ -118,14 +120,14 @@ def open_lab(settings: LabSettings, directory: Path, task: Task, part: Task, out
     check_finished(directory)
     cuda = torch.cuda.is_available() and not settings.no_cuda
     device, mode = torch.device("cuda" if cuda else "cpu"), trained_mode(directory)
-    rule_set = mode.rules()
+    mode.rules(task.is_regression)  # raises for a mode with nothing to sweep
     model, tokenizer = load_trained(directory, mode, task, device, settings.do_lower_case)
     mode.check_length(settings.max_seq_length, model.config)
     examples = read_examples(part, settings.data_dir, "dev", settings.max_eval_samples)
     features = encode(examples, tokenizer, settings.max_seq_length - mode.extra_tokens)
     features = mode.prepare(features, settings.seed)
     job = Job(mode, model, tokenizer, part, features, settings.batch_size)
-    return Lab(directory, output, job, rule_set, examples, settings)
+    return Lab(directory, output, job, examples, settings)
 
 
 def verify(lab: Lab, recording: Recording, swept: Sweep, count: int, seed: int) -> None:
@@ -169,7 +171,7 @@ def write_choice(lab: Lab, setting: Setting) -> None:
     config = read_json(config_path)
     has_text = path.is_file() and path.read_bytes().strip()
     old = read_json(path) if has_text else {}
-    kept = {name: value for name, value in old.items() if name not in lab.rule_set.keys}
+    kept = {name: value for name, value in old.items() if name not in lab.mode.table.exit_keys}
     write_json(path, {**kept, **setting, **lab.fixed, PROVENANCE: lab.provenance})
     print(f"written to {path}; the next evaluation of {lab.directory} uses it")
     pointed = config.get("exit_config_path")
@@ -183,17 +185,16 @@ def write_choice(lab: Lab, setting: Setting) -> None:
 
 def varied_values(lab: Lab, request: str) -> tuple[str, Sequence[float]]:
     """Key and values of --vary; without values those of the published loop."""
-    layers, rule_set = lab.config.num_hidden_layers, lab.rule_set
-    rule = lab.config.exit_keys()[rule_set.name_key]
-    unswept = rule_set.unswept(lab.task.is_regression)
-    if rule in unswept:
-        raise UserError(f"--vary {request}: {rule} has no exits: {unswept[rule]}")
+    layers, rule = lab.config.num_hidden_layers, lab.config.exit_rule()
+    if rule.never_exits:
+        name = lab.config.exit_keys()[lab.mode.rule_key]
+        raise UserError(f"--vary {request}: {name} has no exits: {rule.never_exits}")
     key, _, text = request.partition("=")
     published = {
         "exit_thres": "0.9:0.1:-0.1",
         "cnt_thres": f"{min(2, layers)}:{min(12, layers)}",
     }
-    return key, parse_values(key, text or published.get(key, ""), layers, rule_set.keys)
+    return key, parse_values(key, text or published.get(key, ""), layers, lab.mode.table.exit_keys)
 
 
 def vary(lab: Lab, recording: Recording, request: str, results: Path) -> None:
@@ -203,7 +204,7 @@ def vary(lab: Lab, recording: Recording, request: str, results: Path) -> None:
     print(f"{key} varies; held: {lab.settings.line(without=key)}")
     for number, value in enumerate(values):
         rule = {**configured, key: value}
-        exits = scan_setting(lab.rule_set, rule, recording)[0]
+        exits = scan_setting(lab.mode, rule, recording)[0]
         answers = at_exit(recording.predictions, exits)
         summary = {
             "metrics": compute_metrics(lab.task, answers, recording.labels),

@@ -31,11 +31,11 @@ from exit_lab.sweep import Sweep, scan_setting, sweep
 from exit_lab.tables import nearest_setting, write_tables
 from glue.custom import Columns, custom_task
 from glue.tasks import Task, evaluation_tasks, get_task, primary_metric
-from modeling.elbert.rules import exit_scores
 from modeling.errors import UserError
 from modeling.loading.configs import trained_labels
 from modeling.loading.files import weights_hash
 from modeling.memory import keep_freed_memory
+from modeling.rules import exit_scores
 from training.provenance import provenance, remove
 from training.settings import as_dict
 from utils.console import Messages
@@ -140,13 +140,13 @@ def run_part(request: SweepRequest, task: Task, part: Task, suffix: str) -> None
 
 def run_lab(request: SweepRequest, lab: Lab, recording: Recording, goal: PickGoal | None) -> Sweep:
     """Sweep, and for a `goal` choose, one model; write what there is to see."""
-    swept = sweep(lab.rule_set, lab.grids(request.sweep), recording, lab.task)
+    swept = sweep(lab.mode, lab.grids(request.sweep), recording, lab.task)
     setting, choice, seed = lab.own_setting, None, request.data.seed
     parts = request.split(len(swept.labels)) if request.needs_split else None
     if goal:
         # Every rule costs a share of delta, so without --rules only the model's own is tested.
         rules = request.sweep.rules or [setting[swept.name_key]]
-        choice = choose(swept, lab.rule_set, goal, rules, parts.calibration)
+        choice = choose(swept, lab.mode, goal, rules, parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
     remove(lab.output / name for name in WRITTEN)
     write_json(lab.output / "provenance.json", lab.provenance)
@@ -169,12 +169,12 @@ def draw(
 ) -> None:
     """Write the figures, as PNG and to TensorBoard, and the explorer, which opens at `setting`."""
     whole, task = {**lab.fixed, **setting}, lab.task
-    exits = scan_setting(lab.rule_set, whole, recording)
+    exits = scan_setting(lab.mode, whole, recording)
     found = rules_and_baselines([swept], parts, BAND_DRAWS, seed)
     scores = exit_scores(recording.tensors["all_logits"]).numpy()
     regression = task.is_regression
     values = scores[..., 0] - swept.labels if regression else leads(scores, swept.labels)
-    rule = describe(lab.rule_set.named(whole, regression), swept.name_key)
+    rule = describe(lab.mode.named(whole, regression), swept.name_key)
     figures = {
         "frontier": frontier_of_rules(found, task),
         "exits": exits_of_rules(found, task),

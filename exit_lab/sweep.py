@@ -1,7 +1,6 @@
 """Every rule and every threshold from one recorded pass: where each setting lets examples exit.
 
-No rule is written here: a mode's `RuleSet` calls the project's one rule code with all settings of
-a rule at once.
+No rule is written here: the project's one rule code is called with all settings of a rule at once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +11,13 @@ from functools import cached_property, partial
 import numpy as np
 import torch
 
-from evaluation.modes.base import RuleSet, Setting, Tensors
+from evaluation.modes.base import Mode, Setting
 from exit_lab.grids import RuleGrid
 from exit_lab.metrics import at_exit, chunks, metrics_at
 from exit_lab.recording import Recording
 from glue.tasks import Task, primary_metric
 from modeling.errors import UserError
+from modeling.rules import Tensors, scan
 
 # In the place of a rule's name: everyone stops at one layer; each example at one of two layers, by
 # chance; each at its first right layer; everyone at the last.
@@ -129,7 +129,7 @@ def over_examples(
     return np.concatenate(pieces)
 
 
-def sweep(rule_set: RuleSet, grids: Sequence[RuleGrid], recording: Recording, task: Task) -> Sweep:
+def sweep(mode: Mode, grids: Sequence[RuleGrid], recording: Recording, task: Task) -> Sweep:
     """Scan the recording with every setting of `grids`.
 
     Memory is a byte for each setting and example, and one chunk of settings at work. Raises
@@ -142,10 +142,10 @@ def sweep(rule_set: RuleSet, grids: Sequence[RuleGrid], recording: Recording, ta
             "fewer --rules"
         )
     exit_layer = np.concatenate(
-        [scan_grid(rule_set, grid, recording.tensors, examples) for grid in grids]
+        [scan_grid(mode, grid, recording.tensors, examples) for grid in grids]
     )
     settings = [
-        {rule_set.name_key: grid.rule, **combination}
+        {mode.rule_key: grid.rule, **combination}
         for grid in grids
         for combination in grid.combinations()
     ]
@@ -156,20 +156,20 @@ def sweep(rule_set: RuleSet, grids: Sequence[RuleGrid], recording: Recording, ta
         exit_layer,
         recording.predictions,
         recording.labels,
-        rule_set.name_key,
+        mode.rule_key,
         recording.seconds,
         recording.flops,
     )
 
 
-def scan_grid(rule_set: RuleSet, grid: RuleGrid, tensors: Tensors, examples: int) -> np.ndarray:
+def scan_grid(mode: Mode, grid: RuleGrid, tensors: Tensors, examples: int) -> np.ndarray:
     """Exit layers of a grid's settings, (settings, examples), a chunk of settings at a time."""
-    setting, columns = {**grid.fixed, rule_set.name_key: grid.rule}, grid.columns()
+    setting, columns = {**grid.fixed, mode.rule_key: grid.rule}, grid.columns()
     pieces = []
     with one_thread():
         for rows in chunks(len(grid), examples):
             some = {key: column[rows] for key, column in columns.items()}
-            exits = rule_set.scan({**setting, **some}, tensors)
+            exits = scan(mode.rule({**setting, **some}, tensors), tensors)
             pieces.append(exits.reshape(-1, examples).numpy())
     layers = len(tensors["all_logits"])
     return np.concatenate([piece.astype(np.min_scalar_type(layers)) for piece in pieces])
@@ -189,7 +189,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def scan_setting(rule_set: RuleSet, setting: Setting, recording: Recording) -> np.ndarray:
+def scan_setting(mode: Mode, setting: Setting, recording: Recording) -> np.ndarray:
     """Exit layers of one setting, (1, examples)."""
-    exits = rule_set.scan(setting, recording.tensors)
+    exits = scan(mode.rule(setting, recording.tensors), recording.tensors)
     return exits.numpy().astype(np.min_scalar_type(len(recording.predictions)))[None]

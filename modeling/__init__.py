@@ -11,8 +11,9 @@ cpu_packing, compilation, memory, threads: faster passes
 losses            of a task, of all exits, of halting
 flops             operations of a model's parts
 pretraining       the objective of pre-training
-elbert/           keys, exits, rules with rule_table, model
-ponder/           keys, texts, distribution, criteria, outputs, model; pondernet around any step
+rules             what decides an exit: the class of a rule, and scans of recorded layers
+elbert/           keys, exits, rules, model
+ponder/           keys, texts, distribution, rules, outputs, model; pondernet around any step
                   function, and parity, PonderNet's experiment
 act/              keys, halting, encoder, outputs, model, heads
 export/           loops, graph: the model with its rule as an ONNX file
@@ -37,10 +38,10 @@ __all__ = """
     AlbertActForSequenceClassification AlbertActForTokenClassification AlbertActModel
     AlbertActModelOutput AlbertActOutput AlbertActQuestionAnsweringOutput AlbertStep
     ElbertConfig ElbertForSequenceClassification ElbertOutput ExitRule GeneralizedGeometricDist
-    HaltingRule ParityDataset ParityPonderGRU PonderAlbertClassifier PonderAlbertConfig
+    ParityDataset ParityPonderGRU PonderAlbertClassifier PonderAlbertConfig
     PonderAlbertForSequenceClassification PonderClassificationLoss PonderNet PonderOutput
     PonderSequenceClassifierOutput ReconstructionLoss RegularizationLoss UserError load_act
-    load_config load_ponder load_pretrained load_tokenizer scan_halting with_halting_token
+    load_config load_ponder load_pretrained load_tokenizer scan scan_answers with_halting_token
 """.split()
 
 

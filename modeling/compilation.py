@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from .albert import attention_mask_of
-from .depth import EarlyExitModel, run_depths
+from .depth import EarlyExitModel, iter_layers
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def warm_up(model: EarlyExitModel) -> None:
     for shape in ((1, 7), (3, 9)):
         ids = torch.ones(shape, dtype=torch.long, device=model.device)
         mask = None if shape[0] == 1 else attention_mask_of(torch.tril(torch.ones_like(ids), 6))
-        for _ in run_depths(model, model.embed(ids), mask, {}, leave=False):
+        for _ in iter_layers(model, model.embed(ids), mask, {}, allow_exit=False):
             pass
 
 

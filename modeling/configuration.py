@@ -3,6 +3,7 @@
 The published keys stand at top level in `config.json`; `keys.py` says what each may hold.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
@@ -14,12 +15,13 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from .act import keys as act_keys
 from .elbert import keys as elbert_keys
-from .elbert.rules import ExitRule
+from .elbert.rules import elbert_rules
 from .errors import UserError
 from .exit_settings import resolve
 from .keys import SIZES, KeyTable, checked, float_key, int_key, str_key
 from .ponder import keys as ponder_keys
-from .ponder.criteria import HaltingRule
+from .ponder.rules import RULES as PONDER_RULES
+from .rules import ExitRule
 
 # ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
 MOST_PARAMETERS = 4_000_000_000
@@ -57,6 +59,7 @@ class AdaptiveConfig(AlbertConfig):
     gets its default, so that a plain ALBERT `config.json` fits.
 
     one_layer: why all layers must be one; "" where they need not be.
+    rule_key: the exit key that names the exit rule; "" in a mode without rules.
 
     Raises:
         UserError: a key out of range, or an architecture that cannot be built.
@@ -64,6 +67,7 @@ class AdaptiveConfig(AlbertConfig):
 
     table: ClassVar[KeyTable]
     one_layer: ClassVar[str] = ""
+    rule_key: ClassVar[str] = ""
     # Of the outputs, HF's Trainer gathers logits alone: others differ in length between batches.
     keys_to_ignore_at_inference: ClassVar[list[str]] = (
         "exit_layer all_logits halt_probabilities updates ponder_cost hidden_states attentions"
@@ -120,6 +124,20 @@ class AdaptiveConfig(AlbertConfig):
         """The settings that decide an exit, as they stand now."""
         return {name: getattr(self, name) for name in self.table.exit_keys}
 
+    @classmethod
+    def exit_rules(cls, regression: bool) -> Mapping[str, type[ExitRule]]:
+        """The mode's exit rules by name, for predicted values or for classes."""
+        return {}
+
+    def exit_rule(self, **replaced: Any) -> ExitRule:
+        """The exit rule in force, with some of its settings replaced.
+
+        Raises UserError for a value out of range.
+        """
+        keys, layers = self.table.exit_keys, self.num_hidden_layers
+        settings = {n: checked(n, v, keys, layers) for n, v in self.exit_keys().items()} | replaced
+        return self.exit_rules(self.num_labels == 1)[settings[self.rule_key]](**settings)
+
     def classifier_flops(self) -> int:
         """Operations of one answer for one text: pooler and classifier."""
         raise NotImplementedError
@@ -138,6 +156,7 @@ class ElbertConfig(AdaptiveConfig):
 
     model_type = "elbert"
     table = elbert_keys.TABLE
+    rule_key = "thres_name"
 
     def derived_defaults(self) -> dict[str, Any]:
         return {"fc_size1": self.hidden_size, "fc_size2": self.hidden_size}
@@ -148,9 +167,9 @@ class ElbertConfig(AdaptiveConfig):
         self.num_exit = self.num_hidden_layers - 1
         self.idx_lst = list(range(self.num_exit))
 
-    def exit_rule(self) -> ExitRule:
-        """`exit_keys` as a rule; raises UserError for a value out of range."""
-        return ExitRule.from_config(self)
+    @classmethod
+    def exit_rules(cls, regression: bool) -> Mapping[str, type[ExitRule]]:
+        return elbert_rules(regression)
 
     def classifier_flops(self) -> int:
         widths = [self.hidden_size, self.fc_size1, self.num_labels]
@@ -183,11 +202,12 @@ class PonderAlbertConfig(AdaptiveConfig):
 
     model_type = "ponder_albert"
     table = ponder_keys.TABLE
+    rule_key = "exit_criteria"
     one_layer = "a ponder model applies one layer at every depth"
 
-    def exit_rule(self) -> HaltingRule:
-        """`exit_keys` as a rule; raises UserError for a value out of range."""
-        return HaltingRule.from_config(self)
+    @classmethod
+    def exit_rules(cls, regression: bool) -> Mapping[str, type[ExitRule]]:
+        return PONDER_RULES
 
     def classifier_flops(self) -> int:
         return 2 * HEAD_WIDTH * (self.hidden_size + self.num_labels)

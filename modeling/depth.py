@@ -1,33 +1,50 @@
 """Depth: what an early-exit model offers, and the loops over its layers.
 
-A model gives the steps (`embed`, `start`, `layer_pass`, `check_exit`), which know nothing of loops.
-The loops are here: `layer_states` through all layers, `run_depths` with an exit check after each.
+A model gives the steps (`embed`, `layer_pass`, `layer_output`), which know nothing of loops. The
+loops are here: `layer_states` through all layers, `iter_layers` with an exit check after each.
 `depth_batching.py` has one for examples at different depths.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from .albert import AlbertPreTrainedModel, attention_mask_of
+from .rules import ExitRule, LayerOutput, Size, State
 
-State = Any  # what examples carry on: a NamedTuple of tensors, batch first, or of further ones
 Inputs = Mapping[str, torch.Tensor]  # of `EarlyExitModel.own_inputs`, (batch,) each
 
 
-class Check(NamedTuple):
+class ExampleState(NamedTuple):
+    """What an example carries from layer to layer."""
+
+    depth: torch.Tensor  # layers that ran, (batch,) int64
+    rule: State
+    model: State
+
+
+class ExitDecision(NamedTuple):
     """What the exit check after a layer says."""
 
-    answer: torch.Tensor  # (batch, num_labels) float32
-    done: torch.Tensor  # (batch,) bool: who exits here
-    state: State
+    answer: torch.Tensor  # of an exit here, (batch, num_labels) float32
+    exit_mask: torch.Tensor  # who exits here, (batch,) bool
+    state: ExampleState
+    seen: LayerOutput  # what the rule read
+
+
+class EarlyExitOutput(NamedTuple):
+    """Where examples exited, and with what."""
+
+    answer: torch.Tensor  # (batch, num_labels)
+    exit_layer: torch.Tensor  # (batch,) int64, 1-based
 
 
 class EarlyExitModel(AlbertPreTrainedModel, ABC):
-    """A model whose examples may stop after any layer, each for itself.
+    """A model whose examples may exit after any layer, each for itself.
 
     own_inputs: the numbers that an example may bring beside its text, by name, each with the lowest
     and the highest allowed.
@@ -44,10 +61,10 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
         """The modules that make an exit."""
 
     @abstractmethod
-    def weights_of(self, layer: int) -> int:
-        """Which weights layer `layer` (0-based) and its exit use, as a number; never falls with it.
+    def param_index(self, layer: int) -> int:
+        """Index of the weights of layer `layer` (0-based) and its exit; non-decreasing in layer.
 
-        Examples at layers of the same number may share a pass and a check.
+        Examples at layers of the same index may share a pass and a check.
         """
 
     @abstractmethod
@@ -58,60 +75,71 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
 
     @abstractmethod
     def layer_pass(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, weights: int
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int
     ) -> torch.Tensor:
-        """The next layer's states (batch, length, hidden) from these, with weights so numbered.
+        """The next layer's states (batch, length, hidden) from these, with the weights `index`.
 
         mask: (batch, 1, 1, length) bool, true for real tokens, or None without padding.
         """
 
     @abstractmethod
-    def exit_rule(self) -> Any:
-        """The rule as the configuration has it now: a dataclass whose fields are the exit keys.
+    def layer_output(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int, state: ExampleState
+    ) -> tuple[LayerOutput, State]:
+        """What the layer that gave `hidden` says, and the model's own part of the next state."""
 
-        Its numbers may be tensors, where a file's caller gives them. Raises UserError for a value
-        out of range.
-        """
+    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
+        """What so many examples carry at depth 0; inputs: of `own_inputs` those that they bring."""
+        config, device = self.config, self.device
+        shape = batch, config.num_labels, config.num_hidden_layers
+        remembered = rule.start(Size(rule.settings_shape, *shape, device), inputs)
+        depth = torch.zeros(batch, dtype=torch.long, device=device)
+        return ExampleState(depth, remembered, self.start_own(batch))
 
-    @abstractmethod
-    def start(self, rule: Any, batch: int, inputs: Inputs) -> State:
-        """What so many examples carry at depth 0 under the rule.
+    def start_own(self, batch: int) -> State:
+        """What the model itself remembers of so many examples at depth 0."""
+        return ()
 
-        inputs: of `own_inputs` those that the examples bring; the model makes up the others.
-        """
-
-    @abstractmethod
     def check_exit(
-        self, rule: Any, hidden: torch.Tensor, mask: torch.Tensor | None, weights: int, state: State
-    ) -> Check:
-        """The exit after the layer that gave `hidden`; at the last layer all examples are done."""
+        self,
+        rule: ExitRule,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        index: int,
+        state: ExampleState,
+    ) -> ExitDecision:
+        """The exit after the layer that gave `hidden`; at the last layer all examples exit."""
+        seen, own = self.layer_output(hidden, mask, index, state)
+        remembered, exits = rule.step(seen, state.rule)
+        depth = state.depth + 1
+        exits = exits | (depth == self.config.num_hidden_layers)
+        answer = rule.answer(seen, remembered)
+        return ExitDecision(answer, exits, ExampleState(depth, remembered, own), seen)
 
     def exits(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
+        steps_out: list[tuple[torch.Tensor, ExitDecision]] | None = None,
         **inputs: torch.Tensor,
-    ) -> "Exits":
-        """A batch's answers and exit layers; ids, mask and segments (batch, length)."""
-        hidden = self.embed(input_ids, token_type_ids)
-        return early_exit(self, hidden, attention_mask_of(attention_mask), inputs)
+    ) -> EarlyExitOutput:
+        """A batch's answers and exit layers; ids, mask and segments (batch, length).
 
-
-class Exits(NamedTuple):
-    """Where examples left, and with what."""
-
-    answer: torch.Tensor  # (batch, num_labels)
-    exit_layer: torch.Tensor  # (batch,) int64, 1-based
-
-
-class LayerStep(NamedTuple):
-    """One layer of `run_depths`."""
-
-    layer: int  # 1-based
-    rows: torch.Tensor  # (running,) int64: which of the batch the check is of
-    check: Check
-    leaving: list[int]  # positions in `rows` of those who exit here
+        inputs: of `own_inputs`. Every layer's running rows and decision are added to `steps_out`,
+        if given.
+        """
+        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
+        answers = torch.empty(len(hidden), self.config.num_labels, device=hidden.device)
+        exit_layer = torch.empty(len(hidden), dtype=torch.long, device=hidden.device)
+        layers = iter_layers(self, hidden, mask, inputs)
+        for layer, (rows, decision, exiting) in enumerate(layers, start=1):
+            if steps_out is not None:
+                steps_out.append((rows, decision))
+            if exiting:
+                answers[rows[exiting]] = decision.answer[exiting]
+                exit_layer[rows[exiting]] = layer
+        return EarlyExitOutput(answers, exit_layer)
 
 
 def layer_states(
@@ -119,84 +147,49 @@ def layer_states(
 ) -> Iterator[torch.Tensor]:
     """The states (batch, length, hidden) after each layer, from those at depth 0."""
     for layer in range(model.config.num_hidden_layers):
-        hidden = model.layer_pass(hidden, mask, model.weights_of(layer))
+        hidden = model.layer_pass(hidden, mask, model.param_index(layer))
         yield hidden
 
 
-def run_depths(
+def iter_layers(
     model: EarlyExitModel,
     hidden: torch.Tensor,
     mask: torch.Tensor | None,
     inputs: Inputs,
-    leave: bool = True,
-) -> Iterator[LayerStep]:
-    """Layer by layer with its exit check, until every example has left; who is done leaves.
+    allow_exit: bool = True,
+    rule: ExitRule | None = None,
+) -> Iterator[tuple[torch.Tensor, ExitDecision, list[int]]]:
+    """Run layer by layer with its exit check, until all examples have exited.
 
-    hidden (batch, length, hidden) are the states at depth 0. With `leave` off every example runs
-    all layers, `leaving` is always empty, and there is no wait for the device.
+    Yields of each layer the running examples' numbers in the batch, (running,) int64, their
+    decision, and the positions among them of those who exit here.
+
+    Args:
+        hidden: (batch, length, hidden), the states at depth 0.
+        allow_exit: if off, every example runs all layers, nobody exits anywhere, and there is no
+            wait for the device.
+        rule: decides in the place of the configured one.
     """
-    rule = model.exit_rule()
+    rule = rule or model.config.exit_rule()
     state = model.start(rule, len(hidden), inputs)
     rows = torch.arange(len(hidden), device=hidden.device)
     for layer in range(model.config.num_hidden_layers):
-        weights = model.weights_of(layer)
-        hidden = model.layer_pass(hidden, mask, weights)
-        check = model.check_exit(rule, hidden, mask, weights, state)
-        done = check.done.tolist() if leave else []  # the step's one wait for the device
-        yield LayerStep(layer + 1, rows, check, [i for i, leaves in enumerate(done) if leaves])
-        state = check.state
-        if done and all(done):
+        index = model.param_index(layer)
+        hidden = model.layer_pass(hidden, mask, index)
+        decision = model.check_exit(rule, hidden, mask, index, state)
+        state = decision.state
+        exits = decision.exit_mask.tolist() if allow_exit else []  # the one wait for the device
+        yield rows, decision, [i for i, exit_here in enumerate(exits) if exit_here]
+        if exits and all(exits):
             return
-        if any(done):
-            staying = [i for i, leaves in enumerate(done) if not leaves]
-            keep = torch.tensor(staying, device=hidden.device)
+        if any(exits):
+            keep = torch.tensor([i for i, exit_here in enumerate(exits) if not exit_here])
+            keep = keep.to(hidden.device)
             hidden, rows = hidden[keep], rows[keep]
             mask = None if mask is None else mask[keep]
-            state = rows_of(state, keep)
+            state = select_rows(state, keep)
 
 
-def early_exit(
-    model: EarlyExitModel,
-    hidden: torch.Tensor,
-    mask: torch.Tensor | None,
-    inputs: Inputs,
-    trail: list[LayerStep] | None = None,
-) -> Exits:
-    """`run_depths` to its end; its steps are added to a `trail` that is wanted."""
-    batch, device = len(hidden), hidden.device
-    answers = torch.empty(batch, model.config.num_labels, device=device)
-    exit_layer = torch.empty(batch, dtype=torch.long, device=device)
-    for step in run_depths(model, hidden, mask, inputs):
-        if trail is not None:
-            trail.append(step)
-        if step.leaving:
-            rows = step.rows[step.leaving]
-            answers[rows] = step.check.answer[step.leaving]
-            exit_layer[rows] = step.layer
-    return Exits(answers, exit_layer)
-
-
-def rows_of(state: State, rows: torch.Tensor) -> State:
+def select_rows(state: Any, rows: torch.Tensor) -> Any:
     """The state of some of the examples."""
-    return on_each(lambda tensor: tensor[rows], state)
-
-
-def on_each(function: Callable[..., torch.Tensor], *states: State) -> State:
-    """The state whose every tensor is `function` of the tensors in its place in `states`."""
-    first = states[0]
-    if isinstance(first, torch.Tensor):
-        return function(*states)
-    return type(first)(*(on_each(function, *parts) for parts in zip(*states, strict=True)))
-
-
-def first_exits(fires: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The layers (1-based, int64) at which examples fire first; the last, where they never do.
-
-    fires: of each layer, bool of any shape, which is the outcome's.
-    """
-    exit_layer = None
-    for layer, now in enumerate(fires, start=1):
-        if exit_layer is None:
-            exit_layer = torch.zeros(now.shape, dtype=torch.long, device=now.device)
-        exit_layer[now & (exit_layer == 0)] = layer
-    return exit_layer.masked_fill(exit_layer == 0, layer)
+    return tree_map(lambda tensor: tensor[rows], state)

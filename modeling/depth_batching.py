@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
-from .depth import EarlyExitModel, State, on_each, rows_of
+from .depth import EarlyExitModel, ExampleState, select_rows
 from .errors import UserError
+from .rules import ExitRule
 
 END = object()  # of a source
 
@@ -77,8 +79,8 @@ class DepthBatcher:
         if slots < 1 or window < 1:
             raise UserError(f"slots = {slots}, window = {window}: both are at least 1")
         self.model, self.pad_token_id = model, pad_token_id
-        self.rule: Any = None  # of the examples in the slots
-        self.weights = [model.weights_of(i) for i in range(model.config.num_hidden_layers)]
+        self.rule: ExitRule | None = None  # of the examples in the slots
+        self.weights = [model.param_index(i) for i in range(model.config.num_hidden_layers)]
         self.num_slots, self.window = slots, window
         self.sources: deque[Iterator] = deque()  # of examples that are not read yet
         self.submitted = 0  # rows read, also those that failed
@@ -87,7 +89,7 @@ class DepthBatcher:
         self.going_up, self.last_length = False, 1 << 30
         self.slots: list[Slot] = []
         self.hidden: torch.Tensor | None = None  # (slots, width, hidden)
-        self.state: State = None  # what the slots' examples carry, batch first
+        self.state: ExampleState | None = None  # what the slots' examples carry, batch first
         self.finished: list[Answer] = []
         self.early: dict[int, Answer | None] = {}  # held back by `in_order`; None: failed
         self.expected = 0  # the row that `in_order` gives next
@@ -135,7 +137,7 @@ class DepthBatcher:
         """Fill free slots from the window of waiting examples."""
         self.fill_window()
         if self.waiting and not self.slots:
-            self.rule = self.model.exit_rule()
+            self.rule = self.model.config.exit_rule()
         chosen = []
         while self.waiting and len(self.slots) + len(chosen) < self.num_slots:
             chosen.append(self.next_waiting())
@@ -213,7 +215,7 @@ class DepthBatcher:
             return
         width = max(self.hidden.shape[1], embedded.shape[1])
         self.hidden = torch.cat([widen(self.hidden, width), widen(embedded, width)])
-        self.state = on_each(lambda *parts: torch.cat(parts), self.state, state)
+        self.state = tree_map(lambda *parts: torch.cat(parts), self.state, state)
 
     def inputs_of(self, chosen: list[Waiting]) -> dict[str, torch.Tensor]:
         """The model's own inputs, (examples,) each; none where an example brings none."""
@@ -244,14 +246,14 @@ class DepthBatcher:
         lengths = [self.slots[i].length for i in members]
         width, mask = max(lengths), self.mask_of(lengths)
         hidden = self.hidden[rows, :width]
-        state = self.state if everyone else rows_of(self.state, rows)
+        state = self.state if everyone else select_rows(self.state, rows)
         hidden = self.model.layer_pass(hidden, mask, weights)
-        answer, done, state = self.model.check_exit(self.rule, hidden, mask, weights, state)
+        answer, done, state, _ = self.model.check_exit(self.rule, hidden, mask, weights, state)
         if everyone:
             self.hidden, self.state = hidden, state
         else:
             self.hidden[rows, :width] = hidden
-            on_each(lambda old, new: old.index_copy_(0, rows, new), self.state, state)
+            tree_map(lambda old, new: old.index_copy_(0, rows, new), self.state, state)
         self.real_tokens += sum(lengths)
         self.computed_tokens += width * len(members)
         # The step's only wait for the device: answers and decisions in one transfer.
@@ -282,7 +284,7 @@ class DepthBatcher:
         width = max((slot.length for slot in self.slots), default=0)
         rows = torch.tensor(keep, dtype=torch.long, device=self.model.device)
         self.hidden = self.hidden[rows, :width]
-        self.state = rows_of(self.state, rows)
+        self.state = select_rows(self.state, rows)
 
 
 def check_ids(kind: str, ids: torch.Tensor, size: int) -> None:

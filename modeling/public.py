@@ -17,12 +17,10 @@ from .act.heads import (
     AlbertActQuestionAnsweringOutput,
 )
 from .elbert.model import ElbertConfig, ElbertForSequenceClassification, ElbertOutput
-from .elbert.rules import ExitRule
 from .loading.configs import load_config
 from .loading.models import load_act, load_ponder, load_pretrained
 from .loading.tokenizers import load_tokenizer
 from .losses import PonderClassificationLoss
-from .ponder.criteria import HaltingRule, scan_halting
 from .ponder.distribution import GeneralizedGeometricDist
 from .ponder.model import (
     PonderAlbertClassifier,
@@ -34,3 +32,4 @@ from .ponder.model import (
 from .ponder.parity import ParityDataset, ParityPonderGRU, ReconstructionLoss, RegularizationLoss
 from .ponder.pondernet import AlbertStep, PonderNet
 from .ponder.texts import with_halting_token
+from .rules import ExitRule, scan, scan_answers

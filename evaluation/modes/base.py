@@ -7,11 +7,10 @@ examples stop, in a file of its own, and its line in REGISTRY. Nothing outside a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from transformers import AlbertConfig, PreTrainedModel
@@ -20,9 +19,10 @@ from transformers.utils import ModelOutput
 from glue.features import Features
 from modeling.errors import UserError
 from modeling.exit_settings import Settings
-from modeling.keys import Key, KeyTable
+from modeling.keys import KeyTable
 from modeling.loading.configs import load_config
 from modeling.loading.weights import LoadReport, load_model
+from modeling.rules import ExitRule, Tensors
 
 if TYPE_CHECKING:
     from evaluation.dev import Goal
@@ -31,26 +31,12 @@ if TYPE_CHECKING:
     from modeling.export.loops import ExportLoop
 
 Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
-Tensors = Mapping[str, torch.Tensor]  # of a recording
 
 
 def describe(setting: Setting, name_key: str) -> str:
     """ "bias_1, exit_thres 0.3, cnt_thres 4": for messages and titles."""
     keys = [f"{key} {value:g}" for key, value in setting.items() if key != name_key]
     return ", ".join([setting[name_key], *keys])
-
-
-class Trace(NamedTuple):
-    """What a rule compares at every layer, and with what: an example leaves beyond the limit."""
-
-    values: dict[str, torch.Tensor]  # name -> (layers, examples); the last is compared
-    limit: torch.Tensor  # (examples,)
-    limit_name: str
-
-
-def no_window(setting: Setting, tensors: Tensors) -> torch.Tensor:
-    """Of rules that look at one layer: no exit has a window, (examples,) of 0."""
-    return torch.zeros(tensors["all_logits"].shape[1], dtype=torch.long)
 
 
 @contextmanager
@@ -64,48 +50,6 @@ def keys_in_force(config: AlbertConfig, setting: Setting) -> Iterator[None]:
         config.update(before)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RuleSet:
-    """The exit rules of a mode, as a sweep needs to know them.
-
-    name_key: the key that holds the rule's name.
-    keys: the keys that decide an exit.
-    reads: is it regression? -> the keys that each rule reads, by the rule's name.
-    scan: a setting and a recording -> exit layers (examples,); (settings, examples) for values of
-        shape (settings, 1).
-    window: the same -> how many layers the window spans that ended each example's pass, 0 where
-        none did: (examples,).
-    cause: a rule's name -> what ends a pass under it, where no window does.
-    trace: a setting and a recording -> the numbers behind the exits; None where the answers
-        themselves say it all.
-    eager_when_low: keys whose low values exit early; for all others high ones do.
-    recorded_as: exit keys under which every layer shows its own answer.
-    unswept: is it regression? -> rules without exits, and why.
-    """
-
-    name_key: str
-    keys: Mapping[str, Key]
-    reads: Callable[[bool], Mapping[str, tuple[str, ...]]]
-    scan: Callable[[Setting, Tensors], torch.Tensor]
-    window: Callable[[Setting, Tensors], torch.Tensor] = no_window
-    cause: Callable[[str], str] = str
-    trace: Callable[[Setting, Tensors], Trace | None] = lambda setting, tensors: None
-    eager_when_low: tuple[str, ...] = ()
-    recorded_as: Setting = field(default_factory=dict)
-    unswept: Callable[[bool], Mapping[str, str]] = lambda regression: {}
-
-    def swept(self, regression: bool) -> list[str]:
-        """The rules that a sweep tries unless it is told which."""
-        without_exits = self.unswept(regression)
-        return [rule for rule in self.reads(regression) if rule not in without_exits]
-
-    def named(self, keys: Setting, regression: bool) -> Setting:
-        """Of all exit keys the rule's name and the keys that it reads."""
-        rule = keys[self.name_key]
-        reads = self.reads(regression).get(rule, ())
-        return {self.name_key: rule, **{name: keys[name] for name in reads}}
-
-
 class Mode(ABC):
     """A way to decide who stops, and when.
 
@@ -116,8 +60,6 @@ class Mode(ABC):
     in_slots: are larger batches kept full, a text entering where another left?
     optional: tensors that a trained model may lack.
     loss: what the training loss is and how it is averaged, for a log.
-    recorded: what a recording keeps beside the answers: its name, and how to get it, (batch,), from
-        a layer's `State`.
     """
 
     name: ClassVar[str]
@@ -127,7 +69,6 @@ class Mode(ABC):
     in_slots: ClassVar[bool] = False
     optional: ClassVar[tuple[str, ...]] = ()
     loss: ClassVar[str] = "the model's"
-    recorded: ClassVar[Mapping[str, Callable[[Any], torch.Tensor]]] = {}
 
     @property
     def table(self) -> KeyTable:
@@ -209,9 +150,34 @@ class Mode(ABC):
         is nothing to sweep: one layer, and cost: (examples,), each answer's share of full depth.
         """
 
-    def rules(self) -> RuleSet:
-        """What a sweep varies; UserError for a mode with nothing to sweep."""
-        raise UserError(
-            f"--model_type {self.name}: its depth follows from what was learned in training, so "
-            "there is nothing to sweep"
-        )
+    # What a sweep varies: the exit rules.
+
+    @property
+    def rule_key(self) -> str:
+        """The exit key that names the rule."""
+        return self.model_class.config_class.rule_key
+
+    def rules(self, regression: bool) -> Mapping[str, type[ExitRule]]:
+        """The exit rules by name; UserError for a mode with nothing to sweep."""
+        rules = self.model_class.config_class.exit_rules(regression)
+        if not rules:
+            raise UserError(
+                f"--model_type {self.name}: its depth follows from what was learned in training, "
+                "so there is nothing to sweep"
+            )
+        return rules
+
+    def rule(self, setting: Setting, tensors: Tensors) -> ExitRule:
+        """The rule of a setting, for recorded answers."""
+        regression = tensors["all_logits"].shape[-1] == 1
+        return self.rules(regression)[setting[self.rule_key]](**setting)
+
+    def swept(self, regression: bool) -> list[str]:
+        """The rules that a sweep tries unless it is told which."""
+        return [name for name, rule in self.rules(regression).items() if not rule.never_exits]
+
+    def named(self, keys: Setting, regression: bool) -> Setting:
+        """Of all exit keys the rule's name and the keys that it reads."""
+        name = keys[self.rule_key]
+        reads = self.rules(regression)[name].reads
+        return {self.rule_key: name, **{key: keys[key] for key in reads}}

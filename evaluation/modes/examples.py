@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +17,12 @@ from evaluation.exit_reports import (
     write_statistics,
 )
 from evaluation.job import Job, Place
-from evaluation.modes.base import Mode, RuleSet, keys_in_force
+from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main
 from evaluation.results import labels_of, layer_curve, print_written, write_results
 from glue.tasks import primary_metric
 from modeling.export.loops import DepthLoop
+from modeling.rules import NeverExits
 from training.provenance import STATISTICS, remove
 from utils.files import each_of
 
@@ -35,10 +35,6 @@ class ExampleMode(Mode):
 
     in_slots = True
 
-    @abstractmethod
-    def rules(self) -> RuleSet:
-        """What a sweep varies."""
-
     def dev_scalars(self, job: Job, goal: Goal) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric of every layer."""
         name, recorded = f"eval_{primary_metric(job.task)}", record_layers(job, job.batch_size)
@@ -47,7 +43,7 @@ class ExampleMode(Mode):
         return scalars, {f"{name}_per_layer": curve}, goal.value(job, recorded)
 
     def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> DepthLoop:
-        return DepthLoop(model, layer_logits=layer_logits)
+        return DepthLoop(model, model.config.exit_rule().inputs, layer_logits)
 
     run = staticmethod(run_early_exit)
 
@@ -55,8 +51,7 @@ class ExampleMode(Mode):
         return {"exit_layer": predictions["exit_layer"].tolist()}
 
     def record(self, job: Job) -> dict[str, torch.Tensor]:
-        with keys_in_force(job.model.config, self.rules().recorded_as):
-            return record_layers(job, job.batch_size)
+        return record_layers(job, job.batch_size, NeverExits())
 
     def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
         """Where examples leave, at which cost, and what every layer would answer."""

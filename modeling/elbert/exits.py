@@ -5,7 +5,7 @@ from torch import nn
 
 from ..albert import ExitLinear, Pooler
 from ..configuration import ElbertConfig
-from .rules import exit_scores
+from ..rules import exit_scores
 
 
 def first_state(hidden: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:

@@ -1,12 +1,21 @@
 """ELBERT's keys, as published, and two of our own: window_score, and patience's thres_name."""
 
 from ..keys import KeyTable, bool_key, float_key, int_key, path_keys, str_key
-from .rule_table import RULES
 
+# As in RULES of rules.py, which loads torch.
+RULE_NAMES = (
+    "entropy",
+    "logits",
+    "max_prob",
+    "bias_1",
+    "bias_2",
+    "bias_3",
+    "patience",
+)
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 
 EXIT_KEYS = {
-    "thres_name": str_key(default="bias_1", meaning="exit rule", choices=RULES),
+    "thres_name": str_key(default="bias_1", meaning="exit rule", choices=RULE_NAMES),
     "exit_thres": float_key(
         default=0.1,
         meaning="threshold of the rule; entropy and bias_1 to 3: of normalised entropy",

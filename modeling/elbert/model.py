@@ -6,7 +6,6 @@ Training weighs the losses of all exits; inference stops each example where its 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -17,12 +16,11 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertBackbone, attention_mask_of
 from ..configuration import ElbertConfig
-from ..depth import Check, EarlyExitModel, Inputs, State, early_exit, layer_states
+from ..depth import EarlyExitModel, ExampleState, layer_states
 from ..loading.names import Tensors, suite_names
 from ..losses import joint_loss, task_loss
-from . import rules
+from ..rules import LayerOutput, State, scan_answers
 from .exits import ExitClassifier, pool
-from .rules import ExitRule
 
 
 @dataclass
@@ -39,13 +37,6 @@ class ElbertOutput(ModelOutput):
     logits: torch.Tensor | None = None
     exit_layer: torch.Tensor | None = None
     all_logits: torch.Tensor | None = None
-
-
-class ElbertState(NamedTuple):
-    """What an example carries from layer to layer."""
-
-    depth: torch.Tensor  # layers that ran, (batch,) int64
-    remembered: State  # by the rule
 
 
 class ElbertForSequenceClassification(EarlyExitModel):
@@ -106,28 +97,32 @@ class ElbertForSequenceClassification(EarlyExitModel):
             labels: (batch,) class ids, or values for regression.
             output_all_exits: in eval(), run full depth and return every layer's answer too.
         """
-        hidden = self.embed(input_ids, token_type_ids)
-        mask = attention_mask_of(attention_mask)
         if self.training:
-            all_logits = self.all_exits(hidden, mask)
+            all_logits = self.all_exits(input_ids, attention_mask, token_type_ids)
             loss = None
             if labels is not None:
                 losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
                 loss = joint_loss(losses, self.exit_weights)
-            last = torch.full((len(hidden),), len(all_logits), device=hidden.device)
+            last = torch.full((len(input_ids),), len(all_logits), device=input_ids.device)
             return ElbertOutput(loss, all_logits[-1], last, all_logits)
         all_logits = None
         if output_all_exits:
-            all_logits = self.all_exits(hidden, mask)
-            exit_layer = rules.scan(self.exit_rule(), all_logits)
-            logits = all_logits[exit_layer - 1, torch.arange(len(hidden), device=hidden.device)]
+            all_logits = self.all_exits(input_ids, attention_mask, token_type_ids)
+            rule = self.config.exit_rule()
+            logits, exit_layer = scan_answers(rule, {"all_logits": all_logits})
         else:
-            logits, exit_layer = early_exit(self, hidden, mask, {})
+            logits, exit_layer = self.exits(input_ids, attention_mask, token_type_ids)
         loss = None if labels is None else task_loss(logits, labels)
         return ElbertOutput(loss, logits, exit_layer, all_logits)
 
-    def all_exits(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def all_exits(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+    ) -> torch.Tensor:
         """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""
+        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
         states = layer_states(self, hidden, mask)
         pooled = torch.stack([pool(state, mask, self.config.pooler_input) for state in states])
         layers_of_exits = Counter(map(self.exit_number, range(len(pooled))))
@@ -149,7 +144,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         run = self.config.num_hidden_layers // self.num_exits
         return min(layer // run, self.num_exits - 1)
 
-    def weights_of(self, layer: int) -> int:
+    def param_index(self, layer: int) -> int:
         return self.albert.group_of(layer) * self.num_exits + self.exit_number(layer)
 
     def embed(
@@ -158,32 +153,15 @@ class ElbertForSequenceClassification(EarlyExitModel):
         return self.albert.embed(input_ids, token_type_ids)
 
     def layer_pass(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, weights: int
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int
     ) -> torch.Tensor:
-        return self.albert.layer_pass(hidden, mask, weights // self.num_exits)
+        return self.albert.encoder.albert_layer_groups[index // self.num_exits](hidden, mask)
 
-    def exit_rule(self) -> ExitRule:
-        return self.config.exit_rule()
-
-    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ElbertState:
-        config, device = self.config, self.device
-        remembered = rules.start(rule, batch, config.num_labels, config.num_hidden_layers, device)
-        return ElbertState(torch.zeros(batch, dtype=torch.long, device=device), remembered)
-
-    def check_exit(
-        self,
-        rule: ExitRule,
-        hidden: torch.Tensor,
-        mask: torch.Tensor | None,
-        weights: int,
-        state: ElbertState,
-    ) -> Check:
-        exit_ = self.exit_heads()[weights % self.num_exits]
-        logits, scores = exit_(hidden, mask, self.albert.pooler)
-        remembered, fires = rules.step(rule, state.remembered, scores)
-        depth = state.depth + 1
-        done = fires | (depth == self.config.num_hidden_layers)
-        return Check(logits, done, ElbertState(depth, remembered))
+    def layer_output(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int, state: ExampleState
+    ) -> tuple[LayerOutput, State]:
+        exit_ = self.exit_heads()[index % self.num_exits]
+        return LayerOutput(*exit_(hidden, mask, self.albert.pooler)), ()
 
 
 AutoModelForSequenceClassification.register(

@@ -1,107 +1,69 @@
-"""Exit rules: when a layer's answers are good enough to stop.
+"""ELBERT's exit rules: when a layer's answers are good enough to stop.
 
-A rule is defined once, by its functions here and a row of `rule_table.py` that names them. It
-remembers a small state, which one layer's answers update: `start` gives the state at depth 0,
-`step` takes one layer's scores and says who exits, `scan` does so over recorded answers. A state's
-shapes are the same at every layer and settings may be tensors, so that the loop over depth can be
-exported as it is. Scores not seen yet are NaN, and a comparison with NaN is false.
-
-A state tells when a rule fires first. What it says of an example that should have left already
-means nothing.
+A rule is a class here, a row of `RULES` at the end, and its name in RULE_NAMES of `keys.py`.
 
 Sources: ELBERT (Xie et al., 2021) for bias_1/2/3; DeeBERT (Xin et al., 2020) for entropy; PABEE
 (Zhou et al., 2020) for patience.
 """
 
-import math
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from transformers import AlbertConfig
 
-from ..depth import State, first_exits
-from ..keys import checked
-from .keys import EXIT_KEYS
-from .rule_table import RULES
+from ..rules import (
+    ExitRule,
+    LayerOutput,
+    NeverExits,
+    RuleTrace,
+    Size,
+    State,
+    Tensors,
+    exit_scores,
+    normalised_entropy,
+    scan,
+)
 
-HERE = sys.modules[__name__]  # where the table's names are looked up
 Outcome = tuple[State, torch.Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
 
 
-@dataclass
-class ExitRule:
-    """Settings of an exit rule.
-
-    Every number may be a scalar, or a tensor of shape (settings, 1): then all settings are decided
-    at once, and answers get a leading dimension of settings.
-    """
-
-    thres_name: str = "bias_1"
-    exit_thres: float | torch.Tensor = 0.1
-    cnt_thres: int | torch.Tensor = 8
-    margin: float | torch.Tensor = 0.0
-    range_tmp: float | torch.Tensor = 0.2
-    window_score: str = "lead"
-
-    def __post_init__(self) -> None:
-        # A Python number is compared in the scores' float32; a tensor must be too, to decide alike.
-        for name in ("exit_thres", "margin", "range_tmp"):
-            value = getattr(self, name)
-            if isinstance(value, torch.Tensor):
-                setattr(self, name, value.float())
-
-    @classmethod
-    def from_config(cls, config: AlbertConfig) -> "ExitRule":
-        """The rule that `config` describes now; raises UserError for a value out of range."""
-        keys, layers = EXIT_KEYS, config.num_hidden_layers
-        return cls(**{name: checked(name, getattr(config, name), keys, layers) for name in keys})
-
-    @property
-    def settings_shape(self) -> tuple[int, ...]:
-        """(settings,) for numbers of shape (settings, 1), () for scalars."""
-        numbers = (self.exit_thres, self.cnt_thres, self.margin, self.range_tmp)
-        shapes = [number.shape for number in numbers if isinstance(number, torch.Tensor)]
-        return tuple(torch.broadcast_shapes(*shapes)[:-1])
+# Rules on one layer's probabilities alone.
 
 
-class Size(NamedTuple):
-    """What a state's shapes follow from."""
+class Entropy(ExitRule):
+    """entropy: the normalised entropy is below exit_thres."""
 
-    settings: tuple[int, ...]  # (settings,), or () for one setting
-    batch: int
-    classes: int  # that a window follows
-    layers: int
-    device: torch.device | None
+    reads = ("exit_thres",)
 
-    def zeros(self, *rest: int) -> torch.Tensor:
-        """Counters of 0, (batch, *rest) or (settings, batch, *rest) int64."""
-        shape = (*self.settings, self.batch, *rest)
-        return torch.zeros(shape, dtype=torch.long, device=self.device)
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        return state, normalised_entropy(seen.scores) < self.exit_thres
 
-    def unknown(self, *rest: int) -> torch.Tensor:
-        """Scores that nobody has seen yet: (batch, *rest) of NaN."""
-        return torch.full((self.batch, *rest), math.nan, device=self.device)
-
-    def nobody(self) -> torch.Tensor:
-        """The number of no class, (batch,) int64."""
-        return torch.full((self.batch,), -1, device=self.device)
+    def trace(self, recorded: Tensors) -> RuleTrace:
+        """Every layer's entropy against exit_thres."""
+        logits = recorded["all_logits"]
+        limit = torch.full(logits.shape[1:2], self.exit_thres)
+        return RuleTrace({"entropy": normalised_entropy(exit_scores(logits))}, limit, "exit_thres")
 
 
-# What a rule reads of an answer.
+class SmallestProbability(ExitRule):
+    """logits: the smallest class probability is below exit_thres."""
+
+    reads = ("exit_thres",)
+
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        return state, seen.scores.amin(-1) < self.exit_thres
 
 
-def exit_scores(logits: torch.Tensor) -> torch.Tensor:
-    """Class probabilities, or the predicted value itself for regression."""
-    return logits.softmax(-1) if logits.shape[-1] > 1 else logits
+class LargestProbability(ExitRule):
+    """max_prob: the largest class probability is above 1 − exit_thres."""
+
+    reads = ("exit_thres",)
+
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        # As a distance to 1: 1 − exit_thres rounds differently for a number and for a tensor.
+        return state, 1 - seen.scores.amax(-1) < self.exit_thres
 
 
-def normalised_entropy(probabilities: torch.Tensor) -> torch.Tensor:
-    """Entropy of (..., classes) over log K, in [0, 1]."""
-    classes = probabilities.shape[-1]
-    return torch.special.entr(probabilities).sum(-1) / math.log(max(classes, 2))
+# Rules on a window of layers.
 
 
 class Leaders(NamedTuple):
@@ -109,7 +71,7 @@ class Leaders(NamedTuple):
 
     top: torch.Tensor  # (batch,) int64
     lead: torch.Tensor  # (batch,)
-    followed: torch.Tensor  # (batch, classes, or 2 for class0)
+    tracked_scores: torch.Tensor  # (batch, classes, or 2 for class0)
 
 
 def leaders(scores: torch.Tensor, window_score: str) -> Leaders:
@@ -121,40 +83,10 @@ def leaders(scores: torch.Tensor, window_score: str) -> Leaders:
     """
     if window_score == "class0":
         first = scores[:, 0]
-        followed = torch.stack((first, -first), -1)
-        return Leaders((first < 0.5).long(), (2 * first - 1).abs(), followed)
+        tracked = torch.stack((first, -first), -1)
+        return Leaders((first < 0.5).long(), (2 * first - 1).abs(), tracked)
     values, classes = scores.topk(2)
     return Leaders(classes[:, 0], values[:, 0] - values[:, 1], scores)
-
-
-# Rules on one layer's probabilities alone.
-
-
-def nothing(size: Size) -> tuple[()]:
-    return ()
-
-
-def entropy_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
-    return state, normalised_entropy(scores) < rule.exit_thres
-
-
-def smallest_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
-    return state, scores.amin(-1) < rule.exit_thres
-
-
-def largest_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
-    # As a distance to 1: 1 − exit_thres rounds differently for a number and for a tensor.
-    return state, 1 - scores.amax(-1) < rule.exit_thres
-
-
-def never_step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
-    """A predicted value has no probability: a rule on one is never sure."""
-    return state, torch.zeros(
-        (*rule.settings_shape, len(scores)), dtype=torch.bool, device=scores.device
-    )
-
-
-# Rules on a window of layers.
 
 
 class Streak(NamedTuple):
@@ -164,27 +96,72 @@ class Streak(NamedTuple):
     top: torch.Tensor  # the class that led or was answered at the last of them, (batch,) int64
 
 
-def grown(length: torch.Tensor, goes_on: torch.Tensor) -> torch.Tensor:
+def extend_streak(length: torch.Tensor, goes_on: torch.Tensor) -> torch.Tensor:
     """A streak's length one layer later: one more, or 0 where it broke."""
     return torch.where(goes_on, length + 1, 0)
 
 
-def streak_start(size: Size) -> Streak:
-    return Streak(size.zeros(), size.nobody())
+class WindowRule(ExitRule):
+    """A rule on the last cnt_thres layers."""
+
+    reads = ("cnt_thres",)
+    eager_when_low = ("cnt_thres", "margin")
+    window_offset = 0
+
+    def without_entropy(self) -> "WindowRule":
+        """The rule with nothing but its window."""
+        return self
+
+    def window(self, recorded: Tensors) -> torch.Tensor:
+        """As `ExitRule.window`; asked of the rule itself, with its entropy test off.
+
+        One more layer tells a window that holds at the last layer from one that never holds.
+        """
+        logits = recorded["all_logits"]
+        by_window = scan(self.without_entropy(), {"all_logits": torch.cat((logits, logits[-1:]))})
+        held = by_window == scan(self, recorded)
+        return torch.where(held, self.cnt_thres + self.window_offset, 0)
 
 
-def led(rule: ExitRule, state: Streak, now: Leaders) -> Outcome:
+class LeadingWindow(WindowRule, Entropy):
+    """A rule on the leading class in a window; a low entropy ends the pass, too.
+
+    The entropy test never fires for exit_thres = 0.
+    """
+
+    reads = ("exit_thres", "cnt_thres", "margin")
+    cause = "entropy"
+    window_score = "lead"
+
+    def without_entropy(self) -> WindowRule:
+        return type(self)(**{**vars(self), "exit_thres": 0.0})
+
+    def window_step(self, scores: torch.Tensor, state: State) -> Outcome:
+        """The state one layer later, and whose window holds."""
+        raise NotImplementedError
+
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        state, holds = self.window_step(seen.scores, state)
+        return state, holds | (normalised_entropy(seen.scores) < self.exit_thres)
+
+    def same_leader_streak(self, state: Streak, now: Leaders) -> Outcome:
+        """The same class leads all through the window, each time by more than 2·margin."""
+        length = torch.where(now.top == state.top, state.length, 0)
+        length = extend_streak(length, now.lead > 2 * self.margin)
+        return Streak(length, now.top), length >= self.cnt_thres
+
+
+class SameLeader(LeadingWindow):
     """bias_1: the same class leads all through the window, each time by more than 2·margin."""
-    length = torch.where(now.top == state.top, state.length, 0)
-    length = grown(length, now.lead > 2 * rule.margin)
-    return Streak(length, now.top), length >= rule.cnt_thres
+
+    def start(self, size: Size, inputs: Tensors) -> Streak:
+        return Streak(size.zeros(), size.no_class())
+
+    def window_step(self, scores: torch.Tensor, state: Streak) -> Outcome:
+        return self.same_leader_streak(state, leaders(scores, self.window_score))
 
 
-def leading_step(rule: ExitRule, state: Streak, scores: torch.Tensor) -> Outcome:
-    return led(rule, state, leaders(scores, rule.window_score))
-
-
-class Rise(NamedTuple):
+class RisingRun(NamedTuple):
     """For every class, how long it has been rising.
 
     Counted from the layer where it led by more than 2·margin. The oldest such layer without a fall
@@ -192,21 +169,23 @@ class Rise(NamedTuple):
     """
 
     length: torch.Tensor  # layers, (batch, classes) or (settings, batch, classes) int64
-    followed: torch.Tensor  # scores at the newest layer, (batch, classes)
+    tracked_scores: torch.Tensor  # at the newest layer, (batch, classes)
 
 
-def rising_start(size: Size) -> Rise:
-    return Rise(size.zeros(size.classes), size.unknown(size.classes))
-
-
-def rising_step(rule: ExitRule, state: Rise, scores: torch.Tensor) -> Outcome:
+class RisingLeader(LeadingWindow):
     """bias_2: the window's first layer leads, and its class's probability never falls in it."""
-    top, lead, followed = leaders(scores, rule.window_score)
-    classes = torch.arange(followed.shape[-1], device=top.device)
-    opens = (lead > 2 * rule.margin)[..., None] & (classes == top[:, None])
-    goes_on = (followed >= state.followed) & (state.length > 0)
-    length = torch.where(goes_on, state.length + 1, opens.long())
-    return Rise(length, followed), length.amax(-1) >= rule.cnt_thres
+
+    def start(self, size: Size, inputs: Tensors) -> RisingRun:
+        classes = 2 if self.window_score == "class0" else size.classes
+        return RisingRun(size.zeros(classes), size.unknown(classes))
+
+    def window_step(self, scores: torch.Tensor, state: RisingRun) -> Outcome:
+        top, lead, tracked = leaders(scores, self.window_score)
+        classes = torch.arange(tracked.shape[-1], device=top.device)
+        opens = (lead > 2 * self.margin)[..., None] & (classes == top[:, None])
+        goes_on = (tracked >= state.tracked_scores) & (state.length > 0)
+        length = torch.where(goes_on, state.length + 1, opens.long())
+        return RisingRun(length, tracked), length.amax(-1) >= self.cnt_thres
 
 
 class Extremes(NamedTuple):
@@ -215,56 +194,77 @@ class Extremes(NamedTuple):
     highest: torch.Tensor
     lowest: torch.Tensor
 
+    @classmethod
+    def start(cls, size: Size) -> "Extremes":
+        return cls(size.unknown(size.layers), size.unknown(size.layers))
 
-def spread_start(size: Size) -> Extremes:
-    return Extremes(size.unknown(size.layers), size.unknown(size.layers))
+    def extend(self, score: torch.Tensor) -> "Extremes":
+        """One layer later, with a score of each example, (batch, 1)."""
+        highest = torch.cat((score, self.highest[:, :-1].maximum(score)), 1)
+        return Extremes(highest, torch.cat((score, self.lowest[:, :-1].minimum(score)), 1))
 
-
-def spread_step(rule: ExitRule, state: Extremes, score: torch.Tensor) -> Outcome:
-    """Values, or one score of each example, (batch, 1): is their window within range_tmp?"""
-    highest = torch.cat((score, state.highest[:, :-1].maximum(score)), 1)
-    lowest = torch.cat((score, state.lowest[:, :-1].minimum(score)), 1)
-    moved = of_window(highest - lowest, rule.cnt_thres)
-    return Extremes(highest, lowest), moved <= rule.range_tmp
-
-
-def of_window(table: torch.Tensor, count: int | torch.Tensor) -> torch.Tensor:
-    """Column of `table` (batch, windows) for windows of `count` layers: (batch,), or
-    (settings, batch) for a count of shape (settings, 1)."""
-    if isinstance(count, int):
-        return table[:, count - 1]
-    columns = table.index_select(1, (count - 1).flatten())
-    return columns.T.reshape(*count.shape[:-1], -1)
+    def spread(self, count: int | torch.Tensor) -> torch.Tensor:
+        """Highest − lowest of the last `count` layers: (batch,), or (settings, batch) for a count
+        of shape (settings, 1)."""
+        spreads = self.highest - self.lowest  # (batch, layers)
+        if isinstance(count, int):
+            return spreads[:, count - 1]
+        columns = spreads.index_select(1, (count - 1).flatten())
+        return columns.T.reshape(*count.shape[:-1], -1)
 
 
-class Steady(NamedTuple):
+class SteadyState(NamedTuple):
     """What bias_3 remembers: who has led how long, and how far the leaders' scores moved."""
 
     streak: Streak
     extremes: Extremes
 
 
-def steady_start(size: Size) -> Steady:
-    return Steady(streak_start(size), spread_start(size))
-
-
-def steady_step(rule: ExitRule, state: Steady, scores: torch.Tensor) -> Outcome:
+class SteadyLeader(LeadingWindow):
     """bias_3: bias_1's window holds, and that class's probability moves by at most range_tmp.
 
     The scores are those of each layer's own leader: of one class where bias_1's window holds.
     """
-    now = leaders(scores, rule.window_score)
-    streak, leads = led(rule, state.streak, now)
-    score = now.followed.gather(-1, now.top[:, None])  # (batch, 1)
-    extremes, steady = spread_step(rule, state.extremes, score)
-    return Steady(streak, extremes), leads & steady
+
+    reads = (*LeadingWindow.reads, "range_tmp")
+
+    def start(self, size: Size, inputs: Tensors) -> SteadyState:
+        return SteadyState(Streak(size.zeros(), size.no_class()), Extremes.start(size))
+
+    def window_step(self, scores: torch.Tensor, state: SteadyState) -> Outcome:
+        now = leaders(scores, self.window_score)
+        streak, leads = self.same_leader_streak(state.streak, now)
+        extremes = state.extremes.extend(now.tracked_scores.gather(-1, now.top[:, None]))
+        steady = extremes.spread(self.cnt_thres) <= self.range_tmp
+        return SteadyState(streak, extremes), leads & steady
 
 
-def agreeing_step(rule: ExitRule, state: Streak, scores: torch.Tensor) -> Outcome:
+class SteadyValue(WindowRule):
+    """bias_1 to 3 for regression: the window's values lie within range_tmp of each other."""
+
+    reads = ("cnt_thres", "range_tmp")
+
+    def start(self, size: Size, inputs: Tensors) -> Extremes:
+        return Extremes.start(size)
+
+    def step(self, seen: LayerOutput, state: Extremes) -> Outcome:
+        state = state.extend(seen.scores)
+        return state, state.spread(self.cnt_thres) <= self.range_tmp
+
+
+class Patience(WindowRule):
     """patience: cnt_thres layers in a row have each answered the class of the layer before."""
-    seen = scores.argmax(-1).masked_fill(scores[:, 0].isnan(), -2)  # NaN agrees with nothing
-    length = grown(state.length, seen == state.top)
-    return Streak(length, seen.clamp_min(-1)), length >= rule.cnt_thres
+
+    window_offset = 1
+
+    def start(self, size: Size, inputs: Tensors) -> Streak:
+        return Streak(size.zeros(), size.no_class())
+
+    def step(self, seen: LayerOutput, state: Streak) -> Outcome:
+        # NaN agrees with nothing.
+        top = seen.scores.argmax(-1).masked_fill(seen.scores[:, 0].isnan(), -2)
+        length = extend_streak(state.length, top == state.top)
+        return Streak(length, top.clamp_min(-1)), length >= self.cnt_thres
 
 
 class Closeness(NamedTuple):
@@ -274,51 +274,39 @@ class Closeness(NamedTuple):
     value: torch.Tensor  # of the newest layer, (batch,)
 
 
-def close_start(size: Size) -> Closeness:
-    return Closeness(size.zeros(), size.unknown())
+class PatienceOfValues(WindowRule):
+    """patience for regression: the values of layers in a row differ by less than exit_thres."""
+
+    reads = ("exit_thres", "cnt_thres")
+    window_offset = 1
+
+    def start(self, size: Size, inputs: Tensors) -> Closeness:
+        return Closeness(size.zeros(), size.unknown())
+
+    def step(self, seen: LayerOutput, state: Closeness) -> Outcome:
+        value = seen.scores[:, 0]
+        length = extend_streak(state.length, (value - state.value).abs() < self.exit_thres)
+        return Closeness(length, value), length >= self.cnt_thres
 
 
-def close_step(rule: ExitRule, state: Closeness, scores: torch.Tensor) -> Outcome:
-    """patience: cnt_thres layers in a row have each predicted about the value before."""
-    value = scores[:, 0]
-    length = grown(state.length, (value - state.value).abs() < rule.exit_thres)
-    return Closeness(length, value), length >= rule.cnt_thres
+class RuleVariants(NamedTuple):
+    """A rule over class probabilities, and over values that are predicted."""
+
+    classes: type[ExitRule]
+    values: type[ExitRule]
 
 
-# One layer after the other.
+RULES = {
+    "entropy": RuleVariants(Entropy, NeverExits),
+    "logits": RuleVariants(SmallestProbability, NeverExits),
+    "max_prob": RuleVariants(LargestProbability, NeverExits),
+    "bias_1": RuleVariants(SameLeader, SteadyValue),
+    "bias_2": RuleVariants(RisingLeader, SteadyValue),
+    "bias_3": RuleVariants(SteadyLeader, SteadyValue),
+    "patience": RuleVariants(Patience, PatienceOfValues),
+}
 
 
-def start(
-    rule: ExitRule, batch: int, classes: int, layers: int, device: torch.device | None = None
-) -> State:
-    """What `rule` remembers of so many examples at depth 0."""
-    followed = 2 if classes > 1 and rule.window_score == "class0" else classes
-    size = Size(rule.settings_shape, batch, followed, layers, device)
-    begin = getattr(HERE, RULES[rule.thres_name].of(classes).start)
-    return begin(size)
-
-
-def step(rule: ExitRule, state: State, scores: torch.Tensor) -> Outcome:
-    """One layer's scores (batch, classes) -> the new state, and who exits there."""
-    kind = RULES[rule.thres_name].of(scores.shape[-1])
-    update = getattr(HERE, kind.step)
-    state, fires = update(rule, state, scores)
-    return state, fires | entropy_step(rule, state, scores)[1] if kind.or_entropy else fires
-
-
-def scan(rule: ExitRule, all_logits: torch.Tensor) -> torch.Tensor:
-    """Exit layer (1-based, int64) of every example from its recorded answers.
-
-    all_logits (layers, batch, classes) -> (batch,), or (settings, batch). An example for which
-    the rule never fires exits at the last layer.
-    """
-    return first_exits(firing(rule, all_logits))
-
-
-def firing(rule: ExitRule, all_logits: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Who exits at each layer of (layers, batch, classes): (batch,) or (settings, batch) bool."""
-    layers, batch, classes = all_logits.shape
-    state = start(rule, batch, classes, layers, all_logits.device)
-    for scores in exit_scores(all_logits):
-        state, fires = step(rule, state, scores)
-        yield fires
+def elbert_rules(regression: bool) -> dict[str, type[ExitRule]]:
+    """The rules by name, for predicted values or for classes."""
+    return {name: rule.values if regression else rule.classes for name, rule in RULES.items()}

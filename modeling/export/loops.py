@@ -4,7 +4,6 @@ The steps are the model's own (`modeling.depth`; for tokens `Halting.advance`), 
 rule or criterion exports by itself.
 """
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -18,9 +17,10 @@ from ..act.halting import Halting, interpolate
 from ..act.heads import AlbertActForSequenceClassification
 from ..act.outputs import AlbertActModelOutput
 from ..albert import attention_mask_of
-from ..depth import EarlyExitModel, State
+from ..depth import EarlyExitModel, ExampleState
 from ..keys import Key
 from ..loading.names import Tensors
+from ..rules import ExitRule
 
 
 class ExportLoop(nn.Module, ABC):
@@ -70,7 +70,7 @@ class Carried(NamedTuple):
     exit_layer: torch.Tensor  # (batch,) int64; of the active, the newest layer
     answers: torch.Tensor  # (batch, num_labels), of that layer
     hidden: torch.Tensor  # (batch, length, hidden)
-    state: State
+    state: ExampleState
     kept: Tensors  # layer_logits (layers, batch, num_labels), if asked for; 0 of layers to come
 
 
@@ -107,7 +107,7 @@ class DepthLoop(ExportLoop):
         """
         model, batch, config = self.model, input_ids.shape[0], self.model.config
         every = torch.zeros(config.num_hidden_layers, batch, config.num_labels)
-        rule = dataclasses.replace(model.exit_rule(), **self.within_depth(settings))
+        rule = model.config.exit_rule(**self.within_depth(settings))
         carried = Carried(
             torch.zeros((), dtype=torch.long),
             torch.ones(batch, dtype=torch.bool),
@@ -118,10 +118,10 @@ class DepthLoop(ExportLoop):
             {"layer_logits": every} if "layer_logits" in self.outputs else {},
         )
         mask, end = attention_mask_of(attention_mask), 0
-        layers = Counter(map(model.weights_of, range(config.num_hidden_layers)))
-        for weights, count in layers.items():
+        layers = Counter(map(model.param_index, range(config.num_hidden_layers)))
+        for index, count in layers.items():
             end += count
-            carried = self.run_layers(weights, end, rule, mask, carried)
+            carried = self.run_layers(index, end, rule, mask, carried)
         return carried.answers, carried.exit_layer, carried.layer, *carried.kept.values()
 
     def within_depth(self, settings: Tensors) -> Tensors:
@@ -134,31 +134,31 @@ class DepthLoop(ExportLoop):
         }
 
     def run_layers(
-        self, weights: int, end: int, rule: Any, mask: torch.Tensor, carried: Carried
+        self, index: int, end: int, rule: ExitRule, mask: torch.Tensor, carried: Carried
     ) -> Carried:
-        """The layers of these weights, up to number `end`, as long as an example is active."""
+        """The layers of this index, up to number `end`, as long as an example is active."""
 
         def goes_on(layer: torch.Tensor, active: torch.Tensor, *_: Any) -> torch.Tensor:
             return active.any() & (layer < end)
 
         def one_layer(*carried: Any) -> tuple:
-            new = self.one_layer(weights, rule, mask, Carried(*carried))
+            new = self.one_layer(index, rule, mask, Carried(*carried))
             # A loop wants tensors of their own, laid out as the first ones were.
             return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), new)
 
         return Carried(*torch.while_loop(goes_on, one_layer, tuple(carried)))
 
-    def one_layer(self, weights: int, rule: Any, mask: torch.Tensor, carried: Carried) -> tuple:
+    def one_layer(self, index: int, rule: ExitRule, mask: torch.Tensor, carried: Carried) -> tuple:
         """A layer pass and its exit check; the active have this layer's answer."""
         layer, active, exit_layer, answers, hidden, state, kept = carried
-        hidden = self.model.layer_pass(hidden, mask, weights)
-        check = self.model.check_exit(rule, hidden, mask, weights, state)
+        hidden = self.model.layer_pass(hidden, mask, index)
+        check = self.model.check_exit(rule, hidden, mask, index, state)
         newest = torch.arange(self.model.config.num_hidden_layers)[:, None, None] == layer
         kept = {name: torch.where(newest, check.answer, every) for name, every in kept.items()}
         layer = layer + 1
         exit_layer = torch.where(active, layer, exit_layer)
         answers = torch.where(active[:, None], check.answer, answers)
-        return layer, active & ~check.done, exit_layer, answers, hidden, check.state, kept
+        return layer, active & ~check.exit_mask, exit_layer, answers, hidden, check.state, kept
 
 
 class TokenLoop(ExportLoop):

@@ -1,7 +1,7 @@
 """PonderALBERT: ALBERT that learns, layer by layer, how probable it is to stop here.
 
 λ_n, the probability of halting at layer n for an example that has not halted before, is read from
-a second [CLS] token; the first one feeds the classifier. `criteria.py` says who stops, given λ.
+a second [CLS] token; the first one feeds the classifier. `rules.py` says who stops, given λ.
 
 Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022) for the halting
 head that sees two layers; the public PonderALBERT for the model and its names.
@@ -10,7 +10,7 @@ head that sees two layers; the public PonderALBERT for the model and its names.
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, ExitLinear, attention_mask_of
 from ..configuration import HEAD_WIDTH, PonderAlbertConfig
-from ..depth import Check, EarlyExitModel, Inputs, LayerStep, early_exit, layer_states
+from ..depth import EarlyExitModel, ExampleState, ExitDecision, Inputs, layer_states
 from ..errors import UserError
 from ..keys import checked
 from ..layer import AlbertLayer
@@ -32,7 +32,7 @@ from ..loading.names import Tensors, ponder_names
 from ..loading.tokenizers import load_tokenizer
 from ..loading.weights import load_into, read_renamed
 from ..losses import PonderClassificationLoss, task_loss
-from .criteria import CRITERIA, HaltingRule, HaltingState, Layer, scan_halting
+from ..rules import ExitRule, LayerOutput, State, exit_scores, scan_answers
 from .distribution import GeneralizedGeometricDist, prior
 from .keys import PONDER_KEYS
 from .outputs import PonderOutput, PonderSequenceClassifierOutput
@@ -57,14 +57,6 @@ def halting_head(config: PonderAlbertConfig) -> nn.Sequential:
     depth = config.num_lambda_layers if config.num_lambda_layers > 1 else 0
     layers = [layer for _ in range(depth) for layer in (ExitLinear(width, width), nn.Tanh())]
     return nn.Sequential(*layers, ExitLinear(width, 1))
-
-
-class PonderState(NamedTuple):
-    """What an example carries from layer to layer."""
-
-    depth: torch.Tensor  # layers that ran, (batch,) int64
-    halting: HaltingState
-    previous: Any  # the halting token's last state (batch, hidden), where the head reads it; or ()
 
 
 class PonderAlbertClassifier(EarlyExitModel):
@@ -192,25 +184,33 @@ class PonderAlbertClassifier(EarlyExitModel):
                 "input_ids lack the second [CLS]: insert it by with_halting_token, or give texts; "
                 "the model that AutoModelForSequenceClassification loads inserts it by itself"
             )
-        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
         if labels is not None:
             labels = torch.as_tensor(labels, device=self.device)
+        text = (input_ids, attention_mask, token_type_ids)
         if self.training:
-            return self.training_output(hidden, mask, labels)
-        everything = output_all_exits or CRITERIA[self.exit_rule().exit_criteria].mixes
-        run = self.full_depth if everything else self.halted
+            return self.training_output(text, labels)
         inputs = {} if draws is None else {"draws": draws}
-        logits, halts, answer, exit_layer = run(hidden, mask, inputs)
+        rule = self.config.exit_rule()
+        if output_all_exits or rule.never_exits:
+            logits, halt_logits = self.all_exits(*text)
+            halts = halt_logits.sigmoid()
+            recorded = {"all_logits": logits, "halt_probabilities": halts}
+            recorded |= self.with_draws(rule, len(input_ids), inputs)
+            answer, exit_layer = scan_answers(rule, recorded)
+        else:
+            steps: list = []
+            answer, exit_layer = self.exits(*text, steps, **inputs)
+            logits, halts = of_all_rows(steps, answer)
         loss = None if labels is None else task_loss(answer, labels)
         dist = GeneralizedGeometricDist(halts)
         target = prior(self.config, *halts.shape, self.device)
         return PonderOutput(loss, logits, halts, dist, target, len(logits), answer, exit_layer)
 
     def training_output(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, labels: torch.Tensor | None
+        self, text: tuple[torch.Tensor | None, ...], labels: torch.Tensor | None
     ) -> PonderOutput:
         """Every layer's answer and, with labels, the total loss and its parts."""
-        logits, halt_logits = self.all_exits(hidden, mask)
+        logits, halt_logits = self.all_exits(*text)
         dist = GeneralizedGeometricDist.from_logits(halt_logits)
         target = prior(self.config, *halt_logits.shape, self.device)
         halts = dist.stop_probabilities
@@ -222,9 +222,13 @@ class PonderAlbertClassifier(EarlyExitModel):
         return out
 
     def all_exits(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Full depth: logits (layers, batch, num_labels) and the logits of λ, (batch, layers)."""
+        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
         states = layer_states(self, hidden, mask)
         stacked = torch.stack([state[:, : HALTING_TOKEN + 1] for state in states])
         halting = stacked[:, :, HALTING_TOKEN]  # (layers, batch, hidden)
@@ -233,33 +237,6 @@ class PonderAlbertClassifier(EarlyExitModel):
         if self.config.halt_normalization == "last_layer":
             halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
         return self.classifier(stacked[:, :, 0]).float(), halts
-
-    def full_depth(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, inputs: Inputs
-    ) -> tuple[torch.Tensor, ...]:
-        """As `halted`, with every layer's own logits and λ."""
-        rule = self.exit_rule()
-        draws = self.draws_of(len(hidden), inputs, rule)
-        logits, halt_logits = self.all_exits(hidden, mask)
-        halts = halt_logits.sigmoid()
-        return logits, halts, *scan_halting(rule, logits, halts, draws)
-
-    def halted(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, inputs: Inputs
-    ) -> tuple[torch.Tensor, ...]:
-        """Pass by pass until every example has halted.
-
-        Returns of the layers that ran the logits (layers, batch, num_labels) and λ (batch, layers),
-        as `PonderOutput` has them; answers (batch, num_labels) and exit layers (batch,).
-        """
-        trail: list[LayerStep] = []
-        exits = early_exit(self, hidden, mask, inputs, trail)
-        logits, halts = [torch.zeros_like(exits.answer)], []
-        for step in trail:
-            logits.append(logits[-1].index_copy(0, step.rows, step.check.answer))
-            none = exits.answer.new_zeros(len(hidden))
-            halts.append(none.index_copy(0, step.rows, step.check.state.halting.halt_probability))
-        return torch.stack(logits[1:]), torch.stack(halts, dim=1), *exits
 
     def lacks_halting_token(self, input_ids: torch.Tensor) -> bool:
         """Is there no second token, or one that the tokenizer, if any, says is no [CLS]?"""
@@ -282,7 +259,7 @@ class PonderAlbertClassifier(EarlyExitModel):
     def exit_heads(self) -> Sequence[nn.Module]:
         return [self.classifier, self.ponder]
 
-    def weights_of(self, layer: int) -> int:
+    def param_index(self, layer: int) -> int:
         return 0
 
     def embed(
@@ -292,31 +269,28 @@ class PonderAlbertClassifier(EarlyExitModel):
         return self.embedding_hidden_mapping_in(self.embeddings(input_ids, token_type_ids))
 
     def layer_pass(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, weights: int
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int
     ) -> torch.Tensor:
         return self.albert_layer(hidden, mask)
-
-    def exit_rule(self) -> HaltingRule:
-        return self.config.exit_rule()
 
     def draw(self, count: int) -> torch.Tensor:
         """(count,) uniform numbers for as many examples; the same ones in whatever portions."""
         return torch.rand(count, generator=self.generator).to(self.device)
 
-    def draws_of(self, batch: int, inputs: Inputs, rule: HaltingRule) -> torch.Tensor:
-        """Uniform numbers (batch,): among `inputs`, or new ones; 0 if the criterion has none."""
-        if not CRITERIA[rule.exit_criteria].draws:
-            return torch.zeros(batch, device=self.device)
-        return inputs["draws"] if "draws" in inputs else self.draw(batch)
+    def with_draws(self, rule: ExitRule, batch: int, inputs: Inputs) -> Inputs:
+        """The inputs, with new uniform numbers (batch,) where the rule reads some and none came."""
+        if "draws" in rule.inputs and "draws" not in inputs:
+            return {**inputs, "draws": self.draw(batch)}
+        return inputs
 
-    def start(self, rule: HaltingRule, batch: int, inputs: Inputs) -> PonderState:
-        draws = self.draws_of(batch, inputs, rule)
-        halting = CRITERIA[rule.exit_criteria].start(draws, self.config.num_labels)
-        depth, previous = torch.zeros(batch, dtype=torch.long, device=self.device), ()
-        if self.reads_previous:
-            size = self.config.hidden_size
-            previous = torch.zeros(batch, size, device=self.device, dtype=self.dtype)
-        return PonderState(depth, halting, previous)
+    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
+        return super().start(rule, batch, self.with_draws(rule, batch, inputs))
+
+    def start_own(self, batch: int) -> State:
+        """The halting token's previous state (batch, hidden), where the head reads it."""
+        if not self.reads_previous:
+            return ()
+        return torch.zeros(batch, self.config.hidden_size, device=self.device, dtype=self.dtype)
 
     @property
     def reads_previous(self) -> bool:
@@ -334,24 +308,31 @@ class PonderAlbertClassifier(EarlyExitModel):
             now = now - previous
         return self.ponder(now)[..., 0].float()
 
-    def check_exit(
-        self,
-        rule: HaltingRule,
-        hidden: torch.Tensor,
-        mask: torch.Tensor | None,
-        weights: int,
-        state: PonderState,
-    ) -> Check:
-        depth = state.depth + 1
-        last = depth == self.config.num_hidden_layers
+    def layer_output(
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int, state: ExampleState
+    ) -> tuple[LayerOutput, State]:
         halting = hidden[:, HALTING_TOKEN]  # (batch, hidden)
-        halts = self.halt_logits(halting, state.previous).sigmoid()
+        halts = self.halt_logits(halting, state.model).sigmoid()
         if self.config.halt_normalization == "last_layer":
-            halts = halts.masked_fill(last, 1.0)
-        layer = Layer(self.classifier(hidden[:, 0]).float(), halts)
-        answer, done, remembered = CRITERIA[rule.exit_criteria].step(rule, layer, state.halting)
-        previous = halting if self.reads_previous else ()
-        return Check(answer, done | last, PonderState(depth, remembered, previous))
+            halts = halts.masked_fill(state.depth + 1 == self.config.num_hidden_layers, 1.0)
+        logits = self.classifier(hidden[:, 0]).float()
+        seen = LayerOutput(logits, exit_scores(logits), halts)
+        return seen, halting if self.reads_previous else ()
+
+
+def of_all_rows(
+    steps: list[tuple[torch.Tensor, ExitDecision]], answer: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits (layers, batch, num_labels) and λ (batch, layers) of the layers that ran.
+
+    As `PonderOutput` has them. answer: (batch, num_labels).
+    """
+    logits, halts = [torch.zeros_like(answer)], []
+    for rows, decision in steps:
+        logits.append(logits[-1].index_copy(0, rows, decision.answer))
+        none = answer.new_zeros(len(answer))
+        halts.append(none.index_copy(0, rows, decision.seen.halt_probability))
+    return torch.stack(logits[1:]), torch.stack(halts, dim=1)
 
 
 class PonderAlbertForSequenceClassification(PonderAlbertClassifier):

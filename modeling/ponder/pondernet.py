@@ -86,6 +86,6 @@ class AlbertStep(nn.Module):
         hidden = model.embed(x["input_ids"], x.get("token_type_ids")) if state is None else state
         before = hidden[:, HALTING_TOKEN]
         previous = torch.zeros_like(before) if state is None else before
-        hidden = model.layer_pass(hidden, mask, model.weights_of(0))
+        hidden = model.layer_pass(hidden, mask, model.param_index(0))
         halt = model.halt_logits(hidden[:, HALTING_TOKEN], previous).sigmoid()
         return hidden, halt, model.classifier(hidden[:, 0]).float()

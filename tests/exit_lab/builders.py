@@ -12,7 +12,7 @@ from exit_lab.recording import Recording
 from exit_lab.sweep import Sweep, sweep
 from glue.tasks import TASKS, Example
 
-ELBERT = MODES["albert"].rules()
+ELBERT = MODES["albert"]
 SWEPT_RULES = "entropy logits max_prob bias_1 bias_2 bias_3 patience".split()
 SMALL = {
     "exit_thres": "0:1:0.25",

@@ -7,7 +7,7 @@ from evaluation.modes import MODES
 from exit_lab.grids import fitted, make_grids, parse_values
 from exit_lab.sweep import scan_grid
 from modeling import UserError
-from modeling.elbert.rule_table import RULES
+from modeling.elbert.rules import RULES
 from tests.exit_lab.builders import ELBERT
 
 
@@ -23,7 +23,7 @@ from tests.exit_lab.builders import ELBERT
     ],
 )
 def test_grid_texts(key, text, expected):
-    assert parse_values(key, text, 6, ELBERT.keys) == pytest.approx(expected)
+    assert parse_values(key, text, 6, ELBERT.table.exit_keys) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_grid_texts(key, text, expected):
 )
 def test_bad_grids_say_what_is_allowed(key, text, message):
     with pytest.raises(UserError, match=message):
-        parse_values(key, text, 6, ELBERT.keys)
+        parse_values(key, text, 6, ELBERT.table.exit_keys)
 
 
 def test_an_unknown_rule_names_its_neighbours():
@@ -57,8 +57,8 @@ def test_an_unknown_rule_names_its_neighbours():
 
 @pytest.mark.parametrize("reads", [("exit_thresh",), "exit_thres"])  # a slip; a comma forgotten
 def test_a_new_rule_that_reads_no_such_key_is_named(monkeypatch, reads):
-    row = RULES["entropy"].classes._replace(reads=reads)
-    monkeypatch.setitem(RULES, "odd", RULES["entropy"]._replace(classes=row))
+    odd = type("Odd", (RULES["entropy"].classes,), {"reads": reads})
+    monkeypatch.setitem(RULES, "odd", RULES["entropy"]._replace(classes=odd))
     with pytest.raises(UserError, match=r"rule odd reads .*exit_thres"):
         make_grids(ELBERT, ["odd"], {}, 6, regression=False)
 
@@ -82,7 +82,7 @@ LEADS = torch.stack([SURE, torch.zeros(5)], -1)[:, None].expand(5, 7, 2)
 def test_fitted_thresholds_tell_layers_apart_that_are_close(mode, rule, tensors):
     """Where all examples agree and each layer is surer than the last, every layer can be the exit,
     however near 0 or 1 the numbers lie."""
-    rules = MODES[mode].rules()
+    rules = MODES[mode]
     (grid,) = make_grids(rules, [rule], {}, 5, regression=False)
     exits = scan_grid(rules, fitted(grid, rules, tensors, 1000), tensors, examples=7)
     assert set(exits.ravel().tolist()) == {1, 2, 3, 4, 5}

@@ -9,8 +9,8 @@ from exit_lab.recording import Recording
 from exit_lab.sweep import sweep
 from exit_lab.tables import sweep_table
 from glue.tasks import TASKS
-from modeling import ExitRule, UserError
-from modeling.elbert.rules import scan
+from modeling import UserError
+from modeling.rules import scan
 from tests.exit_lab.builders import ELBERT, swept
 from tests.golden_vectors import load_golden
 
@@ -20,7 +20,7 @@ def test_a_sweep_scans_each_setting_as_if_alone(classes, task):
     found, recording = swept(classes, task)
     assert len(found.settings) == sum(len(grid) for grid in found.grids) == len(found.exit_layer)
     for setting, exits in zip(found.settings, found.exit_layer, strict=True):
-        alone = scan(ExitRule(**setting), recording.tensors["all_logits"])
+        alone = scan(ELBERT.rule(setting, recording.tensors), recording.tensors)
         assert np.array_equal(exits, alone.numpy()), setting
 
 
@@ -30,7 +30,7 @@ def test_a_sweep_holds_all_published_runs(name):
     classes = tensors["all_logits"].shape[-1]
     recording = Recording({"all_logits": tensors["all_logits"]}, tensors["labels"].numpy())
     runs = [run for run in text["runs"] if run["thres_name"] != "patience"]
-    keys = ELBERT.reads(False)
+    keys = {name: rule.reads for name, rule in ELBERT.rules(False).items()}
     values = {
         key: tuple(sorted({run[key] for run in runs}))
         for key in ("exit_thres", "cnt_thres", "margin", "range_tmp")
@@ -73,7 +73,7 @@ def test_the_window_that_ended_a_pass_is_told():
     tensors = {"all_logits": logits}
 
     def window(rule: str, **keys) -> int:
-        return int(ELBERT.window({"thres_name": rule, **keys}, tensors)[0])
+        return int(ELBERT.rule({"thres_name": rule, **keys}, tensors).window(tensors)[0])
 
     assert window("bias_1", exit_thres=0.1, cnt_thres=3, margin=0.0) == 3
     assert window("bias_1", exit_thres=0.1, cnt_thres=5, margin=0.0) == 0  # layer 5, by entropy

@@ -15,7 +15,7 @@ from glue.tasks import get_task, read_examples
 from modeling import PonderAlbertClassifier, PonderAlbertConfig, compilation
 from modeling.albert import cast_layers
 from modeling.cpu_packing import packed_weights
-from modeling.elbert.rule_table import RULES
+from modeling.elbert.rules import RULES
 from tests.conftest import TINY, random_ids, tiny_model
 from tests.models import assert_near
 

@@ -11,7 +11,6 @@ from modeling import (
     AlbertActConfig,
     AlbertActForPreTraining,
     ElbertConfig,
-    ExitRule,
     PonderAlbertConfig,
     UserError,
     load_config,
@@ -100,7 +99,7 @@ def test_a_bad_edit_of_a_live_config_is_found_at_the_next_call(key, value):
     config = tiny_config()
     setattr(config, key, value)
     with pytest.raises(UserError, match=key):
-        ExitRule.from_config(config)
+        config.exit_rule()
 
 
 def test_whole_floats_count_as_whole_numbers():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from modeling import PonderAlbertClassifier
-from modeling.depth import EarlyExitModel, layer_states, run_depths
+from modeling.depth import EarlyExitModel, iter_layers, layer_states
 from tests.conftest import random_ids, tiny_model
 from tests.models import assert_near, tiny_ponder
 
@@ -22,11 +22,11 @@ def model(request) -> EarlyExitModel:
 
 
 @torch.no_grad()
-def steps_of(model: EarlyExitModel, leave: bool) -> list:
+def steps_of(model: EarlyExitModel, allow_exit: bool) -> list:
     """Of a batch of 16 texts without padding."""
     hidden = model.embed(random_ids(16, 7) % 40)
     draws = torch.linspace(0.05, 0.95, 16)
-    return list(run_depths(model, hidden, None, {"draws": draws}, leave))
+    return list(iter_layers(model, hidden, None, {"draws": draws}, allow_exit))
 
 
 def test_a_model_that_lacks_a_step_cannot_be_made():
@@ -37,35 +37,29 @@ def test_a_model_that_lacks_a_step_cannot_be_made():
         Unfinished(tiny_model().config)
 
 
-def test_the_numbers_of_weights_never_fall(model):
-    numbers = [model.weights_of(layer) for layer in range(model.config.num_hidden_layers)]
-    assert numbers == sorted(numbers)
-
-
-def test_full_depth_steps_say_what_all_exits_at_once_say(model):
-    steps = steps_of(model, leave=False)
-    assert [step.layer for step in steps] == [*range(1, model.config.num_hidden_layers + 1)]
+def test_full_depth_says_what_all_exits_at_once_say(model):
+    steps = steps_of(model, allow_exit=False)
+    assert len(steps) == model.config.num_hidden_layers
     with torch.no_grad():
-        expected = model.all_exits(model.embed(random_ids(16, 7) % 40), None)
+        expected = model.all_exits(random_ids(16, 7) % 40, None, None)
     if isinstance(model, PonderAlbertClassifier):
         expected, halts = expected
-        found = torch.stack([step.check.state.halting.halt_probability for step in steps], 1)
+        found = torch.stack([decision.seen.halt_probability for _, decision, _ in steps], 1)
         assert_near(found, halts.sigmoid())
-    answers = torch.stack([step.check.answer for step in steps])
-    assert_near(answers, expected)
-    assert steps[-1].check.done.all()
-    assert all(step.leaving == [] and len(step.rows) == 16 for step in steps)
+    assert_near(torch.stack([decision.answer for _, decision, _ in steps]), expected)
+    assert steps[-1][1].exit_mask.all()
+    assert all(exiting == [] and len(rows) == 16 for rows, _, exiting in steps)
 
 
-def test_who_leaves_is_in_no_later_step_and_says_the_same_as_at_full_depth(model):
-    full, running = steps_of(model, leave=False), list(range(16))
-    for step, expected in zip(steps_of(model, leave=True), full, strict=False):
-        assert step.rows.tolist() == running
-        rows = step.rows
-        assert_near(step.check.answer, expected.check.answer[rows])
-        assert step.leaving == step.check.done.nonzero()[:, 0].tolist()
-        assert (step.check.state.depth == step.layer).all()
-        running = [row for i, row in enumerate(running) if i not in step.leaving]
+def test_who_exits_is_in_no_later_step_and_says_the_same_as_at_full_depth(model):
+    full, running = steps_of(model, allow_exit=False), list(range(16))
+    steps = zip(steps_of(model, allow_exit=True), full, strict=False)
+    for layer, ((rows, decision, exiting), (_, expected, _)) in enumerate(steps, start=1):
+        assert rows.tolist() == running
+        assert_near(decision.answer, expected.answer[rows])
+        assert exiting == decision.exit_mask.nonzero()[:, 0].tolist()
+        assert (decision.state.depth == layer).all()
+        running = [row for i, row in enumerate(running) if i not in exiting]
     assert running == []
 
 

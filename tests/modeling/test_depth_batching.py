@@ -14,7 +14,7 @@ from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import packed_weights
 from modeling.depth_batching import DepthBatcher
-from modeling.elbert.rule_table import RULES
+from modeling.elbert.rules import RULES
 from tests.conftest import tiny_model
 from tests.models import SMALL, assert_near
 

@@ -125,7 +125,7 @@ def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path):
     loaded = [model, *(kind.from_pretrained(tmp_path) for kind in HF_WAYS)]
     for one in loaded:
         assert one.config.exit_keys() == resolve(tmp_path, TABLE).values
-        rule = one.exit_rule()
+        rule = one.config.exit_rule()
         assert (rule.thres_name, rule.exit_thres, rule.cnt_thres) == ("patience", 0.7, 3)
     assert ElbertConfig.from_pretrained(tmp_path, exit_thres=0.2).exit_thres == 0.2
     assert load_config(tmp_path, exit_thres=0.2).exit_thres == 0.2

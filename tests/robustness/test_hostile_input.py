@@ -18,7 +18,6 @@ from modeling import (
     AlbertActConfig,
     ElbertConfig,
     ElbertForSequenceClassification,
-    ExitRule,
     PonderAlbertConfig,
     UserError,
     load_config,
@@ -143,7 +142,7 @@ def test_any_value_of_any_key_of_exit_config_json(tmp_path, values):
         assert path.name in str(found)
     else:
         config.update(found.values)
-        ExitRule.from_config(config)
+        config.exit_rule()
         assert all(math.isfinite(x) for x in found.values.values() if type(x) is float)
 
 

@@ -115,7 +115,7 @@ def test_the_page_touches_three_files_and_adds_one(extended):
     }
     assert changed == {
         "modeling/elbert/rules.py",
-        "modeling/elbert/rule_table.py",
+        "modeling/elbert/keys.py",
         "evaluation/modes/__init__.py",
         "evaluation/modes/truncated.py",
     }

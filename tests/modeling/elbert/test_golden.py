@@ -6,7 +6,8 @@ import torch
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.depth import layer_states
 from modeling.elbert.keys import EXIT_KEYS
-from modeling.elbert.rules import ExitRule, scan
+from modeling.elbert.rules import elbert_rules
+from modeling.rules import scan as scan_recorded
 from tests.golden_vectors import load_golden
 from tests.models import assert_near
 
@@ -36,6 +37,11 @@ def inputs_of(tensors: dict, rows=slice(None)) -> dict:
 
 def run_settings(run: dict) -> dict:
     return {name: run[name] for name in EXIT_KEYS if name in run}
+
+
+def scan(all_logits: torch.Tensor, **settings) -> torch.Tensor:
+    rule = elbert_rules(all_logits.shape[-1] == 1)[settings["thres_name"]](**settings)
+    return scan_recorded(rule, {"all_logits": all_logits})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -97,8 +103,9 @@ def test_all_published_runs_exit_at_the_same_layers(name, every):
         assert_near(out.logits, tensors[f"run{k}.logits"], OF_FLOAT32)
         cost = out.exit_layer.double().mean() / model.config.num_hidden_layers
         assert cost.item() == pytest.approx(run["compute_ratio"], abs=1e-6)
-        rule = ExitRule.from_config(model.config)
-        assert torch.equal(scan(rule, tensors["all_logits"]), expected), (k, run)
+        rule = model.config.exit_rule()
+        found = scan_recorded(rule, {"all_logits": tensors["all_logits"]})
+        assert torch.equal(found, expected), (k, run)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,8 +116,7 @@ def test_all_published_exits_are_those_of_the_default_attention(name):
     with torch.no_grad():
         all_logits = model(**inputs_of(tensors), output_all_exits=True).all_logits
     for k, run in enumerate(text["runs"]):
-        rule = ExitRule(**run_settings(run), window_score="class0")
-        exits = scan(rule, all_logits)
+        exits = scan(all_logits, **run_settings(run), window_score="class0")
         assert torch.equal(exits, tensors[f"run{k}.exit_idx"] + 1), (k, run)
         assert_near(all_logits[exits - 1, rows], tensors[f"run{k}.logits"], OF_FLOAT32)
 
@@ -137,8 +143,8 @@ def test_two_class_runs_need_no_class0_setting():
     """With two classes the default `lead` window is the published rule."""
     text, _, tensors = load_golden("elbert_cls")
     for k, run in enumerate(text["runs"]):
-        rule = ExitRule(**run_settings(run))
-        assert torch.equal(scan(rule, tensors["all_logits"]), tensors[f"run{k}.exit_idx"] + 1)
+        found = scan(tensors["all_logits"], **run_settings(run))
+        assert torch.equal(found, tensors[f"run{k}.exit_idx"] + 1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,6 +157,7 @@ def test_all_settings_of_a_rule_scan_at_once(name):
             key: torch.tensor([text["runs"][k][key] for k in numbers])[:, None]
             for key in ("exit_thres", "cnt_thres", "margin", "range_tmp")
         }
-        exits = scan(ExitRule(rule_name, window_score="class0", **columns), tensors["all_logits"])
+        settings = {"thres_name": rule_name, "window_score": "class0", **columns}
+        exits = scan(tensors["all_logits"], **settings)
         expected = torch.stack([tensors[f"run{k}.exit_idx"] + 1 for k in numbers])
         assert torch.equal(exits, expected)

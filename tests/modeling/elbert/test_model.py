@@ -14,7 +14,7 @@ from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.compilation import compile_for_training
 from modeling.elbert.keys import POOLER_INPUTS
 from modeling.elbert.model import joint_loss
-from modeling.elbert.rule_table import RULES
+from modeling.elbert.rules import RULES
 from tests.conftest import TINY, random_ids, tiny_model
 from tests.models import assert_near
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,40 +11,56 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._pytree import tree_map
 
-from modeling.elbert import rules
 from modeling.elbert.keys import EXIT_KEYS
-from modeling.elbert.rules import ExitRule, exit_scores, normalised_entropy, scan
+from modeling.elbert.rules import RULES as TABLE
+from modeling.elbert.rules import elbert_rules
+from modeling.rules import ExitRule, LayerOutput, Size, exit_scores, normalised_entropy
+from modeling.rules import scan as scan_recorded
 from tests.conftest import random_ids, tiny_model
 from tests.models import assert_near
 
-RULES = tuple(rules.RULES)
+RULES = tuple(TABLE)
 NUMBERS = ("exit_thres", "cnt_thres", "margin", "range_tmp")
 
 
-def firings(rule: ExitRule, scores: torch.Tensor) -> Iterator[torch.Tensor]:
+def rule_of(thres_name: str = "bias_1", **settings) -> SimpleNamespace:
+    """The settings of a rule, the defaults of keys that are not given."""
+    defaults = {name: key.default for name, key in EXIT_KEYS.items()}
+    return SimpleNamespace(**{**defaults, "thres_name": thres_name, **settings})
+
+
+def made(settings: SimpleNamespace, classes: int) -> ExitRule:
+    return elbert_rules(classes == 1)[settings.thres_name](**vars(settings))
+
+
+def scan(settings: SimpleNamespace, all_logits: torch.Tensor) -> torch.Tensor:
+    return scan_recorded(made(settings, all_logits.shape[-1]), {"all_logits": all_logits})
+
+
+def firings(settings: SimpleNamespace, scores: torch.Tensor) -> Iterator[torch.Tensor]:
     """Step by step, who exits: (batch,) bool a layer; a state's shapes and types never change."""
     layers, batch, classes = scores.shape
-    state = rules.start(rule, batch, classes, layers)
+    rule = made(settings, classes)
+    state = rule.start(Size((), batch, classes, layers), {})
     laid_out = tree_map(lambda tensor: (tensor.shape, tensor.dtype), state)
     for newest in scores:
-        state, fires = rules.step(rule, state, newest)
+        state, fires = rule.step(LayerOutput(newest, newest), state)
         assert tree_map(lambda tensor: (tensor.shape, tensor.dtype), state) == laid_out
         yield fires
 
 
 def exit_of(table, thres_name, **settings) -> int:
     """Where one example exits whose probabilities by layer are exactly `table`'s."""
-    steps = firings(ExitRule(thres_name, **settings), torch.tensor(table)[:, None])
+    steps = firings(rule_of(thres_name, **settings), torch.tensor(table)[:, None])
     fires = (layer for layer, done in enumerate(steps, start=1) if done.item())
     return next(fires, len(table))
 
 
 def test_the_rules_of_the_table_are_those_that_may_be_chosen_and_read_keys_that_exist():
     assert tuple(EXIT_KEYS["thres_name"].choices) == RULES
-    for kinds in rules.RULES.values():
-        for rule in kinds:
+    for variants in TABLE.values():
+        for rule in variants:
             assert set(rule.reads) <= set(NUMBERS)
-            assert {rule.start, rule.step} <= {*vars(rules)}
 
 
 # Probabilities of class 0 by layer, two classes.
@@ -139,8 +156,8 @@ def test_exits_of_worked_tables(table, settings, expected):
 
 def test_entropy_is_strict_at_equality():
     certain = torch.tensor([[[0.0, -math.inf]]] * 3)  # a probability of exactly 1: entropy 0
-    assert scan(ExitRule("entropy", exit_thres=0.0), certain).item() == 3
-    assert scan(ExitRule("entropy", exit_thres=1e-6), certain).item() == 1
+    assert scan(rule_of("entropy", exit_thres=0.0), certain).item() == 3
+    assert scan(rule_of("entropy", exit_thres=1e-6), certain).item() == 1
 
 
 def test_entropy_is_normalised_by_the_number_of_classes():
@@ -157,23 +174,23 @@ def regression(*values) -> torch.Tensor:
 def test_regression_windows_hold_when_values_stay_close():
     values = regression(1.0, 2.0, 2.25, 2.125, 2.25)
     for name in ("bias_1", "bias_2", "bias_3"):
-        assert scan(ExitRule(name, cnt_thres=2, range_tmp=0.25), values).item() == 3
-        assert scan(ExitRule(name, cnt_thres=3, range_tmp=0.25), values).item() == 4
-        assert scan(ExitRule(name, cnt_thres=2, range_tmp=0.2), values).item() == 4
+        assert scan(rule_of(name, cnt_thres=2, range_tmp=0.25), values).item() == 3
+        assert scan(rule_of(name, cnt_thres=3, range_tmp=0.25), values).item() == 4
+        assert scan(rule_of(name, cnt_thres=2, range_tmp=0.2), values).item() == 4
     for name in ("entropy", "logits", "max_prob"):
-        assert scan(ExitRule(name, exit_thres=1.0), values).item() == 5  # never fires
+        assert scan(rule_of(name, exit_thres=1.0), values).item() == 5  # never fires
 
 
 def test_regression_patience_is_strict():
     values = regression(1.0, 1.25, 1.375, 1.5, 9.0)
-    assert scan(ExitRule("patience", exit_thres=0.25, cnt_thres=1), values).item() == 3
-    assert scan(ExitRule("patience", exit_thres=0.25, cnt_thres=2), values).item() == 4
-    assert scan(ExitRule("patience", exit_thres=0.3, cnt_thres=2), values).item() == 3
+    assert scan(rule_of("patience", exit_thres=0.25, cnt_thres=1), values).item() == 3
+    assert scan(rule_of("patience", exit_thres=0.25, cnt_thres=2), values).item() == 4
+    assert scan(rule_of("patience", exit_thres=0.3, cnt_thres=2), values).item() == 3
 
 
 def test_a_model_of_one_layer_exits_there():
     for name in RULES:
-        assert scan(ExitRule(name, cnt_thres=1), torch.zeros(1, 3, 2)).tolist() == [1, 1, 1]
+        assert scan(rule_of(name, cnt_thres=1), torch.zeros(1, 3, 2)).tolist() == [1, 1, 1]
 
 
 # A rewrite of docs/configuration.md's table, one example and one layer at a time.
@@ -201,12 +218,12 @@ def followed(p: list[float], side: int, score: str) -> float:
     return (p[0] if side == 0 else -p[0]) if score == "class0" else p[side]
 
 
-def low_entropy(p: list[float], rule: ExitRule) -> bool:
+def low_entropy(p: list[float], rule: SimpleNamespace) -> bool:
     entropy = -sum(x * math.log(x) for x in p if x > 0) / math.log(len(p))
     return less(entropy, rule.exit_thres)
 
 
-def window_holds(seen: list[list[float]], rule: ExitRule) -> bool:
+def window_holds(seen: list[list[float]], rule: SimpleNamespace) -> bool:
     if len(seen) < rule.cnt_thres:
         return False
     window = seen[-rule.cnt_thres :]
@@ -225,7 +242,7 @@ def window_holds(seen: list[list[float]], rule: ExitRule) -> bool:
     return not less(rule.range_tmp, max(course) - min(course))
 
 
-def patient(seen: list[list[float]], rule: ExitRule) -> bool:
+def patient(seen: list[list[float]], rule: SimpleNamespace) -> bool:
     if len(seen) < rule.cnt_thres + 1:
         return False
     last = seen[-rule.cnt_thres - 1 :]
@@ -235,7 +252,7 @@ def patient(seen: list[list[float]], rule: ExitRule) -> bool:
     return all(a.index(max(a)) == b.index(max(b)) for a, b in pairs)
 
 
-def fires(seen: list[list[float]], rule: ExitRule) -> bool:
+def fires(seen: list[list[float]], rule: SimpleNamespace) -> bool:
     newest, is_regression = seen[-1], len(seen[-1]) == 1
     if rule.thres_name == "patience":
         return patient(seen, rule)
@@ -249,7 +266,7 @@ def fires(seen: list[list[float]], rule: ExitRule) -> bool:
     return sure or window_holds(seen, rule)
 
 
-def naive_exit_layer(layers: list[list[float]], rule: ExitRule) -> int | None:
+def naive_exit_layer(layers: list[list[float]], rule: SimpleNamespace) -> int | None:
     """The exit layer, None where rounding decides it."""
     try:
         for n in range(1, len(layers)):
@@ -261,8 +278,8 @@ def naive_exit_layer(layers: list[list[float]], rule: ExitRule) -> int | None:
 
 
 @st.composite
-def settings_for(draw, layers: int, name: str | None = None) -> ExitRule:
-    return ExitRule(
+def settings_for(draw, layers: int, name: str | None = None) -> SimpleNamespace:
+    return rule_of(
         name or draw(st.sampled_from(RULES)),
         exit_thres=draw(st.sampled_from([0.0, 0.05, 0.13, 0.3, 0.6, 0.9, 1.0])),
         cnt_thres=draw(st.integers(1, layers)),
@@ -307,12 +324,12 @@ def test_many_settings_scan_as_each_alone(data, all_logits):
     several = [first, *others]
     columns = {n: torch.tensor([getattr(x, n) for x in several])[:, None] for n in NUMBERS}
     kind = {"thres_name": first.thres_name, "window_score": first.window_score}
-    together = scan(ExitRule(**kind, **columns), all_logits)
+    together = scan(rule_of(**kind, **columns), all_logits)
     for rule, exits in zip(several, together, strict=True):
         rule.window_score = first.window_score
         assert torch.equal(scan(rule, all_logits), exits)
         scalars = {name: torch.tensor(getattr(rule, name)) for name in NUMBERS}
-        assert torch.equal(scan(ExitRule(**kind, **scalars), all_logits), exits)
+        assert torch.equal(scan(rule_of(**kind, **scalars), all_logits), exits)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -325,10 +342,10 @@ def test_a_threshold_in_a_tensor_decides_as_the_number_does(name):
     column = torch.tensor(thresholds)[:, None]
     count = torch.full_like(column, 3, dtype=torch.long)
     together = scan(
-        ExitRule(name, exit_thres=column, margin=column / 2, cnt_thres=count), all_logits
+        rule_of(name, exit_thres=column, margin=column / 2, cnt_thres=count), all_logits
     )
     for threshold, exits in zip(thresholds, together, strict=True):
-        rule = ExitRule(name, exit_thres=threshold, margin=threshold / 2, cnt_thres=3)
+        rule = rule_of(name, exit_thres=threshold, margin=threshold / 2, cnt_thres=3)
         assert torch.equal(scan(rule, all_logits), exits), threshold
 
 

@@ -4,8 +4,13 @@ import pytest
 import torch
 from scipy import stats
 
-from modeling import HaltingRule, scan_halting
+from modeling.ponder.rules import RULES
+from modeling.rules import scan_answers
 from tests.models import direct_pmf, ponder_batch, tiny_ponder
+
+
+def recording(output) -> dict[str, torch.Tensor]:
+    return {"all_logits": output.logits, "halt_probabilities": output.halt_probabilities}
 
 
 def test_sampled_halting_layers_follow_the_pmf():
@@ -78,8 +83,8 @@ def test_a_scan_of_recorded_layers_gives_what_stepping_gives(criterion):
     for exit_thres in (0.1, 0.5, 0.8):
         model.config.exit_thres = exit_thres
         stepped = model(**batch, draws=draws)
-        rule = HaltingRule(criterion, exit_thres)
-        answer, exit_layer = scan_halting(rule, record.logits, record.halt_probabilities, draws)
+        recorded = {**recording(record), "draws": draws}
+        answer, exit_layer = scan_answers(RULES[criterion](exit_thres=exit_thres), recorded)
         assert torch.equal(exit_layer, stepped.exit_layer)
         torch.testing.assert_close(answer, stepped.answer, atol=1e-5, rtol=1e-5)
 
@@ -87,11 +92,12 @@ def test_a_scan_of_recorded_layers_gives_what_stepping_gives(criterion):
 def test_many_thresholds_scan_at_once():
     model, thresholds = tiny_ponder(exit_criteria="threshold"), [0.0, 0.25, 0.5, 0.75, 1.0]
     record = model(**ponder_batch([6, 9, 12, 5]), output_all_exits=True)
-    recorded = record.logits, record.halt_probabilities
-    rule = HaltingRule("threshold", torch.tensor(thresholds)[:, None])
-    answers, exit_layers = scan_halting(rule, *recorded)
+    rule = RULES["threshold"](exit_thres=torch.tensor(thresholds)[:, None])
+    answers, exit_layers = scan_answers(rule, recording(record))
     assert answers.shape == (5, 4, 2)
     for k, threshold in enumerate(thresholds):
-        answer, exit_layer = scan_halting(HaltingRule("threshold", threshold), *recorded)
+        answer, exit_layer = scan_answers(
+            RULES["threshold"](exit_thres=threshold), recording(record)
+        )
         assert torch.equal(exit_layers[k], exit_layer)
         assert torch.equal(answers[k], answer)

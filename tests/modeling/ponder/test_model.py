@@ -42,7 +42,7 @@ def test_slots_at_different_depths_may_share_a_step(criterion, arch):
     """Example B enters two steps after A; both get the answers that they get alone."""
     model = tiny_ponder(exit_criteria=criterion, lambda_layer_arch=arch, exit_thres=0.9)
     batch, draws = ponder_batch([8, 8]), torch.tensor([0.95, 0.6])
-    rule, found = model.exit_rule(), {}
+    rule, found = model.config.exit_rule(), {}
     with torch.no_grad():
         embedded = model.embed(batch["input_ids"], batch["token_type_ids"])
         starts = [model.start(rule, 1, {"draws": draw}) for draw in draws.split(1)]
@@ -52,7 +52,7 @@ def test_slots_at_different_depths_may_share_a_step(criterion, arch):
                 hidden = torch.cat((hidden, embedded[1:]))
                 state = tree_map(lambda *parts: torch.cat(parts), state, starts[1])
             hidden = model.layer_pass(hidden, None, 0)
-            answer, done, state = model.check_exit(rule, hidden, None, 0, state)
+            answer, done, state, _ = model.check_exit(rule, hidden, None, 0, state)
             for row in done.nonzero()[:, 0].tolist():
                 found.setdefault(row, (state.depth[row].item(), answer[row]))
         alone = model(**batch, draws=draws)
@@ -117,13 +117,13 @@ def test_palberts_head_sees_this_and_the_previous_layer_as_its_name_says(arch):
 def test_the_classifier_reads_the_first_cls_and_the_halting_head_the_second():
     model, batch = tiny_ponder(), ponder_batch([7, 7])
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
-    state = model.start(model.exit_rule(), 2, {})
+    state = model.start(model.config.exit_rule(), 2, {})
     moved = hidden.clone()
     moved[:, 1] += 1.0
-    first = model.check_exit(model.exit_rule(), hidden, None, 0, state)
-    second = model.check_exit(model.exit_rule(), moved, None, 0, state)
+    first = model.check_exit(model.config.exit_rule(), hidden, None, 0, state)
+    second = model.check_exit(model.config.exit_rule(), moved, None, 0, state)
     assert torch.equal(first.answer, second.answer)
-    chances = [check.state.halting.halt_probability for check in (first, second)]
+    chances = [check.seen.halt_probability for check in (first, second)]
     assert not torch.equal(*chances)
 
 

@@ -1,0 +1,184 @@
+"""Exit rules: what decides after which layer an example exits.
+
+A rule is a class: `start` gives its state at depth 0, `step` takes one layer's output and says who
+exits. The same two methods run at inference, layer by layer, and in `scan`, over recorded outputs.
+ELBERT's rules are in `elbert/rules.py`, the halting criteria of ponder models in `ponder/rules.py`.
+
+A state's shapes are the same at every layer, and settings may be tensors, so that the loop over
+depth can be exported as it is. Only the first firing is valid: what a state says of an example that
+should have exited already means nothing.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+State = Any  # what an example carries on: a tensor or NamedTuple of tensors, batch first; or ()
+Tensors = Mapping[str, torch.Tensor]
+
+
+class LayerOutput(NamedTuple):
+    """What a layer says of the examples, for a rule to read."""
+
+    logits: torch.Tensor  # (batch, classes)
+    scores: torch.Tensor  # class probabilities, or the predicted value, (batch, classes)
+    halt_probability: torch.Tensor | None = None  # λ, (batch,), of a ponder model
+
+
+class Size(NamedTuple):
+    """What a state's shapes follow from."""
+
+    settings: tuple[int, ...]  # (settings,), or () for one setting
+    batch: int
+    classes: int
+    layers: int
+    device: torch.device | None = None
+
+    def zeros(self, *rest: int) -> torch.Tensor:
+        """Counters of 0, (batch, *rest) or (settings, batch, *rest) int64."""
+        shape = (*self.settings, self.batch, *rest)
+        return torch.zeros(shape, dtype=torch.long, device=self.device)
+
+    def unknown(self, *rest: int) -> torch.Tensor:
+        """Scores of layers to come, (batch, *rest) of NaN: a comparison with NaN is false."""
+        return torch.full((self.batch, *rest), math.nan, device=self.device)
+
+    def no_class(self) -> torch.Tensor:
+        """The number of no class, (batch,) int64."""
+        return torch.full((self.batch,), -1, device=self.device)
+
+
+class RuleTrace(NamedTuple):
+    """Per-layer quantities and the threshold that the last of them is compared with."""
+
+    values: dict[str, torch.Tensor]  # name -> (layers, examples)
+    limit: torch.Tensor  # (examples,): an example exits beyond it
+    limit_name: str
+
+
+class ExitRule(SimpleNamespace):
+    """A rule with its settings: `Entropy(exit_thres=0.3)`; attributes are named as the exit keys.
+
+    A number may be a tensor of shape (settings, 1): then all settings are decided at once, and
+    exits get a leading dimension of settings.
+
+    reads: the exit keys that it reads, which a sweep varies.
+    eager_when_low: those of them whose low values exit early; for all others high ones do.
+    inputs: the model's own inputs that it reads (`EarlyExitModel.own_inputs`).
+    window_offset: how many layers its window has beyond cnt_thres; None without a window.
+    cause: what ends a pass, where no window does; "" for the rule's name.
+    never_exits: why every example goes to the last layer; "" for a rule with exits.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ()
+    eager_when_low: ClassVar[tuple[str, ...]] = ()
+    inputs: ClassVar[tuple[str, ...]] = ()
+    window_offset: ClassVar[int | None] = None
+    cause: ClassVar[str] = ""
+    never_exits: ClassVar[str] = ""
+
+    def __init__(self, **settings: Any) -> None:
+        # A Python number is compared in the scores' float32; a tensor must be too, to decide alike.
+        for name, value in settings.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                settings[name] = value.float()
+        super().__init__(**settings)
+
+    @property
+    def settings_shape(self) -> tuple[int, ...]:
+        """(settings,) for numbers of shape (settings, 1), () for scalars."""
+        shapes = [value.shape for value in vars(self).values() if isinstance(value, torch.Tensor)]
+        return tuple(torch.broadcast_shapes(*shapes)[:-1])
+
+    def start(self, size: Size, inputs: Tensors) -> State:
+        """The state of `size.batch` examples at depth 0; inputs (batch,) each, by name."""
+        return ()
+
+    def step(self, seen: LayerOutput, state: State) -> tuple[State, torch.Tensor]:
+        """The state one layer later, and who exits there, (batch,) or (settings, batch) bool."""
+        raise NotImplementedError
+
+    def answer(self, seen: LayerOutput, state: State) -> torch.Tensor:
+        """What an exit answers, (batch, classes), given the newest layer and the state after it."""
+        return seen.logits
+
+    def trace(self, recorded: Tensors) -> RuleTrace | None:
+        """What the rule compares with a key at every layer; None where the answers say it all."""
+        return None
+
+    def window(self, recorded: Tensors) -> torch.Tensor:
+        """Length of the window that ended each example's pass, 0 where none did: (examples,)."""
+        return torch.zeros(recorded["all_logits"].shape[1], dtype=torch.long)
+
+
+class NeverExits(ExitRule):
+    """Runs every example to the last layer: there is no rule, or it cannot fire."""
+
+    never_exits = "it never fires on a predicted value, so every example goes to the last layer"
+
+    def step(self, seen: LayerOutput, state: State) -> tuple[State, torch.Tensor]:
+        shape = (*self.settings_shape, len(seen.logits))
+        return state, torch.zeros(shape, dtype=torch.bool, device=seen.logits.device)
+
+
+def exit_scores(logits: torch.Tensor) -> torch.Tensor:
+    """Class probabilities, or the predicted value itself for regression."""
+    return logits.softmax(-1) if logits.shape[-1] > 1 else logits
+
+
+def normalised_entropy(probabilities: torch.Tensor) -> torch.Tensor:
+    """Entropy of (..., classes) over log K, in [0, 1]."""
+    classes = probabilities.shape[-1]
+    return torch.special.entr(probabilities).sum(-1) / math.log(max(classes, 2))
+
+
+def first_true_layer(exits: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The layers (1-based, int64) at which examples exit first; the last, where they never do.
+
+    exits: of each layer, bool of any shape, which is the result's.
+    """
+    exit_layer = None
+    for layer, now in enumerate(exits, start=1):
+        if exit_layer is None:
+            exit_layer = torch.zeros(now.shape, dtype=torch.long, device=now.device)
+        exit_layer[now & (exit_layer == 0)] = layer
+    return exit_layer.masked_fill(exit_layer == 0, layer)
+
+
+def replay(rule: ExitRule, recorded: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Step through recorded layers: of each the answers, (batch, classes), and who exits there.
+
+    recorded: all_logits (layers, batch, classes) and what the rule reads beside it:
+    halt_probabilities (batch, layers), and its `inputs`.
+    """
+    all_logits = recorded["all_logits"]
+    layers, batch, classes = all_logits.shape
+    size = Size(rule.settings_shape, batch, classes, layers, all_logits.device)
+    state = rule.start(size, recorded)
+    halts = (
+        recorded["halt_probabilities"].T if "halt_probabilities" in recorded else [None] * layers
+    )
+    for output in zip(all_logits, exit_scores(all_logits), halts, strict=True):
+        seen = LayerOutput(*output)
+        state, exits = rule.step(seen, state)
+        yield rule.answer(seen, state), exits
+
+
+def scan(rule: ExitRule, recorded: Tensors) -> torch.Tensor:
+    """Exit layers (1-based, int64) of recorded examples, as inference would give: (batch,).
+
+    (settings, batch) for settings of shape (settings, 1). `recorded` as for `replay`. An example
+    for which the rule never fires exits at the last layer.
+    """
+    return first_true_layer(exits for _, exits in replay(rule, recorded))
+
+
+def scan_answers(rule: ExitRule, recorded: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answers (batch, classes) at the exit layers, and these, as `scan` gives them."""
+    answers, exits = zip(*replay(rule, recorded), strict=True)
+    exit_layer = first_true_layer(exits)
+    rows = torch.arange(exit_layer.shape[-1], device=exit_layer.device)
+    return torch.stack(answers)[exit_layer - 1, rows], exit_layer
