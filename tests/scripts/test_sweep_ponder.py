@@ -66,7 +66,7 @@ def test_a_guarantee_is_tested_from_the_deepest_threshold_on(place, sweep):
     picked = json.loads((place / "models/rte/exit_config.json").read_text())
     del picked["provenance"]
     assert picked == {"exit_criteria": "threshold", "exit_thres": 0.0}  # a lax goal: the walk's end
-    assert MODES["ponder_albert"].rules().eager_when_low == ("exit_thres",)
+    assert MODES["ponder_albert"].rules(False)["threshold"].eager_when_low == ("exit_thres",)
 
 
 def test_the_recording_does_not_depend_on_the_criterion(place, sweep):
