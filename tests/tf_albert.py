@@ -8,66 +8,40 @@ import torch
 
 # V words, E embedding, H hidden, I intermediate, P positions, T types, L labels.
 SIZES = {"V": 90, "E": 16, "H": 32, "I": 48, "P": 40, "T": 2, "L": 3, "2": 2, "1": 1}
-# Google's file: its own keys too, and "gelu" for what is GELU by tanh.
+# Google's file: a key of its own, too, and "gelu" for what is GELU by tanh.
 CONFIG = {
-    "attention_probs_dropout_prob": 0,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0,
-    "embedding_size": 16,
-    "hidden_size": 32,
-    "initializer_range": 0.02,
-    "intermediate_size": 48,
-    "max_position_embeddings": 40,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 4,
-    "num_hidden_groups": 1,
-    "net_structure_type": 0,
-    "gap_size": 0,
-    "num_memory_blocks": 0,
-    "inner_group_num": 1,
-    "down_scale_factor": 1,
-    "type_vocab_size": 2,
-    "vocab_size": 90,
+    "vocab_size": 90, "embedding_size": 16, "hidden_size": 32, "intermediate_size": 48,
+    "max_position_embeddings": 40, "type_vocab_size": 2, "num_attention_heads": 4,
+    "num_hidden_layers": 4, "num_hidden_groups": 1, "inner_group_num": 1,
+    "hidden_act": "gelu", "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0,
+    "initializer_range": 0.02, "net_structure_type": 0,
 }
 
-# Google's variables, their shapes, and HF's names, written down one by one.
+# Google's variables, their shapes, and HF's names, written down one by one. Of a line that ends in
+# /, kernel and bias, or gamma and beta, are weight and bias.
 EMBEDDINGS = """
 bert/embeddings/word_embeddings                 V E  albert.embeddings.word_embeddings.weight
 bert/embeddings/position_embeddings             P E  albert.embeddings.position_embeddings.weight
 bert/embeddings/token_type_embeddings           T E  albert.embeddings.token_type_embeddings.weight
-bert/embeddings/LayerNorm/gamma                 E    albert.embeddings.LayerNorm.weight
-bert/embeddings/LayerNorm/beta                  E    albert.embeddings.LayerNorm.bias
-bert/pooler/dense/kernel                        H H  albert.pooler.weight
-bert/pooler/dense/bias                          H    albert.pooler.bias
+bert/embeddings/LayerNorm/                      E    albert.embeddings.LayerNorm
+bert/pooler/dense/                              H H  albert.pooler
 """
 MAPPING = """
-bert/encoder/embedding_hidden_mapping_in/kernel E H  \
-    albert.encoder.embedding_hidden_mapping_in.weight
-bert/encoder/embedding_hidden_mapping_in/bias   H    albert.encoder.embedding_hidden_mapping_in.bias
+bert/encoder/embedding_hidden_mapping_in/       E H  albert.encoder.embedding_hidden_mapping_in
 """
 LAYER = """
-attention_1/self/query/kernel                   H H  attention.query.weight
-attention_1/self/query/bias                     H    attention.query.bias
-attention_1/self/key/kernel                     H H  attention.key.weight
-attention_1/self/key/bias                       H    attention.key.bias
-attention_1/self/value/kernel                   H H  attention.value.weight
-attention_1/self/value/bias                     H    attention.value.bias
-attention_1/output/dense/kernel                 H H  attention.dense.weight
-attention_1/output/dense/bias                   H    attention.dense.bias
-LayerNorm/gamma                                 H    attention.LayerNorm.weight
-LayerNorm/beta                                  H    attention.LayerNorm.bias
-ffn_1/intermediate/dense/kernel                 H I  ffn.weight
-ffn_1/intermediate/dense/bias                   I    ffn.bias
-ffn_1/intermediate/output/dense/kernel          I H  ffn_output.weight
-ffn_1/intermediate/output/dense/bias            H    ffn_output.bias
-LayerNorm_1/gamma                               H    full_layer_layer_norm.weight
-LayerNorm_1/beta                                H    full_layer_layer_norm.bias
+attention_1/self/query/                         H H  attention.query
+attention_1/self/key/                           H H  attention.key
+attention_1/self/value/                         H H  attention.value
+attention_1/output/dense/                       H H  attention.dense
+LayerNorm/                                      H    attention.LayerNorm
+ffn_1/intermediate/dense/                       H I  ffn
+ffn_1/intermediate/output/dense/                I H  ffn_output
+LayerNorm_1/                                    H    full_layer_layer_norm
 """
 MLM = """
-cls/predictions/transform/dense/kernel          H E  predictions.dense.weight
-cls/predictions/transform/dense/bias            E    predictions.dense.bias
-cls/predictions/transform/LayerNorm/gamma       E    predictions.LayerNorm.weight
-cls/predictions/transform/LayerNorm/beta        E    predictions.LayerNorm.bias
+cls/predictions/transform/dense/                H E  predictions.dense
+cls/predictions/transform/LayerNorm/            E    predictions.LayerNorm
 cls/predictions/output_bias                     V    predictions.bias
 """
 SOP = """
@@ -80,8 +54,7 @@ output_bias                                     L    classifier.bias
 """
 # Adaptive Depth, pre-trained under TensorFlow 1 and 2; each as above.
 HALTING = """
-bert/encoder/transformer/halting/dense/kernel   H 1  albert.encoder.albert_layer.act.dense.weight
-bert/encoder/transformer/halting/dense/bias     1    albert.encoder.albert_layer.act.dense.bias
+bert/encoder/transformer/halting/dense/         H 1  albert.encoder.albert_layer.act.dense
 """
 
 Table = dict[str, tuple[str, tuple[int, ...]]]
@@ -89,8 +62,16 @@ Table = dict[str, tuple[str, tuple[int, ...]]]
 
 def table(*texts: str) -> Table:
     """TensorFlow's name -> (PyTorch's name, shape in TensorFlow)."""
-    rows = [line.split() for text in texts for line in text.replace("\\\n", "").splitlines()]
-    return {row[0]: (row[-1], tuple(SIZES[x] for x in row[1:-1])) for row in rows if row}
+    found = {}
+    for name, *sizes, target in filter(None, map(str.split, "\n".join(texts).splitlines())):
+        shape = tuple(SIZES[size] for size in sizes)
+        if not name.endswith("/"):
+            found[name] = (target, shape)
+            continue
+        weight, bias = ("gamma", "beta") if len(shape) == 1 else ("kernel", "bias")
+        found[name + weight] = (f"{target}.weight", shape)
+        found[name + bias] = (f"{target}.bias", shape[-1:])
+    return found
 
 
 def albert(*heads: str, groups: int = 1, inner: int = 1) -> Table:
@@ -121,9 +102,9 @@ def adaptive(*heads: str, tensorflow_2: bool = False) -> Table:
     return renamed
 
 
-def random_arrays(names: Table, seed: int = 0) -> dict[str, np.ndarray]:
+def random_arrays(names: Table) -> dict[str, np.ndarray]:
     """A value for every variable, so that no two tensors are alike."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     return {
         name: generator.normal(float(name.endswith("gamma")), 0.3, shape).astype("float32")
         for name, (_, shape) in names.items()
@@ -150,35 +131,6 @@ def save_by_name(tf, prefix: Path, arrays: dict[str, np.ndarray]) -> Path:
         session.run(v1.global_variables_initializer())
         v1.train.Saver(variables).save(session, str(prefix), write_meta_graph=False)
     return prefix
-
-
-def save_in_two_shards(tf, prefix: Path, arrays: dict[str, np.ndarray]) -> Path:
-    names = sorted(arrays)
-    parts = []
-    for part in (names[::2], names[1::2]):
-        parts.append(f"{prefix}.part{len(parts)}")
-        tf.raw_ops.SaveV2(
-            prefix=parts[-1],
-            tensor_names=part,
-            shape_and_slices=[""] * len(part),
-            tensors=[arrays[name] for name in part],
-        )
-    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=str(prefix))
-    return prefix
-
-
-def tree(tf, variables: dict):
-    """Objects within objects, one for each scope of the variables' names."""
-    root = tf.Module()
-    for name, variable in variables.items():
-        *scopes, last = name.split("/")
-        node = root
-        for scope in scopes:
-            if not hasattr(node, scope):
-                setattr(node, scope, tf.Module())
-            node = getattr(node, scope)
-        setattr(node, last, variable)
-    return root
 
 
 def assert_every_value(weights: dict, names: Table, arrays: dict[str, np.ndarray]) -> None:

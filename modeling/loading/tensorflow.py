@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from google.protobuf.message import DecodeError
@@ -36,32 +36,23 @@ from ..configuration import AlbertActConfig
 from ..errors import UserError
 from .configs import make_config
 from .files import read_json
+from .names import Tensors
 from .tensorflow_names import (
+    AS_IN_PYTORCH,
     KERAS_EPSILON,
     OBJECT_GRAPH,
     TO_HIDDEN,
     VALUE,
-    Renaming,
-    place,
+    sort_variables,
 )
-from .weights import abbreviate
+from .weights import abbreviate, load_into
 
-OWN = "give the albert_config.json that came with the checkpoint"
-# The models of each set of heads.
-
-
-class Classes(NamedTuple):
-    """What has the same heads on a dense ALBERT and on one whose tokens stop."""
-
-    dense: type[PreTrainedModel]
-    adaptive: type[PreTrainedModel]
-
-
+# The heads of a checkpoint -> the dense ALBERT with these heads, and the one whose tokens stop.
 MODELS = {
-    (): Classes(AlbertModel, AlbertActModel),
-    ("predictions",): Classes(AlbertForMaskedLM, AlbertActForMaskedLM),
-    ("predictions", "sop_classifier"): Classes(AlbertForPreTraining, AlbertActForPreTraining),
-    ("classifier",): Classes(AlbertForSequenceClassification, AlbertActForSequenceClassification),
+    (): (AlbertModel, AlbertActModel),
+    ("predictions",): (AlbertForMaskedLM, AlbertActForMaskedLM),
+    ("predictions", "sop_classifier"): (AlbertForPreTraining, AlbertActForPreTraining),
+    ("classifier",): (AlbertForSequenceClassification, AlbertActForSequenceClassification),
 }
 
 
@@ -99,18 +90,17 @@ def load_tf_checkpoint(
     values = read_json(config_file)
     source = TFCheckpoint(checkpoint)
     try:
-        placed, ignored = place(source.names())
-        config = tf_config(Path(config_file), values, source, placed)
-        for key, rule in placed.values():
-            check_shape(key, source.shapes[key], rule, config)
+        keys, ignored = sort_variables(source.names())
         tensors = {
-            name: source.tensor(key).t() if rule.transposed else source.tensor(key)
-            for name, (key, rule) in placed.items()
+            name: source.tensor(key, transposed=not re.fullmatch(AS_IN_PYTORCH, name))
+            for name, key in keys.items()
         }
+        keras = any("layer_normalization" in key for key in keys.values())
+        config = tf_config(Path(config_file), values, tensors, keras)
         model = build(config, tensors)
     except UserError as error:
         raise UserError(f"{source.prefix}, with {config_file}: {error}") from error
-    return model, TFReport(source.prefix, [key for key, _ in placed.values()], ignored)
+    return model, TFReport(source.prefix, list(keys.values()), ignored)
 
 
 class TFCheckpoint:
@@ -154,10 +144,11 @@ class TFCheckpoint:
         made = {x.checkpoint_key: x.full_name for node in graph.nodes for x in node.attributes}
         return {key: (object_path(key), made.get(key, "")) for key in keys}
 
-    def tensor(self, key: str) -> torch.Tensor:
-        """The variable, float32, in TensorFlow's layout."""
+    def tensor(self, key: str, transposed: bool) -> torch.Tensor:
+        """Read a variable in float32; TensorFlow's kernels are (inputs, outputs)."""
         with self.damage_named(key):
-            return torch.from_numpy(self.reader.get_tensor(key).astype("float32"))
+            tensor = torch.from_numpy(self.reader.get_tensor(key).astype("float32"))
+            return tensor.t() if transposed else tensor
 
 
 def checkpoint_prefix(path: Path) -> str:
@@ -198,62 +189,27 @@ def object_path(key: str) -> str:
     return re.sub(r"\.([S.])", lambda escape: "/" if escape[1] == "S" else ".", path)
 
 
-def tf_config(
-    path: Path,
-    values: dict[str, Any],
-    source: TFCheckpoint,
-    placed: dict[str, tuple[str, Renaming]],
-) -> AlbertConfig:
-    """The configuration of `values`, read from `path`, completed by what the checkpoint shows.
+def tf_config(path: Path, values: dict[str, Any], tensors: Tensors, keras: bool) -> AlbertConfig:
+    """Complete the configuration `values`, read from `path`, by what the checkpoint shows.
 
     Google's code and Keras have constants that their configuration files leave unsaid.
     """
-    if any("layer_normalization" in key for key, _ in placed.values()):
+    if keras:
         values.setdefault("layer_norm_eps", KERAS_EPSILON)
     if str(values.get("hidden_act")).lower() == "gelu":
         values["hidden_act"] = "gelu_new"  # the GELU by tanh, in Google's code
-    if "classifier.bias" in placed and not values.keys() & {"num_labels", "id2label"}:
-        values["num_labels"] = max(source.shapes[placed["classifier.bias"][0]], default=0)
-    if "albert.encoder.albert_layer.act.dense.weight" in placed:
-        return make_config(path, values, AlbertActConfig)
-    config = make_config(path, values, AlbertConfig)
-    check_layers(config, list(placed))
-    return config
+    if "classifier.bias" in tensors and not values.keys() & {"num_labels", "id2label"}:
+        values["num_labels"] = tensors["classifier.bias"].numel()
+    adaptive = "albert.encoder.albert_layer.act.dense.weight" in tensors
+    return make_config(path, values, AlbertActConfig if adaptive else AlbertConfig)
 
 
-def check_layers(config: AlbertConfig, names: list[str]) -> None:
-    """Raise UserError unless the tensors are of the layers that the configuration asks for."""
-    for key, module in (
-        ("num_hidden_groups", "albert_layer_groups"),
-        ("inner_group_num", "albert_layers"),
-    ):
-        numbers = re.findall(rf"\.{module}\.(\d+)\.", " ".join(names))
-        count = 1 + max(map(int, numbers), default=-1)
-        if count != getattr(config, key):
-            raise UserError(
-                f"{key} = {getattr(config, key)}, but the checkpoint has {count}; {OWN}"
-            )
-
-
-def check_shape(key: str, found: list[int], rule: Renaming, config: AlbertConfig) -> None:
-    """Raise UserError naming the keys of the configuration that a variable's shape contradicts."""
-    expected = [x if isinstance(x, int) else getattr(config, x) for x in rule.sizes]
-    if list(found) != expected:
-        keys = [x for x in dict.fromkeys(rule.sizes) if isinstance(x, str)]
-        said = ", ".join(f"{x} = {getattr(config, x)}" for x in keys)
-        raise UserError(
-            f"{key} has shape {tuple(found)}; with {said} it would be {tuple(expected)}; {OWN}"
-        )
-
-
-def build(config: AlbertConfig, tensors: dict[str, torch.Tensor]) -> PreTrainedModel:
-    """The model of the heads that are there; raises UserError unless the tensors are all of it."""
+def build(config: AlbertConfig, tensors: Tensors) -> PreTrainedModel:
+    """Build the model of the heads that are there; raises UserError unless it has every tensor."""
     heads = tuple(sorted({name.split(".")[0] for name in tensors} - {"albert"}))
     if heads not in MODELS:
         raise UserError(f"no model has these heads, and no others: {', '.join(heads)}")
-    classes = MODELS[heads]
-    adaptive = isinstance(config, AlbertActConfig)
-    model = (classes.adaptive if adaptive else classes.dense)(config)
+    model = MODELS[heads][isinstance(config, AlbertActConfig)](config)
     encoder = model.base_model
     if encoder.pooler is None and "albert.pooler.weight" in tensors:
         # A masked language model has no use for it, but what is fine-tuned from one does.
@@ -262,15 +218,13 @@ def build(config: AlbertConfig, tensors: dict[str, torch.Tensor]) -> PreTrainedM
         # Google's code then leaves the mapping out.
         tensors[f"{TO_HIDDEN}.weight"] = torch.eye(config.hidden_size)
         tensors[f"{TO_HIDDEN}.bias"] = torch.zeros(config.hidden_size)
-    outer = "albert." if encoder is model else ""
-    parameters = {f"{outer}{name}": p for name, p in model.named_parameters()}
-    difference = parameters.keys() ^ tensors.keys()
-    if difference:
+    if encoder is model:
+        tensors = {name.removeprefix("albert."): tensor for name, tensor in tensors.items()}
+    # The decoder shares the word embeddings.
+    report = load_into(model, tensors, type(model).__name__, heads=("predictions.decoder.",))
+    if report.ignored:
         raise UserError(
-            f"the checkpoint and a {type(model).__name__} differ in {abbreviate(difference)}; is "
-            "the checkpoint whole, and an ALBERT's?"
+            f"a {type(model).__name__} of this configuration has no {abbreviate(report.ignored)}; "
+            "give the albert_config.json that came with the checkpoint"
         )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(tensors[name])
     return model.eval()
