@@ -10,11 +10,21 @@ import torch
 SIZES = {"V": 90, "E": 16, "H": 32, "I": 48, "P": 40, "T": 2, "L": 3, "2": 2, "1": 1}
 # Google's file: a key of its own, too, and "gelu" for what is GELU by tanh.
 CONFIG = {
-    "vocab_size": 90, "embedding_size": 16, "hidden_size": 32, "intermediate_size": 48,
-    "max_position_embeddings": 40, "type_vocab_size": 2, "num_attention_heads": 4,
-    "num_hidden_layers": 4, "num_hidden_groups": 1, "inner_group_num": 1,
-    "hidden_act": "gelu", "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0,
-    "initializer_range": 0.02, "net_structure_type": 0,
+    "vocab_size": 90,
+    "embedding_size": 16,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+    "type_vocab_size": 2,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "num_hidden_groups": 1,
+    "inner_group_num": 1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0,
+    "attention_probs_dropout_prob": 0,
+    "initializer_range": 0.02,
+    "net_structure_type": 0,
 }
 
 # Google's variables, their shapes, and HF's names, written down one by one. Of a line that ends in
