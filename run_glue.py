@@ -90,7 +90,7 @@ def main() -> None:
             search=replace(settings.search, hp_search=False),
         )
         run = GlueRun(settings)
-    with run.started():
+    with run.session():
         if settings.run.do_train:
             run.fine_tune()
         if settings.evaluation.do_eval:

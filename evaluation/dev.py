@@ -12,11 +12,11 @@ from training.metric_at_cost import MetricAtCost
 
 
 @dataclass(frozen=True)
-class Goal(MetricAtCost):
+class SelectionMetric(MetricAtCost):
     """--metric_for_best_model: a metric of the last layer, or at a computation cost."""
 
     @classmethod
-    def of(cls, text: str | None, mode: Mode, task: Task) -> "Goal":
+    def of(cls, text: str | None, mode: Mode, task: Task) -> "SelectionMetric":
         """METRIC or METRIC@COST; raises UserError for others than the task and mode have."""
         goal = cls.parse(text, task, "--metric_for_best_model")
         if goal.cost is not None:
@@ -41,7 +41,7 @@ class DevSet:
     """The dev set of a training, looked at now and then."""
 
     job: Job
-    goal: Goal
+    goal: SelectionMetric
     log: ProgressLog
 
     def evaluate(self, step: int) -> float:

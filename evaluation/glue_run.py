@@ -15,8 +15,8 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from evaluation.dev import DevSet, Goal
-from evaluation.job import Job, Place, load_trained
+from evaluation.dev import DevSet, SelectionMetric
+from evaluation.job import Job, ResultPaths, load_trained
 from evaluation.modes import MODES, check_mode
 from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
@@ -127,7 +127,7 @@ class GlueRun:
         )
 
     @contextmanager
-    def started(self) -> Iterator[None]:
+    def session(self) -> Iterator[None]:
         """Logging, the seed, and an --output_dir that can take the results."""
         run = self.settings.run
         start_script(self.accelerator, run.seed)
@@ -255,7 +255,7 @@ class GlueRun:
         """
         run, how = self.settings.run, self.settings.training
         self.check_files(dev=self.settings.evaluation.do_eval or how.looks_at_dev)
-        goal = Goal.of(how.metric_for_best_model, self.mode, self.task)
+        goal = SelectionMetric.of(how.metric_for_best_model, self.mode, self.task)
         batch_size = how.per_gpu_train_batch_size * self.accelerator.num_processes
         if is_trained(self.settings, batch_size):
             return
@@ -288,7 +288,7 @@ class GlueRun:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        goal: Goal,
+        goal: SelectionMetric,
         log: FineTuningLog,
     ) -> DevSet:
         """The dev set that a training of `model` looks at."""
@@ -331,7 +331,7 @@ class GlueRun:
         model, tokenizer, settings, directory = trained
         how, features = self.settings.evaluation, self.features(task, tokenizer, split)
         batch_size = how.per_gpu_eval_batch_size
-        self.warn_of_cuts(features)
+        self.warn_truncation(features)
         weights = weights_hash(directory)
         file = OnnxFile(how.onnx, model.config, batch_size, weights) if how.onnx else None
         origin = {
@@ -344,7 +344,7 @@ class GlueRun:
         more = {"file": file, "origin": origin, "skip_full_depth": how.skip_full_depth}
         return Job(self.mode, model, tokenizer, task, features, batch_size, **flags, **more)
 
-    def warn_of_cuts(self, features: Features) -> None:
+    def warn_truncation(self, features: Features) -> None:
         """Say when texts are cut that the training would have seen whole."""
         length = self.settings.data.max_seq_length
         flags = provenance_in(self.directory / "training.json").get("flags")
@@ -365,10 +365,11 @@ class GlueRun:
             trained = self.trained(checkpoint)
             name = "" if checkpoint == self.directory else checkpoint.name
             for part, suffix in evaluation_tasks(self.task):
-                job, place = self.job(trained, part, "dev"), Place(self.directory, suffix, name)
-                check_results(place.results, job)
-                job.announce(place)
-                self.mode.evaluate(job, place)
+                job = self.job(trained, part, "dev")
+                paths = ResultPaths(self.directory, suffix, name)
+                check_results(paths.results, job)
+                job.announce(paths)
+                self.mode.evaluate(job, paths)
 
     def predict(self) -> None:
         """Answer the test sets: the official GLUE files, and predictions.tsv with details."""

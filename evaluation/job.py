@@ -57,9 +57,9 @@ class Job:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     skip_full_depth: bool = False
 
-    def announce(self, place: "Place") -> None:
+    def announce(self, paths: "ResultPaths") -> None:
         """What a log says before an evaluation."""
-        logger.info("***** Running evaluation %s *****", place.checkpoint)
+        logger.info("***** Running evaluation %s *****", paths.checkpoint)
         logger.info("  Task = %s", about(self.task))
         logger.info("  Device = %s, dtype %s", self.model.device, self.dtype)
         if is_emulated(DTYPES[self.dtype], self.model.device):
@@ -96,7 +96,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Place:
+class ResultPaths:
     """Where an evaluation's results go.
 
     model: the folder of the trained model.

@@ -11,7 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 from transformers.utils import logging as hf_logging
 
 from evaluation.figures import save_figure
-from evaluation.job import Place
+from evaluation.job import ResultPaths
 from evaluation.modes.base import Setting, describe
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import against_coin, choice_table, limits_of, write_comparison
@@ -124,7 +124,7 @@ def run_part(request: SweepRequest, task: Task, part: Task, suffix: str) -> None
     recordings = [lab.record() for lab in labs]
     if request.sweep.vary:
         directory = directories[0]
-        results = Place(directory, suffix).results / "eval_results.txt"
+        results = ResultPaths(directory, suffix).results / "eval_results.txt"
         vary(labs[0], recordings[0], request.sweep.vary, results)
         return
     goal = request.goal if part == task else None
@@ -225,7 +225,7 @@ def report_choice(lab: Lab, swept: Sweep, choice: Choice, parts: Parts, seed: in
 def output_folders(models: list[Path], output_dir: str | None, suffix: str) -> list[Path]:
     """Where each model's results go; several models' comparison goes beside the first's."""
     if not output_dir:
-        return [Place(model, suffix).results / "sweep" for model in models]
+        return [ResultPaths(model, suffix).results / "sweep" for model in models]
     output = Path(output_dir + suffix)
     if len(models) == 1:
         return [output]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from evaluation.job import Job, Place
+from evaluation.job import Job, ResultPaths
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, inputs_of, is_main, sharded
 from evaluation.results import (
@@ -33,7 +33,7 @@ from modeling.flops import adaptive_flops
 from utils.files import each_of, write_text
 
 if TYPE_CHECKING:
-    from evaluation.dev import Goal
+    from evaluation.dev import SelectionMetric
 
 ON_PAGE = 100  # examples in tokens.html
 
@@ -56,7 +56,9 @@ class AdaptiveDepth(Mode):
             "task_loss": (out.loss - model.config.tau * cost).item(),
         }
 
-    def dev_scalars(self, job: Job, goal: Goal) -> tuple[dict[str, float], dict[str, Any], float]:
+    def dev_scalars(
+        self, job: Job, goal: SelectionMetric
+    ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric and the computation cost."""
         summary, name = summarise_updates(job, self.run(job)), primary_metric(job.task)
         values = {
@@ -102,7 +104,7 @@ class AdaptiveDepth(Mode):
         updates, lengths = predictions["updates"].sum(1), torch.as_tensor(job.features.lengths)
         return {"all_logits": predictions["logits"][None], "cost": updates / lengths / maximum}
 
-    def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
+    def evaluate(self, job: Job, paths: ResultPaths) -> dict[str, Any]:
         """How often tokens are updated, and at which cost."""
         fast = job.for_inference()
         predictions = self.run(fast)
@@ -114,9 +116,9 @@ class AdaptiveDepth(Mode):
                 *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
             ]
             written = each_of(
-                partial(write_results, place.results, summary, job.out_mode),
-                partial(draw_tokens, place.results, job, predictions, summary),
-                partial(print_summary, summary, place.checkpoint, lines),
+                partial(write_results, paths.results, summary, job.out_mode),
+                partial(draw_tokens, paths.results, job, predictions, summary),
+                partial(print_summary, summary, paths.checkpoint, lines),
             )
             print_written(written)
         return summary

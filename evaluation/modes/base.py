@@ -25,8 +25,8 @@ from modeling.loading.weights import LoadReport, load_model
 from modeling.rules import ExitRule, Tensors
 
 if TYPE_CHECKING:
-    from evaluation.dev import Goal
-    from evaluation.job import Job, Place
+    from evaluation.dev import SelectionMetric
+    from evaluation.job import Job, ResultPaths
     from evaluation.predictions import Predictions
     from modeling.export.loops import ExportLoop
 
@@ -115,7 +115,9 @@ class Mode(ABC):
         """What to log of a training step, by name."""
 
     @abstractmethod
-    def dev_scalars(self, job: Job, goal: Goal) -> tuple[dict[str, float], dict[str, Any], float]:
+    def dev_scalars(
+        self, job: Job, goal: SelectionMetric
+    ) -> tuple[dict[str, float], dict[str, Any], float]:
         """Dev metric at a logging step: what trackers get, the console's line, and `goal`'s value,
         by which the best model is chosen."""
 
@@ -139,7 +141,7 @@ class Mode(ABC):
         """The mode's own columns of predictions.tsv, by name."""
 
     @abstractmethod
-    def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
+    def evaluate(self, job: Job, paths: ResultPaths) -> dict[str, Any]:
         """Run, print and write the reports; returns the content of eval_results.json."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ from evaluation.exit_reports import (
     summarise,
     write_statistics,
 )
-from evaluation.job import Job, Place
+from evaluation.job import Job, ResultPaths
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main
 from evaluation.results import labels_of, layer_curve, print_written, write_results
@@ -27,7 +27,7 @@ from training.provenance import STATISTICS, remove
 from utils.files import each_of
 
 if TYPE_CHECKING:
-    from evaluation.dev import Goal
+    from evaluation.dev import SelectionMetric
 
 
 class ExampleMode(Mode):
@@ -35,7 +35,9 @@ class ExampleMode(Mode):
 
     in_slots = True
 
-    def dev_scalars(self, job: Job, goal: Goal) -> tuple[dict[str, float], dict[str, Any], float]:
+    def dev_scalars(
+        self, job: Job, goal: SelectionMetric
+    ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric of every layer."""
         name, recorded = f"eval_{primary_metric(job.task)}", record_layers(job, job.batch_size)
         curve = layer_curve(job.task, recorded["all_logits"], labels_of(job.features))
@@ -53,7 +55,7 @@ class ExampleMode(Mode):
     def record(self, job: Job) -> dict[str, torch.Tensor]:
         return record_layers(job, job.batch_size, NeverExits())
 
-    def evaluate(self, job: Job, place: Place) -> dict[str, Any]:
+    def evaluate(self, job: Job, paths: ResultPaths) -> dict[str, Any]:
         """Where examples leave, at which cost, and what every layer would answer."""
         recorded = None if job.skip_full_depth else record_layers(job, batch_size=32)
         fast = job.for_inference()
@@ -62,14 +64,14 @@ class ExampleMode(Mode):
         if recorded:
             summary |= against_all_layers(job, predictions, recorded)
         if is_main():
-            statistics = place.statistics(job.model.config, job.task)
-            picture = place.results / "exits.png"
-            steps = [partial(write_results, place.results, summary, job.out_mode)]
+            statistics = paths.statistics(job.model.config, job.task)
+            picture = paths.results / "exits.png"
+            steps = [partial(write_results, paths.results, summary, job.out_mode)]
             if recorded:
                 all_logits = recorded["all_logits"]
                 steps.append(partial(write_statistics, statistics, job, predictions, all_logits))
                 steps.append(partial(draw_exits, picture, job, predictions, recorded))
             else:  # of an earlier evaluation, perhaps under another rule
                 remove([picture, *(statistics / name for name in STATISTICS)])
-            print_written(each_of(*steps, partial(print_results, summary, place.checkpoint)))
+            print_written(each_of(*steps, partial(print_results, summary, paths.checkpoint)))
         return summary

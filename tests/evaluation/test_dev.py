@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.dev import Goal
+from evaluation.dev import SelectionMetric
 from evaluation.early_exit import record_layers, run_early_exit
 from evaluation.modes import MODES
 from glue.tasks import get_task
@@ -24,7 +24,7 @@ def accuracy(job, exit_layer: torch.Tensor, recorded) -> float:
 
 def test_a_metric_alone_is_that_of_the_last_layer(job):
     recorded = record_layers(job, 8)
-    value = Goal("acc").value(job, recorded)
+    value = SelectionMetric("acc").value(job, recorded)
     assert value == accuracy(job, torch.full((24,), 4), recorded)
 
 
@@ -35,14 +35,14 @@ def test_at_a_cost_it_is_the_best_that_real_runs_reach(job):
         exits = run_early_exit(job)["exit_layer"]
         if exits.double().mean() / 4 <= cost:
             reached.append(accuracy(job, exits, recorded))
-    assert Goal("acc", cost).value(job, recorded) == max(reached)
+    assert SelectionMetric("acc", cost).value(job, recorded) == max(reached)
 
 
 def test_where_no_threshold_is_that_cheap_everyone_stops_at_the_layer_that_is(job):
     job.model.config.thres_name = "patience"  # two layers at least
     job.model.config.cnt_thres = 3
     recorded = record_layers(job, 8)
-    value = Goal("acc", 0.3).value(job, recorded)
+    value = SelectionMetric("acc", 0.3).value(job, recorded)
     assert value == accuracy(job, torch.ones(24, dtype=torch.long), recorded)
 
 
@@ -57,10 +57,10 @@ def test_where_no_threshold_is_that_cheap_everyone_stops_at_the_layer_that_is(jo
 )
 def test_a_goal_that_cannot_be_reached_is_refused(text, mode, words):
     with pytest.raises(UserError, match=words):
-        Goal.of(text, MODES[mode], get_task("rte"))
+        SelectionMetric.of(text, MODES[mode], get_task("rte"))
 
 
 def test_names_are_the_tasks_with_or_without_eval(job):
     task = get_task("mrpc")
-    assert Goal.of(None, job.mode, task) == Goal("acc")
-    assert Goal.of("eval_f1@0.5", job.mode, task) == Goal("f1", 0.5)
+    assert SelectionMetric.of(None, job.mode, task) == SelectionMetric("acc")
+    assert SelectionMetric.of("eval_f1@0.5", job.mode, task) == SelectionMetric("f1", 0.5)

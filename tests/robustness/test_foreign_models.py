@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import run_glue
-from evaluation.job import Place, load_finished
+from evaluation.job import ResultPaths, load_finished
 from evaluation.modes import trained_mode
 from glue.tasks import get_task
 from modeling import ElbertConfig, UserError, load_config, load_tokenizer
@@ -37,7 +37,7 @@ def model(trained_once, tmp_path_factory) -> Path:
 def answer(folder: Path) -> torch.Tensor:
     """What an evaluation does with a model's folder."""
     model = load_finished(folder, trained_mode(folder))
-    Place(folder).statistics(model.config, RTE)
+    ResultPaths(folder).statistics(model.config, RTE)
     with torch.inference_mode():
         return model(torch.tensor([[2, 7, 3]])).logits
 
@@ -137,7 +137,7 @@ def test_statistics_stay_in_the_models_folder(keys, tmp_path, caplog):
     (tmp_path / "elsewhere").mkdir()
     (model / "link").symlink_to(tmp_path / "elsewhere")
     config = tiny_config(**{key: value.format(tmp_path) for key, value in keys.items()})
-    place = Place(model).statistics(config, RTE)
+    place = ResultPaths(model).statistics(config, RTE)
     assert place == model / "stat_out/rte" or place == model / "stat_out" / RTE.name
     assert "leads out" in caplog.text
     assert list((tmp_path / "elsewhere").iterdir()) == []

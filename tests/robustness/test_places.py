@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.job import Place
+from evaluation.job import ResultPaths
 from tests.commands import flags
 from tests.conftest import contents
 from tests.forks import run
@@ -29,7 +29,7 @@ def check_whole(out: Path) -> None:
 
 def test_the_folder_that_one_is_in(glue, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert Place(Path("."), "-MM").results == tmp_path.parent / f"{tmp_path.name}-MM"
+    assert ResultPaths(Path("."), "-MM").results == tmp_path.parent / f"{tmp_path.name}-MM"
     for more in ((), ("--overwrite_output_dir",)):
         glue(Path("."), *WORK, *more).done()
         check_whole(tmp_path)
