@@ -17,8 +17,8 @@ import numpy as np
 
 from evaluation.modes.base import Setting
 from exit_lab.choice import bootstrap_weights
-from exit_lab.sweep import Sweep
-from exit_lab.tables import frontier
+from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
+from exit_lab.tables import frontier, hull_table, layer_table
 from glue.tasks import Example, primary_metric
 
 PARTS = {  # of the page, by their place in the template
@@ -74,20 +74,17 @@ def explorer_page(
         "command": view.command,
         "rules": rules(swept),
         "settings": settings_columns(swept, view.seed),
-        "truncation": truncation(swept, view.seed),
+        **baselines(swept, view.seed),
         "full": {name: float(v[0]) for name, v in full_depth.items()},
         **example_columns(swept, examples, confidence, listed),
     }
     # "<" would let a text end the script element that carries the data.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     parts = {"title": html.escape(view.title), "data": text}
-    parts |= {name: read(file) for name, file in PARTS.items()}
-    page = read("explorer_template.html")
+    here = Path(__file__).parent
+    parts |= {name: (here / file).read_text(encoding="utf-8") for name, file in PARTS.items()}
+    page = (here / "explorer_template.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
-
-
-def read(file: str) -> str:
-    return Path(__file__).with_name(file).read_text(encoding="utf-8")
 
 
 def rules(swept: Sweep) -> list[dict[str, Any]]:
@@ -117,18 +114,25 @@ def intervals(swept: Sweep, exit_layer: np.ndarray, seed: int) -> tuple[np.ndarr
     return low, high
 
 
-def truncation(swept: Sweep, seed: int) -> list[dict[str, float]]:
-    """Stopping everyone at layer 1, 2, …"""
-    layers = range(1, swept.num_layers + 1)
-    columns = (
-        swept.cost(swept.truncations),
-        swept.main_metric(swept.truncations),
-        *intervals(swept, swept.truncations, seed),
-    )
-    return [
-        {"layer": layer, **dict(zip(("cost", "value", "low", "high"), row, strict=True))}
-        for layer, row in zip(layers, np.stack(columns, 1).tolist(), strict=True)
-    ]
+def baselines(swept: Sweep, seed: int) -> dict[str, list[dict[str, float]]]:
+    """Stopping everyone at layer 1, 2, …; the points that the coin and the oracle go between."""
+    metric, layers = primary_metric(swept.task), layer_table(swept)
+    low, high = intervals(swept, swept.truncations, seed)
+    ends = {
+        TRUNCATION: layers,
+        COIN: hull_table(layers, metric, COIN),
+        ORACLE: hull_table(layer_table(swept, ORACLE), metric, ORACLE),
+    }
+    points = {
+        name: [
+            {"layer": row["layer"], "cost": row["compute_ratio"], "value": row[metric]}
+            for row in rows
+        ]
+        for name, rows in ends.items()
+    }
+    for point, *ends in zip(points[TRUNCATION], low.tolist(), high.tolist(), strict=True):
+        point["low"], point["high"] = ends
+    return points
 
 
 def settings_columns(swept: Sweep, seed: int) -> dict[str, str]:

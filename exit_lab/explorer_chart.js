@@ -1,4 +1,4 @@
-// The chart: every rule's best settings, truncation and full depth; the setting with its interval.
+// The chart: every rule's best settings, the baselines, and the setting with its interval.
 
 const COLOURS = matchMedia("(prefers-color-scheme: dark)").matches
   ? ["#4ba3dd", "#e69f00", "#2fc29a", "#dd96bd", "#8fd0f5", "#f0803c", "#ab8fe0", "#c4b34d"]
@@ -35,9 +35,8 @@ function makeLines() {
       lines.push({ names: [rule.name], rules: [i], points, colour: COLOURS[i % COLOURS.length] });
     }
   });
-  let best = -Infinity;
-  const rising = data.truncation.filter((one) => one.value > best && ((best = one.value), true));
-  lines.push({ names: ["truncation"], rules: [], points: rising, colour: "var(--soft)" });
+  lines.push({ names: ["coin"], rules: [], points: data.coin, colour: "var(--soft)" });
+  lines.push({ names: ["oracle"], rules: [], points: data.oracle, colour: "var(--ink)", dashes: "6 4" });
 }
 
 function makeScale() {
@@ -47,8 +46,10 @@ function makeScale() {
   let low = data.full[data.metric];
   let high = low;
   const see = (value) => { low = Math.min(low, value); high = Math.max(high, value); };
-  columns[data.metric].forEach(see);
-  data.truncation.forEach((one) => see(one.value));
+  columns.low.forEach(see);
+  columns.high.forEach(see);
+  data.truncation.forEach((one) => { see(one.low); see(one.high); });
+  data.oracle.forEach((one) => see(one.value));
   const air = 0.05 * (high - low) || 0.01;
   low -= air;
   high += air;
@@ -69,10 +70,12 @@ function ticks(low, high, count) {
   return { found, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
 }
 
-function stepsOf(points) {
-  return points.map(({ cost: c, value }, i) => {
+// A rule's line is steps; a baseline's goes straight from point to point.
+function pathOf(line) {
+  return line.points.map(({ cost: c, value }, i) => {
     const [x, y] = [scale.x(c).toFixed(1), scale.y(value).toFixed(1)];
-    return i ? `H${x}V${y}` : `M${x} ${y}`;
+    if (!i) return `M${x} ${y}`;
+    return line.rules.length ? `H${x}V${y}` : `L${x} ${y}`;
   }).join("");
 }
 
@@ -132,12 +135,11 @@ function drawChart() {
   nodes.push(stroke(`M${scale.left} ${full}H${scale.right}`, "var(--ink)", 1,
     { "stroke-dasharray": "2 4" }));
   for (const line of [...lines.filter((one) => one !== current), current]) {
-    nodes.push(stroke(stepsOf(line.points), line.colour, line === current ? 3 : 1.2));
-    if (!line.rules.length) {
-      const marks = line.points.map((one) => `M${scale.x(one.cost)} ${scale.y(one.value)}h0`);
-      nodes.push(stroke(marks.join(""), line.colour, 5, { "stroke-linecap": "round" }));
-    }
+    nodes.push(stroke(pathOf(line), line.colour, line === current ? 3 : 1.2,
+      line.dashes ? { "stroke-dasharray": line.dashes } : {}));
   }
+  const marks = data.truncation.map((one) => `M${scale.x(one.cost)} ${scale.y(one.value)}h0`);
+  nodes.push(stroke(marks.join(""), "var(--soft)", 5, { "stroke-linecap": "round" }));
   const x = scale.x(cost(state.setting));
   const [low, high] = [columns.low[state.setting], columns.high[state.setting]].map(scale.y);
   nodes.push(stroke(`M${x} ${low}V${high}M${x - 5} ${low}h10M${x - 5} ${high}h10`,

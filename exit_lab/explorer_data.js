@@ -71,12 +71,12 @@ function settingInAddress() {
   return choice.includes(-1) ? null : settingOf(rule, choice);
 }
 
-// The best layer to stop everyone at for at most a cost, and the next layer that is better.
-function truncationsAround(wanted) {
-  const below = data.truncation.filter((one) => one.cost <= wanted + 1e-9)
-    .reduce((best, one) => (one.value > best.value ? one : best), data.truncation[0]);
-  const above = data.truncation.find((one) => one.cost > wanted + 1e-9 && one.value > below.value);
-  return above ? [below, above] : [below];
+// What a baseline has at a cost: on the line between its points, flat beyond the last.
+function baselineAt(points, wanted) {
+  const above = points.findIndex((one) => one.cost > wanted);
+  if (above < 1) return points.at(above).value;
+  const [a, b] = [points[above - 1], points[above]];
+  return a.value + (b.value - a.value) * (wanted - a.cost) / (b.cost - a.cost);
 }
 
 // How much worse the answer taken is than full depth's; what counts as wrong has badness > 0.

@@ -87,9 +87,11 @@ function drawNumbers() {
   const here = metric(state.setting);
   row("against full depth", `(${data.full[data.metric].toFixed(4)})`,
     signed(here - data.full[data.metric]));
-  for (const all of truncationsAround(cost(state.setting))) {
-    row(`against layer ${all.layer} for all`, `(cost ${all.cost.toFixed(2)})`,
-      signed(here - all.value));
+  const [coin, oracle] = [data.coin, data.oracle]
+    .map((points) => baselineAt(points, cost(state.setting)));
+  row("against the coin", `(${coin.toFixed(4)})`, signed(here - coin));
+  if (oracle > coin + 1e-9) {
+    row("exit efficiency", "(0: coin, 1: oracle)", ((here - coin) / (oracle - coin)).toFixed(2));
   }
   column("compute_ratio", "computation cost", "");
   column("flops_ratio", "FLOPs", "(of full depth)");
