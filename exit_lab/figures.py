@@ -97,7 +97,6 @@ def frontier_figure(found: FrontierSet, metric: str, title: str, about: str) -> 
     main.set(xlabel="computation cost (mean exit layer / layers)", ylabel=metric)
     set_titles(main, title, about)
     full = float(np.mean([front.metric[0] for front in found.frontiers[FULL_DEPTH]]))
-    annotate(main, f"full depth {full:.3f}", (1 / found.layers, full))
     sides: list[Axes] = []
     for number, (curve, look) in enumerate(zip(curves, looks, strict=True)):
         place = grid[number % rows, 1 + number // rows]
@@ -117,6 +116,7 @@ def frontier_figure(found: FrontierSet, metric: str, title: str, about: str) -> 
     shown = [values for curve in (*curves, coin) for values in (curve.low, curve.high)]
     sides[0].set_ylim(*padded_limits(np.concatenate([*shown, [full]])))
     main.set_xlim(*padded_limits(np.array([1 / found.layers, *(c.cost[-1] for c in curves)])))
+    annotate(main, f"full depth {full:.3f}", (main.get_xlim()[1], full), ha="right")
     for panel in figure.axes:
         panel.axhline(full, color=INK, linestyle=":", linewidth=1)
         clear_frame(panel, "both")
