@@ -5,15 +5,16 @@ Sweep:
     python sweep_exits.py --model_dir $OUT_DIR/RTE --data_dir $GLUE_DIR/RTE --task_name RTE
 
 writes to $OUT_DIR/RTE/sweep: the recorded pass (all_logits.safetensors), sweep.csv (one row per
-setting), frontier.csv (what no other setting beats), figures, and explorer.html. Both tables end
-with truncation, the baseline: everyone stops at one layer. Then
+setting), frontier.csv (what no other setting beats), figures, and explorer.html. Baselines stand
+beside the rules. Truncation stops everyone at one layer, the coin each example at one of two
+layers, the oracle each example at its first right layer. Then
 
     --rules bias_1 patience --grid exit_thres=0:1:0.02 cnt_thres=1:N   what is swept
     --pick max_cost=0.5               the best setting that costs no more than this
     --pick max_drop=0.01              the cheapest within 0.01 of full depth
     --pick max_p95_ms=20              the best that answers 95% of the texts within 20 ms each
     --pick risk=0.02 delta=0.05       the same with a guarantee: see exit_lab/choice.py
-    --compare                         the rules at equal costs; several --model_dir: their mean
+    --compare                         rules at equal costs; several --model_dir: their mean
     --verify 5                        rerun 5 settings for real, one example at a time
     --vary exit_thres                 the published loop: rows of eval_results.txt
 """
@@ -28,9 +29,9 @@ def main() -> None:
     data, sweep, choice = parse((LabSettings, SweepSettings, ChoiceSettings), __doc__)
     if len(data.model_dir) > 1 and (choice.pick or sweep.vary):
         raise UserError("--pick and --vary take one --model_dir")
-    from exit_lab.run import SweepRequest, run  # torch: seconds, once the flags are right
+    from exit_lab.run import run  # torch: seconds, once the flags are right
 
-    run(SweepRequest(data, sweep, choice))
+    run(data, sweep, choice)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,11 @@ from evaluation.figures import (
     padded_limits,
     set_titles,
 )
+from exit_lab.compare import limits_of
 from exit_lab.frontiers import FrontierSet
 from exit_lab.metrics import at_exit
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
+from glue.tasks import Task, primary_metric
 
 
 class Curve(NamedTuple):
@@ -77,7 +79,12 @@ def curve_of(found: FrontierSet, name: str) -> Curve:
     return Curve((name,), *(values[kept] for values in (cost, metric, low, high)), area)
 
 
-def frontier_figure(found: FrontierSet, metric: str, title: str, about: str) -> Figure:
+def chosen_and_shown(found: FrontierSet) -> str:
+    chosen, shown = map(len, found.parts)
+    return f"chosen on {chosen} examples, shown on the other {shown}"
+
+
+def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     """All frontiers in one panel; each rule's beside it, with its interval and the coin."""
     curves, coin = rule_curves(found), curve_of(found, COIN)
     looks = [{"color": COLOURS[i % len(COLOURS)]} for i in range(len(curves))]
@@ -94,8 +101,16 @@ def frontier_figure(found: FrontierSet, metric: str, title: str, about: str) -> 
     for number, (curve, look) in enumerate(zip(curves, looks, strict=True)):
         draw_steps(main, curve, linewidth=widths[number], label=curve.label, **look)
     draw_baselines(main, found, coin)
+    metric, models = primary_metric(task), len(found.frontiers[COIN])
     main.set(xlabel="computation cost (mean exit layer / layers)", ylabel=metric)
-    set_titles(main, title, about)
+    set_titles(
+        main,
+        f"{task.name}: {metric} against computation cost",
+        f"best setting at or under each cost{f', mean of {models} models' if models > 1 else ''},\n"
+        f"{chosen_and_shown(found)}; band: 95% interval\n"
+        "coin: each example stops at one of two layers, by chance\n"
+        "oracle: each example stops at its first right layer",
+    )
     full = float(np.mean([front.metric[0] for front in found.frontiers[FULL_DEPTH]]))
     sides: list[Axes] = []
     for number, (curve, look) in enumerate(zip(curves, looks, strict=True)):
@@ -166,10 +181,12 @@ def exits_at(found: FrontierSet, limit: float) -> list[RuleExits]:
     return list(exits.values())
 
 
-def exits_by_rule_figure(rules: Sequence[RuleExits], metric: str, title: str, about: str) -> Figure:
-    """A bar a rule: the shares of examples that exit after each layer."""
-    layers = len(rules[0].exits)
-    colours = plt.get_cmap("viridis_r")(np.linspace(0.05, 0.95, layers))
+def exits_figure(found: FrontierSet, task: Task) -> Figure:
+    """A bar a rule: the shares of examples that exit after each layer, at a middling cost."""
+    limits = limits_of(found.layers)
+    limit = limits[len(limits) // 2]
+    rules = exits_at(found, limit)
+    colours = plt.get_cmap("viridis_r")(np.linspace(0.05, 0.95, found.layers))
     figure, panel = plt.subplots(figsize=(7.2, 0.42 * len(rules) + 1.5))
     for row, rule in enumerate(rules):
         shares = np.array(rule.exits) / sum(rule.exits)
@@ -180,11 +197,12 @@ def exits_by_rule_figure(rules: Sequence[RuleExits], metric: str, title: str, ab
             ink = "white" if dark else "black"
             panel.bar_label(bar, number, label_type="center", fontsize=8, color=ink)
         panel.text(1.01, row, f"{rule.metric:.3f} at {rule.cost:.2f}", va="center", fontsize=9)
-    panel.text(1.01, -0.8, f"{metric} at cost", va="center", fontsize=9, color=SOFT)
+    panel.text(1.01, -0.8, f"{primary_metric(task)} at cost", va="center", fontsize=9, color=SOFT)
     panel.set_yticks(range(len(rules)), [rule.name for rule in rules], fontsize=9)
     panel.set(xlim=(0, 1), ylim=(len(rules) - 0.4, -0.6))
     panel.set_xlabel("share of examples; the number is the exit layer")
-    set_titles(panel, title, about)
+    title = f"{task.name}: where examples exit at a cost of at most {limit:.2f}"
+    set_titles(panel, title, f"each rule's best setting, {chosen_and_shown(found)}")
     panel.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -200,12 +218,15 @@ def leads(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def heatmap_figure(
-    values: np.ndarray, exit_layer: np.ndarray, regression: bool, title: str, rule: str
+    scores: np.ndarray, labels: np.ndarray, exit_layer: np.ndarray, task: Task, rule: str
 ) -> Figure:
     """Examples × layers, sorted by exit layer; the line is where each example exits.
 
-    values (layers, examples): `leads`, or errors of a regression; exit_layer (examples,) 1-based.
+    scores: (layers, examples, classes) probabilities, or (layers, examples, 1) values.
+    exit_layer: (examples,), 1-based.
     """
+    regression = task.is_regression
+    values = scores[..., 0] - labels if regression else leads(scores, labels)
     end = at_exit(values, exit_layer)
     order = np.lexsort((-end, exit_layer))
     layers, examples = values.shape
@@ -232,7 +253,9 @@ def heatmap_figure(
     panel.set_xlabel("layer; paler: never computed")
     panel.set_ylabel("examples, by exit layer and answer")
     wrong = f"; {(end < 0).sum()} of {examples} exit with a wrong answer (red)"
-    set_titles(panel, f"{title}: what every layer answers", rule + ("" if regression else wrong))
+    set_titles(
+        panel, f"{task.name}: what every layer answers", rule + ("" if regression else wrong)
+    )
     label = "error" if regression else "lead of the right class (below 0: wrong)"
     figure.colorbar(image, label=label, pad=0.02)
     return figure

@@ -1,10 +1,8 @@
 """The one full-depth pass that a sweep reads: every layer's answer to every example, kept on disk.
 
-A kept recording is used while its hash, of weights, architecture and data, matches.
+A kept recording is used while its fingerprint, of weights, architecture and data, matches.
 """
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from evaluation.results import labels_of, predictions_of
 from modeling.errors import UserError
 from modeling.flops import early_exit_flops, full_depth_flops
 from utils.files import write_file
+from utils.fingerprint import fingerprint
 
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
 IDLE_KEYS = (
@@ -50,14 +49,43 @@ class Recording:
         return self.tensors["seconds"].T.numpy() if "seconds" in self.tensors else None
 
 
-def record(job: Job) -> dict[str, torch.Tensor]:
-    """What the mode records; raises UserError when an answer is not finite."""
-    tensors = job.mode.record(job)
-    finite = tensors["all_logits"].isfinite()
-    if not finite.all():
-        layer = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
-        raise UserError(f"the answers of layer {layer} are not finite; train the model again")
-    return tensors
+def load_or_record(path: Path, job: Job, weights: str) -> Recording:
+    """The recording kept at `path` if it is of this model and data, else a new one, kept there.
+
+    weights: their hash. Says in one line which. Raises UserError when the examples have no labels,
+    or an answer is not finite.
+    """
+    labels, idle = labels_of(job.features), {*IDLE_KEYS, *job.model.config.exit_keys()}
+    config = {k: v for k, v in sorted(job.model.config.to_dict().items()) if k not in idle}
+    known = fingerprint(config, job.batch_size, weights, job.features.digest())
+    tensors, problem = read_recording(path, known)
+    if tensors is None:
+        print(f"{path} {problem}: recording {len(labels)} examples at full depth")
+        tensors = job.mode.record(job)
+        finite = tensors["all_logits"].isfinite()
+        if not finite.all():
+            layer = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
+            raise UserError(f"the answers of layer {layer} are not finite; train the model again")
+        kept = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": known})
+        write_file(path, lambda file: file.write(kept))
+    else:
+        print(f"{path} reused: its weights and data are these")
+    left_out = {"labels", "seconds"} if job.batch_size > 1 else {"labels"}  # times of a batch
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in left_out}
+    return Recording(tensors, labels, flops_of(job))
+
+
+def read_recording(path: Path, known: str) -> tuple[dict[str, torch.Tensor] | None, str]:
+    """The tensors kept at `path` under a fingerprint; otherwise None, and why there are none."""
+    if not path.exists():
+        return None, "does not exist yet"
+    try:
+        with safe_open(path, framework="pt") as file:
+            if (file.metadata() or {}).get("fingerprint") != known:
+                return None, "is of other weights or data"
+            return {name: file.get_tensor(name) for name in file.keys()}, ""  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return None, "is damaged"
 
 
 def flops_of(job: Job) -> np.ndarray:
@@ -68,47 +96,3 @@ def flops_of(job: Job) -> np.ndarray:
     spent = [[early_exit_flops(config, n, depth) for n in lengths.tolist()] for depth in depths]
     full = np.array([full_depth_flops(config, n) for n in lengths.tolist()], dtype=float)
     return np.array(spent, dtype=float)[:, row] / full[row].mean()
-
-
-def recording_hash(job: Job) -> str:
-    """Hash of everything that the recorded answers and labels follow from."""
-    model = job.model
-    config, idle = model.config.to_dict(), {*IDLE_KEYS, *model.config.exit_keys()}
-    kept = {name: value for name, value in config.items() if name not in idle}
-    described = json.dumps([kept, job.batch_size], sort_keys=True, default=str)
-    digest = hashlib.sha256(described.encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    digest.update(job.features.digest().encode())
-    return digest.hexdigest()
-
-
-def recorded(path: Path, job: Job) -> Recording:
-    """The recording kept at `path` if it is of this model and data, else a new one, kept there.
-
-    Says in one line which. Raises UserError when the examples have no labels.
-    """
-    labels, stamp = labels_of(job.features), recording_hash(job)
-    tensors, problem = read_recording(path, stamp)
-    if tensors is None:
-        print(f"{path} {problem}: recording {len(labels)} examples at full depth")
-        tensors = record(job)
-        kept = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": stamp})
-        write_file(path, lambda file: file.write(kept))
-    else:
-        print(f"{path} reused: its weights and data are these")
-    return Recording({name: t for name, t in tensors.items() if name != "labels"}, labels)
-
-
-def read_recording(path: Path, stamp: str) -> tuple[dict[str, torch.Tensor] | None, str]:
-    """The tensors kept at `path` under `stamp`; otherwise None, and why there are none."""
-    if not path.exists():
-        return None, "does not exist yet"
-    try:
-        with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("fingerprint") != stamp:
-                return None, "is of other weights or data"
-            return {name: file.get_tensor(name) for name in file.keys()}, ""  # noqa: SIM118
-    except (OSError, SafetensorError):
-        return None, "is damaged"

@@ -40,7 +40,7 @@ def test_a_curve_is_what_was_chosen_on_the_other_half():
 def test_the_frontier_names_every_line_and_shows_all_of_it():
     found, _ = swept(2, "rte", examples=120)
     fronts = rules_and_baselines([found], split(120, 0.5, 1), draws=50, seed=0)
-    figure = frontier_figure(fronts, "acc", "rte", "how")
+    figure = frontier_figure(fronts, found.task)
     panels = figure.axes[1:]
     named = [text.get_text().split("  ")[0] for text in figure.legends[0].get_texts()]
     assert named == [*(panel.get_title("left") for panel in panels), TRUNCATION, COIN, ORACLE]
