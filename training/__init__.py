@@ -11,7 +11,8 @@ stopping               signals that ask a training to stop
 fine_tuning            run_glue.py: the optimiser, batches and log of a task
 fine_tuning_settings   run_glue.py: the flags of model, data, training and search
 metric_at_cost         METRIC@COST: what the best model is chosen by
-search, study          run_glue.py --hp_search: the grid and its table; the queue that workers share
+search                 run_glue.py --hp_search: settings, their study, and the table
+runs                   scripts of the suite as processes: started, stopped, gone on with
 pretraining            run_pretraining.py: schedule, model, tokenizer, and the training
 pretraining_settings   run_pretraining.py: its flags
 pretraining_data       examples for MLM and SOP, masked on the way; SentencePiece tokenizers

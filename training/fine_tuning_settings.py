@@ -149,7 +149,7 @@ class TrainingSettings:
 
 def axis(low: float, high: float) -> Allowed:
     """The range of a value that a search varies."""
-    return Allowed(low=low, high=high, searching=True, passed_on=False)
+    return Allowed(low=low, high=high, passed_on=False)
 
 
 RATES, BATCH_SIZES, EPOCHS, SEEDS = axis(0, 1), axis(1, 2**20), axis(0, 1e4), axis(0, 2**31 - 1)
@@ -167,9 +167,21 @@ class SearchSettings:
 
     hp_search: bool = setting(
         False,
-        "train and evaluate every setting of the grid with every seed; again to go on after "
-        "an interruption; --do_predict then answers with the best model",
+        "train and evaluate settings, each with every seed; again to go on after an "
+        "interruption; --do_predict then answers with the best model",
         OF_THE_SEARCH,
+    )
+    hp_sampler: str = setting(
+        "tpe",
+        "who chooses the settings: Optuna's tree-structured Parzen estimator (default), all "
+        "combinations, or chance",
+        Allowed(passed_on=False),
+        choices=("tpe", "grid", "random"),
+    )
+    hp_trials: int | None = setting(
+        None,
+        "how many settings are tried; default: 12, of grid all combinations",
+        Allowed(low=1, searching=True, passed_on=False),
     )
     hp_learning_rates: list[float] = setting(
         [2e-5, 3e-5, 5e-5], "default: 2e-05 3e-05 5e-05", RATES

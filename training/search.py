@@ -1,46 +1,50 @@
-"""`run_glue.py --hp_search`: a grid of settings, each with every seed, as one Optuna study.
+"""`run_glue.py --hp_search`: settings that Optuna chooses, each trained with every seed.
 
-A run is one setting with one seed: a run_glue.py of its own, trained and evaluated with the
-caller's other flags. A search that was killed goes on with the same command.
+A trial of the study is a setting; its value is the mean of the metric over the seeds. Processes on
+any machine share the study through its storage. The same command goes on after an interruption.
 """
 
 import argparse
 import itertools
-import json
 import math
 import platform
+import re
 import signal
 import statistics
-import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 import optuna
-from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.exceptions import ExperimentalWarning, OptunaError, UpdateFinishedTrialError
+from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState
 
 from glue.tables import as_csv
 from glue.tasks import Task
 from modeling.errors import UserError
-from training.checkpoints import is_finished, latest_checkpoint
+from training.checkpoints import is_finished
 from training.fine_tuning_settings import SearchSettings
 from training.metric_at_cost import MetricAtCost
-from training.provenance import ROOT
+from training.runs import Run
 from training.settings import add_flag, entries
-from training.stopping import StopSignal
-from training.study import LIVE, SearchRun, enqueue, open_study, run_all, storage_errors, trials
 from utils.files import write_text
+from utils.fingerprint import differences
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")
+TRIALS = 12  # of a search that does not try all settings, if --hp_trials does not say
+HEARTBEAT, GRACE = 30, 120  # seconds between a worker's reports, and until it counts as dead
+POLL = 30.0  # seconds between looks at the settings of other workers
 
-# The flag of run_glue.py that a run sets for each, and the one that lists values to search.
+# The flag of run_glue.py that is searched, and the one that lists its values.
 FLAGS = {
     "learning_rate": ("--learning_rate", "--hp_learning_rates"),
     "batch_size": ("--per_gpu_train_batch_size", "--hp_batch_sizes"),
@@ -48,22 +52,11 @@ FLAGS = {
     "seed": ("--seed", "--hp_seeds"),
 }
 
-# What the places must hold alike, and the flags that name them.
+# What must be the same in all runs beside the flags, and the flags that name it.
 CONTENTS = {
     "starting model": "--model_name_or_path and --config_name",
     "examples or tokens": "--data_dir, --train_file, --validation_file and --tokenizer_name",
 }
-
-
-class Row(NamedTuple):
-    """A setting's line in the table; metric and cost are means over its seeds."""
-
-    setting: tuple[float, int, float]
-    mean: float
-    std: float | None  # of a sample; one seed has none
-    cost: float  # computation cost
-    seeds: int
-    best: FrozenTrial  # the seed with the highest metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +66,8 @@ class Search:
     name: the study's, unless --hp_study gives one.
     flags: those of every run, see `flags_of_every_run`.
     given: the flags in which machines that share the search must agree.
-    contents: SHA-256 of each of CONTENTS.
+    contents: fingerprint of each of CONTENTS.
+    unfinished: the trials of this process whose runs failed or were stopped.
     """
 
     settings: SearchSettings
@@ -83,13 +77,92 @@ class Search:
     flags: Sequence[str]
     given: Mapping[str, Any]
     contents: Mapping[str, str]
+    unfinished: list[optuna.Trial] = field(default_factory=list)
+
+    @property
+    def study_name(self) -> str:
+        return self.settings.hp_study or self.name
+
+    @property
+    def directory(self) -> Path:
+        return self.output_dir / self.study_name
+
+    @cached_property
+    def metric(self) -> MetricAtCost:
+        return metric_of(self.settings, self.task)
+
+    @property
+    def seeds(self) -> list[int]:
+        default = [0] if self.task.name in ONE_SEED else [0, 1, 2, 3, 4]
+        return list(dict.fromkeys(self.settings.hp_seeds or default))
+
+    @property
+    def values(self) -> dict[str, list[float]]:
+        """The values to try of each part of a setting."""
+        given = self.settings
+        lists = (given.hp_learning_rates, given.hp_batch_sizes, given.hp_epochs)
+        names = ("learning_rate", "batch_size", "epochs")
+        return {name: list(dict.fromkeys(v)) for name, v in zip(names, lists, strict=True)}
+
+    @property
+    def size(self) -> int:
+        """How many settings are tried."""
+        every = math.prod(map(len, self.values.values()))
+        grid = self.settings.hp_sampler == "grid"
+        return min(every, self.settings.hp_trials or (every if grid else TRIALS))
+
+    def sampler(self, seed: int) -> BaseSampler:
+        if self.settings.hp_sampler == "grid":
+            return GridSampler(self.values, seed)
+        if self.settings.hp_sampler == "random":
+            return RandomSampler(seed)
+        return TPESampler(seed=seed, n_startup_trials=TRIALS // 3)
+
+    def evaluate(self, trial: optuna.Trial) -> float:
+        """Train and evaluate a setting with every seed: an objective for Optuna."""
+        for name, values in self.values.items():
+            trial.suggest_categorical(name, values)
+        others = trials(trial.study, TrialState.COMPLETE, TrialState.RUNNING)
+        before = [*(other for other in others if other.number < trial.number), *self.unfinished]
+        if any(other.params == trial.params for other in before):
+            raise optuna.TrialPruned
+        done = sum(other.state is TrialState.COMPLETE for other in others)
+        print(f"{done} of {self.size} settings done; next {name_of(trial.params)}", flush=True)
+        try:
+            runs = [self.finish({**trial.params, "seed": seed}) for seed in self.seeds]
+        except (UserError, KeyboardInterrupt) as error:
+            self.unfinished.append(trial)
+            if isinstance(error, KeyboardInterrupt) or not done:  # it may well be the flags
+                raise
+            print(f"left out: {error}", flush=True)
+            return math.nan  # which Optuna counts as failed
+        trial.set_user_attr("runs", runs)
+        trial.set_user_attr("computation_cost", statistics.fmean(run["cost"] for run in runs))
+        return statistics.fmean(run["value"] for run in runs)
+
+    def finish(self, values: Mapping[str, float]) -> dict[str, Any]:
+        """Train and evaluate one seed of a setting; return what the table needs of it."""
+        folder = self.directory / f"{name_of(values)}-seed{values['seed']}"
+        words = [word for name, value in values.items() for word in (FLAGS[name][0], str(value))]
+        given = {name: v for name, v in self.given.items() if not name.startswith("hp_")}
+        fingerprint = {**given, **self.contents, **values}
+        run = Run(folder, [*self.flags, *words, "--out_mode", "one"], fingerprint)
+        results = run.finish()
+        value, cost = value_of(results, self.metric), results["computation_cost"]
+        print(f"  {folder}: {self.metric} = {value:.4f} at computation cost {cost:.4f}", flush=True)
+        where = {"folder": str(folder.absolute()), "machine": platform.node()}
+        return {"value": value, "cost": cost, **where}
+
+
+def name_of(setting: Mapping[str, float]) -> str:
+    return "lr{learning_rate:g}-bs{batch_size}-ep{epochs:g}".format(**setting)
 
 
 # Flags.
 
 
 def flags_of_every_run(argv: Sequence[str], classes: Sequence[type]) -> list[str]:
-    """The caller's flags but those that a search does not pass on to its runs.
+    """Select the caller's flags that a search passes on to its runs.
 
     Raises UserError for a flag that the search sets. classes: of the script's settings.
     """
@@ -107,105 +180,17 @@ def flags_of_every_run(argv: Sequence[str], classes: Sequence[type]) -> list[str
 
 
 def shared_values(*settings: Any) -> dict[str, Any]:
-    """The flags in which machines that share a search must agree."""
+    """Collect the flags in which machines that share a search must agree."""
     return {name: value for name, value, allowed in entries(*settings) if not allowed.searching}
 
 
-def grid(settings: SearchSettings, task: Task) -> list[SearchRun]:
-    """Every run of the grid, all seeds of a setting together."""
-    seeds = settings.hp_seeds or ([0] if task.name in ONE_SEED else [0, 1, 2, 3, 4])
-    axes = (settings.hp_learning_rates, settings.hp_batch_sizes, settings.hp_epochs, seeds)
-    return [SearchRun(*values) for values in itertools.product(*map(dict.fromkeys, axes))]
-
-
-def check_same_search(study: optuna.Study, search: Search) -> None:
-    """UserError when the study was begun with other flags or contents: runs would not compare."""
-    for kind, now in (("flags", search.given), ("contents", search.contents)):
-        if kind not in study.user_attrs:
-            study.set_user_attr(kind, now)
-        begun = study.user_attrs[kind]
-        changed = next((name for name in now if begun.get(name, now[name]) != now[name]), None)
-        if changed and kind == "flags":
-            raise UserError(
-                f"study {study.study_name} was begun with --{changed} {begun[changed]}, not "
-                f"{now[changed]}; give the same flags, or another --hp_study"
-            )
-        if changed:
-            raise UserError(
-                f"study {study.study_name} was begun with other {changed}: give "
-                f"{CONTENTS[changed]} with the same contents, or another --hp_study or --hp_storage"
-            )
-
-
 def metric_of(settings: SearchSettings, task: Task) -> MetricAtCost:
-    """What a search chooses by."""
+    """Read what a search chooses by."""
     return MetricAtCost.parse(settings.hp_metric, task, "--hp_metric")
 
 
-# A run.
-
-
-def run_to_its_end(command: Sequence[str], log: IO[str]) -> int:
-    """Run a training; its exit status.
-
-    A signal to stop is passed on to it, as SIGTERM; a KeyboardInterrupt with the signal's number
-    follows when it has saved its checkpoint and is gone.
-    """
-    with StopSignal() as stop:
-        # A session of its own: a terminal's Ctrl-C would reach it twice, and so at once.
-        child = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        while child.poll() is None and not stop.received:
-            time.sleep(0.1)
-        if stop.received:
-            child.terminate()
-        try:
-            status = child.wait()
-        finally:
-            child.kill()  # at a second Ctrl-C
-    if stop.received:
-        raise KeyboardInterrupt(stop.received)
-    return status
-
-
-def train_and_evaluate(
-    trial: optuna.Trial, flags: Sequence[str], directory: Path, metric: MetricAtCost
-) -> float:
-    """Train and evaluate in a process of its own; the dev metric. UserError if that fails."""
-    run = SearchRun(**trial.params)
-    # Numbered, because a worker's death need not end the training that it started.
-    stopped = stopped_place(trial)
-    place = stopped or directory / f"{trial.number:03d}-{run.name}"
-    values = zip((flag for flag, _ in FLAGS.values()), map(str, run), strict=True)
-    command = [sys.executable, str(ROOT / "run_glue.py"), *flags]
-    command += [*itertools.chain(*values), "--output_dir", str(place)]
-    command += ["--resume_from_checkpoint", "latest"] if stopped else ["--overwrite_output_dir"]
-    command += ["--do_train", "--do_eval", "--out_mode", "one"]
-    states = [other.state for other in trials(trial.study, *LIVE)]
-    print(f"{states.count(TrialState.COMPLETE)} of {len(states)} done; {place}", flush=True)
-    log = place.with_name(f"{place.name}.log")
-    with log.open("w", encoding="utf-8") as file:
-        try:
-            status = run_to_its_end(command, file)
-        except KeyboardInterrupt:
-            with suppress(UpdateFinishedTrialError):  # another worker has it by now
-                trial.set_user_attr("stopped", str(place.absolute()))
-            raise
-    if status:
-        last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
-        raise UserError(f"{run.name} ended with status {status}: {last} (see {log})")
-    results = json.loads((place / "eval_results.json").read_text(encoding="utf-8"))
-    value, cost = value_of(results, metric), results["computation_cost"]
-    trial.set_user_attr("computation_cost", cost)
-    trial.set_user_attr("checkpoint", str(place.absolute()))
-    trial.set_user_attr("machine", platform.node())
-    print(f"  {metric} = {value:.4f} at computation cost {cost:.4f}", flush=True)
-    return value
-
-
 def value_of(results: Mapping[str, Any], metric: MetricAtCost) -> float:
-    """Of an eval_results.json; UserError where nothing costs as little."""
+    """Read the metric off an eval_results.json; UserError where nothing costs as little."""
     if metric.cost is None:
         return results["metrics"][metric.name]
     points = results.get("frontier", {}).get(metric.name)
@@ -220,124 +205,174 @@ def value_of(results: Mapping[str, Any], metric: MetricAtCost) -> float:
     return best
 
 
-def stopped_place(trial: optuna.Trial) -> Path | None:
-    """The directory whose checkpoint the same run left when it was last stopped, if it is here."""
-    failed = trials(trial.study, TrialState.FAIL)
-    same = [other.user_attrs.get("stopped") for other in failed if other.params == trial.params]
-    place = Path(same[-1]) if same and same[-1] else None
-    return place if place and latest_checkpoint(place) and not is_finished(place) else None
+# The study.
+
+
+def trials(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
+    """The trials in any of these states, not to be changed."""
+    return study.get_trials(deepcopy=False, states=states)
+
+
+@contextmanager
+def storage_errors(url: str, kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these kinds into a UserError that names the storage."""
+    try:
+        yield
+    except kinds as error:
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log
+        raise UserError(
+            f"--hp_storage {shown} cannot be opened, read or written: {reason}; give an Optuna URL "
+            "such as sqlite:///search.db or postgresql://user@host/db. If the database is damaged, "
+            "restore it from a copy, or move it away to begin anew"
+        ) from error
+
+
+def open_study(url: str, name: str) -> optuna.Study:
+    """Open the study of that name, made if it is new, and read all that it holds."""
+    storage = RDBStorage(
+        url,
+        engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else None,
+        heartbeat_interval=HEARTBEAT,
+        grace_period=GRACE,
+        heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
+    )
+    study = optuna.create_study(
+        storage=storage, study_name=name, direction="maximize", load_if_exists=True
+    )
+    study.get_trials(), study.user_attrs
+    return study
+
+
+def check_same_search(study: optuna.Study, search: Search) -> None:
+    """UserError when the study was begun with other flags or contents: runs would not compare."""
+    for kind, now in (("flags", search.given), ("contents", search.contents)):
+        if kind not in study.user_attrs:
+            study.set_user_attr(kind, now)
+        for name, (before, value) in differences(study.user_attrs[kind], now).items():
+            what, advice = f"--{name} {before}, not {value}", "the same flags"
+            if kind == "contents":
+                what, advice = f"other {name}", f"{CONTENTS[name]} with the same contents"
+            raise UserError(
+                f"study {study.study_name} was begun with {what}: give {advice}, or another "
+                "--hp_study"
+            )
+    if any("runs" not in trial.user_attrs for trial in trials(study, TrialState.COMPLETE)):
+        raise UserError(
+            f"study {study.study_name} is of an earlier version: give another --hp_study"
+        )
+
+
+def run_trials(study: optuna.Study, search: Search) -> None:
+    """Try settings until there are enough, those of all workers together.
+
+    A setting whose run failed or was stopped is tried again by the next call, and that of a worker
+    which died by any.
+    """
+    study.sampler = search.sampler(len(study.trials))
+    try:
+        while len(trials(study, TrialState.COMPLETE)) + len(search.unfinished) < search.size:
+            fail_stale_trials(study)
+            taken = trials(study, TrialState.COMPLETE, TrialState.RUNNING)
+            if len(taken) + len(search.unfinished) >= search.size:
+                print("waiting for the settings of other processes, which may yet die", flush=True)
+                time.sleep(POLL)
+                continue
+            with suppress(UpdateFinishedTrialError):  # taken over while this process was paused
+                study.optimize(search.evaluate, n_trials=1)
+    finally:
+        for trial in search.unfinished:
+            RetryHeartbeatStaleTrialCallback()(study, study.trials[trial.number])
 
 
 # The result.
 
 
-def ranking(done: Iterable[FrozenTrial], seeds: set[int]) -> list[Row]:
-    """The settings whose `seeds` are all done, from the highest mean down, of equal ones from the
-    cheapest up."""
-    by_setting: dict[tuple, list[FrozenTrial]] = {}
-    for trial in done:
-        if trial.params["seed"] in seeds:
-            by_setting.setdefault(SearchRun(**trial.params).setting, []).append(trial)
-    rows = []
-    for setting, group in by_setting.items():
-        if len(group) < len(seeds):
-            continue
-        values = [trial.value for trial in group]
-        std = statistics.stdev(values) if len(values) > 1 else None
-        cost = statistics.fmean(trial.user_attrs["computation_cost"] for trial in group)
-        best = max(group, key=lambda trial: trial.value)
-        rows.append(Row(setting, statistics.fmean(values), std, cost, len(group), best))
-    return sorted(rows, key=lambda row: (-row.mean, row.cost))
+def ranking(done: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Order settings from the highest mean down, of equal ones from the cheapest up."""
+    return sorted(done, key=lambda trial: (-trial.value, trial.user_attrs["computation_cost"]))
 
 
-def ties(rows: Sequence[Row]) -> str:
-    """What else is as good as the first setting, or not clearly worse; "" where nothing is."""
-    best, *others = rows
-    equal = [name_of(row) for row in others if math.isclose(row.mean, best.mean, abs_tol=1e-9)]
+def std_of(trial: FrozenTrial) -> float | None:
+    """The standard deviation over the seeds; None of one seed."""
+    values = [run["value"] for run in trial.user_attrs["runs"]]
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def ties(ranked: Sequence[FrozenTrial]) -> str:
+    """Say what else is as good as the first setting, or not clearly worse; "" if nothing is."""
+    best, *others = ranked
+    equal = [t for t in others if math.isclose(t.value, best.value, abs_tol=1e-9)]
     if equal:
-        return f"tie: {', '.join(equal)} has the same mean; the cheaper one comes first"
-    close = 0.0 if best.std is None else best.std / math.sqrt(best.seeds)
-    near = sum(best.mean - row.mean <= close for row in others)
+        names = ", ".join(name_of(trial.params) for trial in equal)
+        return f"tie: {names} has the same mean; the cheaper one comes first"
+    close = (std_of(best) or 0.0) / math.sqrt(len(best.user_attrs["runs"]))
+    near = sum(best.value - trial.value <= close for trial in others)
     if near:
         return f"{near} more within one standard error of the mean, {close:.4f}: no clear winner"
     return ""
 
 
-def name_of(row: Row) -> str:
-    return SearchRun(**row.best.params).name.rpartition("-")[0]
+def row_of(trial: FrozenTrial, metric: MetricAtCost) -> dict[str, str]:
+    """A setting's line in the table: metric and cost are means over the seeds."""
+    std = std_of(trial)
+    return {
+        "learning_rate": f"{trial.params['learning_rate']:g}",
+        "batch_size": str(trial.params["batch_size"]),
+        "epochs": f"{trial.params['epochs']:g}",
+        "seeds": str(len(trial.user_attrs["runs"])),
+        str(metric): f"{trial.value:.4f}",
+        "std": "" if std is None else f"{std:.4f}",
+        "computation_cost": f"{trial.user_attrs['computation_cost']:.4f}",
+    }
 
 
-def report_search(rows: Sequence[Row], metric: MetricAtCost, directory: Path) -> None:
-    """Print the table, the best setting and its best checkpoint; write hp_search.csv."""
-    columns = [
-        {
-            "learning_rate": f"{row.setting[0]:g}",
-            "batch_size": row.setting[1],
-            "epochs": f"{row.setting[2]:g}",
-            "seeds": row.seeds,
-            str(metric): f"{row.mean:.4f}",
-            "std": "" if row.std is None else f"{row.std:.4f}",
-            "computation_cost": f"{row.cost:.4f}",
-        }
-        for row in rows
-    ]
-    write_text(directory / "hp_search.csv", as_csv(columns))
-    widths = [max(6, len(name)) for name in columns[0]]
-    for cells in [columns[0], *(row.values() for row in columns)]:
-        print("  ".join(map(str.rjust, map(str, cells), widths)))
-    best = rows[0].best
-    machine = best.user_attrs["machine"]
-    print(f"best setting: {name_of(rows[0])}, mean {metric} = {rows[0].mean:.4f}")
-    if tie := ties(rows):
+def report_search(ranked: Sequence[FrozenTrial], metric: MetricAtCost, directory: Path) -> Path:
+    """Print the table, write it to hp_search.csv; return the best checkpoint's directory."""
+    rows = [row_of(trial, metric) for trial in ranked]
+    write_text(directory / "hp_search.csv", as_csv(rows))
+    widths = [max(6, len(name)) for name in rows[0]]
+    for cells in (rows[0], *(row.values() for row in rows)):
+        print("  ".join(map(str.rjust, cells, widths)))
+    print(f"best setting: {name_of(ranked[0].params)}, mean {metric} = {ranked[0].value:.4f}")
+    if tie := ties(ranked):
         print(tie)
-    where = "" if machine == platform.node() else f" on {machine}"
-    print(f"best checkpoint: {best.user_attrs['checkpoint']}{where}, {metric} = {best.value:.4f}")
+    best = max(ranked[0].user_attrs["runs"], key=lambda run: run["value"])
+    where = "" if best["machine"] == platform.node() else f" on {best['machine']}"
+    print(f"best checkpoint: {best['folder']}{where}, {metric} = {best['value']:.4f}")
+    return Path(best["folder"])
 
 
 def search(wanted: Search, predicting: bool) -> Path:
-    """Run the whole grid, alone or beside other workers; the best checkpoint's directory.
+    """Run the search, alone or beside other workers; return the best checkpoint's directory.
 
-    Raises UserError for a storage that cannot be used, a study of another search, when no setting
-    came through with all its seeds, and when a best model is needed, `predicting`, but not here.
+    Raises UserError for a storage that cannot be used, a study of another search, a run that fails
+    where none has succeeded, and when the best model is needed, `predicting`, but not here.
     """
-    settings = wanted.settings
-    metric = metric_of(settings, wanted.task)
-    runs, name = grid(settings, wanted.task), settings.hp_study or wanted.name
-    directory = wanted.output_dir / name
+    directory = wanted.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{directory} cannot be made: {error.strerror}") from error
-    url = settings.hp_storage or f"sqlite:///{directory.parent.absolute() / 'hp_search.db'}"
+    url = wanted.settings.hp_storage or f"sqlite:///{wanted.output_dir.absolute()}/hp_search.db"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with storage_errors(url, settings.hp_storage is not None), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
-        study = open_study(url, name)
+    warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
+    with storage_errors(url, Exception):
+        study = open_study(url, wanted.study_name)
+    with storage_errors(url, OptunaError):
         check_same_search(study, wanted)
-        enqueue(study, runs)
         try:
-            run_all(study, lambda trial: train_and_evaluate(trial, wanted.flags, directory, metric))
+            run_trials(study, wanted)
         except KeyboardInterrupt as stop:
             number = signal.Signals((stop.args or (signal.SIGINT,))[0])
             print(f"{number.name}: stopped. Go on with the same command", file=sys.stderr)
             sys.exit(128 + number)
-        rows = ranking(trials(study, TrialState.COMPLETE), {run.seed for run in runs})
-    if not rows:
+        ranked = ranking(trials(study, TrialState.COMPLETE))
+    best = report_search(ranked, wanted.metric, directory)
+    if predicting and not is_finished(best):
         raise UserError(
-            f"no setting came through with all its seeds; see the logs in {directory}, then give "
-            "the same command again: it repeats the runs that failed"
+            f"--do_predict: the best model is not in {best}; give the command on the machine that "
+            "has it, or predict from a copy with --output_dir COPY and without --hp_search; if it "
+            "was deleted, train it again with --do_train and the values of its name"
         )
-    report_search(rows, metric, directory)
-    return best_checkpoint(rows[0].best, predicting)
-
-
-def best_checkpoint(best: FrozenTrial, needed: bool) -> Path:
-    """The directory of a run's model; UserError when it is `needed` and not there."""
-    place, machine = Path(best.user_attrs["checkpoint"]), best.user_attrs["machine"]
-    if needed and not is_finished(place):
-        raise UserError(
-            f"--do_predict: the best model is not in {place}, where {machine} wrote it; give the "
-            "command there, or predict from a copy with --output_dir COPY and without --hp_search; "
-            "if it was deleted, train it again with --do_train and the values of its name"
-        )
-    return place
+    return best

@@ -3,21 +3,29 @@
 import argparse
 import csv
 import json
-import platform
 import shutil
 import signal
 import sqlite3
-import time
 from functools import partial
 from pathlib import Path
 
+import optuna
 import pytest
+from optuna.trial import create_trial
 
 import run_glue
-import training.search as hp_search
+import training.runs
+import training.search
+from evaluation.settings import GROUPS
+from glue.tasks import get_task
+from modeling import UserError
 from tests.conftest import edit_json, slow, write_rte
+from training.fine_tuning_settings import SearchSettings
+from training.metric_at_cost import MetricAtCost
+from training.search import Search, flags_of_every_run, ranking, ties
+from training.settings import SettingsParser, parse
 
-pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+RUNS = {f"lr{rate}-bs8-ep1-seed{seed}" for rate in ("2e-05", "5e-05") for seed in (0, 1)}
 
 
 @pytest.fixture
@@ -34,6 +42,13 @@ def search(script, albert_dir, rte, tmp_path):
     return lambda *more: script(run_glue.main, *text.split(), *more)
 
 
+def parsed_run(flags: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for flag, kind in (("--learning_rate", float), ("--seed", int), ("--output_dir", Path)):
+        parser.add_argument(flag, type=kind)
+    return parser.parse_known_args(flags)[0]
+
+
 @pytest.fixture
 def commands(monkeypatch):
     """Stands in for a run's process: accuracy is 10⁴ · learning rate + seed / 10, at cost 0.5.
@@ -42,74 +57,90 @@ def commands(monkeypatch):
     """
     seen = []
 
-    def run(command, log):
-        parser = argparse.ArgumentParser()
-        for flag, kind in (("--learning_rate", float), ("--seed", int), ("--output_dir", Path)):
-            parser.add_argument(flag, type=kind)
-        given = parser.parse_known_args(command)[0]
-        seen.append(command[2:])
-        given.output_dir.mkdir(exist_ok=True)
+    def call(script, flags, log):
+        given = parsed_run(flags)
+        seen.append(flags)
         accuracy = 1e4 * given.learning_rate + given.seed / 10
-        points = [[0.2, 1 - accuracy], [0.9, 1.0]]
         report = {
             "metrics": {"acc": accuracy},
             "computation_cost": 0.5,
-            "frontier": {"acc": points},
+            "frontier": {"acc": [[0.2, 1 - accuracy], [0.9, 1.0]]},
         }
         (given.output_dir / "eval_results.json").write_text(json.dumps(report))
-        return 0
 
-    monkeypatch.setattr(hp_search, "run_to_its_end", run)
+    monkeypatch.setattr(training.runs, "call", call)
     return seen
 
 
-def test_a_search_ends_with_its_table_and_its_best_checkpoint(
-    search, tmp_path, albert_dir, rte, commands
-):
-    outcome = search("--set", "w_lr=0.1").done()
-    assert len(commands) == 4
-    own = f"--model_type albert --task_name RTE --data_dir {rte} --output_dir {tmp_path / 'out'}"
-    own += f" --model_name_or_path {albert_dir} --max_seq_length 32 --set w_lr=0.1"
-    assert commands[0][:14] == own.split()
+def names_of(commands) -> list[str]:
+    """The folders of runs."""
+    return [parsed_run(flags).output_dir.name for flags in commands]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "grid", "random"])
+def test_a_search_ends_with_its_table_and_its_best_checkpoint(sampler, search, tmp_path, commands):
+    outcome = search("--set", "w_lr=0.1", "--hp_sampler", sampler).done()
+    assert set(names_of(commands)) == RUNS
+    assert len(commands) == len(RUNS)
+    assert all(flags[12:14] == ["--set", "w_lr=0.1"] for flags in commands)
     study = tmp_path / "out/albert-rte"
-    place = study / "000-lr2e-05-bs8-ep1-seed0"
-    values = "--learning_rate 2e-05 --per_gpu_train_batch_size 8 --num_train_epochs 1.0 --seed 0"
-    ending = f"--output_dir {place} --overwrite_output_dir --do_train --do_eval --out_mode one"
-    assert commands[0][14:] == [*values.split(), *ending.split()]
     rows = list(csv.DictReader((study / "hp_search.csv").open()))
     assert [row["learning_rate"] for row in rows] == ["5e-05", "2e-05"]
     assert [row["acc"] for row in rows] == ["0.5500", "0.2500"]
     assert [row["std"] for row in rows] == ["0.0707", "0.0707"]
     assert [row["seeds"] for row in rows] == ["2", "2"]
     assert "best setting: lr5e-05-bs8-ep1, mean acc = 0.5500" in outcome.out
-    best = study / "003-lr5e-05-bs8-ep1-seed1"
+    best = study / "lr5e-05-bs8-ep1-seed1"
     assert outcome.out.endswith(f"best checkpoint: {best}, acc = 0.6000\n")
 
 
-def test_a_search_can_choose_by_the_metric_at_a_cost(search, commands, tmp_path):
+def test_the_parzen_estimator_comes_to_try_what_is_good(search, commands):
+    """Of 48 settings, where 5e-5 is best and batch size and epochs make no difference."""
+    many = ("--hp_learning_rates", 1e-6, 5e-6, 1e-5, 5e-5, "--hp_batch_sizes", 8, 16, 32)
+    more = ("--hp_epochs", 1, 2, 3, 4, "--hp_seeds", 0, "--hp_trials", 16)
+    search(*many, *more).done()
+    assert len(set(names_of(commands))) == len(commands) == 16
+    assert sum(parsed_run(flags).learning_rate == 5e-5 for flags in commands) > 16 / 4
+
+
+def test_a_search_can_choose_by_the_metric_at_a_cost(search, commands):
     outcome = search("--hp_metric", "acc@0.5").done()
     assert "best setting: lr2e-05-bs8-ep1, mean acc@0.5 = 0.7500" in outcome.out
     assert all("--hp_metric" not in command for command in commands)
-    search().refused("was begun with --hp_metric acc@0.5")  # its values would not compare
+    too_little = ("--hp_metric", "acc@0.1", "--hp_study", "cheap")
+    search(*too_little).refused("the rule's cheapest setting costs 0.2000")
     search("--hp_metric", "acc@0.5", "--model_type", "albert_act").refused("nothing to sweep")
 
 
 def test_the_same_command_again_runs_only_what_is_new(search, commands):
-    search()
-    first = search().out
+    search("--hp_trials", 1)
+    assert len(commands) == 2
+    assert "best checkpoint" in search("--hp_trials", 1).out
+    assert len(commands) == 2
+    search().done()
+    assert set(names_of(commands)) == RUNS
     assert len(commands) == 4
-    assert "best checkpoint" in first
-    search("--hp_seeds", 0, 1, 2)
-    assert len(commands) == 6
 
 
-def test_a_study_of_other_flags_is_not_mixed_in(search, commands):
-    search()
-    words = ("study albert-rte was begun with --max_seq_length 32, not 24", "another --hp_study")
-    search("--max_seq_length", 24).refused(*words)
-    more = ("--max_seq_length", 24, "--hp_study", "short", "--per_gpu_eval_batch_size", 4)
-    search(*more).done()
-    assert len(commands) == 8
+def test_a_run_is_not_repeated_without_its_study(search, commands, tmp_path):
+    first = search()
+    (tmp_path / "out/hp_search.db").unlink()
+    assert search().out.splitlines()[-5:] == first.out.splitlines()[-5:]
+    assert len(commands) == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--max_seq_length", 24), "study albert-rte was begun with --max_seq_length 32, not 24"),
+        (("--hp_metric", "acc@0.5"), "was begun with --hp_metric None, not acc@0.5"),
+        (("--hp_seeds", 0), "was begun with --hp_seeds [0, 1], not [0]"),
+    ],
+)
+def test_a_study_of_other_flags_is_not_mixed_in(flags, words, search, commands):
+    search("--hp_trials", 1)
+    search(*flags).refused(words, "another --hp_study")
+    search(*flags, "--hp_study", "other", "--per_gpu_eval_batch_size", 4).done()
 
 
 def flip_last_byte(path: Path) -> None:
@@ -124,45 +155,68 @@ def swap_words(path: Path) -> None:
     ("name", "change", "flag"),
     [
         slow("model/model.safetensors", flip_last_byte, "--model_name_or_path"),
-        ("model/config.json", partial(edit_json, exit_thres=0.3), "--model_name_or_path"),
-        slow("data/train.tsv", swap_words, "--data_dir"),
+        slow("model/config.json", partial(edit_json, exit_thres=0.3), "--model_name_or_path"),
         ("data/dev.tsv", swap_words, "--data_dir"),
     ],
 )
 def test_results_of_another_model_or_data_are_not_shown(
-    name, change, flag, search, commands, albert_dir, tmp_path
+    name, change, flag, search, commands, albert_dir, rte, tmp_path
 ):
+    search().done()
     shutil.copytree(albert_dir, tmp_path / "model")
     write_rte(tmp_path / "data")
     places = ("--model_name_or_path", tmp_path / "model", "--data_dir", tmp_path / "data")
-    search(*places).done()
+    search(*places).done()  # where they lie makes no difference
     change(tmp_path / name)
     outcome = search(*places)
     outcome.refused("study albert-rte was begun with other", flag, "another --hp_study")
     assert outcome.out == ""
-    search(*places, "--hp_study", "new").done()
-    assert len(commands) == 8
-
-
-def test_a_study_does_not_mind_where_model_and_data_lie(search, commands, albert_dir, tmp_path):
-    search()
-    shutil.copytree(albert_dir, tmp_path / "model")
-    write_rte(tmp_path / "data")
-    search("--model_name_or_path", tmp_path / "model", "--data_dir", tmp_path / "data").done()
     assert len(commands) == 4
 
 
+# Errors.
+
+
 @pytest.mark.parametrize(
-    "damage",
+    ("flags", "words"),
     [
-        None,
-        "UPDATE study_user_attributes SET value_json = '{broken'",
-        slow("UPDATE trial_params SET distribution_json = '{broken'"),
-        slow("UPDATE trials SET state = 'ODD'"),
+        ("--hp_learning_rates", "expected at least one argument"),
+        ("--hp_learning_rates 2", "2: allowed is a number from 0 to 1"),
+        ("--hp_learning_rates nan", "nan: allowed is"),
+        ("--hp_batch_sizes 1.5", "invalid whole number value: '1.5'"),
+        ("--hp_seeds -1", "-1: allowed is a number from 0"),
+        ("--hp_trials 0", "0: allowed is 1 or more"),
+        ("--hp_sampler best", "invalid choice: 'best'"),
+        ("--hp_metric ac", "did you mean acc"),
+        ("--hp_metric acc@half", "'half' is not a number"),
+        ("--hp_metric acc@nan", "above 0 and at most 1"),
+        ("--learning_rate 1", "--learning_rate is what --hp_search varies; give its values as"),
+        ("--seed 1", "--hp_seeds"),
+        ("--resume_from_checkpoint latest", "goes on by itself"),
+        ("--hp_storage sqlite:////nowhere/at/all/search.db", "unable to open database file"),
+        ("--hp_storage search.db", "cannot be opened"),
+        ("--hp_storage nosuch://host/db", "nosuch"),
+        ("--do_predict --submission_dir submission", "has 5 examples, expected 3000"),
     ],
 )
-def test_a_damaged_database_is_named(damage, search, commands, tmp_path, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+def test_what_cannot_be_searched_is_refused_before_any_run(flags, words, search, commands):
+    search(*flags.split()).refused(words)
+    assert commands == []
+
+
+def test_a_storage_is_named_without_its_password(search):
+    outcome = search("--hp_storage", "postgresql://me:secret@localhost:1/db")
+    outcome.refused("--hp_storage postgresql://me:***@localhost:1/db cannot be opened")
+    assert "secret" not in outcome.err
+
+
+def test_a_search_cannot_run_under_torchrun(search, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    search().refused("run it without torchrun")
+
+
+@pytest.mark.parametrize("damage", [None, "UPDATE study_user_attributes SET value_json = '{a'"])
+def test_a_damaged_database_is_named(damage, search, commands, tmp_path):
     search()
     path = tmp_path / "out/hp_search.db"
     if damage:
@@ -171,121 +225,133 @@ def test_a_damaged_database_is_named(damage, search, commands, tmp_path, monkeyp
     else:  # zeros in the page that says where all others are
         content = path.read_bytes()
         path.write_bytes(content[:100] + bytes(3996) + content[4096:])
-    outcome = search()
-    outcome.refused("restore it from a copy, or move it away")
-    assert outcome.err.startswith(f"error: {path} cannot be opened, read or written: ")
-    assert "--hp_storage" not in outcome.err
-    assert search("--hp_storage", f"sqlite:///{path}").err.startswith(
-        f"error: --hp_storage sqlite:///{path} cannot be opened, read or written: "
-    )
-    path.unlink()
+    search().refused(path, "cannot be opened, read or written", "restore it from a copy")
+
+
+def failing(script, flags, log):
+    """A run's process that ends with an error."""
+    log.write("loading\nerror: the disk is full\n")
+    log.flush()
+    raise UserError("run_glue.py ended with status 2")
+
+
+def test_a_run_that_fails_is_left_out_and_tried_again_next_time(search, commands, monkeypatch):
+    search("--hp_trials", 1).done()
+    with monkeypatch.context() as patch:
+        patch.setattr(training.runs, "call", failing)
+        outcome = search().done()
+    assert "left out: run_glue.py ended with status 2: error: the disk is full (see" in outcome.out
+    assert outcome.out.count("-seed0/run.log") == 1
+    assert set(names_of(commands)) < RUNS
     search().done()
+    assert set(names_of(commands)) == RUNS
 
 
-def test_an_error_of_the_code_is_not_taken_for_one_of_the_storage(search, monkeypatch):
-    def run(command, log):
-        raise KeyError("mine")
-
-    monkeypatch.setattr(hp_search, "run_to_its_end", run)
-    with pytest.raises(KeyError, match="mine"):
-        search()
+def test_a_first_run_that_fails_ends_the_search(search, monkeypatch):
+    monkeypatch.setattr(training.runs, "call", failing)
+    search().refused("ended with status 2: error: the disk is full (see", "seed0/run.log")
 
 
-def test_a_search_cannot_run_under_torchrun(search, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    search().refused("run it without torchrun")
+def test_a_stopped_search_says_so_and_its_run_goes_on(search, commands, monkeypatch):
+    stopped = []
 
-
-# Stopping.
-
-
-def test_a_stopped_search_says_so_and_its_run_goes_on(search, commands, tmp_path, monkeypatch):
-    def stop(command, log):
-        """Train a step and be stopped."""
-        place = Path(command[command.index("--output_dir", 12) + 1])
-        (place / "checkpoint-1").mkdir(parents=True)
-        (place / "checkpoint-1/config.json").write_text("{}")
+    def stop(script, flags, log):
+        stopped.append(parsed_run(flags).output_dir.name)
         raise KeyboardInterrupt(signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(hp_search, "run_to_its_end", stop)
-        stopped = search()
-    assert stopped.status == 128 + signal.SIGTERM
-    assert stopped.err == "SIGTERM: stopped. Go on with the same command\n"
+        patch.setattr(training.runs, "call", stop)
+        outcome = search()
+    assert outcome.status == 128 + signal.SIGTERM
+    assert outcome.err == "SIGTERM: stopped. Go on with the same command\n"
     search().done()
+    assert names_of(commands)[0] == stopped[0]
     assert len(commands) == 4
-    place = tmp_path / "out/albert-rte/000-lr2e-05-bs8-ep1-seed0"
-    resumed = [command for command in commands if "--resume_from_checkpoint" in command]
-    assert [command[-7:-4] for command in resumed] == [
-        [str(place), "--resume_from_checkpoint", "latest"]
-    ]
-
-
-# The prediction.
-
-
-@pytest.mark.parametrize("more", [(), ("--submission_dir", "submission")])
-def test_a_test_file_that_does_not_fit_is_said_before_the_runs(more, search, commands, tmp_path):
-    data = write_rte(tmp_path / "data")
-    if not more:
-        (data / "test.tsv").unlink()
-    words = "has 5 examples, expected 3000" if more else "no test.tsv in"
-    search("--data_dir", data, "--do_predict", *more).refused(words)
-    assert commands == []
+    assert all(flags[-4:-2] == ["--resume_from_checkpoint", "latest"] for flags in commands)
 
 
 def test_a_best_checkpoint_that_is_gone_is_named(search, commands, tmp_path):
-    search()
-    best = tmp_path / "out/albert-rte/003-lr5e-05-bs8-ep1-seed1"
-    shutil.rmtree(best)
     search().done()
-    gone = f"not in {best}, where {platform.node()} wrote it"
-    search("--do_predict").refused(gone, "--output_dir COPY")
+    best = tmp_path / "out/albert-rte/lr5e-05-bs8-ep1-seed1"
+    search("--do_predict").refused(f"the best model is not in {best}", "--output_dir COPY")
+
+
+# Settings and their order.
+
+
+def search_of(task: str, *flags: str) -> Search:
+    settings = parse([SearchSettings], None, flags)[0]
+    more = {"output_dir": Path(), "flags": [], "given": {}, "contents": {}}
+    return Search(settings=settings, task=get_task(task), name="s", **more)
+
+
+def test_the_default_values_are_the_published_ones_but_for_the_epochs():
+    """The notebook's LEARNING_RATES, TRAIN_BATCH_SIZES, N_SEEDS and MULTI_SEEDS_TASKS.
+
+    Its MAX_EPOCHS is 4, with a checkpoint of each epoch; a run here has a schedule of its own.
+    """
+    values = {"learning_rate": [2e-5, 3e-5, 5e-5], "batch_size": [16, 32], "epochs": [2, 3, 4]}
+    assert search_of("rte").values == values
+    assert (search_of("rte").size, search_of("rte", "--hp_sampler", "grid").size) == (12, 18)
+    for name in ("cola", "sts-b", "rte", "mrpc", "sst-2", "wnli"):
+        assert search_of(name).seeds == [0, 1, 2, 3, 4]
+    for name in ("mnli", "qnli", "qqp"):
+        assert search_of(name).seeds == [0]
+    text = " ".join(SettingsParser([SearchSettings]).format_help().split())
+    assert "The epochs are this suite's: the notebook trains for 4, with 200 --warmup_steps" in text
+
+
+def test_the_runs_get_every_flag_but_those_of_the_search():
+    passed = "--model_type albert --set a=1 b=2 --max_steps -1".split()
+    own = "--hp_seeds 0 1 --do_predict --hp_sampler grid --hp_trials 3".split()
+    assert flags_of_every_run(["--hp_search", *passed, *own], GROUPS) == passed
+
+
+def finished(rate: float, values: list[float], cost: float) -> optuna.trial.FrozenTrial:
+    params = {"learning_rate": rate, "batch_size": 16, "epochs": 3.0}
+    kinds = {name: optuna.distributions.CategoricalDistribution([v]) for name, v in params.items()}
+    runs = [{"value": v, "cost": cost, "folder": f"{v}", "machine": "m"} for v in values]
+    attrs = {"runs": runs, "computation_cost": cost}
+    mean = sum(values) / len(values)
+    return create_trial(params=params, distributions=kinds, value=mean, user_attrs=attrs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "order", "tie"),
+    [
+        ([(2e-5, [0.8, 0.9], 1), (3e-5, [0.84, 0.89], 1)], [3e-5, 2e-5], "1 more within one"),
+        ([(2e-5, [0.8], 0.9), (3e-5, [0.8], 0.4)], [3e-5, 2e-5], "tie: lr2e-05-bs16-ep3 has the"),
+        ([(2e-5, [0.7], 0.1), (3e-5, [0.8], 0.4)], [3e-5, 2e-5], ""),
+        ([(2e-5, [0.8, 0.9], 1), (3e-5, [0.81, 0.80], 1)], [2e-5, 3e-5], "error of the mean, 0.05"),
+    ],
+)
+def test_the_best_setting_has_the_highest_mean_and_ties_are_said(settings, order, tie, tmp_path):
+    ranked = ranking(finished(*setting) for setting in settings)
+    assert [trial.params["learning_rate"] for trial in ranked] == order
+    assert tie in ties(ranked)
+    assert bool(tie) == bool(ties(ranked))
+    training.search.report_search(ranked, MetricAtCost("acc"), tmp_path)
+    assert "nan" not in (tmp_path / "hp_search.csv").read_text()
 
 
 # With real runs.
 
 
 @pytest.mark.slow
-def test_a_tiny_model_is_searched_from_the_flags_to_the_prediction(search, tmp_path, monkeypatch):
+@pytest.mark.parametrize("mode", ["albert", "ponder_albert", "albert_act"])
+def test_a_tiny_model_is_searched_from_the_flags_to_the_prediction(
+    mode, search, tmp_path, monkeypatch
+):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    outcome = search("--no_cuda", "--do_lower_case", "--do_predict").done()
+    few = ("--model_type", mode, "--hp_seeds", 3, "--no_cuda", "--do_lower_case", "--do_predict")
+    outcome = search(*few).done()
     best = Path(outcome.out.partition("best checkpoint: ")[2].partition(",")[0])
-    assert best.parent == tmp_path / "out/albert-rte"
+    assert best.parent == tmp_path / f"out/{mode}-rte"
     assert (best / "RTE.tsv").read_text().count("\n") == 6
-    means = {}
-    for report in best.parent.glob("*/eval_results.json"):
-        setting = report.parent.name[4:].rpartition("-")[0]
-        means.setdefault(setting, []).append(json.loads(report.read_text())["metrics"]["acc"])
-    assert {setting: len(values) for setting, values in means.items()} == {
-        "lr2e-05-bs8-ep1": 2,
-        "lr5e-05-bs8-ep1": 2,
-    }
-    assert sum(means[best.name[4:].rpartition("-")[0]]) == max(map(sum, means.values()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["ponder_albert", "albert_act"])
-def test_a_search_works_for_the_modes_that_learn_when_to_stop(mode, search, tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    one = ("--hp_learning_rates", 1e-3, "--hp_seeds", 3)
-    search("--model_type", mode, *one, "--no_cuda").done()
-    best = tmp_path / f"out/{mode}-rte/000-lr0.001-bs8-ep1-seed3"
-    report = json.loads((best / "eval_results.json").read_text())
-    row = next(csv.DictReader((best.parent / "hp_search.csv").open()))
-    assert row["acc"] == f"{report['metrics']['acc']:.4f}"
-    assert row["computation_cost"] == f"{report['computation_cost']:.4f}"
     assert json.loads((best / "config.json").read_text())["model_type"] == mode
-
-
-def test_the_last_line_of_a_broken_run_is_shown(search, tmp_path, monkeypatch):
-    def run(command, log):
-        log.write("loading\nerror: the disk is full\n")
-        return 2
-
-    monkeypatch.setattr(hp_search, "run_to_its_end", run)
-    outcome = search()
-    assert outcome.status == 2
-    run, log = "lr2e-05-bs8-ep1-seed0", tmp_path / "out/albert-rte/000-lr2e-05-bs8-ep1-seed0.log"
-    message = f"{run} ended with status 2: error: the disk is full (see {log})"
-    assert outcome.err == f"error: {message}\n"
+    rows = csv.DictReader((best.parent / "hp_search.csv").open())
+    for row in rows:
+        name = f"lr{row['learning_rate']}-bs8-ep1-seed3"
+        report = json.loads((best.parent / name / "eval_results.json").read_text())
+        assert row["acc"] == f"{report['metrics']['acc']:.4f}"
+        assert row["computation_cost"] == f"{report['computation_cost']:.4f}"
