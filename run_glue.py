@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from evaluation.settings import GROUPS, GlueSettings
 from modeling.errors import UserError
-from training.settings import fetch_models, parse, with_file
+from training.settings import expand_config_file, fetch_models, parse
 from utils.files import run_script
 
 
@@ -81,7 +81,7 @@ def main() -> None:
         settings = settings._replace(model=model)
     run = GlueRun(settings)
     if settings.search.hp_search:
-        best = run.search(with_file(sys.argv[1:]))
+        best = run.search(expand_config_file(sys.argv[1:]))
         if not settings.evaluation.do_predict:
             return
         settings = settings._replace(

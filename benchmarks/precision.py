@@ -42,7 +42,7 @@ from modeling.albert import cast_layers
 from modeling.cpu_packing import PackedLayer, packed_weights, side_by_side
 from modeling.depth import layer_states
 from modeling.layer import AlbertLayer
-from training.settings import Allowed
+from training.settings import FlagRules
 from utils.files import run_script
 
 CPU = torch.device("cpu")
@@ -174,9 +174,9 @@ def parse_args() -> argparse.Namespace:
     add("--task_name", help="GLUE task, e.g. RTE")
     add("--max_seq_length", default=128, type=int, help="longer texts are truncated")
     add("--do_lower_case", action="store_true", help="for uncased models")
-    add("--rounds", default=5, type=Allowed(low=1).reader(int), help="timed rounds of each case")
-    add("--batches", default=[1, 32], type=Allowed(low=1).reader(int), nargs="+")
-    add("--lengths", default=[32, 128], type=Allowed(low=1).reader(int), nargs="+")
+    add("--rounds", default=5, type=FlagRules(low=1).reader(int), help="timed rounds of each case")
+    add("--batches", default=[1, 32], type=FlagRules(low=1).reader(int), nargs="+")
+    add("--lengths", default=[32, 128], type=FlagRules(low=1).reader(int), nargs="+")
     args = parser.parse_args()
     if args.model and not (args.data_dir and args.task_name):
         raise UserError("--model needs --task_name, and --data_dir with the task's .tsv files")

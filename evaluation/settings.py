@@ -18,7 +18,7 @@ from training.fine_tuning_settings import (
     SearchSettings,
     TrainingSettings,
 )
-from training.settings import PLACE, RESUMING, Allowed, RunSettings, setting
+from training.settings import FREE, RESUMING, FlagRules, RunSettings, setting
 
 
 def published_name(text: str) -> str:
@@ -103,14 +103,14 @@ class EvaluationSettings:
 
     _argument_group_name = "evaluation"
 
-    do_eval: bool = setting(False, "evaluate on the dev set with early exit", PLACE)
+    do_eval: bool = setting(False, "evaluate on the dev set with early exit", FREE)
     do_predict: bool = setting(
         False,
         "answer the test set; GLUE submission files",
-        Allowed(resuming=True, searching=True, passed_on=False),
+        FlagRules(resuming=True, searching=True, passed_on=False),
     )
     per_gpu_eval_batch_size: int = setting(
-        8, "examples of a batch", Allowed(low=1, resuming=True, searching=True)
+        8, "examples of a batch", FlagRules(low=1, resuming=True, searching=True)
     )
     out_mode: str = setting(
         "all",
@@ -128,19 +128,19 @@ class EvaluationSettings:
     submission_dir: str | None = setting(
         None,
         "also collect the files of --do_predict here; with those of all tasks, submission.zip",
-        Allowed(searching=True, passed_on=False),
+        FlagRules(searching=True, passed_on=False),
     )
     compile: str = setting(
         "auto",
         "compile the layer pass; auto: for evaluation, when the number of examples repays it",
-        Allowed(searching=True),
+        FlagRules(searching=True),
         choices=("auto", "on", "off"),
     )
     onnx: str | None = setting(
         None,
         "evaluate this file, which export_onnx.py made of the model in --output_dir; the exit keys "
         "of the model's configuration are its inputs",
-        Allowed(resuming=True, searching=True, passed_on=False),
+        FlagRules(resuming=True, searching=True, passed_on=False),
         metavar="FILE",
     )
     dtype: str = setting(

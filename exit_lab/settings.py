@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 from modeling.errors import UserError
 from modeling.keys import nearest_names
-from training.settings import SEED, Allowed, setting
-
-POSITIVE = Allowed(low=1)
+from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, setting
 
 
 @dataclass(kw_only=True)
@@ -26,9 +24,9 @@ class LabSettings:
     )
     label_column_name: str | None = setting(None, "of --validation_file: default label")
     output_dir: str | None = setting(None, "where results go (default: MODEL_DIR/sweep)")
-    batch_size: int = setting(1, "of the recorded pass; 1 is exact to the bit", POSITIVE)
+    batch_size: int = setting(1, "of the recorded pass; 1 is exact to the bit", AT_LEAST_1)
     max_seq_length: int = setting(128, "longer texts are truncated")
-    max_eval_samples: int | None = setting(None, "use only the first so many", POSITIVE)
+    max_eval_samples: int | None = setting(None, "use only the first so many", AT_LEAST_1)
     do_lower_case: bool = setting(False, "for uncased models")
     no_cuda: bool = setting(False, "stay on the CPU")
     seed: int = setting(42, "of the split, the bootstrap and --verify", SEED)
@@ -53,7 +51,7 @@ class SweepSettings:
         "only this key, the rest as configured: writes eval_results.txt anew, a row for each value",
         metavar="KEY[=VALUES]",
     )
-    verify: int = setting(0, "rerun so many random settings for real", Allowed(low=0), metavar="K")
+    verify: int = setting(0, "rerun so many random settings for real", AT_LEAST_0, metavar="K")
     tables_only: bool = setting(False, "no figures, no explorer.html")
 
     def grid_texts(self) -> dict[str, str]:

@@ -111,10 +111,7 @@ def checked(name: str, value: Any, keys: Mapping[str, Key], layers: int | None =
     """
     key = keys[name]
     if not key.is_valid(value):
-        number = key.kind in (int, float) and isinstance(value, (int, float))
-        unsaid = number and value > LARGEST and key.minimum > -math.inf
-        also = f", and up to {LARGEST:.2g}" if unsaid else ""
-        raise UserError(f"{name} = {value!r}: allowed is {key.allowed()}{also}")
+        raise UserError(f"{name} = {value!r}: allowed is {key.allowed()}")
     if key.counts_layers and layers is not None and value > layers:
         raise UserError(f"{name} = {value}: allowed is 1 to num_hidden_layers = {layers}")
     return key.kind(value)

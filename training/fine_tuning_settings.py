@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from glue.custom import USUAL, Columns
 from modeling.errors import UserError
-from training.settings import AT_LEAST_0, AT_LEAST_1, PLACE, RESUMING, Allowed, setting
+from training.settings import AT_LEAST_0, AT_LEAST_1, COUNT, FREE, RESUMING, FlagRules, setting
 
 SCHEDULES = (
     *("linear", "cosine", "cosine_with_restarts", "polynomial"),
@@ -18,10 +18,10 @@ class ModelSettings:
 
     _argument_group_name = "model"
 
-    model_name_or_path: str = setting(..., "folder or hub name of pre-trained weights", PLACE)
-    config_name: str = setting("", "config.json or its folder, if not the weights' own", PLACE)
-    tokenizer_name: str = setting("", "folder of the tokenizer, if not the weights' own", PLACE)
-    cache_dir: str = setting("", "where models from the hub are kept", PLACE)
+    model_name_or_path: str = setting(..., "folder or hub name of pre-trained weights", FREE)
+    config_name: str = setting("", "config.json or its folder, if not the weights' own", FREE)
+    tokenizer_name: str = setting("", "folder of the tokenizer, if not the weights' own", FREE)
+    cache_dir: str = setting("", "where models from the hub are kept", FREE)
     from_scratch: bool = setting(False, "start from random weights")
 
 
@@ -32,22 +32,20 @@ class DataSettings:
     _argument_group_name = "data"
 
     task_name: str | None = setting(None, "GLUE task, e.g. RTE")
-    data_dir: str | None = setting(None, "folder with the task's .tsv files", PLACE)
+    data_dir: str | None = setting(None, "folder with the task's .tsv files", FREE)
     train_file: str | None = setting(
-        None, "CSV, TSV or JSON lines with sentence1[,sentence2],label", PLACE
+        None, "CSV, TSV or JSON lines with sentence1[,sentence2],label", FREE
     )
-    validation_file: str | None = setting(None, "dev set of --train_file's task", PLACE)
-    test_file: str | None = setting(None, "test set of --train_file's task", PLACE)
+    validation_file: str | None = setting(None, "dev set of --train_file's task", FREE)
+    test_file: str | None = setting(None, "test set of --train_file's task", FREE)
     text_column_names: str | None = setting(
         None, "of --train_file's task, one or two: default sentence1,sentence2", metavar="A[,B]"
     )
     label_column_name: str | None = setting(None, "of --train_file's task: default label")
     max_seq_length: int = setting(128, "longer texts are truncated")
     max_train_samples: int | None = setting(None, "use only the first so many", AT_LEAST_1)
-    max_eval_samples: int | None = setting(
-        None, "use only the first so many", Allowed(low=1, resuming=True)
-    )
-    overwrite_cache: bool = setting(False, "tokenise anew", PLACE)
+    max_eval_samples: int | None = setting(None, "use only the first so many", COUNT)
+    overwrite_cache: bool = setting(False, "tokenise anew", FREE)
 
     @property
     def folder(self) -> str:
@@ -71,9 +69,7 @@ class TrainingSettings:
 
     _argument_group_name = "training"
 
-    per_gpu_train_batch_size: int = setting(
-        8, "examples of a batch in each process", Allowed(low=1, resuming=True)
-    )
+    per_gpu_train_batch_size: int = setting(8, "examples of a batch in each process", COUNT)
     gradient_accumulation_steps: int = setting(1, "batches of a step", AT_LEAST_1)
     optimizer: str = setting(
         "adamw", "AdamW, or LAMB as in pre-training", choices=("adamw", "lamb")
@@ -86,17 +82,19 @@ class TrainingSettings:
     max_steps: int = setting(-1, "if > 0, instead of --num_train_epochs")
     warmup_steps: int = setting(0, "steps to the highest learning rate", AT_LEAST_0)
     warmup_ratio: float | None = setting(
-        None, "the same as a share of all steps, where --warmup_steps is 0", Allowed(low=0, high=1)
+        None,
+        "the same as a share of all steps, where --warmup_steps is 0",
+        FlagRules(low=0, high=1),
     )
     weight_decay: float = setting(0.0, "of all but biases and layer norms", AT_LEAST_0)
     adam_epsilon: float = setting(1e-8, "the optimiser's ε", AT_LEAST_0)
-    logging_steps: int = setting(100, "steps between two lines of the log; 0: none", PLACE)
-    save_steps: int = setting(5000, "checkpoint every so many steps; 0: none", PLACE)
+    logging_steps: int = setting(100, "steps between two lines of the log; 0: none", FREE)
+    save_steps: int = setting(5000, "checkpoint every so many steps; 0: none", FREE)
     save_format: str = setting(
         "safetensors",
         "pytorch: besides model.safetensors also pytorch_model.bin and spiece.model, which "
         "ELBERT's published code reads",
-        PLACE,
+        FREE,
         choices=("safetensors", "pytorch"),
     )
     evaluate_during_training: bool = setting(
@@ -123,7 +121,7 @@ class TrainingSettings:
         "of --fp16: O0 is float32, all others are PyTorch's mixed precision",
         choices=("O0", "O1", "O2", "O3"),
     )
-    local_rank: int = setting(-1, "set by old launchers", PLACE)
+    local_rank: int = setting(-1, "set by old launchers", FREE)
 
     @property
     def looks_at_dev(self) -> bool:
@@ -147,13 +145,13 @@ class TrainingSettings:
             )
 
 
-def axis(low: float, high: float) -> Allowed:
+def axis(low: float, high: float) -> FlagRules:
     """The range of a value that a search varies."""
-    return Allowed(low=low, high=high, passed_on=False)
+    return FlagRules(low=low, high=high, passed_on=False)
 
 
 RATES, BATCH_SIZES, EPOCHS, SEEDS = axis(0, 1), axis(1, 2**20), axis(0, 1e4), axis(0, 2**31 - 1)
-OF_THE_SEARCH = Allowed(searching=True, passed_on=False)
+OF_THE_SEARCH = FlagRules(searching=True, passed_on=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,13 +173,13 @@ class SearchSettings:
         "tpe",
         "who chooses the settings: Optuna's tree-structured Parzen estimator (default), all "
         "combinations, or chance",
-        Allowed(passed_on=False),
+        FlagRules(passed_on=False),
         choices=("tpe", "grid", "random"),
     )
     hp_trials: int | None = setting(
         None,
         "how many settings are tried; default: 12, of grid all combinations",
-        Allowed(low=1, searching=True, passed_on=False),
+        FlagRules(low=1, searching=True, passed_on=False),
     )
     hp_learning_rates: list[float] = setting(
         [2e-5, 3e-5, 5e-5], "default: 2e-05 3e-05 5e-05", RATES
@@ -195,7 +193,7 @@ class SearchSettings:
         None,
         "METRIC to choose by (default: the task's main one); METRIC@COST: the best of it that the "
         "configured rule reaches at a computation cost of at most COST, e.g. acc@0.5",
-        Allowed(passed_on=False),
+        FlagRules(passed_on=False),
         metavar="METRIC[@COST]",
     )
     hp_storage: str | None = setting(

@@ -8,9 +8,10 @@ from training.pretraining_settings import PlainText, PretrainingEvaluation, Step
 from training.settings import (
     AT_LEAST_0,
     AT_LEAST_1,
-    PLACE,
+    COUNT,
+    COUNT_OR_NONE,
+    FREE,
     RESUMING,
-    Allowed,
     RunSettings,
     setting,
 )
@@ -22,7 +23,7 @@ class StudentSettings:
 
     _argument_group_name = "model"
 
-    model_name_or_path: str = setting(..., "the teacher: a BERT's folder or hub name", PLACE)
+    model_name_or_path: str = setting(..., "the teacher: a BERT's folder or hub name", FREE)
     num_hidden_layers: int | None = setting(
         None, "passes N, if not the teacher's layers", AT_LEAST_1
     )
@@ -36,7 +37,7 @@ class StudentSettings:
         None, "start from this layer; default: mean of all", AT_LEAST_1
     )
     initial_student: str | None = setting(
-        None, "start from a shared layer that was trained before: folder or hub name", PLACE
+        None, "start from a shared layer that was trained before: folder or hub name", FREE
     )
     last_pass_weight: float = setting(1.0, "in the loss, in units of the others'", AT_LEAST_0)
 
@@ -54,16 +55,12 @@ class SharingSchedule(StepSettings):
 
     max_steps: int = setting(10_000, "optimiser steps", AT_LEAST_1)
     per_gpu_train_batch_size: int = setting(
-        8,
-        "examples of --max_seq_length; of shorter ones a batch takes more",
-        Allowed(low=1, resuming=True),
+        8, "examples of --max_seq_length; of shorter ones a batch takes more", COUNT
     )
     gradient_accumulation_steps: int = setting(1, "batches of a step", AT_LEAST_1)
     learning_rate: float = setting(1e-3, "peak", AT_LEAST_0)
     warmup_steps: int = setting(200, "steps to the peak", AT_LEAST_0)
-    save_steps: int = setting(
-        1000, "checkpoint every so many; 0: none", Allowed(low=0, resuming=True)
-    )
+    save_steps: int = setting(1000, "checkpoint every so many; 0: none", COUNT_OR_NONE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +68,7 @@ class SharingEvaluation(PretrainingEvaluation):
     """What a trained student is measured on."""
 
     do_eval: bool = setting(False, "every pass's share of variance on --eval_file", RESUMING)
-    per_gpu_eval_batch_size: int = setting(32, "examples of a batch", Allowed(low=1, resuming=True))
+    per_gpu_eval_batch_size: int = setting(32, "examples of a batch", COUNT)
 
 
 class SharingSettings(NamedTuple):

@@ -1,10 +1,9 @@
 """run_parity.py's settings. No torch here, so that --help and a wrong flag answer at once."""
 
-import math
 from dataclasses import dataclass
 
 from modeling.errors import UserError
-from training.settings import SEED, setting
+from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, FlagRules, setting
 
 PEAK = 8  # highest learning rate of the one-cycle schedule, in units of the first
 
@@ -15,16 +14,16 @@ class ParitySettings:
 
     _argument_group_name = "experiment"
 
-    n_elems: int = setting(8, "elements of a vector")
+    n_elems: int = setting(8, "elements of a vector", AT_LEAST_1)
     extrapolate: bool = setting(False, "train on emptier, test on fuller vectors")
-    n_hidden: int = setting(64, "size of the GRU's state")
-    max_steps: int = setting(20, "N, where the last example is made to halt")
-    lambda_p: float = setting(0.2, "prior: 1/λ_p steps are expected")
-    beta: float = setting(0.01, "weight of the KL to the prior")
-    epochs: int = setting(20, "passes of --n_batches")
-    n_batches: int = setting(500, "batches an epoch")
-    batch_size: int = setting(128, "vectors of a batch")
-    lr: float = setting(3e-4, "learning rate, at first")
+    n_hidden: int = setting(64, "size of the GRU's state", AT_LEAST_1)
+    max_steps: int = setting(20, "N, where the last example is made to halt", AT_LEAST_1)
+    lambda_p: float = setting(0.2, "prior: 1/λ_p steps are expected", FlagRules(low=1e-6, high=1))
+    beta: float = setting(0.01, "weight of the KL to the prior", AT_LEAST_0)
+    epochs: int = setting(20, "passes of --n_batches", AT_LEAST_1)
+    n_batches: int = setting(500, "batches an epoch", AT_LEAST_1)
+    batch_size: int = setting(128, "vectors of a batch", AT_LEAST_1)
+    lr: float = setting(3e-4, "learning rate, at first", FlagRules(low=1e-12))
     schedule: str = setting(
         "one_cycle",
         f"one_cycle rises to {PEAK} times --lr, then falls; constant, with --epochs 100, is the "
@@ -35,17 +34,6 @@ class ParitySettings:
     seed: int = setting(0, "of the vectors, the weights and the halting", SEED)
 
     def check(self) -> None:
-        counts = ("n_elems", "n_hidden", "max_steps", "epochs", "n_batches", "batch_size")
-        whole = "a whole number of at least 1"
-        allowed = {
-            **{name: (getattr(self, name) >= 1, whole) for name in counts},
-            "lambda_p": (0 < self.lambda_p <= 1, "a number above 0, at most 1"),
-            "beta": (0 <= self.beta < math.inf, "a number of at least 0"),
-            "lr": (0 < self.lr < math.inf, "a number above 0"),
-        }
-        for name, (is_allowed, values) in allowed.items():
-            if not is_allowed:
-                raise UserError(f"--{name} {getattr(self, name)}: allowed is {values}")
         if self.extrapolate and self.n_elems < 2:
             raise UserError("--extrapolate needs vectors of at least 2 elements: raise --n_elems")
 

@@ -8,14 +8,16 @@ from modeling.errors import UserError
 from training.settings import (
     AT_LEAST_0,
     AT_LEAST_1,
-    PLACE,
+    COUNT,
+    COUNT_OR_NONE,
+    FREE,
     RESUMING,
-    Allowed,
+    FlagRules,
     RunSettings,
     setting,
 )
 
-SHARE, LENGTH = Allowed(low=0, high=1), Allowed(low=8)
+SHARE, LENGTH = FlagRules(low=0, high=1), FlagRules(low=8)
 
 
 @dataclass(frozen=True)
@@ -57,23 +59,23 @@ class PretrainingModelSettings:
         type=str.lower,
     )
     config_name: str | None = setting(
-        None, "config.json or its folder: what --do_train trains", PLACE
+        None, "config.json or its folder: what --do_train trains", FREE
     )
     model_name_or_path: str | None = setting(
         None,
         "folder or hub name: weights to start from, or without --do_train to evaluate, with their "
         "config and tokenizer unless others are named",
-        PLACE,
+        FREE,
     )
     tau: float | None = setting(
         None, "weight of the ponder cost in training, if not the config's", AT_LEAST_0
     )
     tokenizer_name: str | None = setting(
-        None, "its folder, if not --model_name_or_path or --output_dir", PLACE
+        None, "its folder, if not --model_name_or_path or --output_dir", FREE
     )
     train_tokenizer: bool = setting(False, "write spiece.model to --output_dir", RESUMING)
     vocab_size: int | None = setting(
-        None, "of --train_tokenizer, if not the config's", Allowed(low=6, resuming=True)
+        None, "of --train_tokenizer, if not the config's", FlagRules(low=6, resuming=True)
     )
 
 
@@ -83,7 +85,7 @@ class PlainText:
 
     _argument_group_name = "text"
 
-    train_files: list[str] = setting([], "one sentence a line, or --split_sentences", PLACE)
+    train_files: list[str] = setting([], "one sentence a line, or --split_sentences", FREE)
     split_sentences: bool = setting(False, "lines are paragraphs: cut them into sentences")
     max_seq_length: int = setting(Recipe.max_seq_length, "pieces of an example", LENGTH)
 
@@ -124,9 +126,7 @@ class StepSettings:
 
     weight_decay: float = setting(0.01, "of all but biases and layer norms", AT_LEAST_0)
     adam_epsilon: float = setting(1e-6, "the optimiser's ε", AT_LEAST_0)
-    logging_steps: int = setting(
-        100, "steps between two lines of the log", Allowed(low=1, resuming=True)
-    )
+    logging_steps: int = setting(100, "steps between two lines of the log", COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,16 +137,12 @@ class PretrainingSchedule(StepSettings):
     max_steps: int = setting(125_000, "optimiser steps of both lengths", AT_LEAST_1)
     long_seq_length: int = setting(512, "length of the last steps", LENGTH)
     long_fraction: float = setting(0.1, "share of these steps", SHARE)
-    per_gpu_train_batch_size: int = setting(
-        64, "at --max_seq_length", Allowed(low=1, resuming=True)
-    )
+    per_gpu_train_batch_size: int = setting(64, "at --max_seq_length", COUNT)
     gradient_accumulation_steps: int = setting(64, "batches of a step", AT_LEAST_1)
     learning_rate: float = setting(1.76e-3, "peak", AT_LEAST_0)
     warmup_steps: int = setting(3125, "steps to the peak", AT_LEAST_0)
     power: float = setting(1.0, "of the polynomial decay to 0", AT_LEAST_0)
-    save_steps: int = setting(
-        5000, "checkpoint every so many; 0: none", Allowed(low=0, resuming=True)
-    )
+    save_steps: int = setting(5000, "checkpoint every so many; 0: none", COUNT_OR_NONE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +153,7 @@ class PretrainingEvaluation:
 
     do_eval: bool = setting(False, "losses, accuracies and updates on --eval_file", RESUMING)
     eval_file: str | None = setting(None, "held-out text in the form of --train_files", RESUMING)
-    per_gpu_eval_batch_size: int = setting(64, "examples of a batch", Allowed(low=1, resuming=True))
+    per_gpu_eval_batch_size: int = setting(64, "examples of a batch", COUNT)
 
     def check(self) -> None:
         if self.do_eval and not self.eval_file:

@@ -1,9 +1,8 @@
-"""A script's settings: dataclasses whose fields say what they mean, allow and may change.
+"""A script's flags, as dataclasses whose fields say what a flag means and which values it takes.
 
 A field declared by `setting` is a flag. `parse` reads the flags of several dataclasses, each a
 group of --help. Nothing here imports torch, so that --help and a wrong flag answer at once;
-transformers' HfArgumentParser, which does the same, takes six times as long to import as a whole
---help takes here.
+transformers' HfArgumentParser would load it.
 """
 
 import argparse
@@ -25,13 +24,13 @@ Group = TypeVar("Group")  # a dataclass of settings
 
 
 @dataclass(frozen=True)
-class Allowed:
-    """What the flag of a field may be, and when it may differ.
+class FlagRules:
+    """The values that a flag takes, and when they may differ.
 
     low, high: the range of a number, both included.
-    resuming: may a run that goes on have another value than the run that it continues?
-    searching: may machines that share a search have different values?
-    passed_on: does a search give the flag to its runs?
+    resuming: may change on resume.
+    searching: may differ between machines that share a search.
+    passed_on: is given to the runs of a search.
     """
 
     low: float = -LARGEST
@@ -41,7 +40,7 @@ class Allowed:
     passed_on: bool = True
 
     def reader(self, kind: type) -> Callable[[str], Any]:
-        """An argparse type: a text as `kind`; of a number with a range, only what lies within."""
+        """Make an argparse type that reads `kind`, within the range."""
         if (self.low, self.high) == (-LARGEST, LARGEST):
             return kind
         allowed = f"a number from {self.low:.10g} to {self.high:.10g}"
@@ -59,15 +58,16 @@ class Allowed:
         return read
 
 
-ANY = Allowed()
-AT_LEAST_0, AT_LEAST_1 = Allowed(low=0), Allowed(low=1)
-PLACE = Allowed(resuming=True, searching=True)  # where things lie and how fast: alters no step
-RESUMING = Allowed(resuming=True)
-SEED = Allowed(low=0, high=2**32 - 1)  # NumPy's
+ANY = FlagRules()
+AT_LEAST_0, AT_LEAST_1 = FlagRules(low=0), FlagRules(low=1)
+FREE = FlagRules(resuming=True, searching=True)  # alters no step: places, speed
+RESUMING = FlagRules(resuming=True)
+COUNT, COUNT_OR_NONE = FlagRules(low=1, resuming=True), FlagRules(low=0, resuming=True)
+SEED = FlagRules(low=0, high=2**32 - 1)  # NumPy's
 
 
-def setting(default: Any, meaning: str, allowed: Allowed = ANY, **words: Any) -> Any:
-    """A dataclass field that is a flag.
+def setting(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) -> Any:
+    """Declare a dataclass field that is a flag.
 
     Args:
         default: its value without the flag; `...` makes the flag required.
@@ -83,7 +83,7 @@ def setting(default: Any, meaning: str, allowed: Allowed = ANY, **words: Any) ->
 
 
 def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
-    """The flag of a dataclass field that `setting` made."""
+    """Add the flag of a dataclass field that `setting` made."""
     words, kind = dict(field.metadata), field.type
     allowed, name = words.pop("allowed"), f"--{field.name}"
     if isinstance(kind, types.UnionType):  # something, or None
@@ -103,8 +103,7 @@ def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse without abbreviations, whose errors are one line: of an unknown flag, with the
-    nearest names."""
+    """argparse without abbreviations, whose errors are one line, with the nearest flags."""
 
     def __init__(self, description: str | None = None) -> None:
         super().__init__(
@@ -143,13 +142,13 @@ class SettingsParser(FlagParser):
 def parse(
     classes: Sequence[type], description: str | None, argv: Sequence[str] | None = None
 ) -> tuple[Any, ...]:
-    """The command line as an instance of each class, in their order.
+    """Read the command line as an instance of each class, in their order.
 
     It may begin with a JSON or YAML file of flags; those that follow win. A class's own `check()`,
     where it has one, then looks at its values together.
     """
     parser = SettingsParser(classes, description)
-    found = vars(parser.parse_args(with_file(sys.argv[1:] if argv is None else argv)))
+    found = vars(parser.parse_args(expand_config_file(sys.argv[1:] if argv is None else argv)))
     parsed = tuple(
         kind(**{entry.name: found[entry.name] for entry in fields(kind)}) for kind in classes
     )
@@ -159,8 +158,8 @@ def parse(
     return parsed
 
 
-def with_file(argv: Sequence[str]) -> list[str]:
-    """The command line with the flags of the JSON or YAML file that it begins with, if any.
+def expand_config_file(argv: Sequence[str]) -> list[str]:
+    """Put the flags of the JSON or YAML file that a command line begins with in its place.
 
     The file holds one object of values by the flags' names: true is a flag without a value, false
     and null leave a flag out, a list is several values.
@@ -177,7 +176,7 @@ def with_file(argv: Sequence[str]) -> list[str]:
 
 
 def read_flags(path: Path) -> dict[str, Any]:
-    """The object in a JSON or YAML file; UserError for anything else."""
+    """Read the object in a JSON or YAML file; UserError for anything else."""
     if path.suffix == ".json":
         return read_json(path)
     import yaml  # only for whoever has such a file
@@ -206,15 +205,15 @@ def fetch_models(group: Group, **weights: bool) -> Group:
     return replace(group, **folders)
 
 
-def entries(*many: Any) -> Iterator[tuple[str, Any, Allowed]]:
-    """Name, value and `Allowed` of every field of some settings, or of their classes' defaults."""
+def entries(*many: Any) -> Iterator[tuple[str, Any, FlagRules]]:
+    """Yield name, value and `FlagRules` of every field of settings, or of classes of settings."""
     for settings in many:
         for entry in fields(settings):
             yield entry.name, getattr(settings, entry.name, None), entry.metadata["allowed"]
 
 
 def as_dict(*many: Any) -> dict[str, Any]:
-    """All values of some settings by their flags' names."""
+    """Return all values of some settings by their flags' names."""
     return {name: value for name, value, _ in entries(*many)}
 
 
@@ -228,14 +227,14 @@ class RunSettings:
 
     _argument_group_name = "run"
 
-    do_train: bool = setting(False, "train, from the beginning or from a checkpoint", PLACE)
-    output_dir: str = setting(..., "where the trained model and the results go", PLACE)
-    overwrite_output_dir: bool = setting(False, "write over what --output_dir holds", PLACE)
+    do_train: bool = setting(False, "train, from the beginning or from a checkpoint", FREE)
+    output_dir: str = setting(..., "where the trained model and the results go", FREE)
+    overwrite_output_dir: bool = setting(False, "write over what --output_dir holds", FREE)
     resume_from_checkpoint: str | None = setting(
         None,
         "go on with a training that was stopped, from its latest checkpoint or from this one; "
         "nothing to go on from: begin it",
-        Allowed(resuming=True, passed_on=False),
+        FlagRules(resuming=True, passed_on=False),
         nargs="?",
         const="latest",
         metavar="PATH|latest",
@@ -243,19 +242,19 @@ class RunSettings:
     save_total_limit: int | None = setting(
         None,
         "keep only so many checkpoints, the newest",
-        Allowed(low=1, resuming=True, searching=True),
+        FlagRules(low=1, resuming=True, searching=True),
     )
     seed: int = setting(42, "of everything that is left to chance", SEED)
     do_lower_case: bool = setting(False, "for uncased models")
-    no_cuda: bool = setting(False, "stay on the CPU", PLACE)
+    no_cuda: bool = setting(False, "stay on the CPU", FREE)
     bf16: bool = setting(False, "bfloat16 mixed precision in training")
     report_to: list[str] = setting(
         ["tensorboard"],
         "what curves go to: tensorboard (in --output_dir/runs), none, or other trackers",
-        PLACE,
+        FREE,
         choices=("none", *TRACKERS),
     )
-    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", Allowed(low=0))
+    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", FlagRules(low=0))
 
     def check(self) -> None:
         for name in self.trackers:

@@ -44,7 +44,7 @@ def answer(folder: Path) -> torch.Tensor:
 
 # config.json.
 
-HOSTILE = "exit_rule table to_dict finalize model_type id2label my_out_dir model_name dtype".split()
+HOSTILE = "model_type id2label my_out_dir model_name dtype".split()
 HOSTILE += "exit_config_path attn_implementation _attn_implementation auto_map use_cache".split()
 PLACES = ["..", "../..", "/", "/dev/zero", "/etc/passwd", "a\0b", "~", "org/kernel", "a" * 300]
 
@@ -58,8 +58,6 @@ PLACES = ["..", "../..", "/", "/dev/zero", "/etc/passwd", "a\0b", "~", "org/kern
     )
 )
 @example({"model_type": []})
-@example({"exit_rule": 5})
-@example({"table": {}})
 @example({"id2label": {"5": "a", "6": "b"}})
 @example({"id2label": {"0": 1, "1": 2}})
 @example({"w_init": 1e300})

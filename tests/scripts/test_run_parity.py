@@ -6,7 +6,6 @@ import sys
 import pytest
 import torch
 
-from modeling import UserError
 from run_parity import main, read_settings
 from training.settings import as_dict
 
@@ -46,19 +45,17 @@ def test_two_runs_of_one_seed_are_the_same(tmp_path, script):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--lambda_p", "0"], "--lambda_p 0.0: allowed is a number above 0, at most 1"),
-        (["--lambda_p", "1.5"], "--lambda_p 1.5"),
-        (["--beta", "-1"], "--beta -1.0: allowed is a number of at least 0"),
-        (["--lr", "nan"], "--lr nan: allowed is a number above 0"),
-        (["--n_elems", "0"], "--n_elems 0: allowed is a whole number of at least 1"),
+        (["--lambda_p", "0"], "--lambda_p: 0: allowed is"),
+        (["--lambda_p", "1.5"], "--lambda_p: 1.5"),
+        (["--beta", "-1"], "--beta: -1: allowed is 0 or more"),
+        (["--lr", "nan"], "--lr: nan: allowed is"),
+        (["--n_elems", "0"], "--n_elems: 0: allowed is 1 or more"),
         (["--n_elems", "1", "--extrapolate"], "raise --n_elems"),
-        (["--max_steps", "-3"], "--max_steps -3"),
+        (["--max_steps", "-3"], "--max_steps: -3"),
     ],
 )
-def test_flags_out_of_range_are_named_with_what_is_allowed(monkeypatch, flags, message):
-    monkeypatch.setattr(sys, "argv", ["run_parity.py", *flags])
-    with pytest.raises(UserError, match=message.replace(".", r"\.")):
-        read_settings()
+def test_flags_out_of_range_are_named_with_what_is_allowed(script, flags, message):
+    script(main, *flags).refused(message)
 
 
 def test_the_defaults_are_the_annotated_ones(monkeypatch):

@@ -8,7 +8,7 @@ from evaluation.settings import GROUPS as GLUE
 from modeling import UserError
 from training.parity_settings import ParitySettings
 from training.pretraining_settings import GROUPS as PRETRAINING
-from training.settings import Allowed, SettingsParser, as_dict, entries, parse, setting
+from training.settings import FlagRules, SettingsParser, as_dict, entries, parse, setting
 
 # Flags that may differ between a run and its continuation: none of them alters a step. Batch sizes
 # are compared as a whole, over all processes; data by its hash.
@@ -61,8 +61,8 @@ class Example:
 
     _argument_group_name = "example"
 
-    share: float = setting(0.5, "a share, 100% at most", Allowed(low=0, high=1))
-    counts: list[int] = setting([1, 2], "counts", Allowed(low=1))
+    share: float = setting(0.5, "a share, 100% at most", FlagRules(low=0, high=1))
+    counts: list[int] = setting([1, 2], "counts", FlagRules(low=1))
     name: str | None = setting(None, "a name")
     quick: bool = setting(False, "a switch")
 
