@@ -20,7 +20,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.timing import in_turn, machine
+from benchmarks.timing import Times, machine, seconds, take_turns
 from modeling import AlbertActConfig, AlbertActModel
 from modeling.cpu_packing import packed_weights
 
@@ -28,7 +28,7 @@ CONFIG = Path(__file__).resolve().parent.parent / "configs" / "act_base.json"
 
 
 def updates_with_mean(tokens: int, maximum: int, share: float) -> torch.Tensor:
-    """Updates of each token, (tokens,) int64: 1 to `maximum` with mean `share` · `maximum`.
+    """Draw up updates of each token, (tokens,) int64: 1 to `maximum`, mean `share` · `maximum`.
 
     The quantiles of a power law, few tokens running long: maximum · q^k. Tokens of the upper half
     are moved by single updates so that the mean is met.
@@ -52,29 +52,19 @@ class ForcedHalting(nn.Module):
     def forward(self, state: torch.Tensor) -> torch.Tensor:
         """State of all tokens (batch, length, hidden), or of the running ones (running, hidden)."""
         self.step += 1
-        updates = self.updates
-        if state.dim() == 2:
-            updates = updates[updates >= self.step]
+        updates = self.updates if state.dim() == 3 else self.updates[self.updates >= self.step]
         return (updates <= self.step).to(state.dtype).view(state.shape[:-1])
 
 
-def spread(values: list[float]) -> str:
-    """Median and the quartiles around it."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.3g} ({low:.3g}–{high:.3g})"
-
-
-def loop_seconds(
-    model: AlbertActModel, batch: int, length: int, share: float, repeats: int
-) -> tuple[list[float], list[float], float]:
-    """Seconds of the dense and the compacted loop, alternating, and the mean of updates."""
-    encoder, device = model.encoder, model.device
-    maximum = model.config.num_hidden_layers
+def loop_times(model: AlbertActModel, batch: int, args: argparse.Namespace) -> tuple[Times, float]:
+    """Time the dense and the compacted loop in turn; with the mean of updates over the maximum."""
+    encoder, maximum = model.encoder, model.config.num_hidden_layers
     generator = torch.Generator().manual_seed(0)
-    updates = updates_with_mean(batch * length, maximum, share)
-    updates = updates[torch.randperm(batch * length, generator=generator)].view(batch, length)
-    embedded = torch.randn(batch, length, model.config.embedding_size, generator=generator)
-    embedded, forced = embedded.to(device), updates.flatten().to(device)
+    tokens = batch * args.length
+    updates = updates_with_mean(tokens, maximum, args.share)
+    forced = updates[torch.randperm(tokens, generator=generator)].to(model.device)
+    shape = batch, args.length, model.config.embedding_size
+    embedded = torch.randn(shape, generator=generator).to(model.device)
 
     def run(compact: bool | None) -> torch.Tensor:
         encoder.compact = compact
@@ -84,12 +74,19 @@ def loop_seconds(
         return states
 
     torch.testing.assert_close(run(False), run(None), atol=1e-4, rtol=0)
-    runs = {"dense": partial(run, False), "compacted": partial(run, None)}
-    times = in_turn(runs, repeats, device)
-    return times["dense"], times["compacted"], updates.double().mean().item()
+    timers = {
+        name: partial(seconds, partial(run, compact), model.device)
+        for name, compact in (("dense", False), ("compacted", None))
+    }
+    return take_turns(timers, args.repeats), updates.double().mean().item() / maximum
 
 
-def main() -> None:
+def quartiles(values: list[float]) -> str:
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.3g} ({low:.3g}–{high:.3g})"
+
+
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--config", type=Path, default=CONFIG)
@@ -97,32 +94,27 @@ def main() -> None:
     add("--batch_sizes", type=int, nargs="+", default=[1, 8])
     add("--share", type=float, default=0.3, help="mean updates over the maximum")
     add("--repeats", type=int, default=15)
-    add("--device", default="cpu")
-    arguments = parser.parse_args()
-    device = torch.device(arguments.device)
+    add("--device", type=torch.device, default=torch.device("cpu"))
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
     torch.manual_seed(0)
-    config = AlbertActConfig(**json.loads(arguments.config.read_text()))
-    model = AlbertActModel(config).eval().to(device)
-    print(machine(device))
-    print(
-        f"hidden {config.hidden_size}, {config.num_attention_heads} heads, "
-        f"{config.intermediate_size}, at most {config.num_hidden_layers} updates, "
-        f"length {arguments.length}; median (quartiles) of {arguments.repeats} alternating runs\n"
-    )
+    config = AlbertActConfig(**json.loads(args.config.read_text()))
+    model = AlbertActModel(config).eval().to(args.device)
+    print(f"{machine(args.device)}; length {args.length}, {args.config.name}")
+    print(f"Median (quartiles) of {args.repeats} runs in turn\n")
     print("| batch | mean updates / maximum | dense, ms | compacted, ms | compacted / dense |")
     print("|---|---|---|---|---|")
-    for batch in arguments.batch_sizes:
+    for batch in args.batch_sizes:
         with packed_weights(model):
-            dense, compacted, mean = loop_seconds(
-                model, batch, arguments.length, arguments.share, arguments.repeats
-            )
+            times, mean = loop_times(model, batch, args)
+        dense, compacted = times.values()
+        shown = [[1e3 * x for x in dense], [1e3 * x for x in compacted]]
         ratios = [b / a for a, b in zip(dense, compacted, strict=True)]
-        print(
-            f"| {batch} | {mean / config.num_hidden_layers:.3f} "
-            f"| {spread([1e3 * x for x in dense])} | {spread([1e3 * x for x in compacted])} "
-            f"| {spread(ratios)} |",
-            flush=True,
-        )
+        cells = " | ".join(map(quartiles, [*shown, ratios]))
+        print(f"| {batch} | {mean:.3f} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

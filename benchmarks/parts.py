@@ -1,4 +1,4 @@
-"""What speed.py times beside whole runs: matrix products, exit checks, compilation."""
+"""Parts that speed.py times beside whole runs: matrix products, exit checks, compilation."""
 
 import os
 import statistics
@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.contenders import BASE, DEVICE, ForcedExits, our_model
-from benchmarks.timing import OwnProcess, in_turn, seconds
+from benchmarks.timing import OwnProcess, seconds
 from modeling import ElbertForSequenceClassification
 from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import PACKABLE, PackedLinear
@@ -19,7 +19,7 @@ from modeling.depth import ExampleState
 
 
 def matmul_rate(dtype: torch.dtype, rows: int) -> float:
-    """FLOPs a second of the layer's four matrix products, weights packed where they can be."""
+    """Measure FLOPs a second of the layer's four matrix products, packed where they can be."""
     shapes = [(768, 2304), (768, 768), (768, 3072), (3072, 768)]
     products = []
     for inner, outer in shapes:
@@ -36,12 +36,12 @@ def matmul_rate(dtype: torch.dtype, rows: int) -> float:
             product()
 
     with torch.inference_mode():
-        times = in_turn({"all": run}, 30, DEVICE)["all"]
+        times = [seconds(run, DEVICE) for _ in range(30)]
     return sum(2 * rows * i * o for i, o in shapes) / statistics.median(times)
 
 
 def exit_checks(model: ForcedExits, length: int, rounds: int) -> list[float]:
-    """Median seconds of an exit check with its decision at hand, of a pooler, of a layer pass."""
+    """Time an exit check with its decision at hand, a pooler, a layer pass: median seconds."""
     hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
     # A text that is told its exit carries that, too: these are the steps of those that are not.
     plain, rule = ElbertForSequenceClassification, model.config.exit_rule()
@@ -69,7 +69,7 @@ def exit_checks(model: ForcedExits, length: int, rounds: int) -> list[float]:
 
 
 def exit_check_case(process: OwnProcess, rounds: int) -> None:
-    """Time of one exit check as a share of a layer pass; batch 1."""
+    """Print the time of one exit check as a share of a layer pass; batch 1."""
     for length in (32, 64, 128):
         check, pooler, layer_pass = process.ask(exit_checks, length, rounds)
         print(
@@ -83,7 +83,7 @@ def compile_seconds(model: ForcedExits) -> float:
 
 
 def compile_case() -> None:
-    """Seconds to compile the first time and from the cache, each in a new process."""
+    """Print the seconds to compile the first time and from the cache, in new processes."""
     taken = []
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache

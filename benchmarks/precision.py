@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from benchmarks.contenders import BASE
-from benchmarks.timing import in_turn, machine, spread_of
+from benchmarks.timing import machine, seconds, spread_of, take_turns
 from evaluation.early_exit import run_early_exit
 from evaluation.job import Job, load_trained
 from evaluation.modes import MODES
@@ -58,7 +58,7 @@ CUTS_SUMS = not any(has for name, has in torch.cpu.get_capabilities().items() if
 
 
 def int8_linear(weight: torch.Tensor, bias: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """The linear map (..., in) -> (..., out) of `weight` (out, in) in torch's int8.
+    """Make the linear map (..., in) -> (..., out) of `weight` (out, in) in torch's int8.
 
     Its inputs have 256 levels; 128 where sums would be cut.
     """
@@ -90,7 +90,6 @@ class Int8Layer(PackedLayer):
 
 
 def quantise_layers(model: Model) -> None:
-    """Let the layers of `model` run as Int8Layer."""
     for layer in model.modules():
         if isinstance(layer, AlbertLayer):
             layer.forward = Int8Layer(layer)
@@ -106,7 +105,7 @@ PRECISIONS = {
 
 
 def in_precisions(model: Model) -> dict[str, Model]:
-    """A copy of `model` in each of PRECISIONS."""
+    """Copy `model` into each of PRECISIONS."""
     copies = {name: copy.deepcopy(model) for name in PRECISIONS}
     for name, change in PRECISIONS.items():
         change(copies[name])
@@ -119,7 +118,7 @@ def all_passes(model: Model, hidden: torch.Tensor) -> None:
 
 
 def print_times(args: argparse.Namespace) -> None:
-    """A row for each shape: milliseconds of a layer pass in every precision."""
+    """Print a row for each shape: milliseconds of a layer pass, bf16's ratio to int8's."""
     torch.manual_seed(0)
     models = in_precisions(Model(ElbertConfig(**BASE)).eval())
     print(f"| ms a layer pass: batch, length | {' | '.join(models)} | bf16 / int8 | spread |")
@@ -127,25 +126,20 @@ def print_times(args: argparse.Namespace) -> None:
     with packed_weights(nn.ModuleList(models.values()).eval()):
         for batch, length in itertools.product(args.batches, args.lengths):
             hidden = torch.randn(batch, length, BASE["hidden_size"])
-            cells = time_cells(models, hidden, args.rounds)
-            print(f"| {batch}, {length} | {' | '.join(cells)} |", flush=True)
-
-
-def time_cells(models: dict[str, Model], hidden: torch.Tensor, rounds: int) -> list[str]:
-    """Milliseconds of a layer pass over `hidden` in every precision; bf16's ratio to int8's."""
-    runs = {
-        name: partial(all_passes, model, hidden.to(model.dtype))  # what its embeddings give
-        for name, model in models.items()
-    }
-    in_turn(runs, 1, CPU)  # warms caches
-    times = in_turn(runs, rounds, CPU)
-    passes = BASE["num_hidden_layers"]
-    cells = [f"{statistics.median(times[name]) / passes * 1e3:.2f}" for name in models]
-    return [*cells, spread_of(times[BF16], times[INT8])]
+            timers = {
+                name: partial(seconds, partial(all_passes, model, hidden.to(model.dtype)), CPU)
+                for name, model in models.items()
+            }
+            take_turns(timers, 1)  # warms caches
+            times = take_turns(timers, args.rounds)
+            passes = BASE["num_hidden_layers"]
+            cells = [f"{statistics.median(t) / passes * 1e3:.2f}" for t in times.values()]
+            ratio = spread_of(times[BF16], times[INT8])
+            print(f"| {batch}, {length} | {' | '.join(cells)} | {ratio} |", flush=True)
 
 
 def print_exits(directory: Path, task: Task, args: argparse.Namespace) -> None:
-    """A row for each precision: what early exit on the dev set keeps of float32's."""
+    """Print what early exit on the dev set keeps of float32's, a row for each precision."""
     mode = MODES["albert"]
     model, tokenizer = load_trained(directory, mode, task, CPU, args.do_lower_case)
     examples = read_examples(task, args.data_dir, "dev")

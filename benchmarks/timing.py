@@ -1,8 +1,7 @@
-"""What the benchmarks share: runs in turn, their ratios, and the line that says where they ran."""
+"""Runs in turn, each in a process of its own, and their ratios."""
 
 import multiprocessing
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -10,20 +9,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from importlib.metadata import version
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
+from utils.environment import environment
+
 Times = dict[str, list[float]]  # of each run by name, seconds in every round
 
 
 def seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Seconds that `run` takes, what it leaves to the device included."""
+    """Time `run` in seconds, with the work that it leaves to the device."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -34,7 +32,7 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
 
 
 def take_turns(timers: Mapping[str, Callable[[], float]], rounds: int) -> Times:
-    """What the timers return, one after the other in every round: what slows one slows them all."""
+    """Call the timers one after the other in every round, so that what slows one slows them all."""
     times: Times = {name: [] for name in timers}
     for _ in range(rounds):
         for name, timer in timers.items():
@@ -42,9 +40,15 @@ def take_turns(timers: Mapping[str, Callable[[], float]], rounds: int) -> Times:
     return times
 
 
-def in_turn(runs: Mapping[str, Callable[[], object]], rounds: int, device: torch.device) -> Times:
-    """Times of all runs, in this process."""
-    return take_turns({name: partial(seconds, run, device) for name, run in runs.items()}, rounds)
+def spread_of(base: list[float], seconds: list[float]) -> str:
+    """ "median | lowest–highest" of how many times as fast as `base`, round by round."""
+    ratios = sorted(b / t for b, t in zip(base, seconds, strict=True))
+    return f"{statistics.median(ratios):.2f} | {ratios[0]:.2f}–{ratios[-1]:.2f}"
+
+
+def machine(device: torch.device) -> str:
+    """Describe in a line where numbers were measured, and with what."""
+    return ", ".join(f"{name} {value}" for name, value in environment(device).items())
 
 
 class OwnProcess:
@@ -72,15 +76,12 @@ class OwnProcess:
         theirs.close()
 
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Raises EOFError if the process has died, after its own traceback."""
-        self.signal(signal.SIGCONT)
+        """Return its answer. Raises EOFError if it has died, after its own traceback."""
+        os.kill(self.process.pid, signal.SIGCONT)
         self.pipe.send((function, args))
         answer = self.pipe.recv()
-        self.signal(signal.SIGSTOP)
+        os.kill(self.process.pid, signal.SIGSTOP)
         return answer
-
-    def signal(self, number: int) -> None:
-        os.kill(self.process.pid, number)
 
     def __enter__(self) -> "OwnProcess":
         return self
@@ -90,21 +91,8 @@ class OwnProcess:
         self.process.join()
 
 
-@contextmanager
-def busy_neighbours(count: int) -> Iterator[list[subprocess.Popen]]:
-    """So many processes beside, each of which takes all of a processor that it gets."""
-    command = [sys.executable, "-c", "while True: pass"]
-    processes = [subprocess.Popen(command) for _ in range(count)]
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
 def serve(make: Callable[[], Any], pipe: Connection) -> None:
-    """The life of an `OwnProcess`."""
+    """Run an `OwnProcess`."""
     made = make()
     while True:
         try:
@@ -114,22 +102,14 @@ def serve(make: Callable[[], Any], pipe: Connection) -> None:
         pipe.send(function(made, *args))
 
 
-def spread_of(base: list[float], seconds: list[float]) -> str:
-    """ "median | lowest–highest" of how many times as fast as `base`, round by round."""
-    ratios = sorted(b / t for b, t in zip(base, seconds, strict=True))
-    return f"{statistics.median(ratios):.2f} | {ratios[0]:.2f}–{ratios[-1]:.2f}"
-
-
-def machine(device: torch.device) -> str:
-    """Processor, threads and versions."""
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [x for x in cpuinfo.read_text().splitlines() if x.startswith("model name")]
-        name = models[0].partition(":")[2].strip() if models else name
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    return (
-        f"{name}, {torch.get_num_threads()} threads; Python {platform.python_version()}, "
-        f"torch {torch.__version__}, transformers {version('transformers')}"
-    )
+@contextmanager
+def busy_neighbours(count: int) -> Iterator[None]:
+    """Keep so many processes running, each of which takes all of a processor that it gets."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

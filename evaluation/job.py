@@ -3,14 +3,12 @@
 import copy
 import logging
 import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from evaluation.modes.base import Mode
@@ -26,6 +24,7 @@ from modeling.loading.files import resolve_within
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import abbreviate
 from training.start import check_vocab_size
+from utils.environment import environment
 
 logger = logging.getLogger(__name__)
 
@@ -127,18 +126,6 @@ class ResultPaths:
             logger.warning("my_out_dir %s: %s; using %s", name, error.strerror, fallback)
             return fallback
         return self.model / name
-
-
-def environment(device: torch.device) -> dict[str, str]:
-    """What numbers were measured with."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "device": f"{device.type} {name}".strip(),
-        "threads": str(torch.get_num_threads()),
-    }
 
 
 def load_finished(directory: Path, mode: Mode, settings: Settings | None = None) -> PreTrainedModel:

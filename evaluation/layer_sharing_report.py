@@ -10,7 +10,6 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from transformers import AlbertConfig, AlbertModel
 
-from evaluation.job import environment
 from modeling.cpu_packing import packed_weights
 from modeling.errors import UserError
 from modeling.layer_sharing import Teacher, squared_errors, variance_sums, variances
@@ -21,6 +20,7 @@ from modeling.pretraining import Sums, add_sums
 from training.checkpoints import check_finished
 from training.layer_sharing import TeacherText, load_teacher, text_of
 from training.layer_sharing_settings import SharingSettings
+from utils.environment import environment
 from utils.files import write_json
 
 

@@ -8,11 +8,11 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from transformers import PreTrainedModel
 
-from evaluation.job import environment
 from modeling.cpu_packing import packed_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.pretraining import mean_updates
 from training.pretraining_data import PretrainingData, TokenClass
+from utils.environment import environment
 from utils.files import write_json
 
 
