@@ -1,11 +1,11 @@
-"""What speed.py compares: HF's ALBERT and ours with forced exits; their texts and their runs."""
+"""HF's ALBERT and ours with forced exits, which speed.py compares; their texts and their runs."""
 
 import itertools
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import AlbertConfig, AlbertForSequenceClassification
@@ -14,7 +14,7 @@ from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import is_emulated, packed_weights
-from modeling.depth import ExampleState, ExitDecision
+from modeling.depth import ExampleState, ExitDecision, Inputs
 from modeling.depth_batching import DepthBatcher
 from modeling.memory import keep_freed_memory
 from modeling.rules import ExitRule
@@ -51,28 +51,30 @@ FORCED = {
 }
 
 
+# The rule is computed, and fires nowhere before the last layer.
+NEVER = {"exit_thres": 0.0, "cnt_thres": BASE["num_hidden_layers"]}
+
+
 def exits_of(cost: float) -> Iterator[int]:
-    """Exit layers without end, whose mean is the cost."""
+    """Draw exit layers without end, whose mean is the cost."""
     return itertools.cycle(random.Random(0).sample(FORCED[cost], len(FORCED[cost])))
 
 
 class ForcedExits(ElbertForSequenceClassification):
-    """An ELBERT whose examples exit where they are told, in the order in which they start."""
+    """An ELBERT whose examples exit at the layers that they bring as `target`."""
 
-    def force(self, cost: float) -> "ForcedExits":
-        self.targets = exits_of(cost)
-        return self
+    own_inputs: ClassVar = {"target": (1, BASE["num_hidden_layers"])}
 
-    def start_own(self, batch: int) -> torch.Tensor:
-        """The examples' exit layers, (batch,)."""
-        return torch.tensor(list(itertools.islice(self.targets, batch)), device=self.device)
+    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
+        last = torch.full((batch,), self.config.num_hidden_layers, device=self.device)
+        return super().start(rule, batch, inputs)._replace(model=inputs.get("target", last))
 
     def check_exit(
         self, rule: ExitRule, hidden: Any, mask: Any, index: int, state: ExampleState
     ) -> ExitDecision:
         decision = super().check_exit(rule, hidden, mask, index, state)
-        new = decision.state._replace(model=state.model)
-        return decision._replace(exit_mask=new.depth >= state.model, state=new)
+        exits = decision.exit_mask | (decision.state.depth >= state.model)
+        return decision._replace(exit_mask=exits, state=decision.state._replace(model=state.model))
 
 
 def hf_model() -> AlbertForSequenceClassification:
@@ -92,9 +94,9 @@ PROCESS = ExitStack()  # what lasts as long as the process
 
 
 def our_model(dtype: torch.dtype = torch.float32, compiled: bool = False) -> ForcedExits:
-    """With its weights packed, as evaluation packs them once for a whole data set."""
+    """Make our model with its weights packed, as evaluation packs them for a whole data set."""
     keep_freed_memory()
-    model = ForcedExits(ElbertConfig(**BASE)).eval().to(DEVICE).force(1.0)
+    model = ForcedExits(ElbertConfig(**BASE, **NEVER)).eval().to(DEVICE)
     cast_layers(model, dtype)
     if compiled:
         compile_for_inference(model)
@@ -120,7 +122,7 @@ def ids_of(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def texts_of(task: str, count: int) -> list[list[int]]:
-    """`count` texts, a multiple of 8, whose lengths spread as the task's, in random order."""
+    """Make `count` texts, a multiple of 8, whose lengths spread as the task's, in random order."""
     lengths = LENGTHS[task]
     lengths = lengths * (count // 64) if count >= 64 else lengths[64 // count // 2 :: 64 // count]
     texts = ids_of(lengths)
@@ -136,20 +138,22 @@ def padded(texts: list[list[int]], width: int | None = None) -> dict[str, torch.
 
 @torch.inference_mode()
 def run_hf(batch: int, width: int | None, model, texts: list[list[int]]) -> None:
-    """HF's model over the texts, `batch` at a time, padded to `width` or to the longest."""
+    """Run HF's model over the texts, `batch` at a time, padded to `width` or to the longest."""
     for start in range(0, len(texts), batch):
         model(**padded(texts[start : start + batch], width)).logits.argmax(-1).tolist()
 
 
+@torch.inference_mode()
 def run_ours(batch: int, cost: float, model: ForcedExits, texts: list[list[int]]) -> None:
-    """Early exit over the texts: one by one, or `batch` slots."""
-    model.force(cost)
+    """Run early exit over the texts: one by one, or in `batch` slots."""
+    targets = exits_of(cost)
     if batch == 1:
-        for text in texts:
-            model(torch.tensor([text], device=DEVICE)).logits.argmax(-1).tolist()
+        for text, target in zip(texts, targets, strict=False):
+            ids, layer = torch.tensor([text], device=DEVICE), torch.tensor([target], device=DEVICE)
+            model.exits(ids, target=layer).answer.argmax(-1).tolist()
         return
     batcher = DepthBatcher(model, slots=batch)
-    batcher.submit((text, [0] * len(text)) for text in texts)
+    batcher.submit((text, [0] * len(text), next(targets)) for text in texts)
     for _ in batcher.answers():
         pass
 
@@ -169,7 +173,7 @@ def ours_trained() -> Trained:
 
 
 def run_steps(width: int | None, bf16: bool, made: Trained, texts: list[list[int]]) -> None:
-    """Steps of 32 texts each, in the order given."""
+    """Train in steps of 32 texts each, in the order given."""
     model, optimizer = made
     for start in range(0, len(texts), 32):
         batch = texts[start : start + 32]

@@ -1,4 +1,4 @@
-"""What a user on CPUs would pick instead, and our exported file there: ONNX Runtime and OpenVINO.
+"""ONNX Runtime and OpenVINO, which a user on CPUs would pick instead, and our exported file there.
 
 Needs requirements-bench.txt. All have as many threads as torch has.
 """
@@ -9,15 +9,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from benchmarks.contenders import BASE, HAS_BF16, exits_of
-from modeling import ElbertConfig, ElbertForSequenceClassification, ExitRule
+from benchmarks.contenders import BASE, HAS_BF16, NEVER, ForcedExits, exits_of, padded
+from modeling import ElbertConfig
 from modeling.albert import attention_mask_of
-from modeling.depth import ExampleState, ExitDecision, Inputs, layer_states
+from modeling.depth import layer_states
 from modeling.export.loops import DepthLoop, ExportLoop, Tensors
 
 Feed = dict[str, np.ndarray]
@@ -50,35 +49,16 @@ class PlainGraph(ExportLoop):
         return (model.check_exit(rule, last, mask, weights, state).answer,)
 
 
-class ToldExits(ElbertForSequenceClassification):
-    """An ELBERT whose examples exit at the layers that they are told, or where the rule fires."""
-
-    own_inputs: ClassVar = {"target": (1, BASE["num_hidden_layers"])}
-
-    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
-        target = inputs.get("target", torch.full((batch,), self.config.num_hidden_layers))
-        return super().start(rule, batch, inputs)._replace(model=target)
-
-    def check_exit(
-        self, rule: ExitRule, hidden: Any, mask: Any, index: int, state: ExampleState
-    ) -> ExitDecision:
-        decision = super().check_exit(rule, hidden, mask, index, state)
-        new = decision.state._replace(model=state.model)
-        exits = decision.exit_mask | (new.depth >= state.model)
-        return decision._replace(exit_mask=exits, state=new)
-
-
 def write_files(folder: Path, base: Mapping = BASE) -> None:
-    """plain.onnx and loop.onnx, with random weights, and both with -int8."""
+    """Write plain.onnx and loop.onnx, with random weights, and both with -int8."""
     import onnx_ir
 
     from modeling.export.graph import to_int8, to_onnx
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     torch.manual_seed(0)
-    # The rule fires nowhere before the last layer.
-    never = {"exit_thres": 0.0, "cnt_thres": base["num_hidden_layers"]}
-    model = ToldExits(ElbertConfig(**base, **never)).eval()
+    model = ForcedExits(ElbertConfig(**{**base, **NEVER, "cnt_thres": base["num_hidden_layers"]}))
+    model.eval()
     for name, loop in (("plain", PlainGraph(model)), ("loop", DepthLoop(model, ["target"]))):
         exported = to_onnx(loop, {})
         onnx_ir.save(exported, folder / f"{name}.onnx")
@@ -86,7 +66,7 @@ def write_files(folder: Path, base: Mapping = BASE) -> None:
 
 
 def in_onnxruntime(path: Path) -> Session:
-    """Without a fusion that slows plain graphs by a tenth, so that they are at their best."""
+    """Load a file, without a fusion that slows plain graphs by a tenth."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -110,7 +90,7 @@ def in_openvino(path: Path, precision: str) -> Session:
 
 
 def makers(folder: Path) -> dict[str, Callable[[], Session]]:
-    """What the processes make, of the files in `folder`; nothing without the runtimes."""
+    """Return what the processes make of the files in `folder`; nothing without the runtimes."""
     made = {}
     if find_spec("onnxruntime") and find_spec("onnxscript"):
         for name, file in itertools.product(("plain", "loop"), ("", "-int8")):
@@ -124,20 +104,18 @@ def makers(folder: Path) -> dict[str, Callable[[], Session]]:
 
 
 def feed_of(texts: list[list[int]]) -> Feed:
-    width = max(map(len, texts))
-    ids = np.array([text + [0] * (width - len(text)) for text in texts])
-    mask = (ids > 0).astype(np.int64)  # no text holds a 0
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    feed = {name: tensor.cpu().numpy() for name, tensor in padded(texts).items()}
+    return feed | {"token_type_ids": np.zeros_like(feed["input_ids"])}
 
 
 def run_plain(batch: int, cost: float, session: Session, texts: list[list[int]]) -> None:
-    """A graph without exits, whatever the cost."""
+    """Run a graph without exits, whatever the cost."""
     for start in range(0, len(texts), batch):
         session(feed_of(texts[start : start + batch])).argmax(-1).tolist()
 
 
 def run_loop(batch: int, cost: float, session: Session, texts: list[list[int]]) -> None:
-    """Our exported file, told where to exit."""
+    """Run our exported file, told where to exit."""
     exits = exits_of(cost)
     for start in range(0, len(texts), batch):
         feed = feed_of(texts[start : start + batch])
@@ -161,8 +139,8 @@ ROWS = (
 
 
 def rows(batch: int) -> list[tuple[str, str, Callable, float]]:
-    """Name, process, run and cost of each; exits one by one only, as a batch of our file goes on
-    until its last text has left."""
+    """Return name, process, run and cost of each; exits one by one only, as a batch of our file
+    goes on until its last text has exited."""
     return [
         (name, process, partial(run, batch, cost), cost)
         for name, process, run, cost in ROWS

@@ -90,7 +90,7 @@ def fixed_length_cases(table: Table, args: argparse.Namespace, processes: Proces
 
 
 def neighbour_cases(table: Table, args: argparse.Namespace, processes: Processes) -> None:
-    """A text of 32 tokens beside busy processes, and on its own.
+    """Time a text of 32 tokens beside busy processes, and on its own.
 
     --looks adds ours whose threads look so often before they sleep.
     """
@@ -118,7 +118,7 @@ def neighbour_cases(table: Table, args: argparse.Namespace, processes: Processes
 
 
 def pipeline_cases(table: Table, args: argparse.Namespace, processes: Processes) -> None:
-    """From ids to answers, texts of a task's lengths in random order.
+    """Time the way from ids to answers, texts of a task's lengths in random order.
 
     The slots' queue is long enough to be full most of the time; HF's way takes as long for every
     text, so a few tell.
@@ -147,12 +147,11 @@ def pipeline_cases(table: Table, args: argparse.Namespace, processes: Processes)
 
 
 def training_case(table: Table) -> None:
-    """Steps of 32 texts of RTE's lengths: HF fp32 padded to 128, ours with all exits.
+    """Time steps of 32 texts of RTE's lengths: HF fp32 padded to 128, ours with all exits.
 
-    Ours is in bf16 where the device has it.
-
-    Ours takes run_glue.py's batches, whose texts are of about one length: of an epoch over as many
-    texts as RTE has, eight whose lengths spread as the epoch's.
+    Ours is in bf16 where the device has it, and takes run_glue.py's batches, whose texts are of
+    about one length: of an epoch over as many texts as RTE has, eight whose lengths spread as the
+    epoch's.
     """
     texts = texts_of("RTE", 38 * 64)
     lengths = np.array([len(text) for text in texts])
@@ -171,7 +170,7 @@ def training_case(table: Table) -> None:
 
 
 def training_neighbour_cases(table: Table, args: argparse.Namespace) -> None:
-    """A training step beside busy processes, and on its own: of 32 texts of SST-2's lengths."""
+    """Time a training step of 32 texts of SST-2's lengths beside busy processes, and alone."""
     texts, run = texts_of("SST-2", 32), partial(run_steps, None, HAS_BF16)
     with OwnProcess(ours_trained, waiting()) as brief, OwnProcess(ours_trained) as awake:
         contenders = [
@@ -217,7 +216,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def matmul_rates() -> dict[str, float]:
-    """FLOPs a second that matrix products of 128 rows reach, by type."""
+    """Measure FLOPs a second of matrix products of 128 rows, by type."""
     reached, types = {}, {"fp32": torch.float32}
     if HAS_BF16:
         types["bf16"] = torch.bfloat16
@@ -232,7 +231,7 @@ def matmul_rates() -> dict[str, float]:
 
 
 def start_processes(quick: bool, stack: ExitStack) -> Processes:
-    """All contenders', ready, until the stack ends; the runtimes' where they are installed."""
+    """Start all contenders, until the stack ends; the runtimes' where they are installed."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     made = {
         name: OwnProcess(make, {} if name.startswith("hf") else waiting())
