@@ -53,41 +53,29 @@ def read_settings() -> PretrainingSettings:
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from evaluation.pretraining_report import evaluate_pretraining, report_pretraining
+    from evaluation.pretraining_report import (
+        evaluate_pretraining,
+        evaluation_text,
+        report_pretraining,
+    )
     from training.pretraining import make_tokenizer, pretrain, trained_model
-    from training.pretraining_data import PretrainingData
-    from training.start import check_new_output_dir, lock_output_dir, make_accelerator, start_script
-    from training.text import check_text
+    from training.start import text_session
 
     names = {"model_name_or_path": True, "config_name": False, "tokenizer_name": False}
     settings = settings._replace(model=fetch_models(settings.model, **names))
-    model, text, run, _, evaluation = settings
-    accelerator = make_accelerator(run.no_cuda, "bf16" if run.bf16 else "no")
-    start_script(accelerator, run.seed)
-    if writes := run.do_train or model.train_tokenizer:
-        check_new_output_dir(run)
-    # What is wrong with a text is worth knowing before the training, not days into it.
-    if run.do_train:
-        check_text(text.train_files)
-    if evaluation.do_eval:
-        check_text([evaluation.eval_file])
-    with lock_output_dir(run.output_dir, accelerator, writes):
+    model, _, run, _, evaluation = settings
+    with text_session(settings, writes=run.do_train or model.train_tokenizer) as accelerator:
         if model.train_tokenizer and accelerator.is_main_process:
             make_tokenizer(settings)
         accelerator.wait_for_everyone()
         if run.do_train:
             pretrain(settings, accelerator)
         if evaluation.do_eval:
+            source = (not run.do_train and model.model_name_or_path) or run.output_dir
             trained, tokenizer = trained_model(settings)
-            batch_size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes
-            recipe = text.recipe(text.max_seq_length, run.seed)
-            paths = [evaluation.eval_file]
-            data = PretrainingData(paths, text.split_sentences, tokenizer, recipe, batch_size)
+            data = evaluation_text(settings, tokenizer, accelerator.num_processes)
             summary = evaluate_pretraining(accelerator, trained, data)
-            weights = weights_hash(
-                (not run.do_train and model.model_name_or_path) or run.output_dir
-            )
-            hashes = {"weights": weights, "data": file_hash(evaluation.eval_file)}
+            hashes = {"weights": weights_hash(source), "data": file_hash(evaluation.eval_file)}
             summary["provenance"] = provenance(as_dict(*settings), **hashes)
             if accelerator.is_main_process:
                 report_pretraining(summary, Path(run.output_dir))

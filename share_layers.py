@@ -38,33 +38,18 @@ def main() -> None:
     # torch, and what stands on it: not before the flags are known to be right.
     from evaluation.layer_sharing_report import evaluate_student, report_student
     from training.layer_sharing import train_student
-    from training.start import check_new_output_dir, lock_output_dir, make_accelerator, start_script
-    from training.text import check_text
+    from training.start import text_session
 
     student = fetch_models(settings.student, model_name_or_path=True, initial_student=True)
     settings = settings._replace(student=student)
-    _, text, run, schedule, evaluation = settings
-    accumulation = schedule.gradient_accumulation_steps
-    accelerator = make_accelerator(
-        run.no_cuda, "bf16" if run.bf16 else "no", gradient_accumulation_steps=accumulation
-    )
-    start_script(accelerator, run.seed)
-    # What is wrong with a text is worth knowing before the training, not days into it.
-    if run.do_train:
-        check_new_output_dir(run)
-        check_text(text.train_files)
-    if evaluation.do_eval:
-        check_text([evaluation.eval_file])
-    with lock_output_dir(run.output_dir, accelerator, run.do_train):
+    _, _, run, schedule, evaluation = settings
+    with text_session(settings, run.do_train, schedule.gradient_accumulation_steps) as accelerator:
         if run.do_train:
             train_student(settings, accelerator)
         if evaluation.do_eval:
             summary = evaluate_student(settings, accelerator)
-            hashes = {
-                "weights": weights_hash(run.output_dir),
-                "data": file_hash(evaluation.eval_file),
-            }
-            summary["provenance"] = provenance(as_dict(*settings), **hashes)
+            weights, data = weights_hash(run.output_dir), file_hash(evaluation.eval_file)
+            summary["provenance"] = provenance(as_dict(*settings), weights=weights, data=data)
             if accelerator.is_main_process:
                 report_student(summary, Path(run.output_dir))
 

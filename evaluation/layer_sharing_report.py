@@ -22,6 +22,7 @@ from training.layer_sharing import TeacherText, load_teacher, text_of
 from training.layer_sharing_settings import SharingSettings
 from utils.environment import environment
 from utils.files import write_json
+from utils.markdown import markdown_table
 
 
 def load_student(directory: str) -> AlbertModel:
@@ -126,10 +127,9 @@ def report_student(summary: dict[str, Any], directory: Path) -> None:
         f"What is left unexplained, {summary['tokens']} tokens: of the teacher's variance, and of"
     )
     print("what a second sentence does to the states of the first (1: as good as ignoring it)")
-    print("| pass | teacher's layer | share | second sentence |\n|---|---|---|---|")
-    print(f"| embeddings | 0 | {summary['embeddings']:.4f} | – |")
     parts = (summary[name] for name in ("followed_layers", "passes", "second_sentence"))
+    rows = [("embeddings", 0, f"{summary['embeddings']:.4f}", "–")]
     for number, (layer, share, effect) in enumerate(zip(*parts, strict=True), 1):
-        second = "–" if effect is None else f"{effect:.4f}"
-        print(f"| {number} | {layer} | {share:.4f} | {second} |")
+        rows.append((number, layer, f"{share:.4f}", "–" if effect is None else f"{effect:.4f}"))
+    print(markdown_table(("pass", "teacher's layer", "share", "second sentence"), rows))
     write_json(directory / "eval_results.json", summary)

@@ -6,14 +6,26 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling.cpu_packing import packed_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.pretraining import mean_updates
 from training.pretraining_data import PretrainingData, TokenClass
+from training.pretraining_settings import PretrainingSettings
 from utils.environment import environment
 from utils.files import write_json
+from utils.markdown import markdown_table
+
+
+def evaluation_text(
+    settings: PretrainingSettings, tokenizer: PreTrainedTokenizerBase, processes: int
+) -> PretrainingData:
+    """--eval_file in batches, masked as the training's text is."""
+    text, flags = settings.text, settings.evaluation
+    recipe = text.recipe(text.max_seq_length, settings.run.seed)
+    batch_size = flags.per_gpu_eval_batch_size * processes
+    return PretrainingData([flags.eval_file], text.split_sentences, tokenizer, recipe, batch_size)
 
 
 @torch.inference_mode()
@@ -52,13 +64,11 @@ def report_pretraining(summary: dict[str, Any], directory: Path) -> None:
 
 
 def print_table(models: dict[str, dict]) -> None:
-    """The published table, in Markdown: a column for each model's `eval_results.json`."""
-    columns = {name: cells_of(summary) for name, summary in models.items()}
-    rows = list(dict.fromkeys(row for cells in columns.values() for row in cells))
-    print("| | " + " | ".join(columns) + " |")
-    print("|---" * (len(columns) + 1) + "|")
-    for row in rows:
-        print(f"| {row} | " + " | ".join(cells.get(row, "") for cells in columns.values()) + " |")
+    """Print the published table, in Markdown: a column for each model's `eval_results.json`."""
+    columns = [cells_of(summary) for summary in models.values()]
+    rows = list(dict.fromkeys(row for cells in columns for row in cells))
+    cells = [[row, *(column.get(row, "") for column in columns)] for row in rows]
+    print(markdown_table(["", *models], cells))
 
 
 def cells_of(summary: dict) -> dict[str, str]:

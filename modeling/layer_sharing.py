@@ -229,7 +229,7 @@ def variances(sums: Sums) -> torch.Tensor:
     return (sums["second"] / sums["tokens"] - means.square().sum(1)).float()
 
 
-class FollowingObjective(nn.Module):
+class DistillationLoss(nn.Module):
     """Weighted mean over passes of the share of the teacher's variance left unexplained.
 
     variances (N+1,): of the teacher's states that states 0 … N follow, summed over features.
@@ -242,7 +242,7 @@ class FollowingObjective(nn.Module):
         self.register_buffer("variances", variances, persistent=False)
         self.register_buffer("weights", weights, persistent=False)
 
-    def train(self, mode: bool = True) -> "FollowingObjective":
+    def train(self, mode: bool = True) -> "DistillationLoss":
         """As nn.Module, but that the student drops nothing out: its teacher does not either."""
         super().train(mode)
         self.model.eval()

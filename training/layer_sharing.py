@@ -14,7 +14,7 @@ from modeling.errors import UserError
 from modeling.layer_sharing import (
     FEED_FORWARD,
     LAYER,
-    FollowingObjective,
+    DistillationLoss,
     Teacher,
     count_tokens,
     pass_weights,
@@ -34,8 +34,8 @@ from training.layer_sharing_settings import SharingSchedule, SharingSettings, St
 from training.logs import MeansLog
 from training.optimizer import make_optimizer, make_schedule
 from training.pretraining_data import PretrainingData, pad_examples, shuffled, unmasked
-from training.pretraining_settings import Recipe
-from training.text import Draft, blocks
+from training.pretraining_settings import MaskingConfig
+from training.text import UnmaskedExample, blocks
 from training.trainer import Batch, Step, Trainer
 from utils.fingerprint import file_fingerprint, fingerprint
 
@@ -53,7 +53,7 @@ class TeacherText(PretrainingData):
     examples it takes more.
     """
 
-    def training_drafts(self, epoch: int) -> Iterator[list[Draft]]:
+    def training_drafts(self, epoch: int) -> Iterator[list[UnmaskedExample]]:
         """Global batches of an epoch in random order.
 
         A window's shortest examples are left out when they are fewer than `batch_size`.
@@ -63,12 +63,16 @@ class TeacherText(PretrainingData):
         room = self.batch_size * self.recipe.max_seq_length
         for window in blocks(drafts, WINDOW):
             window.sort(key=lambda draft: -draft.length)
-            batches = [batch for batch in full(window, room) if len(batch) >= self.batch_size]
+            batches = [
+                batch
+                for batch in token_budget_batches(window, room)
+                if len(batch) >= self.batch_size
+            ]
             draw.shuffle(batches)
             yield from batches
 
     def batch(
-        self, drafts: Sequence[Draft], epoch: int, shard: tuple[int, int] = (0, 1)
+        self, drafts: Sequence[UnmaskedExample], epoch: int, shard: tuple[int, int] = (0, 1)
     ) -> dict[str, torch.Tensor]:
         """As the base class, but for the model's inputs alone; with padding also attention_mask."""
         examples = [unmasked(draft, self.vocabulary) for draft in drafts[shard[0] :: shard[1]]]
@@ -76,7 +80,9 @@ class TeacherText(PretrainingData):
         return {name: batch[name] for name in INPUTS if name in batch}
 
 
-def full(drafts: Sequence[Draft], room: int) -> Iterator[list[Draft]]:
+def token_budget_batches(
+    drafts: Sequence[UnmaskedExample], room: int
+) -> Iterator[list[UnmaskedExample]]:
     """`drafts`, longest first, cut into batches of at most `room` pieces with padding."""
     start = 0
     while start < len(drafts):
@@ -91,7 +97,7 @@ def text_of(
     tokenizer: PreTrainedTokenizerBase,
     batch_size: int,
 ) -> TeacherText:
-    recipe = Recipe(settings.text.max_seq_length, settings.run.seed)
+    recipe = MaskingConfig(settings.text.max_seq_length, settings.run.seed)
     return TeacherText(paths, settings.text.split_sentences, tokenizer, recipe, batch_size)
 
 
@@ -198,7 +204,7 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
 
 def make_objective(
     settings: StudentSettings, teacher: Teacher, student: AlbertModel, text: TeacherText
-) -> FollowingObjective:
+) -> DistillationLoss:
     """The loss, in units of the teacher's variance on the text's first batches."""
     learns_embeddings = student.embeddings.word_embeddings.weight.requires_grad
     passes = student.config.num_hidden_layers
@@ -209,11 +215,11 @@ def make_objective(
     for inputs in islice(text.training_batches(0, 0), VARIANCE_BATCHES):
         inputs = send_to_device(inputs, teacher.device)
         sums = add_sums(sums, variance_sums(teacher.states(inputs), inputs.get("attention_mask")))
-    return FollowingObjective(student, variances(sums), weights)
+    return DistillationLoss(student, variances(sums), weights)
 
 
 def student_state(
-    schedule: SharingSchedule, objective: FollowingObjective, tokenizer: PreTrainedTokenizerBase
+    schedule: SharingSchedule, objective: DistillationLoss, tokenizer: PreTrainedTokenizerBase
 ) -> TrainState:
     """Make optimiser and schedule of a training of `objective`'s student."""
     student = objective.model

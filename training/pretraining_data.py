@@ -27,8 +27,16 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling.errors import UserError
 from modeling.loading.tokenizers import WORD_START
-from training.pretraining_settings import Recipe
-from training.text import Draft, Item, Pieces, blocks, drafts_of, read_sentences, tokenised
+from training.pretraining_settings import MaskingConfig
+from training.text import (
+    Item,
+    Pieces,
+    UnmaskedExample,
+    blocks,
+    drafts_of,
+    read_sentences,
+    tokenised,
+)
 from utils.files import write_file
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ALBERT's, ids 0 to 4
@@ -187,7 +195,7 @@ def choose_positions(
     return list(chosen)
 
 
-def unmasked(draft: Draft, vocabulary: Vocabulary) -> MaskedExample:
+def unmasked(draft: UnmaskedExample, vocabulary: Vocabulary) -> MaskedExample:
     """The example with its special pieces, and nothing to predict."""
     ids, types, classes = [vocabulary.cls], [0], [TokenClass.CLS]
     segments = (draft.first, draft.second) if draft.second else (draft.first,)
@@ -199,7 +207,9 @@ def unmasked(draft: Draft, vocabulary: Vocabulary) -> MaskedExample:
     return MaskedExample(ids, types, [-100] * len(ids), classes, order)
 
 
-def mask(draft: Draft, vocabulary: Vocabulary, recipe: Recipe, epoch: int) -> MaskedExample:
+def mask(
+    draft: UnmaskedExample, vocabulary: Vocabulary, recipe: MaskingConfig, epoch: int
+) -> MaskedExample:
     """The example with some pieces chosen for prediction.
 
     Of the chosen, 80% become [MASK], 10% a random piece, 10% stay; never a special piece.
@@ -265,20 +275,20 @@ class PretrainingData:
     paths: Sequence[str | Path]
     split: bool
     tokenizer: PreTrainedTokenizerBase
-    recipe: Recipe
+    recipe: MaskingConfig
     batch_size: int
 
     def __post_init__(self) -> None:
         self.vocabulary = Vocabulary(self.tokenizer)
 
-    def drafts(self, epoch: int) -> Iterator[Draft]:
+    def drafts(self, epoch: int) -> Iterator[UnmaskedExample]:
         """All examples of an epoch before masking, in the order of the text."""
         sentences = tokenised(read_sentences(self.paths, self.split), self.tokenizer)
         for document, group in groupby(sentences, key=lambda x: x[0]):
             draw = self.recipe.draw("segments", epoch, document)
             yield from drafts_of(document, (pieces for _, pieces in group), self.recipe, draw)
 
-    def training_drafts(self, epoch: int) -> Iterator[list[Draft]]:
+    def training_drafts(self, epoch: int) -> Iterator[list[UnmaskedExample]]:
         """Global batches of an epoch in random order, alike in length within.
 
         What does not fill the epoch's last batch is left out.
@@ -294,7 +304,7 @@ class PretrainingData:
             yield from batches
 
     def batch(
-        self, drafts: Sequence[Draft], epoch: int, shard: tuple[int, int] = (0, 1)
+        self, drafts: Sequence[UnmaskedExample], epoch: int, shard: tuple[int, int] = (0, 1)
     ) -> dict[str, torch.Tensor]:
         """Tensors of the shard (i, n): of every n-th example, from the i-th (0-based) on."""
         mine = drafts[shard[0] :: shard[1]]

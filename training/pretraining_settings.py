@@ -21,7 +21,7 @@ SHARE, LENGTH = FlagRules(low=0, high=1), FlagRules(low=8)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MaskingConfig:
     """How examples are made; the defaults are the published ones.
 
     max_seq_length: pieces of an example, special ones included.
@@ -87,27 +87,29 @@ class PlainText:
 
     train_files: list[str] = setting([], "one sentence a line, or --split_sentences", FREE)
     split_sentences: bool = setting(False, "lines are paragraphs: cut them into sentences")
-    max_seq_length: int = setting(Recipe.max_seq_length, "pieces of an example", LENGTH)
+    max_seq_length: int = setting(MaskingConfig.max_seq_length, "pieces of an example", LENGTH)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings(PlainText):
     """The text, and how examples are made of it."""
 
-    masked_lm_prob: float = setting(Recipe.masked_share, "share of pieces to predict", SHARE)
-    max_predictions_per_seq: int = setting(Recipe.max_predictions, "at most so many", AT_LEAST_1)
-    ngram: int = setting(Recipe.max_ngram, "words masked together", AT_LEAST_1)
+    masked_lm_prob: float = setting(MaskingConfig.masked_share, "share of pieces to predict", SHARE)
+    max_predictions_per_seq: int = setting(
+        MaskingConfig.max_predictions, "at most so many", AT_LEAST_1
+    )
+    ngram: int = setting(MaskingConfig.max_ngram, "words masked together", AT_LEAST_1)
     short_seq_prob: float = setting(
-        Recipe.short_probability, "share of examples of a random shorter length", SHARE
+        MaskingConfig.short_probability, "share of examples of a random shorter length", SHARE
     )
     shuffle_buffer: int = setting(
-        Recipe.shuffle_buffer,
+        MaskingConfig.shuffle_buffer,
         "examples that are shuffled among each other, all in memory",
         AT_LEAST_1,
     )
 
-    def recipe(self, max_seq_length: int, seed: int) -> Recipe:
-        return Recipe(
+    def recipe(self, max_seq_length: int, seed: int) -> MaskingConfig:
+        return MaskingConfig(
             max_seq_length,
             seed,
             self.short_seq_prob,

@@ -20,6 +20,7 @@ from modeling.errors import UserError
 from modeling.memory import keep_freed_memory
 from training.checkpoints import check_finished
 from training.settings import RunSettings
+from training.text import check_text
 from utils.console import Messages
 
 logger = logging.getLogger(__name__)
@@ -123,6 +124,32 @@ def lock_of(directory: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)  # who waits for it sees that, and makes another
+
+
+@contextmanager
+def text_session(
+    settings: Any, writes: bool, gradient_accumulation_steps: int = 1
+) -> Iterator[Accelerator]:
+    """Begin a script that trains on plain text: its devices, and an --output_dir of its own.
+
+    settings: a NamedTuple with text, run and evaluation. writes: is --output_dir written anew?
+    Raises UserError also for a text that cannot be read: worth knowing now, not days into it.
+    """
+    text, run, evaluation = settings.text, settings.run, settings.evaluation
+    accelerator = make_accelerator(
+        run.no_cuda,
+        "bf16" if run.bf16 else "no",
+        gradient_accumulation_steps=gradient_accumulation_steps,
+    )
+    start_script(accelerator, run.seed)
+    if writes:
+        check_new_output_dir(run)
+    if run.do_train:
+        check_text(text.train_files)
+    if evaluation.do_eval:
+        check_text([evaluation.eval_file])
+    with lock_output_dir(run.output_dir, accelerator, writes):
+        yield accelerator
 
 
 def check_writable(directory: Path) -> None:

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from glue.tables import read_lines
 from modeling.errors import UserError
-from training.pretraining_settings import Recipe
+from training.pretraining_settings import MaskingConfig
 
 Item = TypeVar("Item")
 Pieces = array  # of piece ids, four bytes each: the shuffle buffer holds many
@@ -31,7 +31,7 @@ SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)\s+(?=[\"'“‘(\[]?\s?[A-Z
 TOKENISED_TOGETHER = 1000  # sentences; the tokenizer is faster on many
 
 
-class Draft(NamedTuple):
+class UnmaskedExample(NamedTuple):
     """An example before masking, in the order in which the model reads it."""
 
     document: int
@@ -121,23 +121,23 @@ def truncate_pair(
 
 
 def make_draft(
-    chunk: Sequence[Pieces], document: int, number: int, recipe: Recipe, draw: random.Random
-) -> Draft:
+    chunk: Sequence[Pieces], document: int, number: int, recipe: MaskingConfig, draw: random.Random
+) -> UnmaskedExample:
     """An example of consecutive sentences: two segments, swapped half of the time; of one, one."""
     if len(chunk) == 1:
         first = chunk[0][: recipe.max_seq_length - 2]
-        return Draft(document, number, first, array("i"), False)
+        return UnmaskedExample(document, number, first, array("i"), False)
     cut = draw.randint(1, len(chunk) - 1)
     first, second = (sum(part, array("i")) for part in (chunk[:cut], chunk[cut:]))
     first, second = truncate_pair(first, second, recipe.max_seq_length - 3, draw)
     if draw.random() < 0.5:
-        return Draft(document, number, second, first, True)
-    return Draft(document, number, first, second, False)
+        return UnmaskedExample(document, number, second, first, True)
+    return UnmaskedExample(document, number, first, second, False)
 
 
 def drafts_of(
-    document: int, sentences: Iterable[Pieces], recipe: Recipe, draw: random.Random
-) -> Iterator[Draft]:
+    document: int, sentences: Iterable[Pieces], recipe: MaskingConfig, draw: random.Random
+) -> Iterator[UnmaskedExample]:
     """The examples of a document: sentences are collected until they fill one."""
     room = recipe.max_seq_length - 3
 

@@ -11,7 +11,7 @@ from scipy.linalg import lstsq
 from modeling import UserError, load_pretrained
 from modeling.cpu_packing import packed_weights
 from modeling.layer_sharing import (
-    FollowingObjective,
+    DistillationLoss,
     Teacher,
     factorised,
     followed_layers,
@@ -175,7 +175,7 @@ def test_the_loss_is_the_weighted_share_of_variance(tmp_path):
     teacher, inputs = Teacher(save(tiny_bert(), tmp_path)), padded_ids()
     student = shared_model(teacher.backbone, shared_config(teacher.config, 3))
     targets, units = teacher.states(inputs), torch.tensor([1.0, 2.0, 3.0, 4.0])
-    objective = FollowingObjective(student, units, pass_weights(3, 2.0, False)).train()
+    objective = DistillationLoss(student, units, pass_weights(3, 2.0, False)).train()
     out = objective(**inputs, targets=targets)
     states = student.eval()(**inputs, output_hidden_states=True).hidden_states
     shares = []

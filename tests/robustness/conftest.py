@@ -1,9 +1,11 @@
-"""A browser, for the tests of pages."""
+"""A browser, for the tests of pages; small trainings."""
 
 import json
 import shutil
 
 import pytest
+
+from tests.robustness.small_trainings import small_training, undisturbed  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,84 +11,107 @@ import pytest
 import run_glue
 import training.checkpoints as checkpointing
 from tests.commands import flags, no_file_above, refused
-from tests.conftest import contents, write_rte
+from tests.conftest import contents, slow, write_rte
 from tests.forks import assert_same_weights, run, survive_kills
-from training.checkpoints import checkpoints_of, latest_checkpoint
+from tests.robustness.small_trainings import TRAININGS
+from training.checkpoints import checkpoints_of, is_finished, latest_checkpoint
 from training.trainer import Trainer
+
+# Killed and stopped.
+
+
+@pytest.mark.parametrize("name", ["elbert", *map(slow, list(TRAININGS)[1:])])
+def test_a_run_killed_inside_its_saves_ends_with_the_same_bits(
+    name, tmp_path, small_training, undisturbed
+):
+    run_of = small_training(name)
+    command = run_of.command(tmp_path / "out", "--save_steps", 3)
+    for die_at in (8, 21):  # a run has some 50 such steps, a resumed one fewer
+        assert run(command, main=run_of.main, die_at=die_at) == -signal.SIGKILL
+    assert run(command, main=run_of.main) == 0
+    assert_same_weights(tmp_path / "out", undisturbed(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["elbert", "ponder", "act", "pretraining", "sharing"])
+def test_a_run_killed_at_twenty_and_more_moments_ends_with_the_same_bits(
+    name, tmp_path, small_training, undisturbed
+):
+    run_of = small_training(name, "--save_steps", 2, "--save_total_limit", 2)
+    survive_kills(run_of.command, undisturbed(name), tmp_path, seed=len(name), main=run_of.main)
+    assert all(len(checkpoints_of(out)) <= 2 for out in tmp_path.glob("out-*"))
+
+
+def test_a_run_killed_amid_its_end_has_lost_nothing(
+    tmp_path, small_training, undisturbed, albert_dir
+):
+    """The best model stands aside until the finished one does, at every step towards the disk."""
+    best = small_training("elbert", "--load_best_model_at_end", "--save_steps", 6)
+    whole = tmp_path / "whole"
+    assert run(best.command(whole)) == 0
+    assert not (whole / checkpointing.BEST).exists()
+    killed = 0
+    for die_at in range(200, 0, -20):
+        out = tmp_path / str(die_at)
+        killed += run(best.command(out), die_at=die_at) == -signal.SIGKILL
+        assert is_finished(out) or not killed or run(best.command(out)) == 0
+        assert_same_weights(out, whole)
+        if killed == 3:
+            break
+    assert killed
+
+
+STOPS = [
+    ("elbert", signal.SIGTERM, 6),
+    ("elbert", signal.SIGINT, 6),
+    ("elbert", signal.SIGHUP, 6),
+    slow("ponder", signal.SIGTERM, 6),
+    slow("act", signal.SIGTERM, 6),
+    ("pretraining", signal.SIGTERM, 2),  # amid an epoch
+    ("pretraining", signal.SIGTERM, 6),  # at the end of the first phase
+    slow("pretraining", signal.SIGTERM, 7),  # in the second
+    ("dense", signal.SIGTERM, 3),
+    ("sharing", signal.SIGTERM, 5),
+    slow("narrow sharing", signal.SIGTERM, 5),
+]
+
+
+@pytest.mark.parametrize(("name", "number", "step"), STOPS)
+def test_a_stopped_run_saves_says_so_and_goes_on(
+    name, number, step, tmp_path, small_training, undisturbed, script, monkeypatch
+):
+    if name == "dense":
+        pytest.importorskip("pytorch_optimizer")
+    out, run_of = tmp_path / "out", small_training(name)
+    command = run_of.command(out, "--save_steps", 0)
+    seed_batch = Trainer.seed_batch
+
+    def interrupted(trainer: Trainer) -> None:
+        if trainer.state.progress.step == step - 1:
+            os.kill(os.getpid(), number)
+        seed_batch(trainer)
+
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "seed_batch", interrupted)
+        stopped = script(run_of.main, *command)
+    signal.signal(signal.SIGHUP, hangup)
+    assert stopped.status == 128 + number
+    saved = f"checkpoint-{step}"
+    for word in (signal.Signals(number).name, f"step {step}", saved, "--resume_from_checkpoint"):
+        assert word in stopped.err
+    assert [path.name for path in checkpoints_of(out)] == [saved]
+    resumed = script(run_of.main, *command).done()
+    assert min(json.loads(x)["step"] for x in resumed.out.splitlines() if x[:1] == "{") == step + 1
+    assert_same_weights(out, undisturbed(name))
+
+
+# What a run goes on from.
 
 
 def training(albert_dir, rte, out, *more) -> list[str]:
     common = flags(albert_dir, rte, out, "RTE", "--do_train", "--resume_from_checkpoint")
     return [*common, "--per_gpu_train_batch_size", 4, "--learning_rate", 1e-3, "--seed", 3, *more]
-
-
-EPOCHS = ("--num_train_epochs", 2)  # dropout before the exits is 0.1, ALBERT's default
-
-
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory, albert_dir, rte) -> Path:
-    """A run that nothing disturbed."""
-    out = tmp_path_factory.mktemp("reference") / "out"
-    assert run(training(albert_dir, rte, out, "--save_steps", 0, *EPOCHS)) == 0
-    return out
-
-
-def test_a_run_killed_inside_its_saves_ends_with_the_same_bits(
-    tmp_path, albert_dir, rte, reference
-):
-    command = training(albert_dir, rte, tmp_path / "out", "--save_steps", 3, *EPOCHS)
-    for die_at in (8, 21):  # a run has some 50 such steps, a resumed one fewer
-        assert run(command, die_at=die_at) == -signal.SIGKILL
-    assert run(command) == 0
-    assert_same_weights(tmp_path / "out", reference)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["albert", "ponder_albert", "albert_act"])
-def test_a_run_killed_at_twenty_and_more_moments_ends_with_the_same_bits(
-    mode, tmp_path, albert_dir, rte
-):
-    def command(out: Path, *more) -> list:
-        common = training(albert_dir, rte, out, "--model_type", mode, *EPOCHS)
-        return [*common, "--save_steps", 2, "--save_total_limit", 2, *more]
-
-    reference = tmp_path / "reference"
-    assert run(command(reference, "--save_steps", 0)) == 0
-    survive_kills(command, reference, tmp_path, seed=len(mode))
-    assert all(len(checkpoints_of(out)) <= 2 for out in tmp_path.glob("out-*"))
-
-
-@pytest.fixture
-def hangup() -> Iterator[Callable]:
-    """`hangup(action)` sets what SIGHUP does, as nohup may have; its default to begin with."""
-    old = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield partial(signal.signal, signal.SIGHUP)
-    signal.signal(signal.SIGHUP, old)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_stopped_run_saves_says_so_and_goes_on(
-    number, tmp_path, albert_dir, rte, reference, script, monkeypatch, hangup
-):
-    out = tmp_path / "out"
-    command = training(albert_dir, rte, out, "--save_steps", 0, *EPOCHS)
-    steps = iter(range(100))
-
-    def interrupted(trainer: Trainer):
-        if next(steps) == 5:
-            os.kill(os.getpid(), number)
-        return seed_batch(trainer)
-
-    seed_batch = Trainer.seed_batch
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "seed_batch", interrupted)
-        stopped = script(run_glue.main, *command)
-    assert stopped.status == 128 + number
-    for word in (signal.Signals(number).name, "step 6", "checkpoint-6", "--resume_from_checkpoint"):
-        assert word in stopped.err
-    assert [path.name for path in checkpoints_of(out)] == ["checkpoint-6"]
-    assert script(run_glue.main, *command).status == 0
-    assert_same_weights(out, reference)
 
 
 @pytest.fixture(scope="session")
@@ -137,13 +158,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_newest_intact_one_offered(
     before = contents(stopped)
     refused(script, again, "checkpoint-8 is damaged", name, f"{stopped}/checkpoint-4")
     assert contents(stopped) == before
-    offered = [*again, "--resume_from_checkpoint", stopped / "checkpoint-4"]
-    assert script(run_glue.main, *offered).status == 0
-
-
-def test_all_checkpoints_damaged_is_said(stopped, again, script):
-    for path in checkpoints_of(stopped):
-        flip(path / "optimizer.safetensors")
+    flip(stopped / "checkpoint-4/optimizer.safetensors")
     refused(script, again, "No other checkpoint is intact", "--overwrite_output_dir")
 
 
@@ -163,29 +178,26 @@ def test_another_runs_checkpoint_is_refused(more, words, stopped, again, script)
     assert contents(stopped) == before
 
 
-def test_other_data_is_refused(stopped, again, tmp_path, script):
+def test_other_data_or_a_path_to_nothing_is_refused(stopped, again, tmp_path, script):
     other = write_rte(tmp_path / "RTE")
     rows = (other / "train.tsv").read_text().splitlines()
     (other / "train.tsv").write_text("\n".join([*rows[:-1], rows[1]]) + "\n")
     refused(script, [*again, "--data_dir", other], "training examples or their tokens are others")
-
-
-def test_a_path_to_nothing_names_the_latest(stopped, again, script):
     again.insert(again.index("--resume_from_checkpoint") + 1, stopped / "checkpoint-5")
     refused(script, again, "checkpoint-5: no such directory", f"{stopped}/checkpoint-8")
 
 
-def test_a_finished_training_is_left_as_it_is(stopped, again, script):
+def test_a_finished_training_is_left_as_it_is_and_an_unfinished_one_not_evaluated(
+    stopped, again, albert_dir, rte, script
+):
+    evaluation = flags(albert_dir, rte, stopped, "RTE", "--do_eval")
+    refused(script, evaluation, "did not finish", "--resume_from_checkpoint latest", "checkpoint-8")
     assert script(run_glue.main, *again).status == 0
     before = {path: path.stat().st_mtime_ns for path in stopped.glob("*.safetensors")}
     assert before
     assert script(run_glue.main, *again).status == 0
     assert {path: path.stat().st_mtime_ns for path in stopped.glob("*.safetensors")} == before
-
-
-def test_an_unfinished_training_is_not_evaluated(stopped, albert_dir, rte, script):
-    common = flags(albert_dir, rte, stopped, "RTE", "--do_eval")
-    refused(script, common, "did not finish", "--resume_from_checkpoint latest", "checkpoint-8")
+    refused(script, [*again, "--seed", 4], "is finished", "seed was 3, is 4")
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path, albert_dir, rte, script):
@@ -195,27 +207,13 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path, albert_dir, rte, script)
     assert [path.name for path in checkpoints_of(out)] == ["checkpoint-6", "checkpoint-8"]
 
 
-def test_pruning_neither_counts_nor_keeps_a_damaged_checkpoint(stopped, again, script):
+def test_pruning_neither_counts_nor_keeps_a_damaged_checkpoint(stopped):
     flip(stopped / "checkpoint-8/optimizer.safetensors")
-    older = [*again, "--resume_from_checkpoint", stopped / "checkpoint-4"]
-    few = ("--save_total_limit", 1, "--save_steps", 0)
-    assert script(run_glue.main, *older, *few).status == 0
-    assert [path.name for path in checkpoints_of(stopped)] == ["checkpoint-4"]
-
-
-def test_pruning_leaves_all_checkpoints_where_none_is_intact(stopped):
-    for path in checkpoints_of(stopped):
-        flip(path / "optimizer.safetensors")
     checkpointing.prune(stopped, 1)
-    assert len(checkpoints_of(stopped)) == 2
-
-
-def test_a_full_disk_leaves_the_checkpoint_that_was_to_be_replaced(stopped, again, script):
-    before = contents(stopped / "checkpoint-8")
-    older = [*again, "--resume_from_checkpoint", stopped / "checkpoint-4"]
-    with no_file_above(30_000):
-        refused(script, older, "cannot write")
-    assert contents(stopped / "checkpoint-8") == before
+    assert [path.name for path in checkpoints_of(stopped)] == ["checkpoint-4"]
+    flip(stopped / "checkpoint-4/optimizer.safetensors")
+    checkpointing.prune(stopped, 1)  # none is intact
+    assert len(checkpoints_of(stopped)) == 1
 
 
 def test_a_checkpoint_holds_no_pickle(stopped):
@@ -227,11 +225,10 @@ def test_a_checkpoint_holds_no_pickle(stopped):
 
 
 @pytest.mark.parametrize("room", [0, 2_000, 30_000])
-def test_a_full_disk_in_a_checkpoint_leaves_the_one_before(room, stopped, again, script):
-    checkpointing.remove_checkpoint(stopped / "checkpoint-8")
-    before = contents(stopped / "checkpoint-4")
+def test_a_full_disk_leaves_the_checkpoints_that_were_there(room, stopped, again, script):
+    before = contents(stopped / "checkpoint-8")
+    older = [*again, "--resume_from_checkpoint", stopped / "checkpoint-4"]
     with no_file_above(room):
-        refused(script, again, "cannot write")
-    assert contents(stopped / "checkpoint-4") == before
-    assert [path.name for path in checkpointing.checkpoints_of(stopped)] == ["checkpoint-4"]
+        refused(script, older, "cannot write")
+    assert contents(stopped / "checkpoint-8") == before
     assert script(run_glue.main, *again).status == 0

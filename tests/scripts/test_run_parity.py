@@ -1,13 +1,11 @@
 """run_parity.py: what it writes, and what it refuses."""
 
 import json
-import sys
 
 import pytest
 import torch
 
-from run_parity import main, read_settings
-from training.settings import as_dict
+from run_parity import main
 
 QUICK = ["--epochs", "2", "--n_batches", "3", "--batch_size", "16", "--n_hidden", "8"]
 
@@ -42,35 +40,6 @@ def test_two_runs_of_one_seed_are_the_same(tmp_path, script):
     assert histories[0] == histories[1] != histories[2]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--lambda_p", "0"], "--lambda_p: 0: allowed is"),
-        (["--lambda_p", "1.5"], "--lambda_p: 1.5"),
-        (["--beta", "-1"], "--beta: -1: allowed is 0 or more"),
-        (["--lr", "nan"], "--lr: nan: allowed is"),
-        (["--n_elems", "0"], "--n_elems: 0: allowed is 1 or more"),
-        (["--n_elems", "1", "--extrapolate"], "raise --n_elems"),
-        (["--max_steps", "-3"], "--max_steps: -3"),
-    ],
-)
-def test_flags_out_of_range_are_named_with_what_is_allowed(script, flags, message):
-    script(main, *flags).refused(message)
-
-
-def test_the_defaults_are_the_annotated_ones(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["run_parity.py"])
-    named = {"n_elems": 8, "n_hidden": 64, "max_steps": 20, "lambda_p": 0.2, "beta": 0.01}
-    assert named.items() <= as_dict(read_settings()).items()
-
-
-def test_an_output_directory_that_cannot_be_written_is_an_error_before_training(tmp_path, script):
-    (tmp_path / "file").write_text("")
-    outcome = script(main, "--output_dir", tmp_path / "file/out")
-    outcome.refused()
-    assert outcome.err.startswith("error: cannot write ")
-
-
 def test_a_constant_learning_rate_is_that_of_an_optimiser_alone(tmp_path, script, monkeypatch):
     """The annotated PonderNet's: Adam at --lr, without a schedule."""
     rates = []
@@ -83,3 +52,18 @@ def test_a_constant_learning_rate_is_that_of_an_optimiser_alone(tmp_path, script
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
     script(main, *QUICK, "--schedule", "constant", "--output_dir", tmp_path).done()
     assert rates == [3e-4] * 6
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--lambda_p 0", "--lambda_p: 0: allowed is"),
+        ("--beta -1", "--beta: -1: allowed is 0 or more"),
+        ("--lr nan", "--lr: nan: allowed is"),
+        ("--n_elems 0", "--n_elems: 0: allowed is 1 or more"),
+        ("--n_elems 1 --extrapolate", "raise --n_elems"),
+        ("--output_dir /dev/null/out", "cannot write "),
+    ],
+)
+def test_errors_before_training_say_what_is_allowed(flags, words, script):
+    script(main, *flags.split()).refused(words)

@@ -1,11 +1,9 @@
 """run_pretraining.py from its flags to its files: tokenizer, training, evaluation, resuming."""
 
 import json
-import math
 import runpy
 import shutil
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from modeling import (
     AlbertActConfig,
     AlbertActForPreTraining,
     AlbertActModel,
-    load_pretrained,
     load_tokenizer,
 )
 from tests.berts import save, tiny_bert
@@ -27,7 +24,7 @@ from tests.conftest import contents, edit_json, sentence, tsv, write_rte
 from tests.forks import assert_same_weights
 from training.checkpoints import checkpoints_of
 from training.pretraining_data import PretrainingData, TokenClass
-from training.pretraining_settings import Recipe
+from training.pretraining_settings import MaskingConfig
 
 ROOT = Path(run_pretraining.__file__).parent
 ROWS = ["All tokens", "All unmasked tokens", "[MASK/MASK]", "[MASK/random]", "[MASK/original]"]
@@ -53,9 +50,6 @@ def pretrained(pretrained_once, tmp_path) -> Path:
     return Path(shutil.copytree(pretrained_once, tmp_path / "out"))
 
 
-# The loop.
-
-
 @pytest.mark.parametrize("kind", ["albert", "albert_act"])
 def test_training_reports_and_evaluation_prints_the_table(kind, pretrain, tmp_path):
     out = tmp_path / "out"
@@ -79,7 +73,7 @@ def test_training_reports_and_evaluation_prints_the_table(kind, pretrain, tmp_pa
 def test_evaluation_is_the_models_own_answer(corpus, pretrained):
     """Against AlbertActForPreTraining's forward over the same text, one example at a time."""
     report, tokenizer = report_of(pretrained), load_tokenizer(pretrained)
-    recipe = Recipe(max_seq_length=16, seed=3, shuffle_buffer=8)
+    recipe = MaskingConfig(max_seq_length=16, seed=3, shuffle_buffer=8)
     data = PretrainingData([corpus / "eval.txt"], False, tokenizer, recipe, batch_size=1)
     model = AlbertActForPreTraining.from_pretrained(pretrained).eval()
     losses, correct, updates = [], [], []
@@ -96,17 +90,6 @@ def test_evaluation_is_the_models_own_answer(corpus, pretrained):
     assert report["mlm_loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-5)
     assert report["mlm_acc"] == pytest.approx(sum(correct) / len(correct))
     assert report["updates"]["All unmasked tokens"] == pytest.approx(sum(updates) / len(updates))
-
-
-def test_both_kinds_of_checkpoint_go_into_fine_tuning(pretrain, tmp_path):
-    out = tmp_path / "dense"
-    pretrain(out, kind="albert")
-    model, report = load_pretrained(out)
-    assert not [name for name in report.initialised if "exit" not in name]
-    trained = weights(out)
-    for name, tensor in model.state_dict().items():
-        if name in trained:
-            assert torch.equal(tensor, trained[name])
 
 
 @pytest.mark.parametrize("kind", ["albert", "albert_act"])
@@ -133,25 +116,6 @@ def test_another_folders_model_is_evaluated_and_trained_on(kind, corpus, spiece,
     assert contents(source) == before
 
 
-def test_what_cannot_be_started_from_or_evaluated(corpus, spiece, tmp_path, script):
-    """A BERT, whose layers differ; an encoder without what predicts words."""
-    bert, encoder = save(tiny_bert(), tmp_path / "bert"), tmp_path / "encoder"
-    command = pretraining_flags(corpus, spiece, tmp_path / "out", "--model_name_or_path", bert)
-    del command[2:4]  # --config_name
-    script(run_pretraining.main, *command).refused("share_layers.py")
-    AlbertActModel(AlbertActConfig.from_pretrained(corpus)).save_pretrained(encoder)
-    more = ("--model_name_or_path", encoder)
-    command = pretraining_flags(corpus, spiece, tmp_path / "out", *more, do="eval")
-    script(run_pretraining.main, *command).refused("no weights for predictions.")
-
-
-def test_a_tokenizer_comes_out_of_the_text(corpus, tmp_path, script):
-    text = ("--train_tokenizer", "--train_files", corpus / "train.txt", "--vocab_size", 40)
-    where = ("--output_dir", tmp_path, "--do_lower_case")
-    script(run_pretraining.main, *text, *where).done()
-    assert len(load_tokenizer(tmp_path)) == 40
-
-
 def with_tokenizer(corpus, spiece, out, pieces: int) -> list:
     """A command that makes its tokenizer, too."""
     command = pretraining_flags(corpus, spiece, out, "--train_tokenizer", "--vocab_size", pieces)
@@ -174,17 +138,6 @@ def test_a_new_tokenizer_takes_the_place_of_an_old_one(corpus, spiece, script, t
     assert len(load_tokenizer(out)) == 41
 
 
-def test_a_finished_run_without_its_weights_goes_on(pretrain, tmp_path):
-    out = tmp_path / "out"
-    saving = ("--save_steps", 3, "--resume_from_checkpoint")
-    pretrain(out, *saving).done()
-    trained = weights(out)
-    (out / "model.safetensors").unlink()
-    pretrain(out, *saving).done()
-    assert weights(out).keys() == trained.keys()
-    assert all(torch.equal(tensor, trained[name]) for name, tensor in weights(out).items())
-
-
 def test_tau_weighs_the_ponder_cost(pretrain, tmp_path):
     losses = []
     for tau in (0, 2):
@@ -195,73 +148,10 @@ def test_tau_weighs_the_ponder_cost(pretrain, tmp_path):
     assert dear["loss"] - free["loss"] == pytest.approx(2 * free["ponder_cost"], rel=1e-5)
 
 
-def test_a_model_of_another_kind_or_a_damaged_one_is_refused(pretrain, pretrained):
-    other = pretrain(pretrained, kind="albert", do="eval")
-    other.refused("of --model_type albert_act, not albert")
-    path = pretrained / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-9])
-    pretrain(pretrained, do="eval").refused("model.safetensors is damaged")
-
-
-# LAMB, and precision.
-
-
-def test_lamb_trains(pretrain, tmp_path):
-    pytest.importorskip("pytorch_optimizer")
-    out = tmp_path / "out"
-    lamb = ("--optimizer", "lamb", "--save_steps", 3)
-    outcome = pretrain(out, *lamb).done()
-    losses = [line["mlm_loss"] for line in logged_steps(outcome.out)]
-    assert all(map(math.isfinite, losses))
-    assert_resumes_to_the_same(out, partial(pretrain, out, *lamb))
-
-
 def test_bf16_trains(pretrain, tmp_path):
     out = tmp_path / "out"
     pretrain(out, "--bf16").done()
     assert {tensor.dtype for tensor in weights(out).values()} == {torch.float32}
-
-
-# Resuming, and several processes.
-
-
-EVERY_STEP = range(1, 9)
-
-
-def assert_resumes_to_the_same(out: Path, pretrain: Callable[..., Outcome], moments=EVERY_STEP):
-    """From the checkpoints of these steps that a finished run left."""
-    whole = weights(out)
-    assert len(checkpoints_of(out)) > 1
-    for checkpoint in checkpoints_of(out):
-        step = int(checkpoint.name.split("-")[1])
-        if step not in moments:
-            continue
-        resumed = pretrain("--resume_from_checkpoint", checkpoint).done()
-        steps = [line["step"] for line in logged_steps(resumed.out)]
-        assert steps == list(range(step + 1, 9))
-        assert all(torch.equal(whole[name], tensor) for name, tensor in weights(out).items())
-
-
-@pytest.mark.parametrize("kind", ["albert", "albert_act"])
-@pytest.mark.parametrize("moments", [(2, 6, 7), pytest.param(EVERY_STEP, marks=pytest.mark.slow)])
-def test_a_stopped_run_goes_on_to_the_same_bits(moments, kind, corpus, pretrain, tmp_path):
-    """Amid an epoch, at the last step of the first phase (6), and in the second phase; with
-    dropout."""
-    out, config = tmp_path / "out", tmp_path / "config.json"
-    config.write_bytes((corpus / "config.json").read_bytes())
-    edit_json(config, hidden_dropout_prob=0.1, classifier_dropout_prob=0.1)
-    saving = partial(pretrain, out, "--save_steps", 1, "--config_name", config, kind=kind)
-    saving().done()
-    assert_resumes_to_the_same(out, saving, moments)
-
-
-def test_other_text_is_refused_when_resuming(corpus, pretrain, tmp_path):
-    out = tmp_path / "out"
-    pretrain(out, "--save_steps", 3).done()
-    last = checkpoints_of(out)[-1]
-    other = ("--train_files", corpus / "eval.txt", "--resume_from_checkpoint", last)
-    outcome = pretrain(out, "--save_steps", 3, *other)
-    outcome.refused("training examples or their tokens are others")
 
 
 # Errors.
@@ -270,23 +160,47 @@ def test_other_text_is_refused_when_resuming(corpus, pretrain, tmp_path):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--tau", "-0.1"], ["--tau", "0 or more"]),
-        (["--train_files", "/nowhere/text.txt"], ["/nowhere/text.txt", "No such file"]),
-        (["--config_name", "/nowhere"], ["/nowhere"]),
-        (["--max_seq_length", "64"], ["--max_seq_length 64", "max_position_embeddings = 40"]),
-        (["--long_seq_length", "64"], ["--long_seq_length 64", "max_position_embeddings = 40"]),
-        (["--per_gpu_train_batch_size", "1"], ["not one example at length 32", "at least 2"]),
-        (["--per_gpu_train_batch_size", "500"], ["fewer examples than the 500"]),
-        (["--model_type", "albert", "--tau", "0.1"], ["--tau", "albert_act"]),
-        (["--long_fraction", "1.5"], ["--long_fraction", "from 0 to 1"]),
-        (["--do_eval", "--eval_file", "/nowhere"], ["/nowhere"]),
-        (["--train_tokenizer"], ["--train_tokenizer", "--tokenizer_name", "one of the two"]),
+        ("--tau -0.1", ["--tau", "0 or more"]),
+        ("--train_files /nowhere/text.txt", ["/nowhere/text.txt", "No such file"]),
+        ("--config_name /nowhere", ["/nowhere"]),
+        ("--max_seq_length 64", ["--max_seq_length 64", "max_position_embeddings = 40"]),
+        ("--long_seq_length 64", ["--long_seq_length 64", "max_position_embeddings = 40"]),
+        ("--per_gpu_train_batch_size 1", ["not one example at length 32", "at least 2"]),
+        ("--per_gpu_train_batch_size 500", ["fewer examples than the 500"]),
+        ("--model_type albert --tau 0.1", ["--tau", "albert_act"]),
+        ("--long_fraction 1.5", ["--long_fraction", "from 0 to 1"]),
+        ("--do_eval --eval_file /nowhere", ["/nowhere"]),
+        ("--train_tokenizer", ["--train_tokenizer", "--tokenizer_name", "one of the two"]),
     ],
 )
 def test_flags_that_cannot_be(more, words, pretrain, tmp_path):
-    outcome = pretrain(tmp_path / "out", *more)
+    outcome = pretrain(tmp_path / "out", *more.split())
     outcome.refused(*words)
     assert not logged_steps(outcome.out)  # nothing was trained
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [("", "nothing to do"), ("--do_train", "--train_files is"), ("--do_eval", "--eval_file is")],
+)
+def test_what_is_missing_is_named(flags, words, tmp_path, script):
+    script(run_pretraining.main, "--output_dir", tmp_path, *flags.split()).refused(words)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"vocab_size": 20}, ["pieces", "vocab_size is 20"]),
+        ({"act_epsilon": 1.5}, ["act_epsilon", "from 0 to 1, both excluded"]),
+        ({"tau": -1}, ["tau", "at least 0"]),
+        ({"hidden_size": 33}, ["hidden_size", "num_attention_heads"]),
+    ],
+)
+def test_configurations_that_cannot_be(values, words, corpus, pretrain, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_bytes((corpus / "config.json").read_bytes())
+    edit_json(config, **values)
+    pretrain(tmp_path / "out", "--config_name", config).refused(*words)
 
 
 @pytest.mark.parametrize("bad", [b"", b"\n \n", b"a dog runs\n\xff\xfe\n"])
@@ -297,31 +211,29 @@ def test_a_text_that_cannot_be_read_leaves_nothing_behind(bad, pretrain, tmp_pat
     assert not list(out.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("vocab_size", 20, ["pieces", "vocab_size is 20"]),
-        ("act_epsilon", 0, ["act_epsilon", "from 0 to 1, both excluded"]),
-        ("act_epsilon", 1.5, ["act_epsilon", "from 0 to 1, both excluded"]),
-        ("tau", -1, ["tau", "at least 0"]),
-        ("hidden_size", 33, ["hidden_size", "num_attention_heads"]),
-    ],
-)
-def test_configurations_that_cannot_be(key, value, words, corpus, pretrain, tmp_path):
-    config = tmp_path / "config.json"
-    config.write_bytes((corpus / "config.json").read_bytes())
-    edit_json(config, **{key: value})
-    outcome = pretrain(tmp_path / "out", "--config_name", config)
-    outcome.refused(*words)
-
-
-def test_nothing_to_do_and_nothing_to_read(tmp_path, script):
-    for action, words in (
-        ((), "nothing to do"),
-        (("--do_train",), "--train_files is missing"),
-        (("--do_eval",), "--eval_file is missing"),
-    ):
-        script(run_pretraining.main, "--output_dir", tmp_path, *action).refused(words)
+def test_models_that_cannot_be_started_from_or_evaluated(
+    corpus, spiece, tmp_path, script, pretrain, pretrained
+):
+    """A BERT, whose layers differ; an encoder without what predicts words; another mode's model,
+    and a damaged one; a checkpoint of another text."""
+    bert, encoder = save(tiny_bert(), tmp_path / "bert"), tmp_path / "encoder"
+    command = pretraining_flags(corpus, spiece, tmp_path / "new", "--model_name_or_path", bert)
+    del command[2:4]  # --config_name
+    script(run_pretraining.main, *command).refused("share_layers.py")
+    AlbertActModel(AlbertActConfig.from_pretrained(corpus)).save_pretrained(encoder)
+    more = ("--model_name_or_path", encoder)
+    pretrain(tmp_path / "new", *more, do="eval").refused("no weights for predictions.")
+    other = pretrain(pretrained, kind="albert", do="eval")
+    other.refused("of --model_type albert_act, not albert")
+    path = pretrained / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    pretrain(pretrained, do="eval").refused("model.safetensors is damaged")
+    pretrain(tmp_path / "saved", "--save_steps", 3).done()
+    last = checkpoints_of(tmp_path / "saved")[-1]
+    text = ("--save_steps", 3, "--train_files", corpus / "eval.txt", "--resume_from_checkpoint")
+    pretrain(tmp_path / "saved", *text, last).refused(
+        "training examples or their tokens are others"
+    )
 
 
 # The example's text.

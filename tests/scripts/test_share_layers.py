@@ -9,15 +9,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AlbertModel, BertModel
 
-import run_glue
 import run_pretraining
 import share_layers
 from modeling import load_act, load_ponder, load_pretrained, load_tokenizer
 from modeling.layer_sharing import Teacher
-from tests.berts import assert_same_states, padded_ids, plain_text, save, tiny_bert
-from tests.commands import scalars
+from tests.berts import (
+    assert_same_states,
+    padded_ids,
+    plain_text,
+    save,
+    tiny_bert,
+)
+from tests.berts import sharing_flags as flags
 from tests.forks import assert_same_weights, run, run_together
-from training.checkpoints import checkpoints_of
 
 
 @pytest.fixture(scope="session")
@@ -28,27 +32,6 @@ def bert_dir(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def text(tmp_path_factory) -> Path:
     return plain_text(tmp_path_factory.mktemp("text"))
-
-
-def flags(bert_dir: Path, text: Path, out: Path, *more) -> list:
-    values = {
-        "model_name_or_path": bert_dir,
-        "train_files": text,
-        "eval_file": text,
-        "output_dir": out,
-        "max_seq_length": 16,
-        "per_gpu_train_batch_size": 4,
-        "max_steps": 8,
-        "warmup_steps": 2,
-        "learning_rate": 3e-3,
-        "logging_steps": 1,
-        "seed": 3,
-    }
-    pairs = [str(x) for name, value in values.items() for x in (f"--{name}", value)]
-    return [*pairs, "--do_train", "--no_cuda", *map(str, more)]
-
-
-# The script.
 
 
 @pytest.fixture(scope="session")
@@ -75,14 +58,6 @@ def test_training_follows_better_and_reports_every_pass(trained, bert_dir):
         assert 0 < share < logged[0][f"pass/{number}"]
         assert f"| {number} | {number} | {share:.4f} | {second[number - 1]:.4f} |" in log
     assert report["embeddings"] < 1e-9
-
-
-def test_tensorboard_has_the_curve_of_every_pass(trained):
-    logged = logged_means((trained.parent / "log").read_text())
-    curves = scalars(trained)
-    assert len(logged) == 40
-    for name in ("loss", "pass/1", "pass/2", "pass/3", "learning_rate"):
-        assert curves[name] == pytest.approx([means[name] for means in logged])
 
 
 def test_half_precision_follows_nearly_as_float32_does(trained, bert_dir, text, tmp_path, script):
@@ -162,49 +137,19 @@ def test_the_student_is_an_hf_albert_and_every_modes_start(trained, bert_dir):
 def test_pretraining_starts_from_the_student(kind, trained, text, tmp_path, script):
     """With a learning rate of 0, its encoder comes out of run_pretraining.py as it went in."""
     out = tmp_path / "out"
-    outcome = script(
+    script(
         run_pretraining.main,
         *("--model_type", kind, "--model_name_or_path", trained, "--do_train", "--train_files"),
         *(text, "--output_dir", out, "--max_steps", 2, "--max_seq_length", 16, "--no_cuda"),
         *("--long_fraction", 0, "--per_gpu_train_batch_size", 4, "--learning_rate", 0),
         *("--gradient_accumulation_steps", 1, "--optimizer", "adamw"),
-    )
-    assert outcome.status == 0, outcome.err
+    ).done()
     load = load_pretrained if kind == "albert" else load_act
     (before, _), (after, report) = load(trained), load(out)
     kept = [name for name in report.loaded if ".act." not in name]
     assert len(kept) > 20
     old, new = before.state_dict(), after.state_dict()
     assert all(torch.equal(old[name], new[name]) for name in kept)
-
-
-def test_fine_tuning_takes_the_student(trained, rte, tmp_path, script):
-    outcome = script(
-        run_glue.main,
-        *("--model_type", "albert", "--task_name", "RTE", "--data_dir", rte, "--do_train"),
-        *("--model_name_or_path", trained, "--output_dir", tmp_path / "out", "--max_steps", 1),
-        *("--max_seq_length", 24, "--no_cuda"),
-    )
-    assert outcome.status == 0, outcome.err
-
-
-@pytest.mark.parametrize("more", [(), ("--embedding_size", 8, "--intermediate_size", 96, "--bf16")])
-def test_a_resumed_run_ends_with_the_same_bits(more, bert_dir, text, tmp_path, script):
-    """Two epochs and more, stopped within the second."""
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    more = ("--max_steps", 30, *more)
-    command = flags(bert_dir, text, whole, "--save_steps", 0, *more)
-    assert script(share_layers.main, *command).status == 0
-    command = flags(bert_dir, text, out, "--save_steps", 17, *more)
-    assert script(share_layers.main, *command).status == 0
-    for name in ("config.json", "model.safetensors"):
-        (out / name).unlink()
-    (out / "training_in_progress.json").write_text("{}")
-    assert [path.name for path in checkpoints_of(out)] == ["checkpoint-17"]
-    outcome = script(share_layers.main, *command, "--resume_from_checkpoint")
-    assert outcome.status == 0, outcome.err
-    assert min(map(int, re.findall(r"\"step\": (\d+)", outcome.out))) == 18
-    assert_same_weights(whole, out)
 
 
 def test_another_teacher_is_another_run(bert_dir, text, tmp_path, script):
@@ -227,8 +172,7 @@ def test_a_student_starts_with_the_weights_of_an_earlier_one(
     """With a learning rate of 0, they come out as they went in."""
     more = ("--initial_student", trained, "--num_hidden_layers", passes, "--learning_rate", 0)
     command = flags(bert_dir, text, tmp_path / "out", *more, "--max_steps", 1)
-    outcome = script(share_layers.main, *command)
-    assert outcome.status == 0, outcome.err
+    script(share_layers.main, *command).done()
     assert AlbertModel.from_pretrained(tmp_path / "out").config.num_hidden_layers == passes
     assert_same_weights(trained, tmp_path / "out")
 
@@ -258,29 +202,14 @@ def test_a_layer_alone_is_enough_to_start_with(trained, bert_dir, text, tmp_path
     assert 0 < len(layer) < len(whole)
     save_file(layer, tmp_path / "model.safetensors")
     more = ("--initial_student", tmp_path, "--learning_rate", 0, "--max_steps", 1)
-    outcome = script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *more))
-    assert outcome.status == 0, outcome.err
+    script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *more)).done()
     assert_same_weights(trained, tmp_path / "out")
-
-
-def test_two_processes_take_the_steps_of_one(bert_dir, text, tmp_path):
-    """A global batch's mean, whatever the lengths that each process has of it."""
-    for count in (1, 2):
-        more = ("--per_gpu_train_batch_size", 4 // count, "--adam_epsilon", 1e-3)
-        command = flags(bert_dir, text, tmp_path / f"out{count}", *more)
-        log = tmp_path / f"log{count}"
-        status = run_together(count, command, log, main=share_layers.main)
-        assert status == [0] * count, log.with_suffix(".0").read_text()
-    first, second = (load_file(tmp_path / f"out{n}" / "model.safetensors") for n in (1, 2))
-    for name in first:
-        torch.testing.assert_close(first[name], second[name], atol=1e-5, rtol=1e-4)
 
 
 def test_factorised_embeddings_are_trained_and_load(bert_dir, text, tmp_path, script):
     out = tmp_path / "out"
     more = ("--embedding_size", 8, "--num_hidden_layers", 4, "--do_eval", "--max_steps", 40)
-    outcome = script(share_layers.main, *flags(bert_dir, text, out, *more))
-    assert outcome.status == 0, outcome.err
+    outcome = script(share_layers.main, *flags(bert_dir, text, out, *more)).done()
     student = AlbertModel.from_pretrained(out)
     assert student.config.num_hidden_layers == 4
     assert student.embeddings.word_embeddings.weight.shape == (90, 8)
@@ -295,39 +224,26 @@ def test_factorised_embeddings_are_trained_and_load(bert_dir, text, tmp_path, sc
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--embedding_size", 33), ("--embedding_size 33", "at most", "32")),
-        (("--intermediate_size", 50), ("--intermediate_size 50", "48", "144")),
-        (("--intermediate_size", 192), ("--intermediate_size 192", "48", "144")),
-        (("--initial_layer", 4), ("--initial_layer 4", "1 to 3")),
-        (("--max_seq_length", 41), ("--max_seq_length 41", "40")),
-        (("--train_files", "nowhere.txt"), ("nowhere.txt",)),
-        (("--num_hidden_layers", 1, "--last_pass_weight", 0), ("--last_pass_weight 0",)),
+        ("--embedding_size 33", ["--embedding_size 33", "at most", "32"]),
+        ("--intermediate_size 50", ["--intermediate_size 50", "48", "144"]),
+        ("--intermediate_size 192", ["--intermediate_size 192", "48", "144"]),
+        ("--initial_layer 4", ["--initial_layer 4", "1 to 3"]),
+        ("--max_seq_length 41", ["--max_seq_length 41", "40"]),
+        ("--train_files nowhere.txt", ["nowhere.txt"]),
+        ("--num_hidden_layers 1 --last_pass_weight 0", ["--last_pass_weight 0"]),
+        ("--initial_student BERT", ["--initial_student", "one shared layer", "share_layers.py"]),
+        ("--initial_student WIDE", ["--initial_student", "96 units", "--intermediate_size 96"]),
+        ("--initial_student WIDE --initial_layer 2", ["--initial_layer 2", "one of"]),
     ],
 )
-def test_errors_say_what_is_allowed(more, words, bert_dir, text, tmp_path, script):
-    outcome = script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *more))
-    assert outcome.status == 2
-    assert all(word in outcome.err for word in words), outcome.err
-    assert "Traceback" not in outcome.err
-
-
-def test_an_initial_student_has_one_layer_of_the_students_shapes(
-    trained, wide, bert_dir, text, tmp_path, script
-):
-    for more, words in (
-        (("--initial_student", bert_dir), ("one shared layer", "3 layers", "share_layers.py")),
-        (("--initial_student", wide), ("96 units", "give --intermediate_size 96")),
-        (("--initial_student", trained, "--initial_layer", 2), ("--initial_layer 2", "one of")),
-    ):
-        outcome = script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *more))
-        assert outcome.status == 2
-        assert all(word in outcome.err for word in ("--initial_student", *words)), outcome.err
+def test_errors_say_what_is_allowed(more, words, wide, bert_dir, text, tmp_path, script):
+    places = {"BERT": bert_dir, "WIDE": wide}
+    given = [places.get(word, word) for word in more.split()]
+    script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *given)).refused(*words)
 
 
 def test_evaluation_asks_for_the_students_own_teacher(trained, text, tmp_path, script):
     other = save(tiny_bert(hidden_size=16), tmp_path / "other")
     command = flags(other, text, trained, "--do_eval")
     command.remove("--do_train")
-    outcome = script(share_layers.main, *command)
-    assert outcome.status == 2
-    assert "hidden_size is 32" in outcome.err
+    script(share_layers.main, *command).refused("hidden_size is 32")

@@ -8,7 +8,7 @@ import torch
 from modeling import ParityPonderGRU
 from modeling.ponder.parity import parity_batch
 from modeling.ponder.pondernet import sampled_steps
-from training.parity import Score, evaluate_parity, mean_score
+from training.parity import evaluate_parity
 from training.parity_settings import ParitySettings
 
 
@@ -76,7 +76,3 @@ def test_stopping_when_all_have_halted_gives_the_answers_of_the_whole_run():
             lengths.add(len(short[0]))
             torch.testing.assert_close(short[3], whole[3], atol=1e-6, rtol=1e-5)
     assert max(lengths) < 20
-
-
-def test_means_are_over_the_numbers_of_non_zeros():
-    assert mean_score([Score(1, 1.0, 2.0), Score(2, 0.5, 4.0)]) == {"accuracy": 0.75, "steps": 3.0}

@@ -9,7 +9,6 @@ import transformers
 
 import run_pretraining
 from training.pretraining import Phase, phases_of, rate_at
-from training.pretraining_settings import PretrainingSchedule
 
 SHORT, LONG = Phase(10, 128, 64, 64, 1.0, 4), Phase(4, 512, 16, 256, 0.5, 2)
 
@@ -50,13 +49,3 @@ def test_the_defaults_are_the_published_schedule(monkeypatch):
             assert phase.batch_size * phase.accumulation == 4096
     assert (schedule.optimizer, schedule.power) == ("lamb", 1.0)
     assert settings.text.max_predictions_per_seq == 20
-
-
-def test_a_warm_up_beyond_the_end_is_said(caplog):
-    schedule = PretrainingSchedule(
-        max_steps=100, warmup_steps=95, per_gpu_train_batch_size=8, gradient_accumulation_steps=1
-    )
-    phases_of(schedule, 128, 1)
-    assert [record.getMessage() for record in caplog.records] == [
-        "--warmup_steps 95: the learning rate never reaches its peak in 90 steps"
-    ]

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import sentencepiece
 import torch
 from scipy.stats import chisquare
 
@@ -22,11 +21,10 @@ from training.pretraining_data import (
     ngram_length,
     pad_examples,
     train_tokenizer,
-    word_starts,
 )
-from training.pretraining_settings import Recipe
+from training.pretraining_settings import MaskingConfig
 from training.text import (
-    Draft,
+    UnmaskedExample,
     drafts_of,
 )
 
@@ -55,12 +53,7 @@ def text(tmp_path_factory) -> Path:
 def data_of(paths, tokenizer, batch_size: int = 4, **recipe) -> PretrainingData:
     paths = paths if isinstance(paths, list) else [paths]
     values = {"max_seq_length": 24, "seed": 1, "shuffle_buffer": 16, **recipe}
-    return PretrainingData(paths, False, tokenizer, Recipe(**values), batch_size)
-
-
-def test_a_text_that_fills_no_batch_is_an_error(text, tokenizer):
-    with pytest.raises(UserError, match="fewer examples than the 1000 of a batch"):
-        next(data_of(text, tokenizer, batch_size=1000).training_batches(0, 0))
+    return PretrainingData(paths, False, tokenizer, MaskingConfig(**values), batch_size)
 
 
 # The tokenizer.
@@ -78,37 +71,21 @@ def test_a_trained_tokenizer_has_alberts_special_pieces(text, tmp_path):
     assert UNK not in encoded
 
 
-def test_more_pieces_than_the_text_gives_is_an_error(text, tmp_path):
-    with pytest.raises(UserError, match=r"5000 pieces from this text: .*<= \d+"):
-        train_tokenizer([text], False, 5000, True, tmp_path)
-
-
-def test_a_tokenizer_without_special_pieces_is_an_error(tmp_path, text):
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text),
-        model_prefix=str(tmp_path / "spiece"),
-        vocab_size=40,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    with pytest.raises(UserError, match=r"special pieces.*--train_tokenizer"):
-        Vocabulary(load_tokenizer(tmp_path))
-
-
-def test_a_tokenizer_without_a_mask_is_an_error(tmp_path, text):
-    """HF adds a piece behind the end of the vocabulary, where a model has no weights."""
+def test_tokenizers_and_texts_that_do_not_fit_are_errors(tmp_path, text, tokenizer):
+    """Without a mask, or marks of where a word begins; of too many pieces; too short."""
     copy = tmp_path / "text.txt"
     copy.write_bytes(text.read_bytes())
     train_spiece(copy, 40, "[CLS],[SEP]")
     with pytest.raises(UserError, match=r"no special piece \[MASK\]; .*--train_tokenizer"):
         Vocabulary(load_tokenizer(tmp_path))
-
-
-def test_a_tokenizer_without_word_starts_is_an_error(tmp_path):
-    words = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog s".split()
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "spiece.model").unlink()
+    (tmp_path / "vocab.txt").write_text("\n".join("[PAD] [UNK] [CLS] [SEP] [MASK] a dog s".split()))
     with pytest.raises(UserError, match="words cannot be masked whole"):
         Vocabulary(load_tokenizer(tmp_path))
+    with pytest.raises(UserError, match=r"5000 pieces from this text: .*<= \d+"):
+        train_tokenizer([text], False, 5000, True, tmp_path)
+    with pytest.raises(UserError, match="fewer examples than the 1000 of a batch"):
+        next(data_of(text, tokenizer, batch_size=1000).training_batches(0, 0))
 
 
 def test_wordpieces_of_a_bert_make_whole_words(tmp_path):
@@ -117,12 +94,6 @@ def test_wordpieces_of_a_bert_make_whole_words(tmp_path):
     tokenizer = load_tokenizer(tmp_path)
     pieces = tokenizer("a dogs a dog", add_special_tokens=False)["input_ids"]
     assert Vocabulary(tokenizer).words(pieces, 1) == [range(1, 2), range(2, 4), *ones(4, 5)]
-
-
-def test_wordpieces_tell_where_words_begin():
-    assert word_starts(["[CLS]", "run", "##ning"]) == [True, True, False]
-    assert word_starts(["[CLS]", "▁run", "ning"]) == [False, True, False]
-    assert word_starts(["run", "ning"]) == [False, False]
 
 
 def ones(*places: int) -> list[range]:
@@ -138,7 +109,7 @@ def test_words_begin_at_a_piece_with_the_mark_and_hold_no_special_piece(vocabula
 
 
 def test_one_sentence_alone_is_for_mlm_only(vocabulary):
-    recipe = Recipe(max_seq_length=10)
+    recipe = MaskingConfig(max_seq_length=10)
     (draft,) = drafts_of(0, [array("i", range(30))], recipe, random.Random(0))
     assert (list(draft.first), len(draft.second), draft.swapped) == (list(range(8)), 0, False)
     example = mask(one_word_pieces(vocabulary, 8), vocabulary, recipe, 0)
@@ -150,10 +121,10 @@ def test_one_sentence_alone_is_for_mlm_only(vocabulary):
 # Masks.
 
 
-def one_word_pieces(vocabulary: Vocabulary, length: int, number: int = 0) -> Draft:
+def one_word_pieces(vocabulary: Vocabulary, length: int, number: int = 0) -> UnmaskedExample:
     """A segment of words of one piece each."""
     word = vocabulary.starts_word.index(True)
-    return Draft(0, number, array("i", [word] * length), array("i"), False)
+    return UnmaskedExample(0, number, array("i", [word] * length), array("i"), False)
 
 
 def test_ngram_lengths_are_drawn_by_one_over_n():
@@ -176,15 +147,9 @@ def test_whole_words_are_chosen_and_no_ngram_spans_two_segments():
         assert single == {3}  # the only word of one piece
 
 
-def test_an_ngram_without_room_gives_way_to_a_shorter_one():
-    for seed in range(100):
-        chosen = choose_positions([[range(i, i + 1) for i in range(9)]], 4, 3, random.Random(seed))
-        assert len(set(chosen)) == len(chosen) == 4
-
-
 def test_a_sixth_and_at_most_twenty_pieces_are_predicted(vocabulary):
     for length, expected in ((8, 2), (40, 6), (98, 15), (140, 20), (500, 20)):  # with [CLS], [SEP]
-        example = mask(one_word_pieces(vocabulary, length - 2), vocabulary, Recipe(512), 0)
+        example = mask(one_word_pieces(vocabulary, length - 2), vocabulary, MaskingConfig(512), 0)
         assert sum(label != -100 for label in example.labels) == min(20, round(0.15 * length))
         assert min(20, round(0.15 * length)) in (expected, expected - 1)
 
@@ -193,7 +158,7 @@ def test_of_the_chosen_pieces_eighty_percent_are_masked_ten_random_ten_kept(voca
     kinds, randoms = Counter(), Counter()
     word = vocabulary.starts_word.index(True)
     for number in range(500):
-        example = mask(one_word_pieces(vocabulary, 126, number), vocabulary, Recipe(), 3)
+        example = mask(one_word_pieces(vocabulary, 126, number), vocabulary, MaskingConfig(), 3)
         for piece, label, kind in zip(
             example.input_ids, example.labels, example.token_classes, strict=True
         ):
@@ -237,7 +202,9 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_a_batch_is_padded_and_says_so(vocabulary):
-    examples = [mask(one_word_pieces(vocabulary, n), vocabulary, Recipe(), 0) for n in (3, 5)]
+    examples = [
+        mask(one_word_pieces(vocabulary, n), vocabulary, MaskingConfig(), 0) for n in (3, 5)
+    ]
     batch = pad_examples(examples, pad=0)
     assert batch["input_ids"].shape == batch["labels"].shape == (2, 7)
     assert batch["attention_mask"].tolist() == [[1] * 5 + [0] * 2, [1] * 7]
