@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from evaluation.exit_reports import rule_frontier
 from evaluation.job import Job
 from evaluation.modes.base import Mode, Tensors
-from evaluation.results import labels_of, predictions_of
-from glue.tasks import Task, compute_metrics
+from evaluation.results import metrics_of
+from glue.tasks import Task
 from training.logs import ProgressLog
 from training.metric_at_cost import MetricAtCost
 
@@ -32,21 +32,12 @@ class SelectionMetric(MetricAtCost):
             if best is not None:
                 return best
             layer = max(1, int(self.cost * layers + 1e-9))
-        answers = predictions_of(recorded["all_logits"][layer - 1])
-        return compute_metrics(job.task, answers, labels_of(job.features))[self.name]
+        return metrics_of(job, recorded["all_logits"][layer - 1])[self.name]
 
 
-@dataclass(frozen=True)
-class DevSet:
-    """The dev set of a training, looked at now and then."""
-
-    job: Job
-    goal: SelectionMetric
-    log: ProgressLog
-
-    def evaluate(self, step: int) -> float:
-        """Log the metrics at this step; the one that the best model is chosen by."""
-        scalars, line, value = self.job.mode.dev_scalars(self.job, self.goal)
-        self.log.scalars(scalars, step)
-        self.log.print_json({**line, "step": step})
-        return value
+def evaluate_and_log(job: Job, goal: SelectionMetric, log: ProgressLog, step: int) -> float:
+    """Log the dev set's metrics at this step; the one that the best model is chosen by."""
+    scalars, line, value = job.mode.dev_scalars(job, goal)
+    log.scalars(scalars, step)
+    log.print_json({**line, "step": step})
+    return value

@@ -15,6 +15,7 @@ from evaluation.predictions import Predictions
 from evaluation.results import (
     labels_of,
     layer_curve,
+    metrics_of,
     predictions_of,
     print_summary,
     summary_of,
@@ -49,10 +50,9 @@ def summarise(job: Job, predictions: Predictions) -> dict[str, Any]:
 def against_all_layers(job: Job, predictions: Predictions, recorded: Tensors) -> dict[str, Any]:
     """The metric of every layer, and the share of exits that the float32 recording gives, too."""
     same = scan(job.model.config.exit_rule(), recorded) == predictions["exit_layer"]
-    curve = layer_curve(job.task, recorded["all_logits"], labels_of(job.features))
     return {
         "same_exit_layer_as_fp32": same.float().mean().item(),
-        f"{primary_metric(job.task)}_per_layer": curve,
+        f"{primary_metric(job.task)}_per_layer": layer_curve(job, recorded["all_logits"]),
         "frontier": rule_frontier(job, recorded),
     }
 
@@ -136,11 +136,11 @@ def write_statistics(
 def draw_exits(path: Path, job: Job, predictions: Predictions, recorded: Tensors) -> list[Path]:
     """exits.png: where examples exit and why, and the metric of every layer; its path."""
     config, mode, metric = job.model.config, job.mode, primary_metric(job.task)
-    labels, rule_name = labels_of(job.features), config.exit_keys()[mode.rule_key]
+    rule_name = config.exit_keys()[mode.rule_key]
     exits = ExitProfile(
         exits_by_cause(config.exit_rule(), rule_name, recorded, predictions["exit_layer"]),
-        layer_curve(job.task, recorded["all_logits"], labels),
-        compute_metrics(job.task, predictions_of(predictions["logits"]), labels)[metric],
+        layer_curve(job, recorded["all_logits"]),
+        metrics_of(job, predictions["logits"])[metric],
         predictions["exit_layer"].double().mean().item() / config.num_hidden_layers,
     )
     shown = describe(mode.named(config.exit_keys(), job.task.is_regression), mode.rule_key)

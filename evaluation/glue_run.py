@@ -4,18 +4,17 @@ The training loop itself is `training/trainer.py`.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
 
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from evaluation.dev import DevSet, SelectionMetric
+from evaluation.dev import SelectionMetric, evaluate_and_log
 from evaluation.job import Job, ResultPaths, load_trained
 from evaluation.modes import MODES, check_mode
 from evaluation.modes.base import Mode
@@ -27,7 +26,6 @@ from glue.custom import custom_task
 from glue.features import Features, encode
 from glue.submission import check_test_set
 from glue.tasks import (
-    Example,
     Split,
     Task,
     about,
@@ -38,7 +36,7 @@ from glue.tasks import (
 )
 from modeling.compilation import compile_for_training
 from modeling.errors import UserError
-from modeling.exit_settings import Settings, resolve
+from modeling.exit_settings import resolve
 from modeling.loading.configs import ORIGIN_KEYS, trained_labels, trained_task
 from modeling.loading.files import find_file, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
@@ -62,18 +60,10 @@ from training.start import (
     start_script,
 )
 from training.trainer import Trainer
+from utils.console import log_facts
 from utils.fingerprint import file_fingerprint, fingerprint
 
 logger = logging.getLogger(__name__)
-
-
-class Trained(NamedTuple):
-    """A trained model, its tokenizer, and the exit keys in force."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    settings: Settings
-    directory: Path
 
 
 def find_task(data: DataSettings, trained: Path | None) -> Task:
@@ -87,11 +77,6 @@ def find_task(data: DataSettings, trained: Path | None) -> Task:
     labels = trained_labels(trained) if trained else None
     files = data.train_file, data.validation_file, data.test_file
     return custom_task(*files, labels, data.columns)
-
-
-def count_of(examples: Iterable[Example]) -> int:
-    """How many there are; all are read."""
-    return sum(1 for _ in examples)
 
 
 @dataclass(frozen=True)
@@ -144,9 +129,9 @@ class GlueRun:
         """
         folder, evaluation = self.settings.data.folder, self.settings.evaluation
         for part, _ in evaluation_tasks(self.task) if dev else []:
-            count_of(Split(part, folder, "dev").examples(self.settings.data.max_eval_samples))
+            list(Split(part, folder, "dev").examples(self.settings.data.max_eval_samples))
         for part in prediction_tasks(self.task, folder) if evaluation.do_predict else []:
-            count = count_of(Split(part, folder, "test").examples())
+            count = sum(1 for _ in Split(part, folder, "test").examples())
             if evaluation.submission_dir is not None:
                 check_test_set(part, count)
 
@@ -280,105 +265,96 @@ class GlueRun:
         with FineTuningLog(
             trainer, how.logging_steps, total, self.mode.loss_parts, self.mode.scalars
         ) as log:
-            dev = self.dev_set(model, tokenizer, goal, log) if how.looks_at_dev else None
-            trainer.fit(batches, total, log.step, dev and dev.evaluate)
+            evaluate = None
+            if how.looks_at_dev:
+                features = self.features(self.task, tokenizer, "dev")
+                job = Job(self.mode, model, tokenizer, self.task, features, batch_size=32)
+                evaluate = partial(evaluate_and_log, job, goal, log)
+            trainer.fit(batches, total, log.step, evaluate)
             trainer.finish(spiece)
 
-    def dev_set(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        goal: SelectionMetric,
-        log: FineTuningLog,
-    ) -> DevSet:
-        """The dev set that a training of `model` looks at."""
-        features = self.features(self.task, tokenizer, "dev")
-        return DevSet(Job(self.mode, model, tokenizer, self.task, features, 32), goal, log)
-
     def announce_training(self, features: Features, total: int) -> None:
-        """What a log says before a training."""
+        """Log what is about to be trained on what, and how."""
         run, how, accelerator = self.settings.run, self.settings.training, self.accelerator
         batch = how.per_gpu_train_batch_size * accelerator.num_processes
-        logger.info("***** Running training *****")
-        logger.info("  Task = %s", about(self.task))
-        logger.info("  Model type = %s", self.mode.name)
-        logger.info("  Loss = %s", self.mode.loss)
-        logger.info(
-            "  Device = %s, %d process(es), mixed precision %s",
-            accelerator.device,
-            accelerator.num_processes,
-            accelerator.mixed_precision,
+        log_facts(
+            "Running training",
+            {
+                "Task": about(self.task),
+                "Model type": self.mode.name,
+                "Loss": self.mode.loss,
+                "Device": f"{accelerator.device}, {accelerator.num_processes} process(es), "
+                f"mixed precision {accelerator.mixed_precision}",
+                "Seed": run.seed,
+                "Num examples": features.size,
+                "Max sequence length": self.settings.data.max_seq_length,
+                "Total train batch size": batch * how.gradient_accumulation_steps,
+                "Total optimization steps": total,
+            },
         )
-        logger.info("  Seed = %d", run.seed)
-        logger.info("  Num examples = %s", features.size)
-        logger.info("  Max sequence length = %d", self.settings.data.max_seq_length)
-        logger.info("  Total train batch size = %d", batch * how.gradient_accumulation_steps)
-        logger.info("  Total optimization steps = %d", total)
 
-    def trained(self, directory: Path) -> Trained:
-        """The trained model of `directory`, with the exit keys that the flags give."""
-        mode, run = self.mode, self.settings.run
+    # What a trained model answers.
+
+    def job(self, directory: Path, part: Task, split: str) -> Job:
+        """The model of `directory` under the flags' exit keys, and a split of a task for it."""
+        mode, data, how = self.mode, self.settings.data, self.settings.evaluation
         check_mode(directory, mode)
-        settings = resolve(directory, mode.table, self.settings.mode.keys)
-        device = self.accelerator.device
-        model, tokenizer = load_trained(
-            directory, mode, self.task, device, run.do_lower_case, settings
-        )
-        mode.check_length(self.settings.data.max_seq_length, model.config)
-        return Trained(model, tokenizer, settings, directory)
-
-    def job(self, trained: Trained, task: Task, split: str) -> Job:
-        model, tokenizer, settings, directory = trained
-        how, features = self.settings.evaluation, self.features(task, tokenizer, split)
-        batch_size = how.per_gpu_eval_batch_size
+        keys = resolve(directory, mode.table, self.settings.mode.keys)
+        device, lower = self.accelerator.device, self.settings.run.do_lower_case
+        model, tokenizer = load_trained(directory, mode, self.task, device, lower, keys)
+        mode.check_length(data.max_seq_length, model.config)
+        features = self.features(part, tokenizer, split)
         self.warn_truncation(features)
-        weights = weights_hash(directory)
-        file = OnnxFile(how.onnx, model.config, batch_size, weights) if how.onnx else None
-        origin = {
-            "rule_sources": settings.sources,
-            "provenance": provenance(
-                as_dict(*self.settings), weights=weights, data=features.digest()
-            ),
-        }
-        flags = {name: getattr(how, name) for name in ("dtype", "compile", "out_mode")}
-        more = {"file": file, "origin": origin, "skip_full_depth": how.skip_full_depth}
-        return Job(self.mode, model, tokenizer, task, features, batch_size, **flags, **more)
+        hashes = {"weights": weights_hash(directory), "data": features.digest()}
+        about_run = provenance(as_dict(*self.settings), **hashes)
+        size, file = how.per_gpu_eval_batch_size, None
+        if how.onnx:
+            file = OnnxFile(how.onnx, model.config, size, hashes["weights"])
+        return Job(
+            mode,
+            model,
+            tokenizer,
+            part,
+            features,
+            size,
+            dtype=how.dtype,
+            compile=how.compile,
+            out_mode=how.out_mode,
+            skip_full_depth=how.skip_full_depth,
+            file=file,
+            origin={"rule_sources": keys.sources, "provenance": about_run},
+        )
 
     def warn_truncation(self, features: Features) -> None:
         """Say when texts are cut that the training would have seen whole."""
-        length = self.settings.data.max_seq_length
+        length, cut = self.settings.data.max_seq_length, int(features.truncated.sum())
         flags = provenance_in(self.directory / "training.json").get("flags")
         trained_at = flags.get("max_seq_length") if isinstance(flags, dict) else None
-        if isinstance(trained_at, int) and length < trained_at and features.truncated.any():
+        if isinstance(trained_at, int) and length < trained_at and cut:
             logger.warning(
-                "--max_seq_length %d cuts %d of %d texts; the training had %d",
-                length,
-                features.truncated.sum(),
-                len(features),
-                trained_at,
+                f"--max_seq_length {length} cuts {cut} of {len(features)} texts; "
+                f"the training had {trained_at}"
             )
 
     def evaluate(self) -> None:
         """Evaluate the trained model and, if asked for, each of its checkpoints."""
         every = self.settings.evaluation.eval_all_checkpoints
         for checkpoint in [*(checkpoints_of(self.directory) if every else []), self.directory]:
-            trained = self.trained(checkpoint)
             name = "" if checkpoint == self.directory else checkpoint.name
             for part, suffix in evaluation_tasks(self.task):
-                job = self.job(trained, part, "dev")
+                job = self.job(checkpoint, part, "dev")
                 paths = ResultPaths(self.directory, suffix, name)
                 check_results(paths.results, job)
-                job.announce(paths)
+                job.announce(name)
                 self.mode.evaluate(job, paths)
 
     def predict(self) -> None:
         """Answer the test sets: the official GLUE files, and predictions.tsv with details."""
-        trained, folder = self.trained(self.directory), self.settings.data.folder
-        submission_dir = self.settings.evaluation.submission_dir
+        folder, submission_dir = self.settings.data.folder, self.settings.evaluation.submission_dir
         for part in prediction_tasks(self.task, folder):
             examples = read_examples(part, folder, "test")
             if submission_dir:
                 check_test_set(part, len(examples))
-            job = self.job(trained, part, "test")
+            job = self.job(self.directory, part, "test")
             ending = "" if part.name == self.task.name else f"-{part.name}"
             predict(job, examples, self.directory, f"predictions{ending}.tsv", submission_dir)

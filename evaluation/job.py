@@ -24,6 +24,7 @@ from modeling.loading.files import resolve_within
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import abbreviate
 from training.start import check_vocab_size
+from utils.console import log_facts
 from utils.environment import environment
 
 logger = logging.getLogger(__name__)
@@ -56,15 +57,17 @@ class Job:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     skip_full_depth: bool = False
 
-    def announce(self, paths: "ResultPaths") -> None:
-        """What a log says before an evaluation."""
-        logger.info("***** Running evaluation %s *****", paths.checkpoint)
-        logger.info("  Task = %s", about(self.task))
-        logger.info("  Device = %s, dtype %s", self.model.device, self.dtype)
+    def announce(self, checkpoint: str) -> None:
+        """Log what is about to be evaluated on what; a checkpoint by its name."""
+        facts = {
+            "Task": about(self.task),
+            "Device": f"{self.model.device}, dtype {self.dtype}",
+            "Num examples": self.features.size,
+            "Batch size": self.batch_size,
+        }
+        log_facts(f"Running evaluation {checkpoint}", facts)
         if is_emulated(DTYPES[self.dtype], self.model.device):
             logger.warning("--dtype %s: %s", self.dtype, EMULATED)
-        logger.info("  Num examples = %s", self.features.size)
-        logger.info("  Batch size = %d", self.batch_size)
 
     def for_inference(self) -> "Job":
         """The job with a model in `dtype`, compiled where that is asked for and pays.

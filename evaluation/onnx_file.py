@@ -94,15 +94,12 @@ def session_of(path: str) -> Any:
     """An ONNX Runtime session with as many threads as torch has."""
     try:
         import onnxruntime
-        from onnxruntime.capi import onnxruntime_pybind11_state as problems
     except ImportError as error:
         raise UserError("--onnx needs: pip install -r requirements-onnx.txt") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # it warns of inputs that have defaults
-    errors = (kind for kind in vars(problems).values() if isinstance(kind, type))
-    unreadable = tuple(kind for kind in errors if issubclass(kind, Exception))  # no common class
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except unreadable as error:
+    except Exception as error:  # its errors have no common class
         raise UserError(f"{path}: {str(error).splitlines()[0]}") from error

@@ -40,24 +40,28 @@ def labels_of(features: Features) -> np.ndarray:
     return features.labels
 
 
-def layer_curve(task: Task, all_logits: torch.Tensor, labels: np.ndarray) -> list[float]:
+def metrics_of(job: Job, logits: torch.Tensor) -> dict[str, float]:
+    """The task's metrics of answers (examples, num_labels), by name."""
+    return compute_metrics(job.task, predictions_of(logits), labels_of(job.features))
+
+
+def layer_curve(job: Job, all_logits: torch.Tensor) -> list[float]:
     """The task's main metric of every layer's answers."""
-    name = primary_metric(task)
-    return [compute_metrics(task, predictions_of(logits), labels)[name] for logits in all_logits]
+    name = primary_metric(job.task)
+    return [metrics_of(job, logits)[name] for logits in all_logits]
 
 
 def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
     """What every mode reports: task, metrics, the rule, and how fast it was under which
     conditions."""
-    labels = labels_of(job.features)
     median, p95 = np.percentile((predictions["seconds"] * 1000).numpy(), [50, 95]).tolist()
     return {
         "task": job.task.name,
-        "examples": len(labels),
-        "metrics": compute_metrics(job.task, predictions_of(predictions["logits"]), labels),
+        "examples": len(job.features),
+        "metrics": metrics_of(job, predictions["logits"]),
         "latency_ms": {"median": median, "p95": p95},
         "latency_means": latency_meaning(job),
-        "texts_per_second": len(labels) / max(predictions.wall_seconds, 1e-9),
+        "texts_per_second": len(job.features) / max(predictions.wall_seconds, 1e-9),
         "rule": job.model.config.exit_keys(),
         **job.origin,
         "batch_size": job.batch_size,
@@ -108,10 +112,7 @@ def earlier_lines(path: Path, header: str, out_mode: str) -> list[str]:
 
 
 def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
-    """One row of the published CSV; `one` starts the file anew, `all` appends.
-
-    Raises UserError when the file holds another task's columns.
-    """
+    """Append a row to the published CSV; `one` starts the file anew."""
     row = row_of(summary)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@ file; its messages above the bar, each warning once."""
 
 import logging
 import sys
+from collections.abc import Mapping
 from io import StringIO
 from typing import Any
 
@@ -45,3 +46,10 @@ class Messages(logging.StreamHandler):
             self.said.add(text)
         with tqdm.external_write_mode(self.stream):
             super().emit(record)
+
+
+def log_facts(title: str, facts: Mapping[str, object]) -> None:
+    """Log a title between stars, and facts by name, as HF's scripts do before a run."""
+    logger.info("***** %s *****", title)
+    for name, value in facts.items():
+        logger.info("  %s = %s", name, value)

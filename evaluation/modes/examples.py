@@ -19,7 +19,7 @@ from evaluation.exit_reports import (
 from evaluation.job import Job, ResultPaths
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main
-from evaluation.results import labels_of, layer_curve, print_written, write_results
+from evaluation.results import layer_curve, print_written, write_results
 from glue.tasks import primary_metric
 from modeling.export.loops import DepthLoop
 from modeling.rules import NeverExits
@@ -40,7 +40,7 @@ class ExampleMode(Mode):
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric of every layer."""
         name, recorded = f"eval_{primary_metric(job.task)}", record_layers(job, job.batch_size)
-        curve = layer_curve(job.task, recorded["all_logits"], labels_of(job.features))
+        curve = layer_curve(job, recorded["all_logits"])
         scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
         return scalars, {f"{name}_per_layer": curve}, goal.value(job, recorded)
 
