@@ -147,7 +147,7 @@ def certified(path_losses: np.ndarray, alpha: float, delta: float, binary: bool)
     return len(rejected) if rejected.all() else int(rejected.argmin())
 
 
-def deepest_first(grid: RuleGrid, rule: type[ExitRule]) -> list[int]:
+def fixed_sequence(grid: RuleGrid, rule: type[ExitRule]) -> list[int]:
     """A walk through a grid's settings from the deepest corner to the most eager one.
 
     All keys move from their deepest to their most eager value at once, one step of one key at a
@@ -206,10 +206,10 @@ def control_risk(
     grids = {grid.rule: grid for grid in swept.grids}
     kinds = mode.rules(swept.task.is_regression)
     paths = [
-        swept.of_rule(rule).start + np.array(deepest_first(grids[rule], kinds[rule]))
+        swept.of_rule(rule).start + np.array(fixed_sequence(grids[rule], kinds[rule]))
         for rule in rules
     ]
-    passed = [i for path in paths for i in safe_start(swept, path, rows, wanted, share)]
+    passed = [i for path in paths for i in certified_prefix(swept, path, rows, wanted, share)]
     note = (
         f"{len(passed)} of {sum(map(len, paths))} settings along {len(rules)} fixed "
         f"path{'s' if len(rules) > 1 else ''} ({', '.join(rules)}) have a risk ≤ {wanted.alpha:g}, "
@@ -221,7 +221,7 @@ def control_risk(
     return Choice(passed[int(costs.argmin())], note)
 
 
-def safe_start(
+def certified_prefix(
     swept: Sweep, path: np.ndarray, rows: np.ndarray, wanted: Guarantee, share: float
 ) -> list[int]:
     """The settings of a path, from its start, that pass the test at a `share` of δ."""

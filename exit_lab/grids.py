@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -11,11 +11,9 @@ import torch
 from evaluation.modes.base import Mode, Setting
 from modeling.errors import UserError
 from modeling.keys import Key, checked, nearest_names
-from modeling.rules import Tensors
 
 # Predicted values have the labels' scale, not that of probabilities.
 REGRESSION_GRID = {"range_tmp": "0.05:1:0.05,1.2:5:0.2"}
-SHARES = np.linspace(0, 1, 21)  # of the examples, at every layer: where fitted thresholds lie
 
 
 @dataclass(frozen=True)
@@ -114,26 +112,3 @@ def make_grids(
                 "tuple of texts"
             )
     return tuple(RuleGrid(name, {key: values[key] for key in rules[name].reads}) for name in names)
-
-
-def fitted(grid: RuleGrid, mode: Mode, tensors: Tensors, most: int) -> RuleGrid:
-    """The grid with its threshold where a recording's numbers lie, at every layer's quantiles.
-
-    Even steps miss settings where the numbers crowd: the halting CDF of an early layer may be below
-    0.001 for all examples. The labels are not looked at. Where more than `most` settings would come
-    of it, evenly many thresholds are left out. Rules without a `trace` of what they compare with a
-    key, such as patience and windows over predicted values, keep their grid.
-    """
-    setting = {**grid.combinations()[0], **grid.fixed, mode.rule_key: grid.rule}
-    trace = mode.rule(setting, tensors).trace(tensors)
-    if trace is None or trace.limit_name not in grid.values:
-        return grid
-    given = grid.values[trace.limit_name]
-    compared = list(trace.values.values())[-1].numpy()
-    numbers = np.nanquantile(compared, SHARES, axis=1, method="nearest")
-    ends = min(given), max(given)
-    thresholds = np.unique([*ends, *numbers[np.isfinite(numbers)].clip(*ends)])
-    room = max(2, most * len(given) // len(grid))
-    if len(thresholds) > room:
-        thresholds = thresholds[np.linspace(0, len(thresholds) - 1, room).round().astype(int)]
-    return replace(grid, values={**grid.values, trace.limit_name: tuple(thresholds.tolist())})

@@ -19,7 +19,7 @@ from exit_lab.choice import (
     cheapest_within,
     choose,
     control_risk,
-    deepest_first,
+    fixed_sequence,
     hoeffding_bentkus_p_value,
     losses,
     split,
@@ -107,7 +107,7 @@ def test_losses_are_what_early_exit_gets_wrong():
 def test_the_path_goes_from_the_deepest_corner_to_the_most_eager():
     grids = make_grids(ELBERT, ["bias_3"], SMALL, 5, False)
     found, _ = swept(2, "rte", rules=["bias_3"], examples=300)
-    path = deepest_first(grids[0], ELBERT.rules(False)["bias_3"])
+    path = fixed_sequence(grids[0], ELBERT.rules(False)["bias_3"])
     corners = [found.settings[path[0]], found.settings[path[-1]]]
     deepest = {"exit_thres": 0.0, "cnt_thres": 5, "margin": 0.1, "range_tmp": 0.05}
     eager = {"exit_thres": 1.0, "cnt_thres": 1, "margin": 0.0, "range_tmp": 0.3}
@@ -121,7 +121,7 @@ def test_the_path_of_every_rule_lets_examples_exit_ever_earlier(rule):
     """Two classes: along the walk no example exits later than before."""
     found, _ = swept(2, "rte", rules=[rule], examples=200)
     along = found.exit_layer[
-        deepest_first(found.grids[0], ELBERT.rules(False)[found.grids[0].rule])
+        fixed_sequence(found.grids[0], ELBERT.rules(False)[found.grids[0].rule])
     ].astype(int)
     assert (along[0] >= along[-1]).all()
     assert (np.diff(along, axis=0) <= 0).all()
@@ -236,7 +236,7 @@ def test_the_cheapest_certified_setting_is_chosen():
     own = found.of_rule("bias_1")
     path = [
         own.start + i
-        for i in deepest_first(found.grids[3], ELBERT.rules(False)[found.grids[3].rule])
+        for i in fixed_sequence(found.grids[3], ELBERT.rules(False)[found.grids[3].rule])
     ]
     assert found.grids[3].rule == "bias_1"
     risk = losses(found.task, found.predictions, found.labels, found.exit_layer[path]).mean(1)

@@ -1,11 +1,8 @@
 """What --grid may say."""
 
 import pytest
-import torch
 
-from evaluation.modes import MODES
-from exit_lab.grids import fitted, make_grids, parse_values
-from exit_lab.sweep import scan_grid
+from exit_lab.grids import make_grids, parse_values
 from modeling import UserError
 from modeling.elbert.rules import RULES
 from tests.exit_lab.builders import ELBERT
@@ -61,49 +58,3 @@ def test_a_new_rule_that_reads_no_such_key_is_named(monkeypatch, reads):
     monkeypatch.setitem(RULES, "odd", RULES["entropy"]._replace(classes=odd))
     with pytest.raises(UserError, match=r"rule odd reads .*exit_thres"):
         make_grids(ELBERT, ["odd"], {}, 6, regression=False)
-
-
-HALTING = torch.tensor([1e-5, 3e-5, 2e-4, 0.9, 1.0]).expand(7, 5)  # λ, (examples, layers)
-SURE = torch.tensor([0.01, 0.02, 0.03, 3.0, 9.0])  # a logit's lead at every layer
-LEADS = torch.stack([SURE, torch.zeros(5)], -1)[:, None].expand(5, 7, 2)
-
-
-@pytest.mark.parametrize(
-    ("mode", "rule", "tensors"),
-    [
-        (
-            "ponder_albert",
-            "threshold",
-            {"all_logits": LEADS, "halt_probabilities": HALTING, "draws": torch.ones(7)},
-        ),
-        ("albert", "entropy", {"all_logits": LEADS}),
-    ],
-)
-def test_fitted_thresholds_tell_layers_apart_that_are_close(mode, rule, tensors):
-    """Where all examples agree and each layer is surer than the last, every layer can be the exit,
-    however near 0 or 1 the numbers lie."""
-    rules = MODES[mode]
-    (grid,) = make_grids(rules, [rule], {}, 5, regression=False)
-    exits = scan_grid(rules, fitted(grid, rules, tensors, 1000), tensors, examples=7)
-    assert set(exits.ravel().tolist()) == {1, 2, 3, 4, 5}
-
-
-def test_a_rule_without_a_threshold_keeps_its_grid():
-    (grid,) = make_grids(ELBERT, ["patience"], {}, 5, regression=False)
-    assert fitted(grid, ELBERT, {"all_logits": LEADS}, 1000) == grid
-
-
-@pytest.mark.parametrize("most", [0, 30, 200, 1000])
-def test_fitted_thresholds_keep_to_the_room_there_is(most):
-    """Also where an example's logits are no numbers."""
-    logits = torch.randn(5, 50, 2, generator=torch.Generator().manual_seed(1))
-    logits[:, 3] = torch.nan
-    (grid,) = make_grids(ELBERT, ["bias_1"], {"cnt_thres": "1,2"}, 5, regression=False)
-    found = fitted(grid, ELBERT, {"all_logits": logits}, most)
-    values = found.values["exit_thres"]
-    others = len(found) // len(values)
-    assert len(found) <= max(most, 2 * others)
-    assert (values[0], values[-1]) == (0, 1)
-    assert values == tuple(sorted(set(values)))
-    if most == 1000:  # room for all: an end, the quantiles of five layers, an end
-        assert len(values) == 2 + 21 * 5
