@@ -76,13 +76,6 @@ def test_modules_import_each_other_in_no_circle():
         graph = {name: needed for name, needed in graph.items() if name not in leaves}
 
 
-def test_a_package_says_what_is_inside():
-    for path in MODULES:
-        if path.name != "__init__.py" and (home := path.with_name("__init__.py")).exists():
-            inside = ast.get_docstring(ast.parse(home.read_text(encoding="utf-8")))
-            assert re.search(rf"\b{path.stem}\b", inside), path
-
-
 def test_no_test_imports_from_a_test():
     """What several share lies beside them: tests/conftest.py, tests/commands.py and the like."""
     for path in (ROOT / "tests").rglob("*.py"):
@@ -94,9 +87,3 @@ def test_the_models_import_each_other_by_relative_names():
     """So that `modeling/` installs as `elbert`."""
     for path in (ROOT / "modeling").rglob("*.py"):
         assert "from modeling" not in path.read_text(encoding="utf-8"), path
-
-
-@pytest.mark.parametrize("package", LEVELS)
-def test_every_package_says_what_is_inside(package):
-    for init in (ROOT / package).rglob("__init__.py"):
-        assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), init
