@@ -19,7 +19,7 @@ def printed(code: str) -> str:
 
 
 def test_what_needs_no_torch_does_not_load_it():
-    modules = "modeling, modeling.errors, modeling.keys, modeling.loading.files"
+    modules = "modeling.keys, modeling.exit_settings"
     code = f"import sys, {modules}, change_config, download_glue_data"
     code += "; from evaluation.modes import keys_of"
     for mode, name, value in (

@@ -12,17 +12,14 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import run_glue
 from evaluation.job import ResultPaths, load_finished
 from evaluation.modes import trained_mode
 from glue.tasks import get_task
 from modeling import ElbertConfig, UserError, load_config, load_tokenizer
 from modeling.elbert.keys import TABLE
 from modeling.exit_settings import resolve
-from modeling.loading.files import LARGEST_JSON, read_json, resolve_within
-from tests.commands import flags
-from tests.conftest import JSON, edit_json, tiny_config
-from tests.hostile import KNOWN, VALUES, refused, replaced, tried
+from tests.conftest import edit_json, tiny_config
+from tests.hostile import KNOWN, VALUES, refused, tried
 from training.provenance import remove_results
 
 RTE = get_task("rte")
@@ -77,45 +74,20 @@ def test_any_foreign_configuration(model, edits):
         path.write_bytes(before)
 
 
-@pytest.fixture
-def no_files(monkeypatch) -> list:
-    """Opening a file that is not there to be read is noted."""
-    seen, really = [], builtins.open
-
-    def noted(file, *arguments, **keywords):
-        seen.append(str(file))
-        return really(file, *arguments, **keywords)
-
-    monkeypatch.setattr(builtins, "open", noted)
-    monkeypatch.setattr("io.open", noted)
-    return seen
-
-
 @pytest.mark.parametrize("kind", ["file", "link", "device", "pipe", "absolute"])
-def test_an_exit_config_outside_the_model_is_not_read(kind, tmp_path, no_files):
+def test_an_exit_config_outside_the_model_is_not_read(kind, tmp_path, monkeypatch):
     folder, outside = tmp_path / "model", tmp_path / "secret.json"
     folder.mkdir()
     outside.write_text('{"secret": "word"}')
-    name = {"file": "../secret.json", "absolute": str(outside), "device": "/dev/zero"}.get(
-        kind, "x"
-    )
+    paths = {"file": "../secret.json", "absolute": str(outside), "device": "/dev/zero"}
+    name = paths.get(kind, "x")
     if kind == "link":
         (folder / name).symlink_to(outside)
     if kind == "pipe":
         os.mkfifo(folder / name)
-    no_files.clear()
-    with pytest.raises(UserError, match=r"leads out|not a regular file") as error:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: pytest.fail("it was read"))
+    with pytest.raises(UserError, match=r"leads out|not a regular file"):
         resolve(folder, TABLE, config=vars(tiny_config(exit_config_path=name)))
-    assert "word" not in str(error.value)
-    assert not any("secret" in name or "zero" in name for name in no_files)
-
-
-def test_a_file_of_any_size_is_not_read_whole(tmp_path):
-    path = tmp_path / "config.json"
-    with path.open("wb") as file:
-        file.truncate(LARGEST_JSON + 1)
-    with pytest.raises(UserError, match="at most"):
-        read_json(path)
 
 
 @pytest.mark.parametrize(
@@ -160,21 +132,11 @@ def test_a_new_training_removes_nothing_outside_the_model(directory, tmp_path):
     assert own.exists() == (directory != "stat_out")
 
 
-def test_inside_follows_links(tmp_path):
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "here").mkdir()
-    (tmp_path / "there").symlink_to(tmp_path / "here")
-    assert resolve_within(tmp_path, "there/x") == tmp_path / "here/x"
-    assert resolve_within(tmp_path, "..") is None
-    assert resolve_within(tmp_path, "x/../../y") is None
-
-
-@pytest.mark.parametrize("name", ["_attn_implementation", "attn_implementation"])
 @pytest.mark.parametrize("value", ["org/kernel", {"": "org/kernel"}, "flash_attention_2", 5])
-def test_no_attention_is_loaded_that_a_file_names(name, value, model):
+def test_no_attention_is_loaded_that_a_file_names(value, model):
     path = model / "config.json"
     before = path.read_bytes()
-    edit_json(path, **{name: value})
+    edit_json(path, _attn_implementation=value)
     try:
         assert answer(model).shape == (1, 2)
         assert load_config(model)._attn_implementation in (None, "sdpa")
@@ -185,16 +147,6 @@ def test_no_attention_is_loaded_that_a_file_names(name, value, model):
 def test_no_attention_is_loaded_that_a_call_names():
     with pytest.raises(UserError, match="org/kernel: names foreign code"):
         ElbertConfig(attn_implementation="org/kernel")
-
-
-def test_a_seed_that_numpy_does_not_take_is_refused(albert_dir, rte, tmp_path, script):
-    command = flags(albert_dir, rte, tmp_path / "out", "RTE", "--do_train", "--seed", 2**32)
-    ended = script(run_glue.main, *command)
-    ended.refused("--seed", "4294967295")
-
-
-def test_a_number_that_float32_does_not_hold_is_refused(glue, tmp_path):
-    glue(tmp_path / "out", "--do_train", "--set", "w_init=1e300").refused("w_init", "3.4e+38")
 
 
 # Tokenizers.
@@ -210,28 +162,17 @@ def tokenised(folder: Path) -> list[int]:
 NAMES = st.sampled_from(["tokenizer.json", "tokenizer_config.json"])
 
 
-def check_tokenizer(model: Path, name: str, content: bytes) -> None:
+@given(NAMES, st.integers(0, 10**6), st.integers(0, 20), st.binary(max_size=8))
+def test_any_damage_to_a_tokenizer(model, name, start, length, new):
     path = model / name
     before = path.read_bytes()
-    path.write_bytes(content)
+    start %= len(before)
+    path.write_bytes(before[:start] + new + before[start + length :])
     try:
         found = tried(tokenised, model)
         assert refused(found) or all(isinstance(piece, int) for piece in found)
     finally:
         path.write_bytes(before)
-
-
-@given(NAMES, st.lists(st.integers(0, 99), max_size=5), JSON)
-def test_any_value_in_a_tokenizer(model, name, path, value):
-    content = json.loads((model / name).read_text())
-    check_tokenizer(model, name, json.dumps(replaced(content, path, value)).encode())
-
-
-@given(NAMES, st.integers(0, 10**6), st.integers(0, 20), st.binary(max_size=8))
-def test_any_damage_to_a_tokenizer(model, name, start, length, new):
-    content = (model / name).read_bytes()
-    start %= len(content)
-    check_tokenizer(model, name, content[:start] + new + content[start + length :])
 
 
 def test_a_tokenizers_code_is_neither_run_nor_asked_for(model, tmp_path, monkeypatch):

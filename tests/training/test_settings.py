@@ -38,15 +38,11 @@ def test_what_machines_of_a_search_may_differ_in():
 
 
 @pytest.mark.parametrize("groups", [GLUE, PRETRAINING, [ParitySettings]])
-def test_every_flag_is_once_in_the_help_of_its_group(groups):
-    parser = SettingsParser(groups)
-    text = parser.format_help()
-    places = [text.index(f"\n{kind._argument_group_name}:\n") for kind in groups]
-    ends = [*places[1:], len(text)]
-    for kind, start, end in zip(groups, places, ends, strict=True):
-        for name, _, _ in entries(kind):
-            assert f"\n  --{name}" in text[start:end]
-    assert all(action.help for action in parser._actions)
+def test_every_flag_is_in_the_help_of_its_group(groups):
+    text = SettingsParser(groups).format_help()
+    for kind in groups:
+        section = text.split(f"\n{kind._argument_group_name}:\n")[1]
+        assert all(f"\n  --{name}" in section for name, _, _ in entries(kind))
 
 
 @pytest.mark.parametrize(("groups", "meant"), [(GLUE, "ELBERT"), (PRETRAINING, "dense ALBERT")])
