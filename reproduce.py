@@ -4,16 +4,16 @@
     python reproduce.py elbert-rte --weights albert/albert-large-v2
     python reproduce.py --table
 
---list says what each entry needs. An entry's commands are shown and run, from download to table;
-given again after an interruption, they go on. --table shows all entries; what was not run says so.
-Flags that are not listed below go to the entry's run_glue.py or run_parity.py, e.g. --bf16.
+--list says what each entry needs, and whether it was run. An entry's commands are shown and run,
+from download to table; after an interruption the same command goes on. --table shows the entries
+that were run. Flags that are not listed below go to the entry's run_glue.py or run_parity.py, e.g.
+--bf16.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluation.published_tables import ENTRIES, Request
-from evaluation.reproduction import listing, result_table, run_entry, stored_result
+from experiments.published import ENTRIES, Request, listing, result_table, results_in, run_entry
 from modeling.errors import UserError
 from modeling.keys import nearest_names
 from training.settings import SettingsParser, setting
@@ -31,12 +31,12 @@ class ReproductionSettings:
     text: str | None = setting(None, "of act-pretraining-*: an English text")
     tasks: list[str] = setting([], "of act-glue: only these")
     output_dir: str = setting("out/reproduce", "holds a folder for each entry")
-    table: bool = setting(False, "all entries, published and measured; runs nothing")
-    list: bool = setting(False, "what there is, what each entry needs, and how long it takes")
+    table: bool = setting(False, "the entries that were run, published and measured; runs nothing")
+    list: bool = setting(False, "what each entry needs, how long it takes, and whether it was run")
 
 
 def read_settings() -> tuple[ReproductionSettings, str | None, list[str]]:
-    """The settings, the entry if there is one, and the flags for its scripts."""
+    """Read the settings, the entry if there is one, and the flags for its scripts."""
     parser = SettingsParser((ReproductionSettings,), __doc__)
     parser.add_argument("entry", nargs="?", help=", ".join(ENTRIES))
     found, flags = parser.parse_known_args()
@@ -56,7 +56,7 @@ def main() -> None:
     settings, name, flags = read_settings()
     output = Path(settings.output_dir)
     if settings.list:
-        print(listing())
+        print(listing(output))
     if name:
         request = Request(
             settings.weights or ENTRIES[name].weights,
@@ -66,9 +66,9 @@ def main() -> None:
             settings.tasks,
             flags,
         )
-        print(f"\n{result_table(name, run_entry(name, request))}")
+        print(f"\n{result_table(run_entry(name, request))}")
     if settings.table:
-        print("\n\n".join(result_table(name, stored_result(output / name)) for name in ENTRIES))
+        print("\n\n".join(map(result_table, results_in(output).values())))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ onnx_file           an exported model, run in ONNX Runtime
 results             what every evaluation reports, and the answers to a test set
 exit_reports        where examples leave, at which cost, and what every layer says
 figures             what pictures share; where the examples of an evaluation leave
-published_tables    the published tables, and how each is measured
-reproduction        reproduce.py: listing, running and showing them
 token_pictures      sentences with each token coloured by its number of updates
 parity_report       what run_parity.py shows
 pretraining_report  what run_pretraining.py shows

@@ -1,6 +1,5 @@
 """The example scripts: what they say they do, run here."""
 
-import json
 import os
 import runpy
 import subprocess
@@ -75,32 +74,6 @@ def test_the_estimate_follows_from_operations_and_rate(script):
     hours = (3 * 2 * 2490 + 277) * passes / 1e12 / 3600
     row = next(line for line in done.out.splitlines() if line.startswith("| RTE"))
     assert row.split("|")[4].strip() == f"{hours:.2f}"
-
-
-def write_results(directory: Path, **changed: object) -> Path:
-    directory.mkdir()
-    results = {"mlm_loss": 3.0, "mlm_acc": 0.4, "sop_acc": 0.6, "tau": 1e-3, "max_updates": 6}
-    updates = {"All tokens": 2.25, "[CLS]": 4.0}
-    results = {**results, "updates": updates, **changed}
-    (directory / "eval_results.json").write_text(json.dumps(results))
-    return directory
-
-
-def test_pretrained_models_side_by_side(script, tmp_path):
-    dense = write_results(tmp_path / "dense", updates={}, mlm_acc=0.5, tau=0.0)
-    act = write_results(tmp_path / "act")
-    figure = tmp_path / "updates.png"
-    done = script(main_of("compare_pretraining.py"), dense, act, "--figure", figure).done()
-    assert done.out == (
-        "| | dense | act |\n|---|---|---|\n"
-        "| τ |  | 0.001 |\n"
-        "| Max iterations | 6 | 6 |\n"
-        "| mlm (Acc.) | 50.0 | 40.0 |\n"
-        "| sop (Acc.) | 60.0 | 60.0 |\n"
-        "| All tokens |  | 2.25 |\n"
-        "| [CLS] |  | 4.00 |\n"
-    )
-    assert figure.read_bytes().startswith(b"\x89PNG")
 
 
 SICK = (

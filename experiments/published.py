@@ -1,23 +1,35 @@
-"""The published tables, and how each is measured with this suite.
+"""The published tables, and how each is measured with this suite: the work of reproduce.py.
 
 An entry's commands are run one after the other, as a user would give them; `measure` reads what
 they left. Nothing here imports torch until something is measured.
 """
 
+import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from evaluation.settings import GROUPS
 from glue.tasks import evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.files import read_json
+from training.parity_settings import ParitySettings
+from training.runs import call
+from training.settings import parse
+from utils.files import write_json
+from utils.markdown import markdown_table
 
 TEXT = "--text"  # the data of entries that read a text of the user's
 CARD_TEXT = "a lump in the middle of the monkeys stirred and then fell quiet ."
 # Its pieces, and how often asi/albert-act-base updates each, as the card prints it.
 CARD_PIECES = ["[CLS]", *(f"▁{word}" for word in CARD_TEXT.split()), "[SEP]"]
 CARD_UPDATES = (15, 9, 10, 7, 3, 8, 5, 7, 12, 10, 6, 8, 8, 9, 5, 8)
+RESULT = "reproduction.json"
+TAKES_FLAGS = {"run_glue.py": GROUPS, "run_parity.py": (ParitySettings,)}
 Values = dict[str, float | str]
+Command = list[str]  # a script and its flags
 
 
 @dataclass(frozen=True)
@@ -35,9 +47,6 @@ class Request:
     flags: Sequence[str] = ()
 
 
-Command = list[str]
-
-
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
     """A published table.
@@ -47,9 +56,9 @@ class PublishedTable:
     data: what it needs beside.
     hours: on 2 CPU cores, and at 100 TFLOP/s, where a GPU would help; from the operations.
     published: its values by name.
-    commands: of a request.
+    commands: makes the scripts' command lines for a request.
     tasks: what --tasks may name.
-    measure: the values that they left, by the same names, and the computation cost.
+    measure: reads the values that they left, by the same names, and the computation cost.
     """
 
     document: str
@@ -57,7 +66,7 @@ class PublishedTable:
     data: str = "nothing"
     hours: tuple[float, float | None]
     published: Mapping[str, float | str]
-    commands: Callable[[Request], list[Command]] = field(default=lambda request: [])
+    commands: Callable[[Request], list[Command]] = lambda request: []
     tasks: Sequence[str] = ()
     measure: Callable[[Request], Values]
     note: str = ""
@@ -67,7 +76,7 @@ class PublishedTable:
 
 
 def download_command(request: Request, task: str) -> list[Command]:
-    """Of the task's files, unless they are there."""
+    """Fetch the task's files, unless they are there."""
     if (request.data_dir / task).is_dir():
         return []
     return [["download_glue_data.py", "--data_dir", str(request.data_dir), "--tasks", task]]
@@ -128,7 +137,7 @@ def card_tasks(request: Request) -> Sequence[str]:
 
 
 def card_commands(request: Request) -> list[Command]:
-    """The recipe of the published notebook, with one setting of its search."""
+    """Follow the published notebook, with one setting of its search."""
     recipe = "--do_train --do_eval --max_seq_length 128 --per_gpu_train_batch_size 32"
     recipe += " --learning_rate 3e-5 --num_train_epochs 4 --warmup_steps 200 --out_mode one"
     recipe += " --per_gpu_eval_batch_size 32 --resume_from_checkpoint latest"
@@ -141,7 +150,7 @@ def card_commands(request: Request) -> list[Command]:
 
 
 def card_values(request: Request) -> Values:
-    """Of this run's tasks and, in the same folder, of earlier ones."""
+    """Read the results of this run's tasks and, in the same folder, of earlier ones."""
     values: Values = {}
     asked = card_tasks(request)
     for task in CARD_TASKS:
@@ -163,14 +172,14 @@ def card_values(request: Request) -> Values:
 
 
 def published_updates(tau: str, numbers: str) -> dict[str, float | str]:
-    """A column of the table, in its order."""
+    """Name the numbers of a column of the table, in its order."""
     names = ["Max iterations", "mlm (Acc.)", "sop (Acc.)", "All tokens", "All unmasked tokens"]
     names += ["[MASK/MASK]", "[MASK/random]", "[MASK/original]", "[CLS]", "[SEP]"]
     return {"τ": float(tau), **dict(zip(names, map(float, numbers.split()), strict=True))}
 
 
 def pretraining_values(request: Request) -> Values:
-    """Accuracies need the heads of pre-training, which a published encoder may lack."""
+    """Measure accuracies, where the heads of pre-training are there, and updates."""
     from transformers import PretrainedConfig
 
     from evaluation.pretraining_report import evaluate_pretraining
@@ -204,7 +213,7 @@ def pretraining_values(request: Request) -> Values:
 
 
 def check_halting_head(weights: str, new: str) -> None:
-    """UserError where the parameters that `weights` lacks, in `new`, are those of halting."""
+    """Raise UserError where the parameters that `weights` lacks, in `new`, are those of halting."""
     if ".act." in new:
         raise UserError(
             f"{weights} has no halting head, so its updates would be chance: give an ACT model, "
@@ -213,7 +222,7 @@ def check_halting_head(weights: str, new: str) -> None:
 
 
 def updates_values(request: Request) -> Values:
-    """The card's example: how often each piece of a text is updated."""
+    """Count how often each piece of the card's example is updated."""
     import torch
 
     from modeling import load_act, load_tokenizer
@@ -230,7 +239,7 @@ def updates_values(request: Request) -> Values:
 
 
 def numbered(pieces: Sequence[str], updates: Sequence[float]) -> dict[str, float]:
-    """Updates by number and piece, for pieces may repeat."""
+    """Name updates by number and piece, for pieces may repeat."""
     names = [f"{i} {piece}" for i, piece in enumerate(pieces, 1)]
     return dict(zip(names, updates, strict=True))
 
@@ -248,7 +257,7 @@ def parity_values(request: Request) -> Values:
 
 
 def snippet_values(request: Request) -> Values:
-    """A model of 43 layers, one step of training, and two calls that halt by chance."""
+    """Take one step of training with 43 layers, and call twice; both halt by chance."""
     import torch
 
     from modeling import PonderAlbertClassifier, PonderClassificationLoss
@@ -338,3 +347,84 @@ ENTRIES = {
         note="An example: the halting head is untrained and every call draws anew.",
     ),
 }
+
+
+# Running and showing them.
+
+
+def check_request(name: str, request: Request) -> None:
+    """Raise UserError for flags that mean nothing to the entry."""
+    entry = ENTRIES[name]
+    if request.weights and not entry.weights:
+        raise UserError(f"--weights {request.weights}: {name} starts from no weights")
+    if request.text and entry.data != TEXT:
+        raise UserError(f"--text {request.text}: {name} reads no text")
+    for task in request.tasks:
+        if get_task(task).folder not in entry.tasks:
+            known = f"the table has {', '.join(entry.tasks)}" if entry.tasks else "it has no choice"
+            raise UserError(f"--tasks {task}: not one of {name}'s, {known}")
+    commands = entry.commands(request)
+    if request.flags and not commands:
+        raise UserError(f"{request.flags[0]}: {name} has no script to give it to")
+    for script, *words in commands:
+        if script in TAKES_FLAGS:
+            parse(TAKES_FLAGS[script], None, words)
+
+
+def run_entry(name: str, request: Request) -> dict[str, Any]:
+    """Run and measure an entry; write and return its reproduction.json."""
+    check_request(name, request)
+    began = time.perf_counter()
+    for script, *flags in ENTRIES[name].commands(request):
+        print(f"$ python {shlex.join([script, *flags])}", flush=True)
+        call(script, flags)
+    result = {
+        "entry": name,
+        "weights": request.weights,
+        "flags": list(request.flags),
+        "measured": ENTRIES[name].measure(request),
+        "seconds of the last run": round(time.perf_counter() - began, 1),
+    }
+    write_json(request.output / RESULT, result)
+    return result
+
+
+def shown(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def result_table(result: Mapping[str, Any]) -> str:
+    """Format published and measured values side by side, as Markdown."""
+    name, measured = result["entry"], result["measured"]
+    entry = ENTRIES[name]
+    rows = [
+        (row, shown(entry.published.get(row, "–")), shown(measured.get(row, "not run")))
+        for row in dict.fromkeys([*entry.published, *measured])
+    ]
+    cut = f", with {shlex.join(result['flags'])}" if result["flags"] else ""
+    weights = f" with {result['weights']}" if result["weights"] else ""
+    seconds = result["seconds of the last run"]
+    parts = [
+        f"**{name}**: {entry.document}",
+        markdown_table(("", "published", "measured"), rows),
+        f"Measured{weights}{cut}; the last run took {seconds:.0f} s.",
+        entry.note,
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def results_in(output: Path) -> dict[str, dict[str, Any]]:
+    """Read what entries left that were run, by name."""
+    paths = {name: output / name / RESULT for name in ENTRIES}
+    return {name: read_json(path) for name, path in paths.items() if path.exists()}
+
+
+def listing(output: Path) -> str:
+    """Say what each entry needs, and whether it was run, as Markdown."""
+    found, rows = results_in(output), []
+    for name, entry in ENTRIES.items():
+        times = (f"{hours:g} h" if hours else "–" for hours in entry.hours)
+        state = "measured" if name in found else "not run"
+        rows.append((name, entry.document, entry.weights or "none", entry.data, *times, state))
+    head = ("entry", "published in", "weights", "data", "2 CPU cores", "GPU", "here")
+    return markdown_table(head, rows)

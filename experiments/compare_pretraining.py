@@ -1,7 +1,7 @@
 """Evaluations of pre-trained models side by side, and what their updates buy.
 
-    python examples/compare_pretraining.py out/dense out/act_tau_*
-    python examples/compare_pretraining.py out/act_tau_* --figure updates.png
+    python experiments/compare_pretraining.py out/dense out/act_tau_*
+    python experiments/compare_pretraining.py out/act_tau_* --figure updates.png
 
 Reads the eval_results.json that `run_pretraining.py --do_eval` writes. The figure shows the mean
 updates of a token against the accuracy on masked pieces, a point for every adaptive model.
