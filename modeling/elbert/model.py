@@ -16,7 +16,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertBackbone, attention_mask_of
 from ..configuration import ElbertConfig
-from ..depth import EarlyExitModel, ExampleState, layer_states
+from ..depth import EarlyExitModel, ExampleState
 from ..loading.names import Tensors, suite_names
 from ..losses import joint_loss, task_loss
 from ..rules import LayerOutput, State, scan_answers
@@ -123,10 +123,12 @@ class ElbertForSequenceClassification(EarlyExitModel):
     ) -> torch.Tensor:
         """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""
         hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
-        states = layer_states(self, hidden, mask)
-        pooled = torch.stack([pool(state, mask, self.config.pooler_input) for state in states])
+        pooled = []
+        for layer in range(self.config.num_hidden_layers):
+            hidden = self.layer_pass(hidden, mask, self.param_index(layer))
+            pooled.append(pool(hidden, mask, self.config.pooler_input))
         layers_of_exits = Counter(map(self.exit_number, range(len(pooled))))
-        pieces = pooled.split(list(layers_of_exits.values()))
+        pieces = torch.stack(pooled).split(list(layers_of_exits.values()))
         pairs = zip(self.exit_heads(), pieces, strict=True)
         return torch.cat([exit_.classify(piece, self.albert.pooler) for exit_, piece in pairs])
 
