@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evaluation.modes import keys_of
+from evaluation.keys import keys_of
 from modeling.errors import UserError
 from modeling.exit_settings import depth_of, overriding_file, read_exit_file
 from modeling.keys import SIZES, KeyTable, nearest_names, parse_value, plain_value

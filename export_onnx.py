@@ -17,7 +17,6 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluation.modes import trained_mode
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
 from modeling.loading.files import weights_hash
@@ -55,6 +54,7 @@ def main() -> None:
     except ImportError as error:
         raise UserError(f"{error}; pip install -r requirements-onnx.txt") from error
     from evaluation.job import load_finished
+    from evaluation.modes import trained_mode
     from evaluation.onnx_file import description
 
     logging.basicConfig(format="%(levelname)s - %(message)s", handlers=[Messages()])

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from evaluation.exit_reports import rule_frontier
 from evaluation.job import Job
-from evaluation.modes.base import Mode, Tensors
+from evaluation.modes.base import Mode
 from evaluation.results import metrics_of
 from glue.tasks import Task
+from modeling.rules import Tensors
 from training.logs import ProgressLog
 from training.metric_at_cost import MetricAtCost
 

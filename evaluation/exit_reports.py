@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from evaluation.figures import ExitProfile, exits_figure, save_figure
 from evaluation.job import Job
-from evaluation.modes.base import describe
+from evaluation.keys import describe
 from evaluation.predictions import Predictions
 from evaluation.results import (
     labels_of,

@@ -1,17 +1,18 @@
 """A trained model, a data set, and how the one is to run over the other."""
 
+from __future__ import annotations
+
 import copy
 import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
 from glue.features import Features
 from glue.tasks import Task, about
@@ -26,6 +27,9 @@ from modeling.loading.weights import abbreviate
 from training.start import check_vocab_size
 from utils.console import log_facts
 from utils.environment import environment
+
+if TYPE_CHECKING:
+    from evaluation.modes.base import Mode
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +73,7 @@ class Job:
         if is_emulated(DTYPES[self.dtype], self.model.device):
             logger.warning("--dtype %s: %s", self.dtype, EMULATED)
 
-    def for_inference(self) -> "Job":
+    def for_inference(self) -> Job:
         """The job with a model in `dtype`, compiled where that is asked for and pays.
 
         Its `conditions` say so. This job's own model stays as it is.

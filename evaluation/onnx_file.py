@@ -1,17 +1,21 @@
 """An exported file in place of its model: what it says of itself, and running it."""
 
+from __future__ import annotations
+
 import json
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers import AlbertConfig, PreTrainedModel
 
-from evaluation.modes.base import Mode
 from modeling.errors import UserError
+
+if TYPE_CHECKING:
+    from evaluation.modes.base import Mode
 
 
 def description(mode: Mode, model: PreTrainedModel) -> dict[str, Any]:

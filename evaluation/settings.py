@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from evaluation.modes import REGISTRY, keys_of
+from evaluation.keys import MODE_KEYS, keys_of
 from modeling.errors import UserError
 from modeling.exit_settings import NOTHING, Settings
 from modeling.keys import nearest_names, parse_value
@@ -43,7 +43,7 @@ class ModeSettings:
         ...,
         "who stops: an example by a rule (elbert; its published name is albert) or by a learned "
         "halting probability (ponder_albert), or each token by its own (albert_act)",
-        choices=("elbert", *REGISTRY),
+        choices=("elbert", *MODE_KEYS),
         type=published_name,
     )
     set: list[str] = setting(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.modes.base import Setting
+from evaluation.keys import Setting
 from exit_lab.choice import bootstrap_weights
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
 from exit_lab.tables import frontier, hull_table, layer_table

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm
 
-from evaluation.modes.base import describe
+from evaluation.keys import describe
 from exit_lab.choice import TOLERANCE, Parts, bootstrap_weights, interval
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
 from exit_lab.tables import concave_hull, frontier

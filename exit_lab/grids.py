@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from evaluation.modes.base import Mode, Setting
+from evaluation.keys import Setting
+from evaluation.modes.base import Mode
 from modeling.errors import UserError
 from modeling.keys import Key, checked, nearest_names
 

@@ -10,8 +10,9 @@ import torch
 
 from evaluation.early_exit import run_early_exit
 from evaluation.job import Job, load_trained
+from evaluation.keys import Setting, describe, keys_in_force
 from evaluation.modes import trained_mode
-from evaluation.modes.base import Mode, Setting, describe, keys_in_force
+from evaluation.modes.base import Mode
 from evaluation.results import append_results
 from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.metrics import at_exit

@@ -9,7 +9,7 @@ from transformers.utils import logging as hf_logging
 
 from evaluation.figures import save_figure
 from evaluation.job import ResultPaths
-from evaluation.modes.base import Setting, describe
+from evaluation.keys import Setting, describe
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import against_coin, choice_table, write_comparison
 from exit_lab.explorer import View, explorer_page

@@ -11,7 +11,8 @@ from functools import cached_property, partial
 import numpy as np
 import torch
 
-from evaluation.modes.base import Mode, Setting
+from evaluation.keys import Setting
+from evaluation.modes.base import Mode
 from exit_lab.grids import RuleGrid
 from exit_lab.metrics import at_exit, chunks, metrics_at
 from exit_lab.recording import Recording

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.modes.base import Setting
+from evaluation.keys import Setting
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
 from glue.tables import as_csv
 from glue.tasks import primary_metric

@@ -1,14 +1,13 @@
 """What a mode is: the one place for all that differs between ways to stop.
 
 A new mode is a subclass of `Mode`, or of `evaluation.modes.examples.ExampleMode` where whole
-examples stop, in a file of its own, and its line in REGISTRY. Nothing outside asks which it is.
+examples exit, in a file of its own, with a line in MODES. Nothing outside asks which it is.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +15,7 @@ import torch
 from transformers import AlbertConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
+from evaluation.keys import Setting
 from glue.features import Features
 from modeling.errors import UserError
 from modeling.exit_settings import Settings
@@ -29,25 +29,6 @@ if TYPE_CHECKING:
     from evaluation.job import Job, ResultPaths
     from evaluation.predictions import Predictions
     from modeling.export.loops import ExportLoop
-
-Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
-
-
-def describe(setting: Setting, name_key: str) -> str:
-    """ "bias_1, exit_thres 0.3, cnt_thres 4": for messages and titles."""
-    keys = [f"{key} {value:g}" for key, value in setting.items() if key != name_key]
-    return ", ".join([setting[name_key], *keys])
-
-
-@contextmanager
-def keys_in_force(config: AlbertConfig, setting: Setting) -> Iterator[None]:
-    """`setting` in force; on leaving, the exit keys are again what they were."""
-    before = config.exit_keys()
-    config.update({**before, **setting})
-    try:
-        yield
-    finally:
-        config.update(before)
 
 
 class Mode(ABC):

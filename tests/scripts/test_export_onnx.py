@@ -14,7 +14,7 @@ import change_config
 import export_onnx
 import run_glue
 from evaluation.job import load_finished
-from evaluation.modes import MODES, REGISTRY
+from evaluation.modes import MODES
 from evaluation.onnx_file import OnnxFile
 from modeling import UserError, load_tokenizer
 from tests.commands import flags, refused
@@ -71,7 +71,7 @@ SET = {
 
 
 @slow
-@pytest.mark.parametrize("mode", list(REGISTRY))
+@pytest.mark.parametrize("mode", list(MODES))
 def test_a_file_is_evaluated_as_its_model_is(trained, albert_dir, rte, script, mode):
     out = trained(mode)
     chosen = ["--set", *SET[mode]] if SET[mode] else []
