@@ -26,7 +26,7 @@ from utils.markdown import markdown_table
 
 
 def load_student(directory: str) -> AlbertModel:
-    """The trained student in `directory`; UserError when there is none."""
+    """Load the trained student in `directory`; UserError when there is none."""
     check_finished(directory)
     path = Path(directory) / "config.json"
     values = read_json(path)
@@ -108,7 +108,7 @@ def all_sums(
 def effect_sums(
     pairs: Sequence[torch.Tensor], alone: Sequence[torch.Tensor], first: torch.Tensor
 ) -> Sums:
-    """What second sentences do to the states of the first: (N+1,) squared, in float64.
+    """Sum what second sentences do to the states of the first: (N+1,) squared, in float64.
 
     pairs, alone: the student's and the teacher's states with the second sentence and without it.
     first: (batch, length), the tokens that count.

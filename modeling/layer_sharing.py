@@ -34,7 +34,7 @@ KEPT_KEYS = (
 
 
 def followed_layers(passes: int, layers: int) -> list[int]:
-    """The teacher's state (0: embeddings, 1 … `layers`) that the student's state k follows.
+    """List the teacher's state (0: embeddings, 1 … `layers`) that each student's state follows.
 
     State 0 follows state 0, and pass k follows layer round(k·layers/passes), halves upwards.
     """
@@ -108,13 +108,13 @@ def shared_model(
 
 
 def layer_tensors(teacher: AlbertBackbone, tensors: Tensors, layer: int) -> Tensors:
-    """The weights of the teacher's `layer` (1-based) by their names within it."""
+    """Take the weights of the teacher's `layer` (1-based) by their names within it."""
     prefix = LAYER.format(teacher.group_of(layer - 1))
     return {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
 
 
 def mean_layer(layers: Sequence[Tensors], parts: int = 1) -> Tensors:
-    """The mean of several layers' weights, with a feed-forward part `parts` times as wide.
+    """Average several layers' weights, with a feed-forward part `parts` times as wide.
 
     The layers are cut into `parts` runs. Each run's mean feed-forward is a part of the new one's
     width, and their outputs are averaged.
@@ -129,7 +129,7 @@ def mean_layer(layers: Sequence[Tensors], parts: int = 1) -> Tensors:
 
 
 def widened(layer: Tensors, config: AlbertConfig) -> Tensors:
-    """The layer with feed-forward units added up to `config.intermediate_size`.
+    """Add feed-forward units to a layer up to `config.intermediate_size`.
 
     It computes what it did: the new units' input weights are random, and their output weights 0
     (Chen et al. 2016, "Net2Net").
@@ -199,7 +199,7 @@ class Teacher:
 
     @torch.no_grad()
     def states(self, inputs: Tensors) -> torch.Tensor:
-        """What states 0 … N are to be, (N+1, batch, length, hidden).
+        """Compute what states 0 … N are to be, (N+1, batch, length, hidden).
 
         inputs: input_ids, token_type_ids and, where there is padding, attention_mask.
         """
@@ -210,7 +210,7 @@ class Teacher:
 
 
 def variance_sums(states: torch.Tensor, mask: torch.Tensor | None) -> Sums:
-    """What `variances` needs to know of a batch; sums of several batches add up.
+    """Sum what `variances` needs of a batch; sums of several batches add up.
 
     states (states, batch, length, hidden); mask (batch, length) of 1 for real tokens, or None.
     """
@@ -243,7 +243,7 @@ class DistillationLoss(nn.Module):
         self.register_buffer("weights", weights, persistent=False)
 
     def train(self, mode: bool = True) -> "DistillationLoss":
-        """As nn.Module, but that the student drops nothing out: its teacher does not either."""
+        """Keep the student in eval mode, without dropout, as its teacher."""
         super().train(mode)
         self.model.eval()
         return self

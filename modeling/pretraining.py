@@ -81,17 +81,17 @@ class PreTrainingObjective(nn.Module):
         return ObjectiveOutput(loss, {name: value.detach() for name, value in sums.items()})
 
     def mlm_sums(self, hidden: torch.Tensor, labels: torch.Tensor) -> Sums:
-        """Of the masked positions: predictions, mlm_loss, mlm_correct."""
+        """Sum over masked positions: predictions, mlm_loss, mlm_correct."""
         masked = labels != -100
         return answer_sums("mlm", self.model.predictions(hidden[masked]), labels[masked])
 
     def sop_sums(self, pooled: torch.Tensor, order: torch.Tensor) -> Sums:
-        """Of the examples with an order: pairs, sop_loss, sop_correct."""
+        """Sum over examples with an order: pairs, sop_loss, sop_correct."""
         return answer_sums("sop", self.model.sop_classifier(pooled), order)
 
 
 def answer_sums(task: str, logits: torch.Tensor, labels: torch.Tensor) -> Sums:
-    """How many labels there are, their summed cross-entropy, and how many answers are right."""
+    """Count labels and right answers, and sum the cross-entropy."""
     logits = logits.float()
     return {
         COUNTS[task]: (labels != -100).sum(),

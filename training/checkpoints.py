@@ -81,7 +81,7 @@ class Best:
         return True
 
     def record(self) -> dict[str, Any]:
-        """What checkpoints and training.json say of it."""
+        """Describe it for checkpoints and training.json."""
         return {"step": self.step, "value": self.value, "since": self.evals_since_best}
 
     def restore(self, record: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ class TrainState:
 
 @dataclass(frozen=True)
 class RunFingerprint:
-    """What tells a run from others: only the same run goes on from its checkpoints.
+    """A run's identity: only the same run goes on from its checkpoints.
 
     arguments: the values of all flags. Those in `free` may change, for they alter no step.
     batch_size: examples of a batch, over all processes.
@@ -123,16 +123,16 @@ class RunFingerprint:
 
     @classmethod
     def of(cls, settings: Sequence[Any], batch_size: int, data: str = "") -> "RunFingerprint":
-        """That of a run with these dataclasses of settings."""
+        """Take the fingerprint of a run with these dataclasses of settings."""
         free = frozenset(name for name, _, allowed in entries(*settings) if allowed.resuming)
         return cls(as_dict(*settings), free, batch_size, data)
 
     def record(self) -> dict[str, Any]:
-        """What is kept of it, as JSON."""
+        """Give what is kept of it, as JSON."""
         return {"arguments": self.arguments, "batch_size": self.batch_size, "data": self.data}
 
     def changes(self, record: dict[str, Any]) -> str:
-        """Which flags are not as in `record`, in words; "" where none is."""
+        """Say which flags are not as in `record`; "" where none is."""
         before = {**record["arguments"], "train batch size": record["batch_size"]}
         now = {**self.arguments, "train batch size": self.batch_size}
         changed = differences(before, now, self.free)
@@ -345,13 +345,13 @@ def checkpoint_step(path: Path) -> int:
 
 
 def checkpoints_of(output_dir: str | Path) -> list[Path]:
-    """The checkpoints of a run, in order of their steps."""
+    """List the checkpoints of a run, in order of their steps."""
     found = [path for path in Path(output_dir).glob("checkpoint-*") if checkpoint_step(path) >= 0]
     return sorted((p for p in found if (p / "config.json").exists()), key=checkpoint_step)
 
 
 def latest_checkpoint(output_dir: str | Path) -> Path | None:
-    """The checkpoint-STEP of `output_dir` with the highest step."""
+    """Find the checkpoint-STEP of `output_dir` with the highest step."""
     return (checkpoints_of(output_dir) or [None])[-1]
 
 
@@ -367,7 +367,7 @@ def prune(output_dir: str | Path, keep: int | None) -> None:
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What is wrong with the files of a checkpoint; None when it is intact."""
+    """Say what is wrong with the files of a checkpoint; None when it is intact."""
     try:
         manifest = read_json(checkpoint / MANIFEST)
     except UserError as error:
@@ -387,7 +387,7 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def is_trained(settings: Any, batch_size: int) -> bool:
-    """Whether --resume_from_checkpoint finds its training finished, and nothing left to do.
+    """Tell whether --resume_from_checkpoint finds its training finished.
 
     settings: a NamedTuple of dataclasses, of which `run` is a RunSettings. batch_size: over all
     processes. Raises UserError for a training that is finished, but was one of other flags.
@@ -409,7 +409,7 @@ def is_trained(settings: Any, batch_size: int) -> bool:
 
 
 def find_checkpoint(run: RunSettings) -> Path | None:
-    """The checkpoint to resume from: a path, the latest of the run, or None to begin.
+    """Find the checkpoint to resume from: a path, the latest of the run, or None to begin.
 
     Raises UserError for a damaged one, naming the newest that is intact.
     """

@@ -74,7 +74,7 @@ class TeacherText(PretrainingData):
     def batch(
         self, drafts: Sequence[UnmaskedExample], epoch: int, shard: tuple[int, int] = (0, 1)
     ) -> dict[str, torch.Tensor]:
-        """As the base class, but for the model's inputs alone; with padding also attention_mask."""
+        """Make the model's inputs alone of a shard's examples; with padding also attention_mask."""
         examples = [unmasked(draft, self.vocabulary) for draft in drafts[shard[0] :: shard[1]]]
         batch = pad_examples(examples, self.vocabulary.pad)
         return {name: batch[name] for name in INPUTS if name in batch}
@@ -107,7 +107,7 @@ def text_of(
 def load_teacher(
     settings: SharingSettings, passes: int | None, device: torch.device
 ) -> tuple[Teacher, PreTrainedTokenizerBase]:
-    """The BERT of --model_name_or_path, for a student of so many passes, and its tokenizer."""
+    """Load the BERT of --model_name_or_path, for a student of so many passes, and its tokenizer."""
     source, length = settings.student.model_name_or_path, settings.text.max_seq_length
     teacher = Teacher(source, passes, device)
     longest = teacher.config.max_position_embeddings
@@ -120,7 +120,7 @@ def load_teacher(
 
 
 def new_student(settings: StudentSettings, teacher: Teacher) -> AlbertModel:
-    """The shared ALBERT before training; embeddings that are the teacher's are not trained."""
+    """Make the shared ALBERT; embeddings that are the teacher's are not trained."""
     sizes = settings.embedding_size, settings.intermediate_size
     config = shared_config(teacher.config, len(teacher.followed) - 1, *sizes)
     student = shared_model(teacher.backbone, config, settings.initial_layer)
@@ -165,7 +165,7 @@ def adopt_student(student: AlbertModel, source: str) -> None:
 
 
 def sharing_means(variances: torch.Tensor, sums: Sums, step: Step) -> dict[str, float]:
-    """What a log's entry says: of the teacher's variance, what every pass leaves unexplained."""
+    """Name the share of the teacher's variance that every pass leaves unexplained, for the log."""
     shares = (sums["errors"] / sums["tokens"] / variances).tolist()
     return {"loss": step.loss, **{f"pass/{k}": share for k, share in enumerate(shares)}}
 
@@ -205,7 +205,7 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
 def make_objective(
     settings: StudentSettings, teacher: Teacher, student: AlbertModel, text: TeacherText
 ) -> DistillationLoss:
-    """The loss, in units of the teacher's variance on the text's first batches."""
+    """Make the loss, in units of the teacher's variance on the text's first batches."""
     learns_embeddings = student.embeddings.word_embeddings.weight.requires_grad
     passes = student.config.num_hidden_layers
     weights = pass_weights(passes, settings.last_pass_weight, learns_embeddings)

@@ -18,7 +18,7 @@ class MetricAtCost:
 
     @classmethod
     def parse(cls, text: str | None, task: Task, flag: str) -> Self:
-        """What `flag` names, by default the task's main metric; UserError for what is not there."""
+        """Parse what `flag` names, by default the task's main metric; UserError for others."""
         name, at, cost = (text or primary_metric(task)).removeprefix("eval_").partition("@")
         known = list(compute_metrics(task, [0, 1], [0, 1]))
         if name not in known:
@@ -35,5 +35,5 @@ class MetricAtCost:
         return self.name if self.cost is None else f"{self.name}@{self.cost:g}"
 
     def best(self, points: Iterable[tuple[float, float]]) -> float | None:
-        """Of (computation cost, metric); None where all cost more."""
+        """Find the best metric within the cost, of (cost, metric); None if there is none."""
         return max((value for cost, value in points if cost <= self.cost + 1e-9), default=None)

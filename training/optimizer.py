@@ -82,5 +82,5 @@ def make_schedule(
 
 
 def clipped_parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
-    """The parameters that gradient clipping sees: all but W, as published."""
+    """List the parameters that gradient clipping sees: all but W, as published."""
     return [p for group in optimizer.param_groups if not group["constant"] for p in group["params"]]

@@ -17,7 +17,7 @@ MAX_GRADIENT_NORM = 1.0  # as in the annotated PonderNet
 
 
 class Score(NamedTuple):
-    """How vectors with so many non-zero elements are answered."""
+    """The answers to vectors with so many non-zero elements."""
 
     non_zeros: int
     accuracy: float  # of the answers at sampled halting steps
@@ -25,7 +25,7 @@ class Score(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """Where training stands at an epoch's end."""
+    """A training's means over an epoch."""
 
     epoch: int
     loss: float
@@ -59,7 +59,7 @@ def mean_score(scores: list[Score]) -> dict[str, float]:
 
 
 def one_cycle(optimizer: torch.optim.Optimizer, lr: float, batches: int) -> LRScheduler:
-    """From `lr` up to PEAK · lr in a fifth of the batches, then down to nearly 0."""
+    """Rise from `lr` to PEAK · lr in a fifth of the batches, then fall to nearly 0."""
     return OneCycleLR(
         optimizer, PEAK * lr, batches, pct_start=0.2, div_factor=PEAK, cycle_momentum=False
     )

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 class Architecture(NamedTuple):
-    """All that differs between what --model_type names here.
+    """A --model_type: all that differs between them.
 
     foreign: keys of a config.json that belong to another mode.
     names: a checkpoint's tensors by their names there -> by their names in the model.
@@ -86,7 +86,7 @@ class Phase(NamedTuple):
 
 
 def phases_of(schedule: PretrainingSchedule, max_seq_length: int, processes: int) -> list[Phase]:
-    """The published two: most steps with short examples, the rest with long ones.
+    """Make the published two: most steps with short examples, the rest with long ones.
 
     Long examples come in batches of about as many pieces, and in steps of as many examples.
     """
@@ -143,7 +143,7 @@ def config_path(source: str) -> Path:
 
 
 def read_config(settings: PretrainingModelSettings) -> AlbertConfig:
-    """The configuration to train, without what belongs to another mode than --model_type."""
+    """Read the configuration to train, without what belongs to another --model_type."""
     source = settings.config_name or settings.model_name_or_path
     if not source:
         raise UserError("--config_name is missing, e.g. configs/act_tiny.json")
@@ -166,7 +166,7 @@ def read_config(settings: PretrainingModelSettings) -> AlbertConfig:
 def tokenizer_of(
     settings: PretrainingSettings, source: str, config: AlbertConfig
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer in `source`; UserError where pieces or places have no embeddings."""
+    """Load the tokenizer in `source`; UserError where pieces or places have no embeddings."""
     tokenizer = load_tokenizer(source, settings.run.do_lower_case)
     check_vocab_size(tokenizer, source, config)
     lengths = {"--max_seq_length": settings.text.max_seq_length}
@@ -208,7 +208,7 @@ def new_model(settings: PretrainingSettings) -> tuple[PreTrainedModel, PreTraine
 def trained_model(
     settings: PretrainingSettings,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model to evaluate, and its tokenizer; UserError where they are not as asked for.
+    """Load the model to evaluate, and its tokenizer; UserError where they are not as asked for.
 
     The model is that in --output_dir or, where this command trains none, of --model_name_or_path.
     """
@@ -263,7 +263,7 @@ def mean_updates(sums: Sums) -> dict[str, float]:
 
 
 def pretraining_means(tau: float, sums: Sums, step: Step) -> dict[str, float]:
-    """What a log's entry says: what is minimised, and the updates of each class of tokens."""
+    """Name the loss, its parts, and the updates of each class of tokens, for the log."""
     rows = mean_updates(sums)
     return {**means(sums, tau), **{f"updates/{x.strip('[]')}": rows[x] for x in rows}}
 

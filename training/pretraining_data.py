@@ -120,7 +120,7 @@ def word_starts(pieces: Sequence[str]) -> list[bool]:
 
 
 class Vocabulary:
-    """What masking needs to know of a tokenizer.
+    """A tokenizer's pieces, as masking sees them.
 
     Raises UserError when a special piece is missing, or words cannot be told apart.
     """
@@ -196,7 +196,7 @@ def choose_positions(
 
 
 def unmasked(draft: UnmaskedExample, vocabulary: Vocabulary) -> MaskedExample:
-    """The example with its special pieces, and nothing to predict."""
+    """Put in the special pieces; nothing is to be predicted."""
     ids, types, classes = [vocabulary.cls], [0], [TokenClass.CLS]
     segments = (draft.first, draft.second) if draft.second else (draft.first,)
     for number, segment in enumerate(segments):
@@ -210,7 +210,7 @@ def unmasked(draft: UnmaskedExample, vocabulary: Vocabulary) -> MaskedExample:
 def mask(
     draft: UnmaskedExample, vocabulary: Vocabulary, recipe: MaskingConfig, epoch: int
 ) -> MaskedExample:
-    """The example with some pieces chosen for prediction.
+    """Choose some pieces for prediction.
 
     Of the chosen, 80% become [MASK], 10% a random piece, 10% stay; never a special piece.
     """
@@ -251,7 +251,7 @@ def pad_examples(examples: Sequence[MaskedExample], pad: int) -> dict[str, torch
 
 
 def shuffled(items: Iterable[Item], buffer_size: int, draw: random.Random) -> Iterator[Item]:
-    """The items in random order, as far as a buffer of so many can mix them."""
+    """Yield the items in random order, as far as a buffer of so many can mix them."""
     buffer: list[Item] = []
     for item in items:
         if len(buffer) < buffer_size:
@@ -282,7 +282,7 @@ class PretrainingData:
         self.vocabulary = Vocabulary(self.tokenizer)
 
     def drafts(self, epoch: int) -> Iterator[UnmaskedExample]:
-        """All examples of an epoch before masking, in the order of the text."""
+        """Yield all examples of an epoch before masking, in the order of the text."""
         sentences = tokenised(read_sentences(self.paths, self.split), self.tokenizer)
         for document, group in groupby(sentences, key=lambda x: x[0]):
             draw = self.recipe.draw("segments", epoch, document)

@@ -38,7 +38,7 @@ STATISTICS = ("layers_all.csv", "layers_exit.csv")
 
 
 def provenance(flags: Mapping[str, Any], **hashes: str) -> dict[str, Any]:
-    """Where a result comes from; hashes: SHA-256 of `weights` and `data`."""
+    """Say where a result comes from; hashes: SHA-256 of `weights` and `data`."""
     return {
         **hashes,
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -49,7 +49,7 @@ def provenance(flags: Mapping[str, Any], **hashes: str) -> dict[str, Any]:
 
 
 def provenance_in(path: Path) -> dict[str, Any]:
-    """What a JSON file that a run wrote says of itself; {} where it says nothing that is whole."""
+    """Read where a run's JSON file says it comes from; {} where it says nothing that is whole."""
     try:
         found = read_json(path).get("provenance")
     except UserError:
@@ -64,7 +64,7 @@ def plain(value: Any) -> Any:
 
 @cache
 def commit() -> str | None:
-    """The project's commit, with "-dirty" where files differ from it; None outside a checkout."""
+    """Name the project's commit, "-dirty" where files differ; None outside a checkout."""
     if not (ROOT / ".git").exists():
         return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -98,7 +98,7 @@ def remove_results(directory: Path) -> None:
 
 
 def results_in(folder: Path) -> Iterable[Path]:
-    """The files and folders of results in the folder of a model."""
+    """List the files and folders of results in the folder of a model."""
     for pattern in RESULTS:
         yield from folder.glob(pattern)
     if not (folder / "config.json").exists():

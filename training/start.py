@@ -45,7 +45,7 @@ def make_accelerator(no_cuda: bool, precision: str, **how: Any) -> Accelerator:
 
 
 def start_script(accelerator: Accelerator, seed: int) -> None:
-    """What every training script begins with.
+    """Begin a training script.
 
     The main process's messages go to stdout, freed memory is kept, and there is a seed.
     """
@@ -160,7 +160,7 @@ def check_writable(directory: Path) -> None:
 def check_vocab_size(
     tokenizer: PreTrainedTokenizerBase, source: str, config: PreTrainedConfig
 ) -> None:
-    """UserError for a tokenizer, from `source`, with pieces that have no embeddings."""
+    """Raise UserError for a tokenizer, from `source`, with pieces that have no embeddings."""
     pieces = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
     if pieces > config.vocab_size:
         raise UserError(

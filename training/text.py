@@ -138,7 +138,7 @@ def make_draft(
 def drafts_of(
     document: int, sentences: Iterable[Pieces], recipe: MaskingConfig, draw: random.Random
 ) -> Iterator[UnmaskedExample]:
-    """The examples of a document: sentences are collected until they fill one."""
+    """Yield the examples of a document: sentences are collected until they fill one."""
     room = recipe.max_seq_length - 3
 
     def target() -> int:

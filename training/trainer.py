@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
-    """What one process takes of a global batch."""
+    """One process's share of a global batch."""
 
     inputs: dict[str, torch.Tensor]
     share: float  # of the global batch's examples that are here; the shares sum to 1
@@ -175,7 +175,7 @@ class Trainer:
         return mean
 
     def diverged(self, loss: float) -> str:
-        """The message for a loss that is not finite, naming the step and the last checkpoint."""
+        """Say what to do about a loss that is not finite, at which step, and from where."""
         kept = latest_checkpoint(self.run.output_dir)
         step, rate = self.state.progress.step + 1, self.state.schedule.get_last_lr()[0]
         return (
@@ -185,7 +185,7 @@ class Trainer:
         )
 
     def count_step(self, losses: list[float], outs: list[ModelOutput]) -> Step:
-        """Move on to the next step and its learning rate; the step that was taken."""
+        """Return the step that was taken; move on to the next, and to its learning rate."""
         rate = self.state.schedule.get_last_lr()[0]
         self.state.schedule.step()
         self.state.progress.step += 1
@@ -239,11 +239,11 @@ class Trainer:
 
     @property
     def seconds(self) -> float:
-        """What the training has taken so far, over all runs of it."""
+        """Seconds that the training has taken so far, over all runs of it."""
         return time.monotonic() - self.clock
 
     def report(self) -> dict[str, Any]:
-        """What training.json says: how far and how long the run went, and where it comes from."""
+        """Write down how far and how long the run went, and where it comes from."""
         about = provenance(self.fingerprint.arguments, data=self.fingerprint.data)
         best = {"best": self.state.best.record()} if self.state.best.step else {}
         steps = self.state.progress.step

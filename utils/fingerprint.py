@@ -28,7 +28,7 @@ def file_fingerprint(path: Path) -> dict[str, Any]:
 def differences(
     before: Mapping[str, Any], now: Mapping[str, Any], ignore: Collection[str] = ()
 ) -> dict[str, tuple[Any, Any]]:
-    """The keys whose values are not as `before`, with both values.
+    """Find the keys whose values are not as `before`, with both values.
 
     A key that one of the two lacks is no difference: another version may have written it.
     """

@@ -13,9 +13,7 @@ from modeling.cpu_packing import packed_weights
 from modeling.layer_sharing import (
     DistillationLoss,
     Teacher,
-    factorised,
     followed_layers,
-    mean_layer,
     pass_weights,
     shared_config,
     shared_model,
@@ -59,19 +57,6 @@ def test_the_initial_layer_is_that_of_the_bert(layer, width, tmp_path):
     assert_same_states([found], [wanted], inputs)
 
 
-def test_units_that_are_added_learn(tmp_path):
-    """Each of its own: the first step moves their outputs apart, so that it moves their inputs."""
-    teacher, _ = load_pretrained(save(tiny_bert(), tmp_path))
-    config = shared_config(teacher.config, 3, intermediate_size=144)
-    student = shared_model(teacher.albert, config, 2)
-    inputs = padded_ids()
-    targets = torch.randn_like(student(**inputs).last_hidden_state)
-    (student(**inputs).last_hidden_state - targets).square().sum().backward()
-    layer = student.encoder.albert_layer_groups[0].albert_layers[0]
-    # of 32 features; LayerNorm has no use for their mean
-    assert torch.linalg.matrix_rank(layer.ffn_output.weight.grad[:, 48:]) == 31
-
-
 @pytest.mark.parametrize("parts", [2, 3])
 def test_a_wider_feed_forward_of_equal_layers_changes_nothing(parts, tmp_path):
     bert = tiny_bert(equal=True)
@@ -83,31 +68,6 @@ def test_a_wider_feed_forward_of_equal_layers_changes_nothing(parts, tmp_path):
     assert_same_states([found], [wanted], inputs)
 
 
-def test_a_wide_layer_runs_the_mean_feed_forward_of_each_half():
-    """Twice as wide, of four layers: the mean of what the means of layers 1-2 and 3-4 answer."""
-    bert = tiny_bert(num_hidden_layers=4)
-    layers = [{k: v.detach() for k, v in x.state_dict().items()} for x in bert.encoder.layer]
-
-    def answer(pair, states):
-        mean = {k: (layers[pair[0]][k] + layers[pair[1]][k]) / 2 for k in layers[0]}
-        inner = torch.nn.functional.gelu(
-            states @ mean["intermediate.dense.weight"].T + mean["intermediate.dense.bias"]
-        )
-        return inner @ mean["output.dense.weight"].T + mean["output.dense.bias"]
-
-    names = {"intermediate.dense": "ffn", "output.dense": "ffn_output"}
-    ours = [
-        {f"{new}.{part}": layer[f"{old}.{part}"] for old, new in names.items() for part in PARTS}
-        for layer in layers
-    ]
-    wide = mean_layer(ours, 2)
-    states = torch.randn(5, 32)
-    inner = torch.nn.functional.gelu(states @ wide["ffn.weight"].T + wide["ffn.bias"])
-    found = inner @ wide["ffn_output.weight"].T + wide["ffn_output.bias"]
-    wanted = (answer((0, 1), states) + answer((2, 3), states)) / 2
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_teachers_states_are_hf_berts(packed, tmp_path):
     bert, inputs = tiny_bert(), padded_ids()
@@ -116,16 +76,6 @@ def test_the_teachers_states_are_hf_berts(packed, tmp_path):
     with packed_weights(teacher.backbone) if packed else nullcontext():
         found = teacher.states(inputs)
     assert_same_states(found, [wanted[0], wanted[2], wanted[3]], inputs)
-
-
-def test_factorised_embeddings_keep_what_words_of_low_rank_say():
-    """Words of rank 4 in 32 dimensions: 4 columns hold every word's products with all others."""
-    teacher = tiny_model(embedding_size=32).albert
-    words = teacher.embeddings.word_embeddings.weight.data
-    words.copy_(torch.randn(90, 4) @ torch.randn(4, 32))
-    new = factorised(teacher, 4)["embeddings.word_embeddings.weight"]
-    assert new.shape == (90, 4)
-    torch.testing.assert_close(new @ new.T, words @ words.T, atol=1e-3, rtol=1e-4)
 
 
 def test_the_mapping_of_factorised_embeddings_is_the_best_for_words_alone():

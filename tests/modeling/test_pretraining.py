@@ -78,19 +78,6 @@ def test_the_parts_of_a_batch_add_up_to_its_loss(kind):
         torch.testing.assert_close(total[name], value, msg=name)
 
 
-@pytest.mark.parametrize("kind", [DENSE, ADAPTIVE])
-def test_a_batch_without_pairs_or_predictions_has_a_finite_loss(kind):
-    objective, batch = objective_of(kind), random_batch()
-    batch["sentence_order_label"][:] = -100
-    out = objective(**batch)
-    assert out.loss.isfinite()
-    assert "sop_loss" not in means(out.sums, objective.tau)
-    batch["labels"][:] = -100
-    out = objective(**batch)
-    assert out.loss.item() == pytest.approx(objective.tau * means(out.sums, 1.0)["loss"], abs=1e-6)
-    out.loss.backward()
-
-
 def test_means_of_worked_sums():
     sums = {
         name: torch.tensor(value)
@@ -138,18 +125,3 @@ def test_the_table_of_a_batch_counted_by_hand():
         "[CLS]": 5.0,
         "[SEP]": 1.5,
     }
-
-
-def test_updates_are_the_models_own():
-    objective, batch = objective_of(ADAPTIVE), random_batch()
-    updates = objective.model(batch["input_ids"], batch["attention_mask"]).updates[:, 0, 0]
-    table = mean_updates(objective(**batch).sums)
-    assert table["All tokens"] == pytest.approx(
-        (updates.sum() / batch["attention_mask"].sum()).item()
-    )
-    assert table["[MASK/MASK]"] == pytest.approx(updates[:, 1].mean().item())
-    assert table["[CLS]"] == pytest.approx(updates[:, 0].mean().item())
-
-
-def test_a_dense_model_has_no_table():
-    assert mean_updates(objective_of(DENSE)(**random_batch()).sums) == {}

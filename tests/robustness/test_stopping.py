@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -59,19 +59,6 @@ def test_a_console_that_takes_nothing_loses_what_is_written(opened):
 
 
 @pytest.fixture
-def launched(monkeypatch) -> Callable[[bool], None]:
-    """`launched(True)`: as under torchrun, which sets LOCAL_RANK."""
-
-    def launched(really: bool) -> None:
-        if really:
-            monkeypatch.setenv("LOCAL_RANK", "0")
-        else:
-            monkeypatch.delenv("LOCAL_RANK", raising=False)
-
-    return launched
-
-
-@pytest.fixture
 def in_a_terminal():
     """Signals as a terminal's job has them; one in the background, or under nohup, ignores some."""
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
@@ -82,29 +69,26 @@ def in_a_terminal():
 
 
 @pytest.mark.usefixtures("in_a_terminal")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("really", [True, False])
-def test_a_signal_that_comes_twice_is_one(number, really, launched):
-    launched(really)
-    with StopSignal() as stop:
-        for _ in range(3):
+@pytest.mark.parametrize("launched", [False, True])
+def test_signals_that_come_twice_are_one_but_a_second_ctrl_c_alone_acts_at_once(
+    launched, monkeypatch
+):
+    """Launchers such as torchrun, which set LOCAL_RANK, pass on what all have received."""
+    if launched:
+        monkeypatch.setenv("LOCAL_RANK", "0")
+    else:
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        with StopSignal() as stop:
             os.kill(os.getpid(), number)
-        assert stop.received == number
-
-
-@pytest.mark.usefixtures("in_a_terminal")
-def test_a_second_ctrl_c_acts_at_once_but_under_a_launcher(launched):
-    launched(True)
-    with StopSignal() as stop:
-        for _ in range(3):
-            os.kill(os.getpid(), signal.SIGINT)
-        assert stop.received == signal.SIGINT
-    launched(False)
-    with StopSignal() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.received == signal.SIGINT
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            again = (
+                nullcontext()
+                if launched or number != signal.SIGINT
+                else pytest.raises(KeyboardInterrupt)
+            )
+            with again:
+                os.kill(os.getpid(), number)
+            assert stop.received == number
 
 
 @pytest.mark.usefixtures("in_a_terminal")

@@ -20,7 +20,7 @@ from modeling import (
 )
 from tests.berts import save, tiny_bert
 from tests.commands import Outcome, exit_status, logged_steps, pretraining_flags, report_of, scalars
-from tests.conftest import contents, edit_json, sentence, tsv, write_rte
+from tests.conftest import contents, sentence, tsv, write_rte
 from tests.forks import assert_same_weights
 from training.checkpoints import checkpoints_of
 from training.pretraining_data import PretrainingData, TokenClass
@@ -148,12 +148,6 @@ def test_tau_weighs_the_ponder_cost(pretrain, tmp_path):
     assert dear["loss"] - free["loss"] == pytest.approx(2 * free["ponder_cost"], rel=1e-5)
 
 
-def test_bf16_trains(pretrain, tmp_path):
-    out = tmp_path / "out"
-    pretrain(out, "--bf16").done()
-    assert {tensor.dtype for tensor in weights(out).values()} == {torch.float32}
-
-
 # Errors.
 
 
@@ -185,22 +179,6 @@ def test_flags_that_cannot_be(more, words, pretrain, tmp_path):
 )
 def test_what_is_missing_is_named(flags, words, tmp_path, script):
     script(run_pretraining.main, "--output_dir", tmp_path, *flags.split()).refused(words)
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"vocab_size": 20}, ["pieces", "vocab_size is 20"]),
-        ({"act_epsilon": 1.5}, ["act_epsilon", "from 0 to 1, both excluded"]),
-        ({"tau": -1}, ["tau", "at least 0"]),
-        ({"hidden_size": 33}, ["hidden_size", "num_attention_heads"]),
-    ],
-)
-def test_configurations_that_cannot_be(values, words, corpus, pretrain, tmp_path):
-    config = tmp_path / "config.json"
-    config.write_bytes((corpus / "config.json").read_bytes())
-    edit_json(config, **values)
-    pretrain(tmp_path / "out", "--config_name", config).refused(*words)
 
 
 @pytest.mark.parametrize("bad", [b"", b"\n \n", b"a dog runs\n\xff\xfe\n"])

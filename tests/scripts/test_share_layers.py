@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AlbertModel, BertModel
 
 import run_pretraining
@@ -58,17 +57,6 @@ def test_training_follows_better_and_reports_every_pass(trained, bert_dir):
         assert 0 < share < logged[0][f"pass/{number}"]
         assert f"| {number} | {number} | {share:.4f} | {second[number - 1]:.4f} |" in log
     assert report["embeddings"] < 1e-9
-
-
-def test_half_precision_follows_nearly_as_float32_does(trained, bert_dir, text, tmp_path, script):
-    """A bfloat16 has 8 bits, so that a share may be off by some 2⁻⁷ of itself."""
-    command = flags(bert_dir, text, tmp_path / "out", "--max_steps", 40, "--bf16")
-    half = logged_means(script(share_layers.main, *command).done().out)
-    full = logged_means((trained.parent / "log").read_text())
-    assert half != full
-    for name in ("pass/1", "pass/2", "pass/3"):
-        wanted = [means[name] for means in full]
-        assert [means[name] for means in half] == pytest.approx(wanted, rel=2**-7)
 
 
 def test_the_report_is_of_hfs_states_on_text_that_was_not_trained_on(
@@ -152,19 +140,6 @@ def test_pretraining_starts_from_the_student(kind, trained, text, tmp_path, scri
     assert all(torch.equal(old[name], new[name]) for name in kept)
 
 
-def test_another_teacher_is_another_run(bert_dir, text, tmp_path, script):
-    out = tmp_path / "out"
-    command = flags(bert_dir, text, out, "--save_steps", 4)
-    assert script(share_layers.main, *command).status == 0
-    (out / "model.safetensors").unlink()
-    other = tiny_bert()
-    other.encoder.layer[1].output.dense.weight.data.mul_(1.01)
-    command[1] = save(other, tmp_path / "other")
-    outcome = script(share_layers.main, *command, "--resume_from_checkpoint")
-    assert outcome.status == 2
-    assert "of another run" in outcome.err
-
-
 @pytest.mark.parametrize("passes", [3, 5])
 def test_a_student_starts_with_the_weights_of_an_earlier_one(
     passes, trained, bert_dir, text, tmp_path, script
@@ -193,29 +168,6 @@ def test_a_student_that_is_widened_answers_as_before(trained, wide):
     inputs = padded_ids()
     states = [m(**inputs, output_hidden_states=True).hidden_states for m in (narrow, other)]
     assert_same_states(*states, inputs)
-
-
-def test_a_layer_alone_is_enough_to_start_with(trained, bert_dir, text, tmp_path, script):
-    """The layer, and the mapping by which a file is known as ALBERT's."""
-    whole = load_file(trained / "model.safetensors")
-    layer = {name: tensor for name, tensor in whole.items() if name.startswith("encoder.")}
-    assert 0 < len(layer) < len(whole)
-    save_file(layer, tmp_path / "model.safetensors")
-    more = ("--initial_student", tmp_path, "--learning_rate", 0, "--max_steps", 1)
-    script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *more)).done()
-    assert_same_weights(trained, tmp_path / "out")
-
-
-def test_factorised_embeddings_are_trained_and_load(bert_dir, text, tmp_path, script):
-    out = tmp_path / "out"
-    more = ("--embedding_size", 8, "--num_hidden_layers", 4, "--do_eval", "--max_steps", 40)
-    outcome = script(share_layers.main, *flags(bert_dir, text, out, *more)).done()
-    student = AlbertModel.from_pretrained(out)
-    assert student.config.num_hidden_layers == 4
-    assert student.embeddings.word_embeddings.weight.shape == (90, 8)
-    logged = [json.loads(line) for line in re.findall(r"{.*loss.*}", outcome.out)]
-    shares = [line["pass/0"] for line in logged]
-    assert sum(shares[-5:]) < sum(shares[:5])
 
 
 # Errors.

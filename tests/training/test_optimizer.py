@@ -74,26 +74,6 @@ def test_the_schedule_warms_up_and_decays_and_w_stays_constant():
     assert [r[2] for r in rates] == [0.02] * 7
 
 
-def test_one_step_moves_what_it_should():
-    """AdamW's first step is lr·sign(gradient): W by w_lr, the rest by the learning rate."""
-    model = tiny_model(w_lr=0.02, classifier_dropout_prob=0.0).train()
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    optimizer = optimiser_of(model, decay=0.0)
-    model(random_ids(4, 6), labels=torch.tensor([0, 1, 0, 1])).loss.backward()
-    gradients = {name: p.grad for name, p in model.named_parameters()}
-    optimizer.step()
-    for name, parameter in model.named_parameters():
-        gradient, moved = gradients[name], parameter.detach() - before[name]
-        assert gradient is not None, name
-        clear = gradient.abs() > 1e-3
-        rate = 0.02 if name == "exit_weights" else 1e-3
-        torch.testing.assert_close(
-            moved[clear], -rate * gradient[clear].sign(), atol=1e-5, rtol=1e-2
-        )
-        assert (moved[gradient == 0] == 0).all(), name
-    assert (gradients["exit_weights"].abs() > 1e-3).any()
-
-
 def test_w_learns_to_weigh_down_the_worse_exits():
     """dL/dWᵢ = σ′(Wᵢ)·(Lᵢ − L_N)."""
     model = tiny_model(classifier_dropout_prob=0.0).train()

@@ -9,7 +9,6 @@ from modeling import ParityPonderGRU
 from modeling.ponder.parity import parity_batch
 from modeling.ponder.pondernet import sampled_steps
 from training.parity import evaluate_parity
-from training.parity_settings import ParitySettings
 
 
 def test_y_says_whether_the_number_of_ones_is_odd():
@@ -28,15 +27,6 @@ def test_non_zero_counts_places_and_signs_are_all_equally_frequent():
     torch.testing.assert_close(counts[2:5], torch.full((3,), 1 / 3), atol=0.01, rtol=0)
     torch.testing.assert_close((x != 0).float().mean(0), torch.full((5,), 0.6), atol=0.01, rtol=0)
     assert (x.sum() / (x != 0).sum()).abs() < 0.01
-
-
-@pytest.mark.parametrize("n_elems", [2, 8, 64])
-def test_the_harder_set_has_more_non_zero_elements_than_any_training_vector(n_elems):
-    known, harder = ParitySettings(n_elems=n_elems, extrapolate=True).non_zeros()
-    assert [*known, *harder] == list(range(1, n_elems + 1))
-    assert known
-    assert harder
-    assert [*ParitySettings(n_elems=n_elems).non_zeros()[0]] == list(range(1, n_elems + 1))
 
 
 def test_sampled_steps_follow_p():

@@ -4,8 +4,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
-import transformers
 
 import run_pretraining
 from training.pretraining import Phase, phases_of, rate_at
@@ -21,17 +19,6 @@ def test_each_phase_warms_up_and_decays(step, share):
     assert rate_at([SHORT, LONG], 1.0, step) == pytest.approx(share)
     squared = share if step < 4 or 10 <= step < 12 else rate_at([SHORT, LONG], 2.0, step)
     assert rate_at([SHORT, LONG], 2.0, step) == pytest.approx(squared)
-
-
-def test_the_rate_is_the_libraries_polynomial_decay():
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = transformers.get_polynomial_decay_schedule_with_warmup(
-        optimizer, num_warmup_steps=4, num_training_steps=10, lr_end=0.0, power=2.0
-    )
-    for step in range(10):
-        assert rate_at([SHORT], 2.0, step) == pytest.approx(schedule.get_last_lr()[0])
-        optimizer.step()
-        schedule.step()
 
 
 def test_the_defaults_are_the_published_schedule(monkeypatch):

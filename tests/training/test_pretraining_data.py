@@ -19,13 +19,11 @@ from training.pretraining_data import (
     choose_positions,
     mask,
     ngram_length,
-    pad_examples,
     train_tokenizer,
 )
 from training.pretraining_settings import MaskingConfig
 from training.text import (
     UnmaskedExample,
-    drafts_of,
 )
 
 CLS, SEP, MASK, UNK = 2, 3, 4, 1
@@ -108,16 +106,6 @@ def test_words_begin_at_a_piece_with_the_mark_and_hold_no_special_piece(vocabula
     assert vocabulary.words(pieces, 3) == expected
 
 
-def test_one_sentence_alone_is_for_mlm_only(vocabulary):
-    recipe = MaskingConfig(max_seq_length=10)
-    (draft,) = drafts_of(0, [array("i", range(30))], recipe, random.Random(0))
-    assert (list(draft.first), len(draft.second), draft.swapped) == (list(range(8)), 0, False)
-    example = mask(one_word_pieces(vocabulary, 8), vocabulary, recipe, 0)
-    assert example.sentence_order_label == -100
-    assert example.token_type_ids == [0] * 10
-    assert example.token_classes.count(TokenClass.SEP) == 1
-
-
 # Masks.
 
 
@@ -145,13 +133,6 @@ def test_whole_words_are_chosen_and_no_ngram_spans_two_segments():
         assert chosen == {x for word in words if set(word) <= chosen for x in word}
         single = set(choose_positions(segments[:2], 1, 3, draw))
         assert single == {3}  # the only word of one piece
-
-
-def test_a_sixth_and_at_most_twenty_pieces_are_predicted(vocabulary):
-    for length, expected in ((8, 2), (40, 6), (98, 15), (140, 20), (500, 20)):  # with [CLS], [SEP]
-        example = mask(one_word_pieces(vocabulary, length - 2), vocabulary, MaskingConfig(512), 0)
-        assert sum(label != -100 for label in example.labels) == min(20, round(0.15 * length))
-        assert min(20, round(0.15 * length)) in (expected, expected - 1)
 
 
 def test_of_the_chosen_pieces_eighty_percent_are_masked_ten_random_ten_kept(vocabulary):
@@ -199,29 +180,6 @@ def test_special_pieces_are_never_chosen_nor_put_in(text, tokenizer, vocabulary)
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
-
-
-def test_a_batch_is_padded_and_says_so(vocabulary):
-    examples = [
-        mask(one_word_pieces(vocabulary, n), vocabulary, MaskingConfig(), 0) for n in (3, 5)
-    ]
-    batch = pad_examples(examples, pad=0)
-    assert batch["input_ids"].shape == batch["labels"].shape == (2, 7)
-    assert batch["attention_mask"].tolist() == [[1] * 5 + [0] * 2, [1] * 7]
-    assert batch["token_classes"][0, 5:].tolist() == [TokenClass.PADDING] * 2
-    assert batch["labels"][0, 5:].tolist() == [-100, -100]
-    assert "attention_mask" not in pad_examples(examples[:1], pad=0)
-
-
-def test_batches_are_a_function_of_seed_and_epoch(text, tokenizer):
-    first = list(data_of(text, tokenizer).training_batches(2, 0))
-    again = list(data_of(text, tokenizer).training_batches(2, 0))
-    assert len(first) > 10
-    assert all(map(same, first, again))
-    other_epoch = list(data_of(text, tokenizer).training_batches(3, 0))
-    other_seed = list(data_of(text, tokenizer, seed=2).training_batches(2, 0))
-    assert not any(map(same, first, other_epoch))
-    assert not any(map(same, first, other_seed))
 
 
 @pytest.mark.parametrize("first", [1, 7, 11])

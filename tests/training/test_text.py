@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 
 from modeling import UserError
 from training.pretraining_settings import MaskingConfig
-from training.text import HEADING, drafts_of, read_sentences, split_sentences, truncate_pair
+from training.text import drafts_of, read_sentences, split_sentences, truncate_pair
 
 
 def test_documents_end_at_blank_lines_headings_and_files(tmp_path):
@@ -25,11 +25,6 @@ def test_documents_end_at_blank_lines_headings_and_files(tmp_path):
         (2, "More."),
         (3, "In a second file."),
     ]
-
-
-@pytest.mark.parametrize("line", ["= x", "a = b", "= =", "x = y ="])
-def test_what_is_no_heading(line):
-    assert not HEADING.fullmatch(line)
 
 
 def test_paragraphs_are_split_where_a_sentence_ends():
