@@ -1,6 +1,5 @@
 """The figures of a sweep: metric against cost, the rules' exits side by side, all examples."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from evaluation.figures import (
     set_titles,
 )
 from exit_lab.compare import limits_of
-from exit_lab.frontiers import FrontierSet
+from exit_lab.frontiers import FrontierSet, Point
 from exit_lab.metrics import at_exit
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
 from glue.tasks import Task, primary_metric
@@ -65,14 +64,8 @@ def curve_of(found: FrontierSet, name: str) -> Curve:
     fronts = found.frontiers[name]
     cost = np.unique(np.concatenate([np.maximum.accumulate(front.cost) for front in fronts]))
     cost = cost[cost >= max(front.cost[0] for front in fronts)]
-    if fronts[0].mixes:
-        points = [[front.at(limit) for limit in cost] for front in fronts]
-        metric = np.mean([[point.metric for point in own] for own in points], 0)
-        every = [np.stack([point.drawn for point in own]) for own in points]
-    else:
-        steps = [front.steps(cost) for front in fronts]
-        metric = np.mean([front.metric[i] for front, i in zip(fronts, steps, strict=True)], 0)
-        every = [front.drawn[i] for front, i in zip(fronts, steps, strict=True)]
+    _, metrics, every = zip(*(front.along(cost) for front in fronts), strict=True)
+    metric = np.mean(metrics, 0)
     low, high = np.quantile(found.mean_over_models(every), [0.025, 0.975], axis=1)
     kept = np.r_[True, np.diff(metric) != 0]
     area = float(np.mean([point.metric for point in found.area(name)]))
@@ -154,31 +147,21 @@ def draw_baselines(panel: Axes, found: FrontierSet, coin: Curve) -> None:
     panel.plot(oracle.cost, oracle.metric, "--", color=INK, linewidth=1.2, label=oracle.label)
 
 
-class RuleExits(NamedTuple):
-    """Where the examples exit under one setting."""
-
-    name: str
-    exits: Sequence[int]  # per layer
-    metric: float
-    cost: float
-
-
-def exits_at(found: FrontierSet, limit: float) -> list[RuleExits]:
-    """Each rule's setting for a cost limit, and where the report part exits under it.
+def exits_at(found: FrontierSet, limit: float) -> dict[str, tuple[np.ndarray, Point]]:
+    """Each rule's setting for a cost limit, and how many of the report part exit at each layer.
 
     Of the first model; truncation is the last. Rules with the same exits are one.
     """
-    exits: dict[tuple[int, ...], RuleExits] = {}
+    exits: dict[tuple[int, ...], tuple[str, Point]] = {}
     for name in [*found.rules, TRUNCATION]:
         front = found.frontiers[name][0]
-        point = front.index(limit)
-        if point is None:
+        if (number := front.index(limit)) is None:
             continue
-        counts = np.bincount(front.exit_layer[point], minlength=found.layers + 1)[1:]
+        counts = np.bincount(front.exit_layer[number], minlength=found.layers + 1)[1:]
         key = (*counts.tolist(), name == TRUNCATION)
-        names = f"{exits[key].name}, {name}" if key in exits else name
-        exits[key] = RuleExits(names, counts, front.metric[point], front.cost[point])
-    return list(exits.values())
+        names = f"{exits[key][0]}, {name}" if key in exits else name
+        exits[key] = names, front.at(limit)
+    return {name: (np.array(counts), point) for (*counts, _), (name, point) in exits.items()}
 
 
 def exits_figure(found: FrontierSet, task: Task) -> Figure:
@@ -188,17 +171,17 @@ def exits_figure(found: FrontierSet, task: Task) -> Figure:
     rules = exits_at(found, limit)
     colours = plt.get_cmap("viridis_r")(np.linspace(0.05, 0.95, found.layers))
     figure, panel = plt.subplots(figsize=(7.2, 0.42 * len(rules) + 1.5))
-    for row, rule in enumerate(rules):
-        shares = np.array(rule.exits) / sum(rule.exits)
+    for row, (counts, point) in enumerate(rules.values()):
+        shares = counts / counts.sum()
         for layer, (share, end) in enumerate(zip(shares, shares.cumsum(), strict=True)):
             bar = panel.barh(row, share, left=end - share, color=colours[layer], height=0.7)
             dark = np.dot(colours[layer][:3], (0.3, 0.6, 0.1)) < 0.5
             number = [str(layer + 1) if share > 0.04 else ""]
             ink = "white" if dark else "black"
             panel.bar_label(bar, number, label_type="center", fontsize=8, color=ink)
-        panel.text(1.01, row, f"{rule.metric:.3f} at {rule.cost:.2f}", va="center", fontsize=9)
+        panel.text(1.01, row, f"{point.metric:.3f} at {point.cost:.2f}", va="center", fontsize=9)
     panel.text(1.01, -0.8, f"{primary_metric(task)} at cost", va="center", fontsize=9, color=SOFT)
-    panel.set_yticks(range(len(rules)), [rule.name for rule in rules], fontsize=9)
+    panel.set_yticks(range(len(rules)), list(rules), fontsize=9)
     panel.set(xlim=(0, 1), ylim=(len(rules) - 0.4, -0.6))
     panel.set_xlabel("share of examples; the number is the exit layer")
     title = f"{task.name}: where examples exit at a cost of at most {limit:.2f}"

@@ -91,10 +91,21 @@ class Frontier:
     drawn: np.ndarray
     mixes: bool = False
 
+    def positions(self, chosen_by: np.ndarray, costs: np.ndarray) -> np.ndarray:
+        """The setting that answers at each cost; −1 where even the cheapest costs more.
+
+        2.3 is a coin's: setting 2 for 0.7 of the examples, setting 3 for the other 0.3.
+        """
+        found = np.searchsorted(chosen_by, costs + TOLERANCE, "right") - 1.0
+        if self.mixes:
+            between = np.interp(costs, chosen_by, np.arange(len(chosen_by)))
+            found = np.where(found < 0, found, np.maximum(found, between))
+        return found
+
     def index(self, limit: float) -> int | None:
         """The setting to use when a cost of at most `limit` is allowed; None where none is."""
-        number = int((self.allowed <= limit + TOLERANCE).sum()) - 1
-        return number if number >= 0 else None
+        (position,) = self.positions(self.allowed, np.array([limit]))
+        return int(position) if position >= 0 else None
 
     def at(self, limit: float) -> Point | None:
         """What the method does when a cost of at most `limit` is allowed; None if that is too low.
@@ -102,24 +113,30 @@ class Frontier:
         A mixture costs exactly the limit. Its metric is linear in it: of a metric that is no mean
         over the examples, that of a coin thrown once for all of them.
         """
-        i = self.index(limit)
-        if i is None:
+        positions = self.positions(self.allowed, np.array([limit]))
+        if positions[0] < 0:
             return None
-        if not self.mixes or i + 1 == len(self.cost) or limit <= self.allowed[i]:
-            return Point(self.settings[i], self.cost[i], self.metric[i], self.drawn[i])
-        share = (limit - self.allowed[i]) / (self.allowed[i + 1] - self.allowed[i])
+        number = int(positions[0])
+        two = self.settings[number : number + 1 + (positions[0] > number)]
         cost, metric, drawn = (
-            (1 - share) * values[i] + share * values[i + 1]
-            for values in (self.cost, self.metric, self.drawn)
+            mixed(values, positions)[0] for values in (self.cost, self.metric, self.drawn)
         )
-        return Point(f"{self.settings[i]} or {self.settings[i + 1]}", cost, metric, drawn)
+        return Point(" or ".join(two), float(cost), float(metric), drawn)
 
-    def steps(self, costs: np.ndarray) -> np.ndarray:
-        """The setting that answers at each of `costs`, −1 where even the cheapest costs more.
+    def along(self, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Is there a setting at each cost, its metric, and that in each draw: (costs, draws).
 
         By the report part's cost. A setting that was chosen as dearer never counts as cheaper.
         """
-        return np.searchsorted(np.maximum.accumulate(self.cost), costs + TOLERANCE, "right") - 1
+        positions = self.positions(np.maximum.accumulate(self.cost), costs)
+        return positions >= 0, mixed(self.metric, positions), mixed(self.drawn, positions)
+
+
+def mixed(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Values (settings, …) at positions between the settings: (positions, …)."""
+    first = positions.astype(int).clip(0)
+    share = (positions - first).clip(0).reshape(-1, *[1] * (values.ndim - 1))
+    return (1 - share) * values[first] + share * values[(first + 1).clip(max=len(values) - 1)]
 
 
 def method_settings(swept: Sweep, name: str) -> tuple[np.ndarray, list[str]]:
@@ -228,16 +245,14 @@ def area_under(own: Frontier, cheap: Frontier, layers: int) -> tuple[float, np.n
     """The mean metric over all costs and its (draws,); `cheap` answers where `own` cannot."""
     ends = (1 / layers, 1.0)
     edges = np.unique(np.r_[ends, own.cost, cheap.cost].clip(*ends))
-    if own.mixes and layers > 1:
-        points = [own.at(edge) for edge in edges]
-        metric, drawn = np.stack([p.metric for p in points]), np.stack([p.drawn for p in points])
-        return tuple(np.trapezoid(v, edges, axis=0) / (1 - 1 / layers) for v in (metric, drawn))
     widths = np.diff(edges, append=1.0)
+    if own.mixes:  # straight lines between the edges, not steps
+        widths = (widths + np.r_[0, widths[:-1]]) / 2
     widths = widths / widths.sum() if layers > 1 else np.ones(1)
-    point, below = own.steps(edges), cheap.steps(edges)
-    metric = np.where(point >= 0, own.metric[point], cheap.metric[below])
-    drawn = np.where((point >= 0)[:, None], own.drawn[point], cheap.drawn[below])
-    return float(widths @ metric), widths @ drawn
+    there, metric, drawn = own.along(edges)
+    _, cheap_metric, cheap_drawn = cheap.along(edges)
+    metric = np.where(there, metric, cheap_metric)
+    return float(widths @ metric), widths @ np.where(there[:, None], drawn, cheap_drawn)
 
 
 def frontier_set(

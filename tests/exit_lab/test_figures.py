@@ -54,8 +54,8 @@ def test_exits_side_by_side_are_of_settings_that_may_cost_so_much():
     found, _ = swept(2, "rte", examples=120)
     parts = split(120, 0.5, 1)
     rows = exits_at(rules_and_baselines([found], parts, draws=5, seed=0), 0.6)
-    assert rows[-1].name == TRUNCATION
-    for row in rows:
-        layers = np.repeat(np.arange(1, 6), row.exits)
+    assert list(rows)[-1] == TRUNCATION
+    for exits, point in rows.values():
+        layers = np.repeat(np.arange(1, 6), exits)
         assert len(layers) == len(parts.report)
-        assert row.cost == pytest.approx(layers.mean() / 5)
+        assert point.cost == pytest.approx(layers.mean() / 5)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluation.modes import MODES
 from modeling import PonderAlbertClassifier, PonderAlbertConfig
 from tests.conftest import TINY, contents, edit_json
 from tests.scripts.sweeps import evaluated, head_of, rows_of, save, write_data
@@ -59,16 +58,6 @@ def test_all_that_the_lab_offers_works_and_the_next_evaluation_uses_the_choice(p
     assert report["computation_cost"] <= 0.85  # 0.7 on the calibration half
 
 
-def test_a_guarantee_is_tested_from_the_deepest_threshold_on(place, sweep):
-    edit_json(place / "models/rte/config.json", exit_criteria="threshold")
-    goal = ("--tables_only", "--pick", "risk=0.9", "delta=0.1")
-    sweep(place, "rte", *goal, *THRESHOLDS).done()
-    picked = json.loads((place / "models/rte/exit_config.json").read_text())
-    del picked["provenance"]
-    assert picked == {"exit_criteria": "threshold", "exit_thres": 0.0}  # a lax goal: the walk's end
-    assert MODES["ponder_albert"].rules(False)["threshold"].eager_when_low == ("exit_thres",)
-
-
 def test_the_recording_does_not_depend_on_the_criterion(place, sweep):
     expected = None
     for criterion in ("sample", "threshold", "expectation"):
@@ -78,17 +67,6 @@ def test_the_recording_does_not_depend_on_the_criterion(place, sweep):
         table = (place / "models/rte/sweep/sweep.csv").read_bytes()
         assert expected in (None, table)
         expected = table
-
-
-def test_vary_gives_a_row_a_threshold(place, sweep, glue):
-    edit_json(place / "models/rte/config.json", exit_criteria="threshold")
-    sweep(place, "rte", "--vary", "exit_thres=0.2,0.6").done()
-    rows = rows_of(place / "models/rte/eval_results.txt")
-    assert [row["exit_thres"] for row in rows] == ["0.20", "0.60"]
-    for row in rows:
-        keys = ("--exit_thres", row["exit_thres"], "--out_mode", "one")
-        report = evaluated(glue, place, "rte", *PONDER, *keys)
-        assert f"{report['computation_cost']:.4f}" == row["compute_ratio"]
 
 
 @pytest.mark.parametrize("more", [("--rules", "expectation"), ("--vary", "exit_thres")])
