@@ -80,44 +80,22 @@ class Example(NamedTuple):
     label: int | float | None  # class id, score, or None: the labels of a test file are not read
 
 
-_MNLI = Task(
-    "mnli", "MNLI", "MNLI-m.tsv", 9797, files=MATCHED, label_column="gold_label", labels=NLI
-)
-# Known copies of QQP's train.tsv have rows cut in two by a line break inside a question. The
-# published loader drops them without a word; here one warning counts them when the file has been
-# read to its end. A short row of any other file is an error.
+_MNLI = Task("mnli", "MNLI", "MNLI-m.tsv", 9797, MATCHED, TWO, "gold_label", NLI)
 _GLUE = (
     Task("cola", "CoLA", "CoLA.tsv", 1064, text_columns=ONE, metric="mcc", headerless=COLA),
     Task("sst-2", "SST-2", "SST-2.tsv", 1822, text_columns=ONE),
-    Task(
-        "mrpc", "MRPC", "MRPC.tsv", 1726, text_columns=MRPC, label_column="Quality", metric=ACC_F1
-    ),
-    Task(
-        "sts-b",
-        "STS-B",
-        "STS-B.tsv",
-        1380,
-        label_column="score",
-        labels=(),
-        metric="corr",
-        score_range=(0, 5),
-    ),
-    Task(
-        "qqp",
-        "QQP",
-        "QQP.tsv",
-        390966,
-        text_columns=QQP,
-        label_column="is_duplicate",
-        metric=ACC_F1,
-        lenient=True,
-    ),
+    Task("mrpc", "MRPC", "MRPC.tsv", 1726, FILES, MRPC, "Quality", metric=ACC_F1),
+    Task("sts-b", "STS-B", "STS-B.tsv", 1380, FILES, TWO, "score", (), "corr", score_range=(0, 5)),
+    # Known copies of QQP's train.tsv have rows cut in two by a line break inside a question. The
+    # published loader drops them without a word; here one warning counts them when the file has
+    # been read to its end. A short row of any other file is an error.
+    Task("qqp", "QQP", "QQP.tsv", 390966, FILES, QQP, "is_duplicate", metric=ACC_F1, lenient=True),
     _MNLI,
     replace(_MNLI, name="mnli-mm", submission="MNLI-mm.tsv", test_lines=9848, files=MISMATCHED),
     Task("qnli", "QNLI", "QNLI.tsv", 5464, text_columns=QNLI, labels=RTE),
     Task("rte", "RTE", "RTE.tsv", 3001, labels=RTE),
     Task("wnli", "WNLI", "WNLI.tsv", 147),
-    Task("ax", "diagnostic", "AX.tsv", 1105, files=AX, label_column="", labels=NLI),
+    Task("ax", "diagnostic", "AX.tsv", 1105, AX, TWO, "", NLI),
 )
 TASKS = {task.name: task for task in _GLUE}
 
