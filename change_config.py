@@ -4,8 +4,7 @@
         --out_dir out/albert_base
 
 edits OUT_DIR/TASK/config.json or, where the file that its `exit_config_path` names has the key,
-that file, whose value wins. `--config_file` says which. The value is typed by the key; the old file
-stays until the new one is whole.
+that file, whose value wins. `--config_file` says which. The new file replaces the old one whole.
 """
 
 import argparse
@@ -37,8 +36,8 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def typed_as(old: Any, key: str, text: str) -> Any:
-    """`text` as the type of the value that `key` has now."""
+def parse_like(old: Any, key: str, text: str) -> Any:
+    """Parse `text` as the type of the value that `key` has now."""
     value = plain_value(text)
     if old is None or type(value) is type(old):
         return value
@@ -66,7 +65,7 @@ def change(path: Path, key: str, text: str, directory: Path | None = None) -> tu
         if key in table.keys:
             new = parse_value(key, text, table.keys, depth_of(model))
         else:
-            new = typed_as(values[key], key, text)
+            new = parse_like(values[key], key, text)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     old = values.get(key)
@@ -75,7 +74,7 @@ def change(path: Path, key: str, text: str, directory: Path | None = None) -> tu
 
 
 def check_key(path: Path, key: str, names: set[str], table: KeyTable) -> None:
-    """UserError for a key that is not one of `names`, or must not change after training."""
+    """Raise UserError for a key that is not one of `names`, or must not change after training."""
     fixed = {*SIZES, *(name for name, entry in table.keys.items() if entry.shapes)}
     if not any(path.with_name(name).exists() for name in WEIGHT_FILES):
         fixed = set()
@@ -89,8 +88,8 @@ def check_key(path: Path, key: str, names: set[str], table: KeyTable) -> None:
         )
 
 
-def file_that_counts(directory: Path, key: str, wanted: str | None) -> Path:
-    """The file to edit: the one that `wanted` names, or else the one whose value of `key` counts.
+def file_to_edit(directory: Path, key: str, wanted: str | None) -> Path:
+    """Return the file to edit: the `wanted` one, or else the one whose value of `key` counts.
 
     Raises UserError where config.json is wanted and another file's value wins.
     """
@@ -122,7 +121,7 @@ def main() -> None:
             f"{directory / 'config.json'}: no such file; train first with run_glue.py "
             f"--do_train --output_dir {directory}, or check --out_dir and --task"
         )
-    path = file_that_counts(directory, args.key, args.config_file)
+    path = file_to_edit(directory, args.key, args.config_file)
     old, new = change(path, args.key, args.value, directory)
     print(f"{args.model} {path}: {args.key} {json.dumps(old)} -> {json.dumps(new)}")
 

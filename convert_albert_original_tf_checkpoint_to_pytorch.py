@@ -12,18 +12,13 @@ pip install -r requirements-tf.txt
 import argparse
 import io
 import shutil
+from functools import partial
 from pathlib import Path
 
 from modeling.errors import UserError
 from training.settings import FlagParser
 from utils.files import run_script, write_file
 
-FLAGS = {
-    "--tf_checkpoint_path": "what its files' names share (albert_base/model.ckpt-best), or a "
-    "TF-Hub export",
-    "--albert_config_file": "its albert_config.json, or a config.json",
-    "--pytorch_dump_path": "a directory, or a file that ends in .bin",
-}
 # A tokenizer's files, and the names that they have beside published checkpoints.
 VOCABULARIES = {
     "spiece.model": ("spiece.model", "*30k-clean*.model"),
@@ -34,24 +29,21 @@ VOCABULARIES = {
 
 def parse_args() -> argparse.Namespace:
     parser = FlagParser(__doc__)
-    for flag, meaning in FLAGS.items():
-        parser.add_argument(flag, required=True, help=meaning)
+    add = partial(parser.add_argument, required=True)
+    add("--tf_checkpoint_path", help="what its files' names share (albert_base/model.ckpt-best)")
+    add("--albert_config_file", help="its albert_config.json, or a config.json")
+    add("--pytorch_dump_path", help="a directory, or a file that ends in .bin")
     return parser.parse_args()
 
 
 def vocabulary(prefix: str) -> dict[str, Path]:
-    """The tokenizer's files of a checkpoint: beside it, or in the assets of a TF-Hub export."""
+    """Find the tokenizer's files: beside a checkpoint, or in the assets of a TF-Hub export."""
     folder = Path(prefix).parent
     found = {}
     for name, patterns in VOCABULARIES.items():
-        candidates = [
-            path
-            for place in (folder, folder.parent / "assets")
-            for pattern in patterns
-            for path in sorted(place.glob(pattern))
-        ]
-        if candidates:
-            found[name] = candidates[0]
+        globs = [place.glob(p) for place in (folder, folder.parent / "assets") for p in patterns]
+        if files := [path for paths in globs for path in sorted(paths)]:
+            found[name] = files[0]
     return found
 
 

@@ -5,7 +5,7 @@
 #
 # From the environment, with the bundled sample as default:
 #   MODEL TASK_NAME GLUE_DIR W_DIR OUT_DIR   as published
-#   MODEL_TYPE        who stops: albert (ELBERT, the default), ponder_albert or albert_act
+#   MODEL_TYPE        who stops: elbert (the default), ponder_albert or albert_act
 #   TEST_MODE=one     set the keys of EDITS, evaluate once. EDITS is a list, by default the published
 #                     "exit_thres=0.4 cnt_thres=8", or PALBERT's exit for ponder_albert;
 #                     KEY=exit_thres V=0.3 is short for EDITS=exit_thres=0.3
@@ -30,9 +30,9 @@ GLUE_DIR=${GLUE_DIR:-configs/sample}
 W_DIR=${W_DIR:-configs/sample}
 OUT_DIR=${OUT_DIR:-out/$MODEL}
 KEY=${KEY:-exit_thres}
-MODEL_TYPE=${MODEL_TYPE:-albert}
+MODEL_TYPE=${MODEL_TYPE:-elbert}
 case "$MODEL_TYPE" in
-  albert) EDITS=${EDITS-exit_thres=0.4 cnt_thres=8} ;;
+  elbert | albert) EDITS=${EDITS-exit_thres=0.4 cnt_thres=8} ;;
   ponder_albert) EDITS=${EDITS-exit_criteria=threshold exit_thres=0.5} ;;
   *) EDITS=${EDITS-} ;;  # a token's halting is learned: nothing to edit
 esac

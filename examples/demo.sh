@@ -7,7 +7,7 @@ export OMP_NUM_THREADS=1 OUT_DIR=out/demo
 mkdir -p "$OUT_DIR"
 EDITS="" bash ./glue_run.sh 1 | tee "$OUT_DIR/cautious.txt"
 EDITS=exit_thres=0.3 bash ./glue_run.sh 0 | tee "$OUT_DIR/eager.txt"
-"${PYTHON:-python}" ./run_glue.py --model_type albert --task_name RTE --do_predict --do_lower_case \
+"${PYTHON:-python}" ./run_glue.py --model_type elbert --task_name RTE --do_predict --do_lower_case \
   --data_dir configs/sample/RTE --model_name_or_path configs/sample --output_dir "$OUT_DIR/RTE"
 
 echo
