@@ -57,7 +57,7 @@ class AdaptiveConfig(AlbertConfig):
     A mode's class gives `model_type` and `table`. A key that a file lacks, or that is null there,
     gets its default, so that a plain ALBERT `config.json` fits.
 
-    one_layer: why all layers must be one; "" where they need not be.
+    one_layer: error text if all layers must be shared, else "".
     rule_key: the exit key that names the exit rule; "" in a mode without rules.
 
     Raises:
@@ -120,7 +120,7 @@ class AdaptiveConfig(AlbertConfig):
         """Set what follows from the keys, whatever the file says."""
 
     def exit_keys(self) -> dict[str, Any]:
-        """The settings that decide an exit, as they stand now."""
+        """Return the keys that decide an exit, as they stand now."""
         return {name: getattr(self, name) for name in self.table.exit_keys}
 
     @classmethod
@@ -138,11 +138,11 @@ class AdaptiveConfig(AlbertConfig):
         return self.exit_rules(self.num_labels == 1)[settings[self.rule_key]](**settings)
 
     def classifier_flops(self) -> int:
-        """Operations of one answer for one text: pooler and classifier."""
+        """Count the operations of one answer for one example: pooler and classifier."""
         raise NotImplementedError
 
     def halting_flops(self) -> int:
-        """Operations of one halting probability; 0 in a mode without any."""
+        """Count the operations of one halting probability; 0 in a mode without any."""
         return 0
 
 
@@ -220,7 +220,7 @@ class PonderAlbertConfig(AdaptiveConfig):
 
 
 def config_class_of(model_type: Any) -> type[AdaptiveConfig] | None:
-    """The configuration of the mode with this model_type; None for others than the suite's."""
+    """Return the configuration of the mode with this model_type; None for foreign ones."""
     if str(model_type) not in CONFIG_MAPPING:
         return None
     found = CONFIG_MAPPING[str(model_type)]
@@ -228,7 +228,7 @@ def config_class_of(model_type: Any) -> type[AdaptiveConfig] | None:
 
 
 def parameter_count(config: AlbertConfig) -> int:
-    """Weights of embeddings and layers; biases, norms and heads, which are small, left out."""
+    """Count the weights of embeddings and layers, without the small rest."""
     width, inner = config.hidden_size, config.intermediate_size
     layers = config.num_hidden_groups * config.inner_group_num
     entries = config.vocab_size + config.max_position_embeddings + config.type_vocab_size

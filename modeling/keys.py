@@ -35,7 +35,7 @@ class Key:
     grid: str = ""  # what a sweep tries, e.g. "0:1:0.02"; "1:N" is 1 to num_hidden_layers
 
     def initial(self, layers: int | None = None) -> Any:
-        """The default, of a model of so many layers."""
+        """Return the default for a model of so many layers."""
         return min(self.default, layers) if self.counts_layers and layers else self.default
 
     def allowed(self) -> str:
@@ -52,7 +52,7 @@ class Key:
         return f"{noun} {bounds}, both excluded" if self.open else f"{noun} {bounds}"
 
     def is_valid(self, value: Any) -> bool:
-        """May the key hold `value`? NaN is no number, True and False are none either."""
+        """Tell whether the key may hold `value`; NaN, True and False are no numbers."""
         if self.kind not in (int, float):
             return isinstance(value, self.kind) and (not self.choices or value in self.choices)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -74,8 +74,7 @@ class KeyTable(NamedTuple):
     """The keys of one mode's `config.json`.
 
     exit_keys: those that decide an exit; read at every call, so that an edit takes effect at once.
-    ignored: published keys that change nothing here and are carried along so that files stay whole;
-        those that would switch something on, with its name.
+    ignored: published keys kept but without effect; the value is a feature's name for a warning.
     """
 
     keys: Mapping[str, Key]
@@ -84,7 +83,7 @@ class KeyTable(NamedTuple):
 
 
 def path_keys(model_name: str) -> dict[str, Key]:
-    """Where a mode writes and reads its files."""
+    """Return the keys that name files, with a mode's defaults."""
     return {
         "model_name": str_key(
             default=model_name, meaning="names the folder of statistics under my_out_dir"
@@ -105,7 +104,7 @@ SIZES = (
 
 
 def checked(name: str, value: Any, keys: Mapping[str, Key], layers: int | None = None) -> Any:
-    """`value` in the type of key `name`; raises UserError saying what is allowed.
+    """Convert `value` to the type of key `name`; raises UserError saying what is allowed.
 
     layers: the model's num_hidden_layers, where it is known.
     """
@@ -118,7 +117,7 @@ def checked(name: str, value: Any, keys: Mapping[str, Key], layers: int | None =
 
 
 def plain_value(text: str) -> Any:
-    """What a text on a command line stands for: JSON, or else the text itself."""
+    """Parse a text on a command line: JSON, or else the text itself."""
     try:
         value = json.loads(text)
         json.dumps(value, allow_nan=False)  # NaN and Infinity are no JSON
@@ -129,12 +128,12 @@ def plain_value(text: str) -> Any:
 
 
 def parse_value(name: str, text: str, keys: Mapping[str, Key], layers: int | None = None) -> Any:
-    """`text` from a command line as `checked` wants it for key `name`."""
+    """Parse a command line's `text` for key `name`."""
     value = text if keys[name].kind is str else plain_value(text)
     return checked(name, value, keys, layers)
 
 
 def nearest_names(name: str, names: list[str]) -> str:
-    """The valid names closest to a misspelt one, for an error message."""
+    """Name the valid names closest to a misspelt one, for an error message."""
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(names)}"

@@ -3,15 +3,7 @@
 from ..keys import KeyTable, bool_key, float_key, int_key, path_keys, str_key
 
 # As in RULES of rules.py, which loads torch.
-RULE_NAMES = (
-    "entropy",
-    "logits",
-    "max_prob",
-    "bias_1",
-    "bias_2",
-    "bias_3",
-    "patience",
-)
+RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 
 EXIT_KEYS = {

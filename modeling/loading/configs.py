@@ -60,7 +60,7 @@ def load_config(
 
 
 def make_config(path: Path, values: dict[str, Any], config_class: type[Config]) -> Config:
-    """The configuration that `values` of file `path` describe; raises UserError naming the file."""
+    """Make the configuration of file `path` from its `values`; raises UserError naming the file."""
     values = {name: value for name, value in values.items() if name not in ORIGIN_KEYS}
     try:
         config = config_class(**values)
@@ -73,7 +73,7 @@ def make_config(path: Path, values: dict[str, Any], config_class: type[Config]) 
 
 
 def own_settings(values: dict[str, Any], config_class: type[AdaptiveConfig]) -> dict[str, Any]:
-    """A configuration without its origin, and without the keys of another mode.
+    """Drop a configuration's origin, and the keys of another mode.
 
     Modes share names: ELBERT's exit_thres is an entropy, a ponder model's a halting CDF.
     """
@@ -86,12 +86,12 @@ def own_settings(values: dict[str, Any], config_class: type[AdaptiveConfig]) -> 
 
 
 def trained_labels(directory: str | Path) -> list[str]:
-    """Names of the classes that a trained model tells apart; [] for one that predicts a value."""
+    """Return the names of a trained model's classes; [] for one that predicts a value."""
     config = load_config(directory)
     return [config.id2label[i] for i in range(config.num_labels)] if config.num_labels > 1 else []
 
 
 def trained_task(source: str | Path) -> str | None:
-    """The task that a checkpoint says it was fine-tuned on."""
+    """Return the task that a checkpoint says it was fine-tuned on."""
     path = find_file(source, "config.json")
     return read_json(path).get("finetuning_task") if path else None

@@ -21,7 +21,7 @@ LARGEST_JSON = 1 << 25  # bytes; a configuration has a few thousand, an index of
 
 
 def resolve_within(folder: str | Path, name: str | Path) -> Path | None:
-    """`name` as a path within `folder`, links followed; None where it leads out of it."""
+    """Return the path of `name` in `folder`, links followed; None where it leads out of it."""
     try:
         path = (Path(folder) / name).resolve()
         return path if path.is_relative_to(Path(folder).resolve()) else None
@@ -65,37 +65,34 @@ def find_file(folder: str | Path, name: str) -> Path | None:
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises UserError naming the file and the line that is wrong."""
+    """Read the JSON object in `path`; raises UserError naming the file and the line."""
+    content = read_regular_file(Path(path))
     try:
-        value = json.loads(read_text(Path(path)))
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+        value = json.loads(content.decode())
     except json.JSONDecodeError as error:
         raise UserError(
             f"{path}, line {error.lineno}: not valid JSON ({error.msg}); the file is incomplete or "
             "was edited by hand: restore it, or train again"
         ) from error
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+    except (RecursionError, ValueError) as error:
         raise UserError(f"{path}: not a JSON text in UTF-8") from error
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds {type(value).__name__}, expected an object {{...}}")
     return value
 
 
-def read_text(path: Path) -> str:
-    """Of a regular file of bounded size: a pipe may have no beginning, a device no end."""
-    status = path.stat()
-    if not (path.is_file() or path.is_dir()) or status.st_size > LARGEST_JSON:
-        raise UserError(f"{path}: not a regular file of at most {LARGEST_JSON} bytes")
-    return path.read_text(encoding="utf-8")
+def read_regular_file(path: Path) -> bytes:
+    """Read a file of bounded size; a pipe may have no beginning, a device no end."""
+    try:
+        if path.exists() and not (path.is_file() and path.stat().st_size <= LARGEST_JSON):
+            raise UserError(f"{path}: not a regular file of at most {LARGEST_JSON} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def file_hash(path: str | Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -106,14 +103,14 @@ def _kept_hash(path: Path, size: int, time: int) -> str:
 
 
 def weights_hash(source: str | Path) -> str:
-    """SHA-256 of the files with a checkpoint's tensors; each is read again when it has changed."""
+    """Return the SHA-256 of a checkpoint's tensors; a file is read again when it has changed."""
     states = [(path, path.stat()) for path in weight_files(source)]
     hashes = [_kept_hash(path, state.st_size, state.st_mtime_ns) for path, state in states]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def weight_files(source: str | Path) -> list[Path]:
-    """The files with the tensors of a checkpoint; raises UserError when one or all are missing."""
+    """Return the files of a checkpoint's tensors; raises UserError where one or all are missing."""
     for name in WEIGHT_FILES:
         path = find_file(source, name)
         if path is None:

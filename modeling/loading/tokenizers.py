@@ -14,7 +14,7 @@ WORD_START = "▁"  # SentencePiece's mark of a piece that follows a space
 
 
 def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrainedTokenizerBase:
-    """The tokenizer beside a checkpoint: one saved whole, ALBERT's spiece.model, or a vocab.txt.
+    """Load the tokenizer beside a checkpoint: saved whole, ALBERT's spiece.model, or a vocab.txt.
 
     A tokenizer saved whole (`tokenizer.json`) keeps its own casing. All answer with segments,
     `token_type_ids`, and once saved they do so wherever they are loaded. Raises UserError when
@@ -40,7 +40,7 @@ def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrained
 def read_tokenizer(
     kind: type, name: str, source: str | Path, **given: Any
 ) -> PreTrainedTokenizerBase:
-    """A tokenizer of that kind that works; UserError for file `name` where it does not."""
+    """Load a tokenizer of that kind that works; UserError for file `name` where it does not."""
     try:
         tokenizer = kind.from_pretrained(str(source), **given)
         check_pair(tokenizer)
@@ -57,7 +57,7 @@ def read_tokenizer(
 
 
 def check_pair(tokenizer: PreTrainedTokenizerBase) -> None:
-    """ValueError unless two texts become what a model reads."""
+    """Raise ValueError unless two texts become what a model reads."""
     encoded = tokenizer(["a", "b c"], ["d", ""], return_token_type_ids=True)
     for ids, segments in zip(encoded["input_ids"], encoded["token_type_ids"], strict=True):
         if len(ids) != len(segments) or not {*segments} <= {0, 1}:

@@ -22,7 +22,7 @@ from .names import Tensors
 
 
 def read_weights(source: str | Path) -> Tensors:
-    """All tensors of a checkpoint by name; raises UserError when there are none to read."""
+    """Read all tensors of a checkpoint by name; raises UserError when there are none."""
     tensors: Tensors = {}
     for path in weight_files(source):
         tensors.update(read_tensor_file(path))
@@ -30,7 +30,7 @@ def read_weights(source: str | Path) -> Tensors:
 
 
 def read_tensor_file(path: Path) -> Tensors:
-    """Tensors of a .safetensors or .bin file. A .bin is read as tensors only: no code is run."""
+    """Read a .safetensors or .bin file. A .bin is read as tensors only: no code is run."""
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -54,7 +54,7 @@ def is_dense(value: Any) -> bool:
 
 
 def read_renamed(rename: Callable[[Tensors], Tensors], source: str | Path) -> Tensors:
-    """A checkpoint's tensors under the names that `rename` gives; errors name the source."""
+    """Read a checkpoint's tensors under the names that `rename` gives; errors name the source."""
     try:
         return rename(read_weights(source))
     except UserError as error:
@@ -88,9 +88,9 @@ def abbreviate(names: Iterable[str]) -> str:
 class LoadableModel(Protocol):
     """What `load_model` asks of a model's class.
 
-    new_parts: what begins the names that a checkpoint may lack: they stay newly initialised.
-    task_parts: what begins the names of tensors that belong to one task.
-    rename_tensors: a checkpoint's tensors by their names there -> by their names in the model.
+    new_parts: prefixes of the names that a checkpoint may lack: they stay newly initialised.
+    task_parts: prefixes of the names that belong to one task.
+    rename_tensors: names a checkpoint's tensors as the model does.
     """
 
     config_class: ClassVar[type[AlbertConfig]]
@@ -150,13 +150,12 @@ def load_into(
     heads: tuple[str, ...],
     unwanted: tuple[str, ...] = (),
 ) -> LoadReport:
-    """Copy into `model` the tensors that it has.
+    """Copy into `model` the tensors that it has; return what became of them.
 
-    heads: what the names begin with that a checkpoint may lack: these stay newly initialised.
-    unwanted: what the names begin with that are left out even so.
+    heads: prefixes of the names that a checkpoint may lack: these stay newly initialised.
+    unwanted: prefixes of the names that are left out even so.
 
-    Raises UserError when tensors have another shape than the model's or are no finite numbers, or
-    when others are missing.
+    Raises UserError for tensors of another shape than the model's, NaN or missing.
     """
     wanted = model.state_dict()
     report = LoadReport(str(source))

@@ -22,10 +22,7 @@ PONDER_EXIT_KEYS = {
 PONDER_KEYS = {
     **PONDER_EXIT_KEYS,
     "target_halt_probability": float_key(
-        default=0.2,
-        meaning="λ_p of the prior: 1/λ_p layers are expected",
-        minimum=1e-6,
-        maximum=1,
+        default=0.2, meaning="λ_p of the prior: 1/λ_p layers are expected", minimum=1e-6, maximum=1
     ),
     "kl_penalty_factor": float_key(
         default=5e-3, meaning="weight of the KL to the prior in the loss", minimum=0
@@ -48,16 +45,10 @@ PONDER_KEYS = {
         shapes=True,
     ),
     "num_lambda_layers": int_key(
-        default=3,
-        meaning="depth of PALBERT's halting head",
-        minimum=1,
-        maximum=64,
-        shapes=True,
+        default=3, meaning="depth of PALBERT's halting head", minimum=1, maximum=64, shapes=True
     ),
     "lambda_lr": float_key(
-        default=None,
-        meaning="learning rate of the halting head (the model's own)",
-        minimum=0,
+        default=None, meaning="learning rate of the halting head (the model's own)", minimum=0
     ),
     **path_keys("ponder_albert"),
 }

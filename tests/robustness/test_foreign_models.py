@@ -85,7 +85,7 @@ def test_an_exit_config_outside_the_model_is_not_read(kind, tmp_path, monkeypatc
         (folder / name).symlink_to(outside)
     if kind == "pipe":
         os.mkfifo(folder / name)
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: pytest.fail("it was read"))
+    monkeypatch.setattr(Path, "read_bytes", lambda *_, **__: pytest.fail("it was read"))
     with pytest.raises(UserError, match=r"leads out|not a regular file"):
         resolve(folder, TABLE, config=vars(tiny_config(exit_config_path=name)))
 

