@@ -12,7 +12,7 @@ from modeling import (
     PonderAlbertConfig,
     UserError,
 )
-from modeling.albert import ExitLinear, Pooler, cast_layers
+from modeling.albert import Pooler, cast_layers
 from modeling.cpu_packing import packed_weights
 from tests.conftest import TINY, random_ids, tiny_config, tiny_model
 from tests.models import assert_near, either_way, hidden_states, mask_of, plain
@@ -96,27 +96,12 @@ def test_every_model_answers_with_a_tuple_if_asked(any_model):
         assert isinstance(any_model(random_ids(2, 5), return_dict=False), tuple)
 
 
-def test_a_mask_of_ones_is_no_mask():
-    model, ids = tiny_model(), random_ids(2, 6)
-    with_mask = hidden_states(model, ids, torch.ones_like(ids))
-    for mine, theirs in zip(with_mask, hidden_states(model, ids), strict=True):
-        assert_near(mine, theirs)
-
-
 def test_the_pooler_is_the_tanh_of_a_linear_map_packed_or_not():
     pooler, states = Pooler(tiny_config(), 12).eval(), torch.randn(3, 5, 32)
     expected = torch.tanh(states @ pooler.weight.T + pooler.bias)
     for way in (plain, packed_weights):
         with way(pooler):
             assert_near(pooler(states), expected, 1e-6)
-
-
-def test_a_map_of_an_exit_is_linear_for_one_row_and_many():
-    linear, states = ExitLinear(32, 12), torch.randn(3, 5, 32)
-    expected = states @ linear.weight.T + linear.bias
-    assert_near(linear(states), expected, 1e-6)
-    for row in (states[1, 2], states[1, 2][None], states[None, 1, 2][None]):
-        assert_near(linear(row), expected[1, 2].view(*row.shape[:-1], -1), 1e-6)
 
 
 def test_cast_layers_are_half_precision_products_between_float32_states():
@@ -143,17 +128,3 @@ def test_cast_layers_are_half_precision_products_between_float32_states():
         assert torch.equal(states[0], expected[0])
         assert_near(states[1], expected[1], 0.05)
         assert not torch.equal(states[1], expected[1])
-
-
-@either_way
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_cast_layers_answer_alike_alone_and_in_a_batch(dtype, way):
-    model = tiny_model(pooler_input="cls-mean")
-    cast_layers(model, dtype)
-    ids = random_ids(4, 9)
-    mask = mask_of([9, 5, 2, 7])
-    with torch.inference_mode(), way(model):
-        together = model(ids, mask, output_all_exits=True).all_logits
-        for row, length in enumerate((9, 5, 2, 7)):
-            alone = model(ids[row : row + 1, :length], output_all_exits=True).all_logits
-            assert_near(together[:, row], alone[:, 0], 0.1)

@@ -1,25 +1,15 @@
 """Compiled and half-precision inference against float32 in eager mode."""
 
 import logging
-from pathlib import Path
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
-from evaluation.early_exit import run_early_exit
-from evaluation.job import Job, load_trained
-from evaluation.modes import MODES
-from glue.features import encode
-from glue.tasks import get_task, read_examples
 from modeling import PonderAlbertClassifier, PonderAlbertConfig, compilation
-from modeling.albert import cast_layers
 from modeling.cpu_packing import packed_weights
 from modeling.elbert.rules import RULES
 from tests.conftest import TINY, random_ids, tiny_model
 from tests.models import assert_near
-
-ROOT = Path(__file__).parents[2]
 
 
 def answers(model, batches):
@@ -43,30 +33,6 @@ def test_compiled_answers_are_the_eager_ones_for_every_rule_and_length():
         for got, eager in zip(answers(model, batches), expected[rule], strict=True):
             assert torch.equal(got.exit_layer, eager.exit_layer)
             assert_near(got.logits, eager.logits)
-
-
-@pytest.mark.slow
-def test_compile_time_does_not_grow_with_depth():
-    """The number of compiled graphs is the same for any number of layers."""
-    graphs = []
-    for layers in (2, 9):
-        torch.compiler.reset()
-        counters.clear()
-        assert compilation.compile_for_inference(tiny_model(num_hidden_layers=layers))
-        graphs.append(counters["stats"]["unique_graphs"])
-    assert graphs[0] == graphs[1] > 0
-
-
-def test_all_tensors_of_an_exit_check_are_in_one_compiled_region():
-    model = tiny_model(pooler_input="cls-mean")
-    (exit_,) = (x for x in compilation.regions(model) if hasattr(x, "classifier"))
-    hidden, mask = torch.randn(2, 5, 32), torch.ones(2, 1, 1, 5, dtype=torch.bool)
-    with torch.inference_mode():
-        explained = torch._dynamo.explain(exit_)(hidden, mask, model.albert.pooler)
-    assert (explained.graph_count, explained.graph_break_count) == (1, 0)
-    called = " ".join(str(node.target) for node in explained.graphs[0].graph.nodes)
-    for part in ("sum", "tanh", "linear", "softmax"):  # pooling, pooler, classifier, scores
-        assert part in called
 
 
 @pytest.mark.slow
@@ -106,28 +72,3 @@ def test_a_compiler_that_fails_leaves_the_model_in_eager_mode(monkeypatch, caplo
         assert not compilation.compile_for_inference(model)
     assert "no luck" in caplog.text
     assert torch.equal(answers(model, [(random_ids(1, 5), None)])[0].logits, expected)
-
-
-def test_auto_compiles_only_when_the_examples_repay_it(monkeypatch):
-    model = tiny_model()
-    assert not compilation.repays(model, examples=10**9, length=20)  # a CPU: packed is faster
-    monkeypatch.setitem(compilation.SAVED_SHARE, "cpu", 0.4)
-    assert compilation.repays(model, examples=10**9, length=20)
-    assert not compilation.repays(model, examples=450, length=20)
-
-
-@pytest.mark.slow
-def test_bf16_takes_the_exits_of_fp32_on_the_trained_sample():
-    """On the model that `make demo` leaves behind."""
-    trained = ROOT / "out" / "demo" / "RTE"
-    if not (trained / "model.safetensors").exists():
-        pytest.skip("needs the trained sample: run `make demo` first")
-    task = get_task("rte")
-    model, tokenizer = load_trained(trained, MODES["albert"], task, torch.device("cpu"))
-    examples = read_examples(task, ROOT / "configs" / "sample" / "RTE", "dev")
-    features = encode(examples, tokenizer, 128)
-    job = Job(MODES["albert"], model, tokenizer, task, features)
-    expected = run_early_exit(job)["exit_layer"]
-    cast_layers(model, torch.bfloat16)
-    exits = run_early_exit(job)["exit_layer"]
-    assert (exits == expected).float().mean() >= 0.99

@@ -2,16 +2,14 @@
 
 import copy
 import pickle
-import platform
-from pathlib import Path
 
 import pytest
 import torch
 
 from modeling import UserError, cpu_packing
-from modeling.cpu_packing import PackedLinear, is_emulated, packed_weights
+from modeling.cpu_packing import packed_weights
 from tests.conftest import random_ids, tiny_model
-from tests.models import either_way, hidden_states, mask_of, plain
+from tests.models import either_way, plain
 
 
 def answers(model, ids, way=packed_weights) -> torch.Tensor:
@@ -39,13 +37,6 @@ def test_a_model_trains_on_after_an_evaluation_with_packed_weights():
     assert torch.equal(answers(model.eval(), ids), answers(fresh, ids))
 
 
-def test_a_model_made_in_inference_mode_runs_packed():
-    expected = answers(tiny_model(), random_ids(2, 6))
-    with torch.inference_mode():
-        model = tiny_model()
-    assert torch.equal(answers(model, random_ids(2, 6)), expected)
-
-
 def is_packed(model: torch.nn.Module) -> bool:
     return any(getattr(module, "packed", None) is not None for module in model.modules())
 
@@ -59,13 +50,6 @@ def test_packed_weights_may_be_entered_twice_and_end_with_the_outer_block():
         assert torch.is_inference_mode_enabled()
     assert not is_packed(model)
     assert not torch.is_inference_mode_enabled()
-
-
-def test_packed_weights_end_with_an_error_too():
-    model = tiny_model()
-    with pytest.raises(KeyError), packed_weights(model):
-        raise KeyError
-    assert not is_packed(model)
 
 
 def test_packing_refuses_a_model_in_train_mode():
@@ -99,47 +83,3 @@ def test_where_packing_does_not_serve_the_model_runs_as_it_is(reason, monkeypatc
     with torch.autocast("cpu", enabled=reason == "autocast"), packed_weights(model):
         assert not is_packed(model)
         assert model(random_ids(2, 6)).logits.isfinite().all()
-
-
-def test_no_linear_map_works_on_padding(monkeypatch):
-    """Of 3 × 9 tokens, 15 are real, and one of these is taken again and again, up to a round
-    number; what the maps give for them is HF's (see above)."""
-    seen = []
-    original = PackedLinear.__call__
-
-    def counted(self, states, *more):
-        seen.append(len(states))
-        return original(self, states, *more)
-
-    monkeypatch.setattr(PackedLinear, "__call__", counted)
-    model = tiny_model()
-    mask = mask_of([9, 5, 1])
-    with packed_weights(model):
-        hidden_states(model, random_ids(3, 9), mask, None)
-    assert seen
-    assert set(seen) == {32}
-
-
-def test_rows_are_filled_up_to_few_numbers():
-    sizes = []
-    for count in range(1, 4097):
-        filled = cpu_packing.filled_up(torch.arange(count))
-        sizes.append(len(filled))
-        assert filled[:count].equal(torch.arange(count))
-        assert filled[count:].eq(count - 1).all()
-        assert len(filled) - count < max(32, count / 16)
-    assert len(set(sizes)) < 100
-
-
-@pytest.mark.skipif(
-    platform.machine() != "x86_64" or not Path("/proc/cpuinfo").exists(),
-    reason="reads Linux's list of what the processor can",
-)
-def test_half_precision_is_emulated_where_the_processor_lists_no_instructions_for_it():
-    flags = set(
-        Path("/proc/cpuinfo").read_text().partition("\nflags")[2].partition("\n")[0].split()
-    )
-    assert is_emulated(torch.bfloat16, "cpu") == flags.isdisjoint({"avx512_bf16", "amx_bf16"})
-    assert is_emulated(torch.float16, "cpu") == flags.isdisjoint({"avx512_fp16", "amx_fp16"})
-    assert not is_emulated(torch.float32, "cpu")
-    assert not is_emulated(torch.bfloat16, "cuda")

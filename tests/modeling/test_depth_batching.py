@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from modeling import ElbertConfig, ElbertForSequenceClassification, UserError
 from modeling.albert import cast_layers
-from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import packed_weights
 from modeling.depth_batching import DepthBatcher
 from modeling.elbert.rules import RULES
@@ -107,26 +106,6 @@ def test_answers_are_those_of_batch_size_one(
     assert_same_answers(model, examples, answers, 1e-5 if dtype is torch.float32 else 1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("groups", "exits"), [(1, 1), (2, 3)])
-def test_compiled_answers_are_those_of_batch_size_one(groups, exits):
-    """Every rule, slot counts from 1 to 64 and arrival orders, over one compiled model."""
-    model = spread_model(
-        exit_thres=0.5,
-        num_hidden_groups=groups,
-        num_exit_layers=exits,
-        pooler_input="cls-mean",
-    )
-    assert compile_for_inference(model)
-    draw = random.Random(0)
-    for seed, rule in enumerate([*RULES] * 2):
-        model.config.thres_name = rule
-        examples = random_examples(40, seed)
-        batcher = DepthBatcher(model, draw.randint(1, 64), draw.randint(1, 40))
-        answers = answers_in_portions(batcher, examples, [draw.randint(0, 20)])
-        assert_same_answers(model, examples, answers)
-
-
 def test_half_precision_layers_take_the_same_exits_up_to_rounding():
     """Sums of another order round otherwise: a few of 200 examples are that near the threshold."""
     model = spread_model(thres_name="entropy", exit_thres=0.5)
@@ -164,15 +143,6 @@ def test_ten_thousand_in_ten_thousand_out_each_once():
     assert len(named) == 2
     assert all(f"example {row} " in message for row, message in zip(faulty, named, strict=True))
     assert sorted(rows) == [row for row in range(10_000) if row not in faulty]
-
-
-def test_a_closed_iterator_loses_and_repeats_nothing():
-    model, examples = spread_model(), random_examples(200)
-    batcher = DepthBatcher(model, slots=8, window=16)
-    batcher.submit(iter(examples))
-    first = list(islice(batcher.answers(), 70))  # islice drops the generator half-way
-    rest = list(batcher.answers())
-    assert_same_answers(model, examples, first + rest)
 
 
 def broken_source(examples: list) -> Iterator:
@@ -234,8 +204,3 @@ def test_slots_bound_the_memory_and_padding_stays_under_ten_percent(groups):
         assert batcher.hidden.shape[1] <= LONGEST
         assert len(batcher.waiting) <= 256
     assert batcher.padding < 0.10
-
-
-def test_a_group_of_settings_that_makes_no_sense_is_refused():
-    with pytest.raises(UserError, match="slots = 0"):
-        DepthBatcher(spread_model(), slots=0)

@@ -1,7 +1,6 @@
 """Exported files against PyTorch: the same exits, the same answers, in ONNX Runtime."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 
@@ -19,7 +18,6 @@ from modeling import (
     AlbertActForSequenceClassification,
     PonderAlbertClassifier,
     PonderAlbertConfig,
-    UserError,
     load_pretrained,
     with_halting_token,
 )
@@ -186,16 +184,6 @@ def test_every_token_halts_where_it_does_in_the_model(epsilon, inputs):
     np.testing.assert_allclose(logits, out.logits.numpy(), atol=1e-4, rtol=0)
 
 
-@parametrised({name: MODELS[name] for name in ("bias_3", "bias_1", "bias_2", "patience")})
-def test_a_window_above_the_depth_never_fires(name):
-    """Where the configuration refuses one, a file has nobody to tell."""
-    model, session = exported(name)
-    inputs, layers = ones_beside(random_ids(7, 6)), model.config.num_hidden_layers
-    for count in (layers + 1, 10**6):
-        found = answers(session, **inputs, cnt_thres=count, exit_thres=0.0, range_tmp=3.0)
-        assert found[1].tolist() == [layers] * 7
-
-
 def test_a_row_of_padding_answers_as_in_the_model_and_alters_no_other():
     model, session = exported("bias_3")
     model.config.update(chosen := {**SETTINGS, "exit_thres": 0.6})
@@ -249,12 +237,6 @@ def test_a_file_gives_every_layers_answer_and_takes_settings_as_plain_inputs(tmp
     assert again.exit_layer.tolist() == out.exit_layer.tolist()
 
 
-def test_adaptive_depth_has_no_layers_answers():
-    model = AlbertActForSequenceClassification(AlbertActConfig(**TINY))
-    with pytest.raises(UserError, match="--layer_logits"):
-        mode_of_type("albert_act").export_loop(model, layer_logits=True)
-
-
 @slow
 def test_a_bert_is_exported_with_its_untied_layers(tmp_path):
     torch.manual_seed(0)
@@ -304,19 +286,3 @@ def test_int8_reaches_into_the_loop():
         expected = answers(session_of(exact), **inputs, exit_thres=threshold)
         assert found[1].tolist() == expected[1].tolist() == [layer] * 8
         np.testing.assert_allclose(found[0], expected[0], atol=0.1, rtol=0)
-
-
-@slow
-def test_the_loop_has_no_fused_skip_layer_norm(tmp_path):
-    """It takes four times as long as the sum and the norm that ONNX Runtime makes it of.
-
-    The embeddings' norm, once a run, may be fused.
-    """
-    path, exact = tmp_path / "optimised.onnx", graph_of(tiny_model())
-    for each in (exact, graph.to_int8(exact)):
-        session_of(each, optimized_model_filepath=str(path))
-        (loop,) = (node for node in onnx.load(path).graph.node if node.op_type == "Loop")
-        (body,) = (attribute.g for attribute in loop.attribute if attribute.name == "body")
-        kinds = Counter(node.op_type for node in nodes_of(body))
-        assert kinds["LayerNormalization"] == 2
-        assert "SkipLayerNormalization" not in kinds

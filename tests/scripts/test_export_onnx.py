@@ -1,7 +1,6 @@
 """export_onnx.py, run_glue.py --onnx and the examples that need nothing else."""
 
 import json
-import logging
 import shutil
 import subprocess
 import sys
@@ -15,10 +14,9 @@ import export_onnx
 import run_glue
 from evaluation.job import load_finished
 from evaluation.modes import MODES
-from evaluation.onnx_file import OnnxFile
-from modeling import UserError, load_tokenizer
+from modeling import load_tokenizer
 from tests.commands import flags, refused
-from tests.conftest import edit_json, sentence, tiny_config
+from tests.conftest import edit_json, sentence
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.onnx
@@ -109,17 +107,6 @@ def test_an_edit_of_the_configuration_reaches_the_file(trained, albert_dir, rte,
 
 
 @slow
-def test_predictions_come_from_the_file(trained, albert_dir, rte, script):
-    out = trained("albert")
-    predict = command(albert_dir, rte, out, "albert", "--do_predict")
-    tables = []
-    for more in ([], ["--onnx", out / "fp32.onnx"]):
-        assert script(run_glue.main, *predict, *more).status == 0
-        tables.append((out / "predictions.tsv").read_text())
-    assert tables[0] == tables[1]
-
-
-@slow
 def test_an_int8_file_is_smaller_and_runs_one_by_one(trained, albert_dir, rte, script):
     out = trained("albert")
     evaluate = command(albert_dir, rte, out, "albert", "--do_eval", "--onnx", out / "int8.onnx")
@@ -177,16 +164,6 @@ def test_so_do_they_in_javascript(trained, node_modules):
 
 
 @slow
-def test_an_export_warns_and_leaves_the_log_as_it_was(trained, script, tmp_path, caplog):
-    model = Path(shutil.copytree(trained("albert"), tmp_path / "RTE"))
-    edit_json(model / "config.json", exit_config_path="nowhere.json")
-    command = ("--model_dir", model, "--output", tmp_path / "a.onnx", "--int8")
-    script(export_onnx.main, *command).done()
-    assert "nowhere.json does not exist: no overrides" in caplog.text
-    assert logging.getLogger("anybody").isEnabledFor(logging.WARNING)
-
-
-@slow
 def test_a_file_of_other_weights_is_refused(trained, albert_dir, rte, script, tmp_path):
     """Before the model answers anything: the results that were there stay."""
     old, new = trained("albert") / "fp32.onnx", tmp_path / "RTE"
@@ -207,20 +184,6 @@ def test_what_is_no_trained_model_is_refused(albert_dir, tmp_path, script):
         assert not (tmp_path / "a.onnx").exists()
 
 
-@pytest.mark.parametrize(
-    ("flag", "word"),
-    [
-        (["--do_train"], "leave out --do_train"),
-        (["--eval_all_checkpoints"], "leave out --eval_all_checkpoints"),
-        (["--dtype", "bf16"], "leave out --dtype bf16"),
-        (["--compile", "on"], "leave out --compile on"),
-    ],
-)
-def test_flags_that_a_file_cannot_follow_are_refused(albert_dir, rte, tmp_path, script, flag, word):
-    evaluate = command(albert_dir, rte, tmp_path, "albert", "--do_eval", "--onnx", "a.onnx", *flag)
-    refused(script, evaluate, word)
-
-
 @slow
 @pytest.mark.parametrize(
     ("changed", "word"),
@@ -233,24 +196,3 @@ def test_what_no_input_sets_takes_a_new_export(trained, albert_dir, rte, script,
     out = trained("albert")
     evaluate = command(albert_dir, rte, out, "albert", "--do_eval", "--onnx", out / "fp32.onnx")
     refused(script, [*evaluate, "--set", changed], word, "export it again")
-
-
-@pytest.mark.parametrize("content", [None, b"", b"no model", b"\x08\x07"])
-def test_a_file_that_is_no_model_is_refused(tmp_path, content):
-    path = tmp_path / "a.onnx"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.onnx"):
-        OnnxFile(path, tiny_config())
-
-
-def test_a_file_of_another_tool_is_refused(tmp_path):
-    helper = pytest.importorskip("onnx").helper
-    value = helper.make_tensor_value_info("x", 1, [1])
-    node = helper.make_node("Identity", ["x"], ["y"])
-    graph = helper.make_graph([node], "g", [value], [helper.make_tensor_value_info("y", 1, [1])])
-    opset = [helper.make_opsetid("", 20)]
-    model = helper.make_model(graph, opset_imports=opset, ir_version=10)
-    (tmp_path / "a.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(UserError, match=r"a\.onnx: not a file of export_onnx\.py"):
-        OnnxFile(tmp_path / "a.onnx", tiny_config())

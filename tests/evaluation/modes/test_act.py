@@ -3,19 +3,15 @@
 import numpy as np
 import pytest
 import torch
-import transformers
 
 import sweep_exits
-from evaluation.modes import MODES
 from glue.tasks import TASKS, evaluation_tasks, get_task, read_examples
 from modeling import (
-    AlbertActConfig,
-    AlbertActForPreTraining,
     AlbertActForSequenceClassification,
     load_tokenizer,
 )
-from tests.commands import edit_key, report_of, scalars
-from tests.conftest import PAIRS, RTE_LABELS, TINY, random_ids, sentence, tsv
+from tests.commands import edit_key, report_of
+from tests.conftest import PAIRS, RTE_LABELS, sentence, tsv
 
 ACT = ("--model_type", "albert_act")
 
@@ -60,18 +56,6 @@ def test_updates_do_not_depend_on_the_batch_size(adaptive, glue):
     details = (adaptive / "predictions.tsv").read_text().splitlines()
     assert details[0].split("\t") == ["index", "label", "prediction", "confidence", "mean_updates"]
     assert all(1 <= float(line.split("\t")[-1]) <= 4 for line in details[1:])
-
-
-def test_act_training_logs_ponder_cost_and_mean_updates(adaptive):
-    logged = scalars(adaptive)
-    for loss, task_loss, cost in zip(
-        logged["loss"], logged["task_loss"], logged["ponder_cost"], strict=True
-    ):
-        assert loss == pytest.approx(task_loss + cost, rel=1e-5)  # τ = 1
-    assert len(logged["mean_updates"]) == len(logged["eval_computation_cost"]) == 3
-    assert all(1 <= mean <= 4 for mean in logged["mean_updates"])
-    assert all(0.25 <= cost <= 1 for cost in logged["eval_computation_cost"])
-    assert set(logged) >= {"eval_acc"}
 
 
 MNLI = (
@@ -127,48 +111,6 @@ def test_act_trains_and_evaluates_on_the_files_of_every_task(name, glue, tmp_pat
         assert report["updates_per_token_class"].keys() == {"[CLS]", "[SEP]", "others"}
         assert all(1 <= mean <= 4 for mean in report["updates_per_token_class"].values())
         assert 0 < report["latency_ms"]["median"] <= report["latency_ms"]["p95"]
-
-
-@pytest.mark.parametrize("head", ["bare", "PreTraining", "SequenceClassification"])
-def test_a_plain_albert_gives_an_act_model_its_layer(head, tmp_path):
-    kind = {
-        "bare": transformers.AlbertModel,
-        "PreTraining": transformers.AlbertForPreTraining,
-        "SequenceClassification": transformers.AlbertForSequenceClassification,
-    }[head]
-    torch.manual_seed(0)
-    twin = kind(transformers.AlbertConfig(**TINY)).eval()
-    twin.save_pretrained(tmp_path)
-    model, report = MODES["albert_act"].load(tmp_path)
-    act = model.albert.encoder.albert_layer.act.dense
-    torch.nn.init.constant_(act.bias, -100.0)  # nobody halts before the maximum, ...
-    torch.nn.init.zeros_(act.weight)
-    with torch.no_grad():  # ... and each update counts for nothing: so watch the layer itself
-        ids = random_ids(2, 7)
-        hidden = model.albert.embeddings(ids)
-        hidden = model.albert.encoder.embedding_hidden_mapping_in(hidden)
-        expected = getattr(twin, "albert", twin)(ids, output_hidden_states=True).hidden_states
-        for state in expected[1:]:
-            hidden = model.albert.encoder.albert_layer(hidden)
-            torch.testing.assert_close(hidden, state, atol=1e-5, rtol=1e-5)
-    fresh = {"albert.encoder.albert_layer.act.dense.weight": 0}
-    assert fresh.keys() <= set(report.initialised)
-    assert ("classifier.weight" in report.loaded) == (head == "SequenceClassification")
-
-
-def test_an_act_checkpoint_gives_all_it_has_and_another_tasks_head_stays(adaptive, tmp_path):
-    config = AlbertActConfig.from_pretrained(adaptive)
-    torch.manual_seed(0)
-    pretrained = AlbertActForPreTraining(config)
-    pretrained.save_pretrained(tmp_path)
-    model, report = MODES["albert_act"].load(tmp_path)
-    for name, tensor in pretrained.albert.state_dict().items():
-        assert torch.equal(model.albert.state_dict()[name], tensor)
-    assert {name.split(".")[0] for name in report.initialised} == {"classifier"}
-    _, own = MODES["albert_act"].load(adaptive)
-    assert own.initialised == []
-    _, other = MODES["albert_act"].load(adaptive, other_task=True)
-    assert other.initialised == ["classifier.weight", "classifier.bias"]
 
 
 def test_an_act_model_has_nothing_to_sweep(adaptive, rte, script):

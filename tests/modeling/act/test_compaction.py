@@ -2,7 +2,7 @@
 
 import torch
 
-from modeling.act.encoder import COMPACTION_FLOPS, grid_slots
+from modeling.act.encoder import COMPACTION_FLOPS
 from modeling.flops import layer_pass_flops
 from tests.models import assert_near, padded_batch, tiny_act
 
@@ -34,30 +34,6 @@ def test_only_running_tokens_are_computed():
     updates = int(out.updates.sum())
     assert updates < 29 * model.config.num_hidden_layers
     assert seen == {"dense": updates, "ffn": updates, "query": updates}
-
-
-def test_grid_slots_of_a_table():
-    running = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1]]).bool()
-    slots, width = grid_slots(running)
-    assert width == 3
-    assert slots.tolist() == [0, 1, 2, 6, 7]
-
-
-def test_compaction_is_chosen_where_the_saved_work_repays_it(monkeypatch):
-    model, hidden = tiny_act(0), torch.zeros(4, 10, 16)
-    pays = model.encoder.compaction_pays
-    # A token's pass: 4 · 16² projections, 2 · 16 · 10 attention, 2 · 16 · 32 feed-forward, each 2.
-    per_token = 2 * (4 * 16 * 16 + 2 * 16 * 10 + 2 * 16 * 32)
-    monkeypatch.setitem(COMPACTION_FLOPS, "cpu", 5 * per_token)
-    with torch.no_grad():
-        assert [pays(hidden, running) for running in (40, 36, 35, 34, 1)] == [False] * 3 + [
-            True
-        ] * 2
-        model.encoder.compact = True
-        assert pays(hidden, 40)
-        model.train()
-        assert not pays(hidden, 1)
-    assert not model.eval().encoder.compaction_pays(hidden, 1)  # gradients are on
 
 
 def test_the_switch_within_a_text_changes_nothing(monkeypatch):

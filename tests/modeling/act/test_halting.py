@@ -2,18 +2,8 @@
 
 import torch
 
-from modeling import AlbertActForSequenceClassification
-from modeling.act.halting import Halting, halting_weight
+from modeling.act.halting import Halting
 from tests.models import padded_batch, tiny_act
-
-
-def test_halting_weights_of_a_table():
-    """Graves (2016), with ε = 0.1 and powers of two: below, at and above the threshold."""
-    probability = torch.tensor([0.25, 0.50, 0.875, 0.95, 0.50])
-    spent = torch.tensor([0.00, 0.25, 0.00, 0.00, 0.75])
-    weight, halts = halting_weight(probability, spent, epsilon=0.125)
-    assert halts.tolist() == [False, False, False, True, True]
-    assert weight.tolist() == [0.25, 0.50, 0.875, 1.00, 0.25]
 
 
 def test_halting_of_a_table():
@@ -61,15 +51,3 @@ def test_a_model_that_never_halts_learns_to():
     assert (out.updates == model.config.num_hidden_layers).all()
     out.ponder_cost.sum().backward()
     assert head.bias.grad.item() < 0  # a higher bias lowers the cost
-
-
-def test_training_on_the_ponder_cost_lowers_the_updates():
-    model = tiny_act(4, AlbertActForSequenceClassification, tau=1.0)
-    inputs, labels = padded_batch([10, 8], 4), torch.tensor([0, 1])
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
-    before = model(**inputs).updates.sum()
-    for _ in range(25):
-        optimiser.zero_grad()
-        model(**inputs, labels=labels).loss.backward()
-        optimiser.step()
-    assert model(**inputs).updates.sum() < before

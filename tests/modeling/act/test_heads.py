@@ -6,12 +6,9 @@ import transformers
 from torch.nn import functional as F
 
 from modeling import (
-    AlbertActForMaskedLM,
     AlbertActForPreTraining,
     AlbertActForQuestionAnswering,
     AlbertActForSequenceClassification,
-    AlbertActModel,
-    UserError,
 )
 from tests.models import ACT_HEADS, SMALL, assert_near, padded_batch, tiny_act
 
@@ -106,14 +103,6 @@ def test_calls_are_those_of_hf_albert(head):
     assert len(model(**call)) == len(answer) + 1
 
 
-def test_a_model_takes_ids_or_embedded_words():
-    model, inputs = tiny_act(0), padded_batch([3], 0)
-    words = model.embeddings.word_embeddings(inputs["input_ids"])
-    for call in ({}, {**inputs, "inputs_embeds": words}):
-        with pytest.raises(UserError, match="input_ids or inputs_embeds"):
-            model(**call)
-
-
 @pytest.mark.parametrize("head", ACT_HEADS)
 def test_loss_is_task_loss_plus_tau_times_mean_ponder_cost(head):
     model, inputs = tiny_act(7, ACT_HEADS[head], tau=0.0), inputs_for(head)
@@ -170,16 +159,3 @@ def test_save_and_auto_class_round_trip(head, tmp_path):
     assert type(loaded) is ACT_HEADS[head]
     with torch.no_grad():
         torch.testing.assert_close(dict(loaded.eval()(**inputs)), dict(model(**inputs)))
-
-
-def test_encoder_and_heads_load_each_other(tmp_path):
-    model = tiny_act(11, AlbertActForPreTraining).float()
-    model.save_pretrained(tmp_path)
-    encoder = transformers.AutoModel.from_pretrained(tmp_path)
-    assert type(encoder) is AlbertActModel
-    for name, weight in model.albert.state_dict().items():
-        assert torch.equal(encoder.state_dict()[name], weight), name
-    encoder.save_pretrained(tmp_path / "encoder")
-    head = AlbertActForMaskedLM.from_pretrained(tmp_path / "encoder")
-    layer = model.albert.encoder.albert_layer
-    assert torch.equal(head.albert.encoder.albert_layer.act.dense.weight, layer.act.dense.weight)

@@ -9,10 +9,8 @@ from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertModel
 
 from modeling import (
-    AlbertActForMaskedLM,
     AlbertActForSequenceClassification,
     AlbertActModel,
-    UserError,
 )
 from tests.models import SMALL, assert_near, padded_batch, tiny_act
 
@@ -170,28 +168,6 @@ def test_half_precision_runs(compact):
     assert half.last_hidden_state.dtype == torch.bfloat16
     assert half.ponder_cost.dtype == torch.float
     assert half.last_hidden_state.isfinite().all()
-
-
-def test_gradient_checkpointing_changes_no_gradient():
-    inputs, labels = padded_batch([8, 5], 14), torch.tensor([0, 1])
-    gradients = []
-    for checkpointing in (False, True):
-        model = tiny_act(14, AlbertActForSequenceClassification).train()
-        if checkpointing:
-            model.activation_checkpointing_enable()
-        model(**inputs, labels=labels).loss.backward()
-        gradients.append({name: p.grad for name, p in model.named_parameters()})
-    torch.testing.assert_close(*gradients)
-
-
-def test_values_set_later_are_checked_too():
-    model, inputs = tiny_act(12, AlbertActForMaskedLM), padded_batch([3], 12)
-    model.config.tau = -1.0
-    with pytest.raises(UserError, match="tau"):
-        model(**inputs, labels=inputs["input_ids"])
-    model.config.tau, model.config.act_epsilon = 0.0, 1.0
-    with pytest.raises(UserError, match="act_epsilon"):
-        model(**inputs)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification
 
-from modeling import ElbertConfig, ElbertForSequenceClassification
+from modeling import ElbertForSequenceClassification
 from modeling.compilation import compile_for_training
 from modeling.elbert.keys import POOLER_INPUTS
 from modeling.elbert.model import joint_loss
@@ -67,33 +67,6 @@ def test_answers_do_not_depend_on_the_batch_or_its_padding(shape, lengths, extra
             for out in (together, everything):
                 assert out.exit_layer[i] == alone.exit_layer[0]
                 assert_near(out.logits[i], alone.logits[0])
-
-
-def test_the_config_is_read_at_every_call():
-    model, ids = tiny_model(thres_name="entropy"), random_ids(4, 6)
-    with torch.no_grad():
-        model.config.exit_thres = 0.0
-        assert model(ids).exit_layer.tolist() == [4] * 4
-        model.config.exit_thres = 1.0
-        assert model(ids).exit_layer.tolist() == [1] * 4
-        model.config.thres_name, model.config.cnt_thres = "patience", 4
-        assert model(ids).exit_layer.tolist() == [4] * 4
-
-
-@pytest.mark.parametrize("labels", [1, 2, 3])
-def test_outputs_have_the_shapes_of_the_contract(labels):
-    model, ids = tiny_model(num_labels=labels), random_ids(5, 6)
-    truth = torch.arange(5) % labels if labels > 1 else torch.rand(5)
-    out = model(ids, labels=truth)
-    assert out.logits.shape == (5, labels)
-    assert out.exit_layer.shape == (5,)
-    assert out.exit_layer.dtype == torch.int64
-    assert out.all_logits is None
-    assert model(ids, output_all_exits=True).all_logits.shape == (4, 5, labels)
-    trained = model.train()(ids, labels=truth)
-    assert trained.all_logits.shape == (4, 5, labels)
-    assert torch.equal(trained.logits, trained.all_logits[-1])
-    assert trained.loss.shape == ()
 
 
 def sigmoid(x: float) -> float:
@@ -210,63 +183,12 @@ def test_exit_layers_are_shared_in_order_by_equal_runs(layers, exits, expected):
     assert list(model.exit_heads()) == list(model.albert.encoder.exit_out_layers)
 
 
-def test_bfloat16_layers_answer_in_float32():
-    model = tiny_model().to(torch.bfloat16)
-    with torch.no_grad():
-        assert model(random_ids(2, 5)).logits.dtype == torch.float32
-
-
-def test_a_plain_albert_config_gets_the_published_defaults():
-    config = ElbertConfig(num_hidden_layers=12)
-    expected = {
-        "weight_name": "dyn",
-        "thres_name": "bias_1",
-        "exit_thres": 0.1,
-        "cnt_thres": 8,
-        "margin": 0.0,
-        "range_tmp": 0.2,
-        "pooler_input": "cls",
-        "use_out_pooler": True,
-        "num_exit_layers": 1,
-        "w_init": 4.0,
-        "w_lr": 0.01,
-        "window_score": "lead",
-        "num_exit": 11,
-        "idx_lst": list(range(11)),
-        "fc_size1": config.hidden_size,
-    }
-    assert {name: getattr(config, name) for name in expected} == expected
-
-
 def training_step(model, context=nullcontext) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Loss and gradients of one step."""
     with context():
         loss = model.train()(random_ids(4, 7), labels=torch.tensor([0, 1, 1, 0])).loss
     loss.backward()
     return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
-
-
-@pytest.mark.parametrize("exits", [1, 2, 4])
-def test_training_applies_each_exit_to_all_its_layers_at_once(exits):
-    model, shapes = tiny_model(num_exit_layers=exits), []
-    for head in model.exit_heads():
-        head.classifier.register_forward_hook(
-            lambda _, inputs, __: shapes.append(tuple(inputs[0].shape))
-        )
-    training_step(model)
-    assert shapes == [(4 // exits, 4, 32)] * exits
-
-
-@pytest.mark.parametrize("shape", [{}, {"num_hidden_groups": 2, "inner_group_num": 2}])
-def test_gradient_checkpointing_recomputes_passes_and_changes_no_gradient(shape):
-    model, other = (tiny_model(classifier_dropout_prob=0.0, **shape) for _ in range(2))
-    other.activation_checkpointing_enable()
-    passes = []
-    group = other.albert.encoder.albert_layer_groups[0].albert_layers[0]
-    group.ffn.register_forward_hook(lambda *_: passes.append(1))
-    expected, got = training_step(model), training_step(other)
-    assert len(passes) == 2 * 4 // shape.get("num_hidden_groups", 1)  # once again on the way back
-    torch.testing.assert_close(got, expected)
 
 
 def test_bf16_autocast_trains_float32_weights():

@@ -112,8 +112,3 @@ def test_a_checkpoint_of_another_shape_is_an_error(tmp_path, edits, message):
     edit_json(checkpoint / "config.json", **edits)
     with pytest.raises(UserError, match=message):
         PonderAlbertClassifier.from_pretrained(checkpoint)
-
-
-def test_a_missing_checkpoint_is_an_error(tmp_path):
-    with pytest.raises(UserError, match=r"holds no config\.json"):
-        PonderAlbertClassifier.from_pretrained(tmp_path)

@@ -29,16 +29,6 @@ def test_sampled_halting_layers_follow_the_pmf():
     assert stats.chisquare(counts.numpy(), frequencies.numpy()).pvalue > 0.01
 
 
-def test_a_seeded_generator_makes_sampling_repeatable():
-    model, batch = tiny_ponder(), ponder_batch([8] * 20)
-    runs = []
-    for seed in (0, 0, 1):
-        model.generator = torch.Generator().manual_seed(seed)
-        runs.append(model(**batch).exit_layer)
-    assert torch.equal(runs[0], runs[1])
-    assert not torch.equal(runs[0], runs[2])
-
-
 def test_examples_draw_the_same_numbers_in_whatever_portions():
     model = tiny_ponder()
     model.generator = torch.Generator().manual_seed(7)

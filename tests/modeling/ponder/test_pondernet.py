@@ -11,7 +11,6 @@ from modeling import (
     ParityPonderGRU,
     PonderNet,
     ReconstructionLoss,
-    RegularizationLoss,
 )
 from tests.models import assert_near, direct_pmf, ponder_batch, tiny_ponder
 
@@ -45,14 +44,6 @@ def test_a_step_function_of_one_s_own_has_the_steps_distribution_and_answers():
     assert loss.item() == pytest.approx((8.75 + 8.0) / 2)
     loss.backward()
     assert (net.step.table.grad[:2, 0] != 0).all()
-
-
-def test_steps_end_once_all_have_halted():
-    net = PonderNet(Table([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]), max_steps=3)
-    net.is_halt = True
-    p, answers, _, answer_m = net(torch.zeros(2, 4))
-    assert len(p) == len(answers) == 2
-    assert answer_m[:, 0].tolist() == [2, 1]
 
 
 def test_the_parity_gru_is_a_pondernet_around_its_cell():
@@ -99,10 +90,3 @@ def test_the_parity_data_are_the_published_ones():
         assert y == x.tolist().count(1.0) % 2
         counts.add(int(x.abs().sum()))
     assert counts == set(range(1, 10))
-
-
-def test_a_saved_prior_of_the_annotated_pondernet_loads():
-    loss = RegularizationLoss(0.2, 4)
-    loss.load_state_dict({"p_g": torch.tensor([0.5, 0.25, 0.125, 0.0625])})
-    p = torch.tensor([[0.5], [0.25], [0.125], [0.0625]])
-    assert loss(p).item() == pytest.approx(0.0, abs=1e-6)

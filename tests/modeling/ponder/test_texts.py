@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from transformers import AlbertConfig
 
-from modeling import PonderAlbertClassifier, UserError, with_halting_token
-from tests.models import SMALL, tiny_ponder
+from modeling import UserError
+from tests.models import tiny_ponder
 
 
 def test_texts_are_tokenised_with_a_second_cls():
@@ -46,14 +45,6 @@ def test_a_long_text_is_cut_to_the_positions_that_the_model_has():
     assert ids[0, [0, 1, -1]].tolist() == [2, 2, 3]
 
 
-def test_the_halting_token_is_inserted_in_lists_and_tensors():
-    assert with_halting_token([2, 7, 3]) == [2, 2, 7, 3]
-    assert with_halting_token(torch.tensor([[2, 7, 3], [2, 3, 0]])).tolist() == [
-        [2, 2, 7, 3],
-        [2, 2, 3, 0],
-    ]
-
-
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
@@ -68,12 +59,6 @@ def test_the_halting_token_is_inserted_in_lists_and_tensors():
 def test_texts_that_are_no_batch_are_an_error(texts, message):
     with pytest.raises(UserError, match=message):
         tiny_ponder()(texts)
-
-
-def test_texts_without_a_tokenizer_are_an_error():
-    model = PonderAlbertClassifier(AlbertConfig(**SMALL))
-    with pytest.raises(UserError, match="no tokenizer"):
-        model(["the cat"])
 
 
 @pytest.mark.parametrize("ids", [[2], [2, 4, 5, 3]])
