@@ -209,9 +209,13 @@ class GlueRun:
         if not source.from_scratch:
             files = weight_files(source.model_name_or_path)
         return {
-            "starting model": fingerprint(sorted(kept.items()), list(map(file_fingerprint, files))),
+            "the model of --model_name_or_path and --config_name": fingerprint(
+                sorted(kept.items()), list(map(file_fingerprint, files))
+            ),
             # Draws follow from --seed, which the runs of a search may change.
-            "examples or tokens": fingerprint(*(replace(x, inputs={}).digest() for x in sets)),
+            "the examples and tokens of --data_dir or --train_file": fingerprint(
+                *(replace(x, inputs={}).digest() for x in sets)
+            ),
         }
 
     # What the flags ask for.
@@ -228,8 +232,7 @@ class GlueRun:
             name=f"{self.mode.name}-{self.task.name}",
             output_dir=self.directory,
             flags=flags,
-            given=shared_values(*self.settings),
-            contents=self.content_hashes(),
+            fingerprint=shared_values(*self.settings) | self.content_hashes(),
         )
         return search(wanted, self.settings.evaluation.do_predict)
 

@@ -52,12 +52,6 @@ FLAGS = {
     "seed": ("--seed", "--hp_seeds"),
 }
 
-# What must be the same in all runs beside the flags, and the flags that name it.
-CONTENTS = {
-    "starting model": "--model_name_or_path and --config_name",
-    "examples or tokens": "--data_dir, --train_file, --validation_file and --tokenizer_name",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
@@ -65,8 +59,7 @@ class Search:
 
     name: the study's, unless --hp_study gives one.
     flags: those of every run, see `flags_of_every_run`.
-    given: the flags in which machines that share the search must agree.
-    contents: fingerprint of each of CONTENTS.
+    fingerprint: in what machines that share the search must agree: flags, weights, examples.
     unfinished: the trials of this process whose runs failed or were stopped.
     """
 
@@ -75,8 +68,7 @@ class Search:
     name: str
     output_dir: Path
     flags: Sequence[str]
-    given: Mapping[str, Any]
-    contents: Mapping[str, str]
+    fingerprint: Mapping[str, Any]
     unfinished: list[optuna.Trial] = field(default_factory=list)
 
     @property
@@ -144,9 +136,8 @@ class Search:
         """Train and evaluate one seed of a setting; return what the table needs of it."""
         folder = self.directory / f"{name_of(values)}-seed{values['seed']}"
         words = [word for name, value in values.items() for word in (FLAGS[name][0], str(value))]
-        given = {name: v for name, v in self.given.items() if not name.startswith("hp_")}
-        fingerprint = {**given, **self.contents, **values}
-        run = Run(folder, [*self.flags, *words, "--out_mode", "one"], fingerprint)
+        known = {name: v for name, v in self.fingerprint.items() if not name.startswith("hp_")}
+        run = Run(folder, [*self.flags, *words, "--out_mode", "one"], known | values)
         results = run.finish()
         value, cost = value_of(results, self.metric), results["computation_cost"]
         print(f"  {folder}: {self.metric} = {value:.4f} at computation cost {cost:.4f}", flush=True)
@@ -209,7 +200,7 @@ def value_of(results: Mapping[str, Any], metric: MetricAtCost) -> float:
 
 
 def trials(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
-    """The trials in any of these states, not to be changed."""
+    """Read the trials in any of these states, not to be changed."""
     return study.get_trials(deepcopy=False, states=states)
 
 
@@ -245,22 +236,16 @@ def open_study(url: str, name: str) -> optuna.Study:
 
 
 def check_same_search(study: optuna.Study, search: Search) -> None:
-    """UserError when the study was begun with other flags or contents: runs would not compare."""
-    for kind, now in (("flags", search.given), ("contents", search.contents)):
-        if kind not in study.user_attrs:
-            study.set_user_attr(kind, now)
-        for name, (before, value) in differences(study.user_attrs[kind], now).items():
-            what, advice = f"--{name} {before}, not {value}", "the same flags"
-            if kind == "contents":
-                what, advice = f"other {name}", f"{CONTENTS[name]} with the same contents"
-            raise UserError(
-                f"study {study.study_name} was begun with {what}: give {advice}, or another "
-                "--hp_study"
-            )
-    if any("runs" not in trial.user_attrs for trial in trials(study, TrialState.COMPLETE)):
+    """Raise UserError when the study is of another search, whose runs would not compare."""
+    known = study.user_attrs.get("fingerprint", search.fingerprint)
+    for name, (before, now) in differences(known, search.fingerprint).items():
         raise UserError(
-            f"study {study.study_name} is of an earlier version: give another --hp_study"
+            f"study {study.study_name} was begun with {name} {before}, not {now}; give the same, "
+            "or another --hp_study"
         )
+    if study.trials and "fingerprint" not in study.user_attrs:
+        raise UserError(f"study {study.study_name} is of an older version; give another --hp_study")
+    study.set_user_attr("fingerprint", search.fingerprint)
 
 
 def run_trials(study: optuna.Study, search: Search) -> None:
@@ -358,7 +343,11 @@ def search(wanted: Search, predicting: bool) -> Path:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
     with storage_errors(url, Exception):
-        study = open_study(url, wanted.study_name)
+        try:
+            study = open_study(url, wanted.study_name)
+        except Exception:  # processes that make the tables at the same time get in each other's way
+            time.sleep(2)
+            study = open_study(url, wanted.study_name)
     with storage_errors(url, OptunaError):
         check_same_search(study, wanted)
         try:

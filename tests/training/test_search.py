@@ -132,9 +132,9 @@ def test_a_run_is_not_repeated_without_its_study(search, commands, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--max_seq_length", 24), "study albert-rte was begun with --max_seq_length 32, not 24"),
-        (("--hp_metric", "acc@0.5"), "was begun with --hp_metric None, not acc@0.5"),
-        (("--hp_seeds", 0), "was begun with --hp_seeds [0, 1], not [0]"),
+        (("--max_seq_length", 24), "study albert-rte was begun with max_seq_length 32, not 24"),
+        (("--hp_metric", "acc@0.5"), "was begun with hp_metric None, not acc@0.5"),
+        (("--hp_seeds", 0), "was begun with hp_seeds [0, 1], not [0]"),
     ],
 )
 def test_a_study_of_other_flags_is_not_mixed_in(flags, words, search, commands):
@@ -169,7 +169,7 @@ def test_results_of_another_model_or_data_are_not_shown(
     search(*places).done()  # where they lie makes no difference
     change(tmp_path / name)
     outcome = search(*places)
-    outcome.refused("study albert-rte was begun with other", flag, "another --hp_study")
+    outcome.refused("study albert-rte was begun with the", flag, "another --hp_study")
     assert outcome.out == ""
     assert len(commands) == 4
 
@@ -281,7 +281,7 @@ def test_a_best_checkpoint_that_is_gone_is_named(search, commands, tmp_path):
 
 def search_of(task: str, *flags: str) -> Search:
     settings = parse([SearchSettings], None, flags)[0]
-    more = {"output_dir": Path(), "flags": [], "given": {}, "contents": {}}
+    more = {"output_dir": Path(), "flags": [], "fingerprint": {}}
     return Search(settings=settings, task=get_task(task), name="s", **more)
 
 
