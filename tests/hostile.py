@@ -24,13 +24,3 @@ def refused(answer) -> bool:
     return isinstance(answer, UserError)
 
 
-def replaced(value, path: list[int], new):
-    """`value` with what lies at `path` (of places, modulo their number) replaced by `new`."""
-    if not path or not isinstance(value, dict | list) or not value:
-        return new
-    keys = list(value) if isinstance(value, dict) else range(len(value))
-    key = keys[path[0] % len(keys)]
-    inner = replaced(value[key], path[1:], new)
-    if isinstance(value, dict):
-        return {**value, key: inner}
-    return [inner if i == key else x for i, x in enumerate(value)]

@@ -107,14 +107,6 @@ def test_mixed_precision_with_checkpointing_trains_float32_weights(glue, tmp_pat
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
-def test_training_is_a_function_of_the_seed(glue, tmp_path):
-    models = []
-    for name in ("a", "b"):
-        glue(tmp_path / name, "--do_train", "--seed", 7).done()
-        models.append(load_file(tmp_path / name / "model.safetensors"))
-    assert all(torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())
-
-
 def test_prediction_writes_the_official_file_and_the_details(trained, glue):
     glue(trained, "--do_predict").done()
     official = (trained / "RTE.tsv").read_text().splitlines()
