@@ -22,5 +22,3 @@ def tried(function, *arguments):
 
 def refused(answer) -> bool:
     return isinstance(answer, UserError)
-
-
