@@ -51,14 +51,6 @@ class Size(NamedTuple):
         return torch.full((self.batch,), -1, device=self.device)
 
 
-class RuleTrace(NamedTuple):
-    """Per-layer quantities and the threshold that the last of them is compared with."""
-
-    values: dict[str, torch.Tensor]  # name -> (layers, examples)
-    limit: torch.Tensor  # (examples,): an example exits beyond it
-    limit_name: str
-
-
 class ExitRule(SimpleNamespace):
     """A rule with its settings: `Entropy(exit_thres=0.3)`; attributes are named as the exit keys.
 
@@ -104,10 +96,6 @@ class ExitRule(SimpleNamespace):
     def answer(self, seen: LayerOutput, state: State) -> torch.Tensor:
         """What an exit answers, (batch, classes), given the newest layer and the state after it."""
         return seen.logits
-
-    def trace(self, recorded: Tensors) -> RuleTrace | None:
-        """What the rule compares with a key at every layer; None where the answers say it all."""
-        return None
 
     def window(self, recorded: Tensors) -> torch.Tensor:
         """Length of the window that ended each example's pass, 0 where none did: (examples,)."""

@@ -14,11 +14,9 @@ from ..rules import (
     ExitRule,
     LayerOutput,
     NeverExits,
-    RuleTrace,
     Size,
     State,
     Tensors,
-    exit_scores,
     normalised_entropy,
     scan,
 )
@@ -36,12 +34,6 @@ class Entropy(ExitRule):
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
         return state, normalised_entropy(seen.scores) < self.exit_thres
-
-    def trace(self, recorded: Tensors) -> RuleTrace:
-        """Every layer's entropy against exit_thres."""
-        logits = recorded["all_logits"]
-        limit = torch.full(logits.shape[1:2], self.exit_thres)
-        return RuleTrace({"entropy": normalised_entropy(exit_scores(logits))}, limit, "exit_thres")
 
 
 class SmallestProbability(ExitRule):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..rules import ExitRule, LayerOutput, RuleTrace, Size, State, Tensors
+from ..rules import ExitRule, LayerOutput, Size, State, Tensors
 from .distribution import floored_log
 
 Outcome = tuple[State, torch.Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
@@ -30,17 +30,6 @@ class Threshold(ExitRule):
     def step(self, seen: LayerOutput, state: torch.Tensor) -> Outcome:
         alive = state * (1 - seen.halt_probability)
         return alive, 1 - alive > self.exit_thres
-
-    def limit(self, recorded: Tensors) -> tuple[torch.Tensor, str]:
-        """What the halting CDF has to exceed, (examples,), and its name."""
-        examples = recorded["halt_probabilities"].shape[:1]
-        return torch.full(examples, float(self.exit_thres)), "exit_thres"
-
-    def trace(self, recorded: Tensors) -> RuleTrace:
-        """λ and the halting CDF, against exit_thres or each example's draw."""
-        halts = recorded["halt_probabilities"].T
-        values = {"λ": halts, "halting CDF": 1 - (1 - halts).cumprod(0)}
-        return RuleTrace(values, *self.limit(recorded))
 
 
 class Sampled(NamedTuple):
@@ -70,9 +59,6 @@ class Sample(Threshold):
     def step(self, seen: LayerOutput, state: Sampled) -> Outcome:
         alive = state.alive * (1 - seen.halt_probability)
         return Sampled(alive, state.draws), 1 - alive > state.draws
-
-    def limit(self, recorded: Tensors) -> tuple[torch.Tensor, str]:
-        return recorded["draws"], "the example's draw"
 
 
 class Mixture(NamedTuple):
