@@ -22,7 +22,7 @@ from modeling.exit_settings import resolve
 from modeling.loading.files import weights_hash
 from training.provenance import provenance
 from training.settings import as_dict, parse, setting
-from utils.console import Messages
+from utils.console import StdoutHandler
 from utils.files import run_script, write_file
 
 
@@ -57,7 +57,7 @@ def main() -> None:
     from evaluation.modes import trained_mode
     from evaluation.onnx_file import description
 
-    logging.basicConfig(format="%(levelname)s - %(message)s", handlers=[Messages()])
+    logging.basicConfig(format="%(levelname)s - %(message)s", handlers=[StdoutHandler()])
     # Not what the exporters say of themselves; onnxruntime says it through the root logger.
     for name in ("torch.onnx", "onnxscript", "onnx_ir"):
         logging.getLogger(name).setLevel(logging.ERROR)

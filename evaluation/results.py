@@ -20,7 +20,7 @@ from modeling.errors import UserError
 from modeling.exit_settings import Settings
 from modeling.rules import exit_scores
 from training.provenance import provenance_in
-from utils.files import each_of, write_json, write_text
+from utils.files import run_all_then_raise, write_json, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,9 @@ def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> li
                 rows,
                 " and ".join(others),
             )
-    each_of(partial(append_results, rows, summary, out_mode), partial(write_json, path, summary))
+    run_all_then_raise(
+        partial(append_results, rows, summary, out_mode), partial(write_json, path, summary)
+    )
     return [rows, path]
 
 

@@ -28,8 +28,8 @@ from modeling.memory import keep_freed_memory
 from modeling.rules import exit_scores
 from training.provenance import remove
 from training.settings import as_dict
-from utils.console import Messages
-from utils.files import each_of, write_json, write_text
+from utils.console import StdoutHandler
+from utils.files import run_all_then_raise, write_json, write_text
 
 # What a sweep leaves beside its recording: another sweep there begins without.
 WRITTEN = (
@@ -41,7 +41,9 @@ BAND_DRAWS = 400  # of a figure's intervals
 
 def run(data: LabSettings, wanted: SweepSettings, choice: ChoiceSettings) -> None:
     """Do what the flags ask for, on the task's dev set and, of MNLI, on its second half."""
-    logging.basicConfig(format="%(levelname)s - %(message)s", level="INFO", handlers=[Messages()])
+    logging.basicConfig(
+        format="%(levelname)s - %(message)s", level="INFO", handlers=[StdoutHandler()]
+    )
     logging.getLogger("filelock").setLevel(logging.WARNING)
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
@@ -137,7 +139,7 @@ def sweep_model(
         last.append(partial(draw, lab, recording, swept, setting, parts))
     if choice:
         last.append(partial(report_choice, lab, swept, choice, parts))
-    each_of(*last)
+    run_all_then_raise(*last)
     if goal and goal.max_p95_ms is not None:
         print(measured(lab, setting))
     return swept

@@ -25,7 +25,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 from modeling.errors import UserError
 from modeling.loading.files import read_json
 from training.settings import RunSettings, as_dict, entries
-from utils.files import make_public, write_json
+from utils.files import apply_umask, write_json
 from utils.fingerprint import differences, file_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ def write_directory(
         fill(temporary)
         for path in [*temporary.rglob("*"), temporary]:
             if path.is_file():
-                make_public(path)
+                apply_umask(path)
             flush(path)
         if there:
             names = sorted(path.name for path in temporary.iterdir())

@@ -21,7 +21,7 @@ from modeling.memory import keep_freed_memory
 from training.checkpoints import check_finished
 from training.settings import RunSettings
 from training.text import check_text
-from utils.console import Messages
+from utils.console import StdoutHandler
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def start_script(accelerator: Accelerator, seed: int) -> None:
         format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",
         datefmt="%m/%d/%Y %H:%M:%S",
         level=logging.INFO if accelerator.is_main_process else logging.WARNING,
-        handlers=[Messages()],
+        handlers=[StdoutHandler()],
     )
     logging.getLogger("filelock").setLevel(logging.WARNING)
     hf_logging.disable_progress_bar()

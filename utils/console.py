@@ -1,5 +1,5 @@
-"""What a script shows while it works: one live bar in a terminal, a line now and then in a log
-file; its messages above the bar, each warning once."""
+"""Progress and messages of a script: one live bar in a terminal, a line now and then in a log file;
+messages above the bar, each warning once."""
 
 import logging
 import sys
@@ -15,8 +15,8 @@ SECONDS = 30.0  # between two lines of a log file
 LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {elapsed} elapsed, {remaining} left{postfix}"
 
 
-class Lines(tqdm):
-    """A bar whose states are lines of the log."""
+class LogBar(tqdm):
+    """A progress bar whose states are lines of the log."""
 
     def __init__(self, **how: Any) -> None:
         pace = {"mininterval": SECONDS, "maxinterval": SECONDS, "delay": SECONDS}
@@ -27,12 +27,12 @@ class Lines(tqdm):
 
 
 def progress(**how: Any) -> tqdm:
-    """A tqdm with these arguments; a loop within another's bar has none of its own."""
+    """Make a tqdm with these arguments; a loop within another's bar shows none of its own."""
     how["disable"] = how.get("disable", False) or bool(getattr(tqdm, "_instances", ()))
-    return tqdm(**how, leave=False, dynamic_ncols=True) if sys.stderr.isatty() else Lines(**how)
+    return tqdm(**how, leave=False, dynamic_ncols=True) if sys.stderr.isatty() else LogBar(**how)
 
 
-class Messages(logging.StreamHandler):
+class StdoutHandler(logging.StreamHandler):
     """Messages to stdout, above a live bar; the same warning only once."""
 
     def __init__(self) -> None:

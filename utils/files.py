@@ -28,7 +28,7 @@ def write_file(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        make_public(temporary)
+        apply_umask(temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
@@ -38,11 +38,11 @@ def write_file(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """`write_file` for a text, in UTF-8."""
+    """Replace `path` by a text in UTF-8, as `write_file`."""
     write_file(path, lambda file: file.write(text.encode("utf-8")))
 
 
-def make_public(path: str | Path) -> None:
+def apply_umask(path: str | Path) -> None:
     """Give a file the permissions of any new one: mkstemp and safetensors make theirs private."""
     mask = os.umask(0)
     os.umask(mask)
@@ -50,11 +50,11 @@ def make_public(path: str | Path) -> None:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """`write_text` for JSON: two spaces, keys in the order given."""
+    """Replace `path` by JSON, two spaces, keys in the order given, as `write_file`."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
-def each_of(*steps: Callable[[], Any]) -> list[Any]:
+def run_all_then_raise(*steps: Callable[[], Any]) -> list[Any]:
     """Take every step, for what one cannot write the next may; then raise what was wrong.
 
     Returns what each one returned.

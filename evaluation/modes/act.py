@@ -30,7 +30,7 @@ from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.errors import UserError
 from modeling.export.loops import TokenLoop
 from modeling.flops import adaptive_flops
-from utils.files import each_of, write_text
+from utils.files import run_all_then_raise, write_text
 
 if TYPE_CHECKING:
     from evaluation.dev import SelectionMetric
@@ -115,7 +115,7 @@ class AdaptiveDepth(Mode):
                 f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}",
                 *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
             ]
-            written = each_of(
+            written = run_all_then_raise(
                 partial(write_results, paths.results, summary, job.out_mode),
                 partial(draw_tokens, paths.results, job, predictions, summary),
                 partial(print_summary, summary, paths.checkpoint, lines),

@@ -24,7 +24,7 @@ from glue.tasks import primary_metric
 from modeling.export.loops import DepthLoop
 from modeling.rules import NeverExits
 from training.provenance import STATISTICS, remove
-from utils.files import each_of
+from utils.files import run_all_then_raise
 
 if TYPE_CHECKING:
     from evaluation.dev import SelectionMetric
@@ -73,5 +73,7 @@ class ExampleMode(Mode):
                 steps.append(partial(draw_exits, picture, job, predictions, recorded))
             else:  # of an earlier evaluation, perhaps under another rule
                 remove([picture, *(statistics / name for name in STATISTICS)])
-            print_written(each_of(*steps, partial(print_results, summary, paths.checkpoint)))
+            print_written(
+                run_all_then_raise(*steps, partial(print_results, summary, paths.checkpoint))
+            )
         return summary

@@ -4,7 +4,7 @@ import logging
 import sys
 
 from utils import console
-from utils.console import Messages, progress
+from utils.console import StdoutHandler, progress
 
 
 def messages(capsys) -> str:
@@ -41,7 +41,7 @@ def test_a_terminal_has_one_bar_which_goes_when_it_is_done(capsys, monkeypatch):
 
 def test_a_warning_is_said_once_and_other_messages_each_time(capsys):
     log = logging.Logger("said", logging.INFO)
-    log.addHandler(Messages())
+    log.addHandler(StdoutHandler())
     for _ in range(2):
         log.warning("no %s", "overrides")
         log.info("a step")
