@@ -1,0 +1,244 @@
+"""What recorded answers say of exit rules: scores at equal cost, coin, oracle, intervals.
+
+A *setting* gives every example an exit layer. Any method has every cost between two settings by a
+coin: each example gets one setting or the other at random. So all methods are compared as mixtures
+of two settings, chosen where choosing is allowed, and none loses by the steps of its settings. The
+*coin* itself mixes two fixed layers of the network; the *oracle* sees the labels.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import t as student
+
+from exit_lab.tables import concave_hull
+from modeling.elbert.rules import Entropy, Patience, PatienceOfValues, SameLeader
+from modeling.ponder.rules import Threshold
+from modeling.rules import exit_scores, normalised_entropy, scan
+
+THRESHOLDS = 21  # of a confidence, for each layer
+LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # costs; their mean gain is a method's *area*
+
+
+class Answers(NamedTuple):
+    """All layers' answers of one trained model.
+
+    logits (layers, examples, classes); labels (examples,); halts: halting probabilities
+    (layers, examples), where the model learns to halt; cost (layers, examples): of an exit there.
+    """
+
+    logits: np.ndarray
+    labels: np.ndarray
+    cost: np.ndarray
+    halts: np.ndarray | None = None
+
+    @property
+    def scores(self) -> np.ndarray:
+        """(layers, examples), whose mean is the metric: accuracy, or of values the share of the
+        labels' variance that is explained."""
+        if self.logits.shape[-1] > 1:
+            return (self.logits.argmax(-1) == self.labels).astype(float)
+        return 1 - (self.logits[..., 0] - self.labels) ** 2 / self.labels.var()
+
+
+# Rules: exit layers (settings, examples), from 0, of settings in the range of the rows that choose.
+
+
+def exits_of(answers: Answers, rule: str, choose: np.ndarray) -> np.ndarray:
+    """Exit layers under every setting of a rule: (settings, examples)."""
+    layers, examples, classes = answers.logits.shape
+    if rule == "coin":
+        return np.repeat(np.arange(layers)[:, None], examples, 1)
+    recorded = {"all_logits": torch.tensor(answers.logits)}
+    windows = range(1, layers)
+    if rule == "halting":
+        recorded["halt_probabilities"] = torch.tensor(answers.halts.T)
+        halted = 1 - np.cumprod(1 - answers.halts, axis=0)
+        made = [Threshold(exit_thres=column(spread(halted[:-1, choose])))]
+    elif classes == 1:  # patience with a value: by how little it moves
+        moves = column(spread(np.abs(np.diff(answers.logits[:, choose, 0], axis=0))))
+        made = [PatienceOfValues(exit_thres=moves, cnt_thres=n) for n in windows]
+    elif rule == "patience":
+        made = [Patience(cnt_thres=column(np.array(windows)))]
+    else:
+        scores = exit_scores(recorded["all_logits"][:, choose])
+        doubts = column(spread(normalised_entropy(scores).numpy()))
+        made = [Entropy(exit_thres=doubts)]
+        if rule == "windows":  # bias_1; a window of n layers is a patience of n - 1
+            made = [SameLeader(exit_thres=doubts, cnt_thres=n + 1, margin=0.0) for n in windows]
+    return torch.cat([scan(rule, recorded) for rule in made]).numpy() - 1
+
+
+def entropy_exits(answers: Answers, doubts: np.ndarray) -> np.ndarray:
+    """Exit layers under every entropy threshold: (thresholds, examples)."""
+    rule = Entropy(exit_thres=column(doubts))
+    return scan(rule, {"all_logits": torch.tensor(answers.logits)}).numpy() - 1
+
+
+def lost(answers: Answers, exits: np.ndarray) -> np.ndarray:
+    """1 where full depth is right and the exit wrong: (settings, examples)."""
+    right = answers.scores
+    return right[-1] * (1 - right[exits, np.arange(exits.shape[1])])
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """Thresholds at equal shares of the examples, layer by layer, (layers, examples)."""
+    levels = np.quantile(values, np.linspace(0, 1, THRESHOLDS), axis=1)
+    return np.unique(np.r_[-1, levels.ravel(), levels.max() + 1])
+
+
+def column(values: np.ndarray) -> torch.Tensor:
+    return torch.tensor(values)[:, None]
+
+
+def rules_of(answers: Answers) -> list[str]:
+    """Values have no entropy; only models that learn to halt have halting probabilities."""
+    names = ["coin", "patience"] + ["entropy", "windows"] * (answers.logits.shape[-1] > 1)
+    return names + ["halting"] * (answers.halts is not None)
+
+
+# Scores at a cost.
+
+
+class Mixture(NamedTuple):
+    """What each example is expected to score and to cost under two settings and a coin.
+
+    slope: score gained per cost, between the two settings.
+    """
+
+    score: np.ndarray  # (examples,)
+    cost: np.ndarray
+    slope: float
+
+
+class Menu(NamedTuple):
+    """A method's settings: each example's score and cost under each, (settings, examples)."""
+
+    score: np.ndarray
+    cost: np.ndarray
+
+    @classmethod
+    def of(cls, answers: Answers, rule: str, choose: np.ndarray) -> "Menu":
+        exits = exits_of(answers, rule, choose)
+        rows = np.arange(exits.shape[1])
+        return cls(answers.scores[exits, rows], answers.cost[exits, rows]).best(choose)
+
+    def best(self, choose: np.ndarray) -> "Menu":
+        """The settings that no mixture of two others beats on the rows `choose`, by cost."""
+        hull = concave_hull(self.cost[:, choose].mean(1), self.score[:, choose].mean(1))
+        return Menu(self.score[hull], self.cost[hull])
+
+    def at(self, limit: float, choose: np.ndarray, report: np.ndarray) -> Mixture:
+        """What the mixture that costs `limit` on the rows `choose` does on the rows `report`.
+
+        Below the cheapest setting it is that setting, above the best one that.
+        """
+        cost = self.cost[:, choose].mean(1)
+        right = int(np.searchsorted(cost, limit).clip(1, max(len(cost) - 1, 1)))
+        low, high = right - 1, min(right, len(cost) - 1)
+        apart = cost[high] - cost[low]
+        share = ((limit - cost[low]) / apart).clip(0, 1) if apart > 0 else 0.0
+        a, b = (Menu(self.score[[i]][:, report], self.cost[[i]][:, report]) for i in (low, high))
+        apart = (b.cost - a.cost).mean()
+        slope = (b.score - a.score).mean() / apart if apart and 0 < share < 1 else 0.0
+        return Mixture(
+            *((1 - share) * x[0] + share * y[0] for x, y in zip(a, b, strict=True)), slope
+        )
+
+
+def gain(
+    menu: Menu, coin: Menu, limit: float, choose: np.ndarray, report: np.ndarray
+) -> np.ndarray:
+    """(examples,): by how much a method beats the coin at the cost that it really had.
+
+    An example that costs more than the mean pays what the coin would have made of it.
+    """
+    method = menu.at(limit, choose, report)
+    spent = method.cost.mean()
+    other = coin.at(spent, choose, report)
+    return method.score - other.score - other.slope * (method.cost - other.cost)
+
+
+def oracle(answers: Answers) -> Callable[[Sequence[float]], np.ndarray]:
+    """The best mean score at a mean cost, were every label known: a function of costs.
+
+    For every price of computation each example takes the layer that pays best.
+    """
+    prices = np.r_[np.geomspace(1e-3, 1e3, 400), 0][:, None]
+    points = []
+    rows = np.arange(answers.cost.shape[1])
+    scores, cost = answers.scores, answers.cost
+    for price in prices:
+        taken = (scores - price * cost).argmax(0)
+        points.append((cost[taken, rows].mean(), scores[taken, rows].mean()))
+    costs, values = np.array(sorted(points)).T
+    return lambda limits: np.interp(limits, costs, values)
+
+
+# Intervals.
+
+
+class Cell(NamedTuple):
+    """A mean over seeds and examples, with simultaneous 95% limits."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        text = f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        return f"**{text}**" if self.low > 0 or self.high < 0 else text
+
+
+def seed_factor(table: np.ndarray) -> float:
+    """How much wider Student's t makes an interval whose spread rests on so few seeds.
+
+    table (seeds, examples). The degrees of freedom are Welch and Satterthwaite's.
+    """
+    seeds, examples = table.shape
+    if seeds == 1:
+        return 1.0
+    of_examples = table.mean(0).var(ddof=1) / examples
+    of_seeds = max(0.0, table.mean(1).var(ddof=1) / seeds - of_examples / (seeds - 1))
+    both = of_seeds + of_examples
+    if both == 0:
+        return 1.0
+    freedom = both**2 / (of_seeds**2 / (seeds - 1) + of_examples**2 / (examples - 1))
+    return float(student.ppf(0.975, freedom) / student.ppf(0.975, np.inf))
+
+
+def shares_of_draws(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """What share of each resample of so many is which: (draws, count)."""
+    return rng.multinomial(count, np.full(count, 1 / count), draws) / count
+
+
+def simultaneous(tables: list[np.ndarray], draws: int = 1000) -> list[Cell]:
+    """Means of tables (seeds, examples) with limits that hold all at once with 95% (max-T).
+
+    Both seeds and examples are resampled; tables of as many examples share these, of as many seeds
+    those. The spread between so few seeds is made that of an unbiased estimate.
+    """
+    rng, examples, seeds = np.random.default_rng(1), {}, {}
+    means, drawn = [], []
+    for table in tables:
+        count, size = table.shape
+        weights = examples.setdefault(size, shares_of_draws(size, draws, rng))
+        shares = seeds.setdefault(count, shares_of_draws(count, draws, rng))
+        if count > 1:
+            shares = 1 / count + np.sqrt(count / (count - 1)) * (shares - 1 / count)
+        means.append(table.mean())
+        drawn.append((weights @ table.T * shares).sum(1))
+    deviations = np.stack(drawn, 1) - means
+    spread = deviations.std(0)
+    largest = np.abs(deviations / np.where(spread > 0, spread, 1)).max(1)
+    reach = np.quantile(largest, 0.95) * spread * [seed_factor(table) for table in tables]
+    return [Cell(m, m - r, m + r) for m, r in zip(means, reach, strict=True)]
+
+
+def halves(examples: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Cross-fitting: each half of the examples chooses once and reports once."""
+    order = np.random.default_rng(42).permutation(examples)
+    parts = np.sort(order[: examples // 2]), np.sort(order[examples // 2 :])
+    return [parts, parts[::-1]]
