@@ -195,7 +195,7 @@ def fetch_models(group: Group, **weights: bool) -> Group:
 
     weights: the flags that may name a hub repository, and whether its weights are read, too.
     """
-    cache_dir = getattr(group, "cache_dir", None)
+    cache_dir = getattr(group, "cache_dir", None) or None  # "": the hub's own
     names = {flag: getattr(group, flag) for flag in weights}
     folders = {
         flag: str(local_folder(name, f"--{flag}", cache_dir, weights[flag]))

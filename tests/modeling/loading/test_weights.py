@@ -227,3 +227,15 @@ def test_without_the_hub_what_was_fetched_before_is_there(tmp_path, albert_dir):
     flags = ModelSettings(model_name_or_path="some/albert", cache_dir=str(tmp_path))
     assert fetch_models(flags, model_name_or_path=True).model_name_or_path == str(snapshot)
     assert PonderAlbertClassifier.from_pretrained("some/albert", cache_dir=tmp_path).tokenizer
+
+
+def test_the_hubs_own_cache_is_the_default(tmp_path, monkeypatch):
+    seen = []
+
+    def download(name, cache_dir, allow_patterns):
+        seen.append((name, cache_dir))
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    fetch_models(ModelSettings(model_name_or_path="some/albert"), model_name_or_path=True)
+    assert {*seen} == {("some/albert", None)}
