@@ -16,8 +16,8 @@ from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import is_emulated, packed_weights
 from modeling.depth import ExampleState, ExitDecision, Inputs
 from modeling.depth_batching import DepthBatcher
-from modeling.memory import keep_freed_memory
 from modeling.rules import ExitRule
+from modeling.runtime import keep_freed_memory
 from training.optimizer import make_optimizer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

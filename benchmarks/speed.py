@@ -50,7 +50,7 @@ from benchmarks.parts import compile_case, exit_check_case, matmul_rate
 from benchmarks.table import Contender, Table
 from benchmarks.timing import OwnProcess, Times, busy_neighbours, machine
 from glue.features import epoch_batches
-from modeling.threads import waiting
+from modeling.runtime import waiting
 
 Processes = Mapping[str, OwnProcess]
 COSTS = (0.75, 0.5, 0.25)

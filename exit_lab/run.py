@@ -24,8 +24,8 @@ from glue.custom import Columns, custom_task
 from glue.tasks import Task, evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.configs import trained_labels
-from modeling.memory import keep_freed_memory
 from modeling.rules import exit_scores
+from modeling.runtime import keep_freed_memory
 from training.provenance import remove
 from training.settings import as_dict
 from utils.console import StdoutHandler

@@ -3,19 +3,19 @@
 errors, keys      what users get wrong, what a configuration key may hold; neither loads torch
 exit_settings     the exit keys in force, with their sources; loads no torch
 configuration     the modes' configurations
-layer             the layer pass; eager_attention: in the published order of operations
+layer             the layer pass
 albert            embeddings, encoder and pooler around it
 depth             early exit's steps, and loops over them
 depth_batching    passes filled up with new texts
-cpu_packing, compilation, memory, threads: faster passes
+cpu_packing, compilation, runtime: faster passes
 losses            of a task, of all exits, of halting
 flops             operations of a model's parts
 pretraining       the objective of pre-training
 rules             what decides an exit: the class of a rule, and scans of recorded layers
 elbert/           keys, exits, rules, model
-ponder/           keys, texts, distribution, rules, outputs, model; pondernet around any step
+ponder/           keys, texts, distribution, rules, model; pondernet around any step
                   function, and parity, PonderNet's experiment
-act/              keys, halting, encoder, outputs, model, heads
+act/              keys, halting, encoder, model, heads
 export/           loops, graph: the model with its rule as an ONNX file
 layer_sharing     what one shared layer learns from a BERT's layers
 published/        import names of other repositories, for the installed package

@@ -1,6 +1,6 @@
 """ALBERT: embeddings, the encoder of shared layers, pooler; `layer.py` has the layer pass.
 
-Depth is a run-time choice: the callers decide how often `layer_pass` runs, and for whom.
+Depth is a run-time choice: the callers decide how often a layer group runs, and for whom.
 
 A linear map takes its input in the type of its weights, and a sum has the wider type of its two
 parts. So a model whose layers alone are cast (`cast_layers`) keeps states, sums and norms in
@@ -151,7 +151,7 @@ class Pooler(nn.Linear):
 
 
 class AlbertBackbone(nn.Module):
-    """Embeddings, encoder and pooler under HF ALBERT's names; `layer_pass` is one step of depth."""
+    """Embeddings, encoder and pooler under HF ALBERT's names."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -171,12 +171,6 @@ class AlbertBackbone(nn.Module):
         """Which group's weights layer `layer` (0-based) uses: groups share the depth evenly."""
         # In floats, as HF does: for a few odd shapes it rounds differently from whole numbers.
         return int(layer / (self.num_layers / len(self.encoder.albert_layer_groups)))
-
-    def layer_pass(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, group: int
-    ) -> torch.Tensor:
-        """The next layer's states, (batch, length, hidden), from these; `group` is its group's."""
-        return self.encoder.albert_layer_groups[group](hidden, mask)
 
 
 def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:

@@ -1,9 +1,11 @@
 """The layer pass: what ALBERT applies N times, with one set of weights.
 
 `AlbertLayer.forward` is the pass, and `SelfAttention.forward` its first half. `cpu_packing.py` runs
-the same formulas on packed weights; `eager_attention.py` runs them in the published order.
+the same formulas on packed weights; `attn_implementation="eager"` runs attention in the published
+order of operations, which is slower.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -11,8 +13,6 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AlbertConfig
 from transformers.activations import ACT2FN
-
-from .eager_attention import attention_weights, eager_attention, project_by_head
 
 # Which of the projections: `parts` of SelfAttention.project.
 QUERY, QUERY_KEY, KEY_VALUE = slice(0, 1), slice(0, 2), slice(1, 3)
@@ -146,3 +146,34 @@ class AlbertLayer(nn.Module):
         """All matrix products of a pass but attention's own two."""
         attention = self.attention
         return (*attention.projections, attention.dense, self.ffn, self.ffn_output)
+
+
+# Attention in the published order of operations.
+
+
+def eager_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+) -> torch.Tensor:
+    """softmax(QKᵀ/√d)V, all (batch, heads, length, d)."""
+    return F.dropout(attention_weights(query, key, mask), dropout) @ value
+
+
+def attention_weights(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """softmax(QKᵀ/√d), (batch, heads, queries, length): what a query reads of each token."""
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    return scores.softmax(-1)
+
+
+def project_by_head(context: torch.Tensor, dense: nn.Linear) -> torch.Tensor:
+    """(batch, heads, length, head_size) -> (batch, length, hidden), summed head by head."""
+    heads, head_size = context.shape[1], context.shape[3]
+    weight = dense.weight.t().view(heads, head_size, -1)
+    return torch.einsum("bnfd,ndh->bfh", context, weight) + dense.bias

@@ -17,7 +17,7 @@ from transformers.utils import logging as hf_logging
 
 from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
-from modeling.memory import keep_freed_memory
+from modeling.runtime import keep_freed_memory
 from training.checkpoints import check_finished
 from training.settings import RunSettings
 from training.text import check_text

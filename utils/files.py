@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from modeling.errors import UserError
-from modeling.threads import wait_briefly
+from modeling.runtime import wait_briefly
 
 
 def write_file(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:

@@ -3,5 +3,4 @@
 keys: of its config.json
 halting: when a token stops        encoder: the layer, and the loops over its passes
 model: embeddings and encoder      heads: the model below the heads of tasks
-outputs: what these answer         loading: weights in
 """

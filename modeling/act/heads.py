@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 from transformers.models.albert import modeling_albert as hf_albert
+from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from ..albert import the_input
@@ -23,13 +25,57 @@ from ..keys import checked
 from ..loading.names import Tensors, act_names
 from ..losses import task_loss
 from .keys import ACT_KEYS
-from .model import AlbertActModel, AlbertActPreTrainedModel
-from .outputs import (
-    AlbertActForPreTrainingOutput,
-    AlbertActModelOutput,
-    AlbertActOutput,
-    AlbertActQuestionAnsweringOutput,
-)
+from .model import AlbertActModel, AlbertActModelOutput, AlbertActPreTrainedModel
+
+
+@dataclass
+class AlbertActOutput(ModelOutput):
+    """What a model with one head answers.
+
+    loss: scalar, task loss + τ · mean over examples of ponder_cost.
+    logits: (batch, num_labels), (batch, length, num_labels), (batch, length, vocabulary) or
+        (batch, choices), by the task.
+    updates, ponder_cost, hidden_states, attentions: as the encoder's.
+    """
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    updates: torch.Tensor | None = None
+    ponder_cost: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass
+class AlbertActQuestionAnsweringOutput(ModelOutput):
+    """AlbertActOutput with start_logits and end_logits, (batch, length) each, for logits."""
+
+    loss: torch.Tensor | None = None
+    start_logits: torch.Tensor | None = None
+    end_logits: torch.Tensor | None = None
+    updates: torch.Tensor | None = None
+    ponder_cost: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass
+class AlbertActForPreTrainingOutput(ModelOutput):
+    """AlbertActOutput with two heads' logits and the parts of the loss.
+
+    prediction_logits: (batch, length, vocabulary); sop_logits: (batch, 2).
+    mlm_loss, sop_loss: scalars, parts of the loss.
+    """
+
+    loss: torch.Tensor | None = None
+    prediction_logits: torch.Tensor | None = None
+    sop_logits: torch.Tensor | None = None
+    updates: torch.Tensor | None = None
+    ponder_cost: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+    mlm_loss: torch.Tensor | None = None
+    sop_loss: torch.Tensor | None = None
 
 
 def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -7,18 +7,19 @@ Sources: adaptive computation time, Graves (2016); "How Many Layers and Why? An 
 Model Depth in Transformers", Simoulin and Crabbé (2021), whose state-dict names these are.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AutoModel
+from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, AlbertPreTrainedModel, attention_mask_of
 from ..configuration import AlbertActConfig
 from ..loading.names import ACT_NAMES
 from .encoder import AlbertActEncoder
-from .outputs import AlbertActModelOutput
 
 
 class AlbertActPreTrainedModel(AlbertPreTrainedModel):
@@ -39,6 +40,33 @@ class AlbertActPreTrainedModel(AlbertPreTrainedModel):
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """HF's `save_pretrained`, under the names here, whatever names the weights came under."""
         super().save_pretrained(*args, **{"save_original_format": False, **kwargs})
+
+
+@dataclass
+class AlbertActModelOutput(ModelOutput):
+    """What the encoder answers.
+
+    last_hidden_state: (batch, length, hidden).
+    pooler_output: (batch, hidden), of the first token; None without a pooler.
+    updates: (batch, 1, 1, length), how often each token was updated; 0 on padding.
+    ponder_cost: (batch,), Σ over real tokens of updates + remainder (`Halting`).
+    hidden_states: if asked for, the states (batch, length, hidden) before the first update and
+        after each until all tokens had halted: at most num_hidden_layers + 1 of them.
+    attentions: if asked for, each of these updates' attention weights, (batch, heads, length,
+        length): what every token read of each.
+    """
+
+    last_hidden_state: torch.Tensor | None = None
+    pooler_output: torch.Tensor | None = None
+    updates: torch.Tensor | None = None
+    ponder_cost: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+
+    def carried(self) -> dict[str, Any]:
+        """What a head's output has of the encoder's."""
+        names = ("updates", "ponder_cost", "hidden_states", "attentions")
+        return {name: getattr(self, name) for name in names}
 
 
 class AlbertActModel(AlbertActPreTrainedModel):

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ..act.halting import Halting, interpolate
 from ..act.heads import AlbertActForSequenceClassification
-from ..act.outputs import AlbertActModelOutput
+from ..act.model import AlbertActModelOutput
 from ..albert import attention_mask_of
 from ..depth import EarlyExitModel, ExampleState
 from ..keys import Key

@@ -2,7 +2,7 @@
 
 keys: of its config.json
 texts: the second [CLS]            distribution: the step of halting, and its prior
-rules: who halts, and when         model: all of it, and loading
-outputs, names, loading            pondernet: around any step function
+rules: who halts, and when         model: all of it
+pondernet: around any step function
 parity: PonderNet's own experiment, a GRU
 """

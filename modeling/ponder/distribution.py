@@ -6,9 +6,7 @@ Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022
 prior; the public PonderALBERT for names.
 """
 
-from collections.abc import Callable
 from functools import cached_property
-from operator import attrgetter
 
 import torch
 from torch.nn import functional as F
@@ -94,21 +92,6 @@ class GeneralizedGeometricDist:
         return f"GeneralizedGeometricDist(batch={batch}, steps={steps})"
 
 
-class Prior(GeneralizedGeometricDist):
-    """A distribution that is made when it is first read: only training does."""
-
-    def __init__(self, make: Callable[[], GeneralizedGeometricDist]) -> None:
-        self.make = make
-
-    @cached_property
-    def made(self) -> GeneralizedGeometricDist:
-        return self.make()
-
-    stop_probabilities = property(attrgetter("made.stop_probabilities"))
-    log_stop = property(attrgetter("made.log_stop"))
-    log_keep = property(attrgetter("made.log_keep"))
-
-
 def prior(
     config: AlbertConfig, batch: int, steps: int, device: torch.device
 ) -> GeneralizedGeometricDist:
@@ -119,13 +102,7 @@ def prior(
     halt, ends = config.target_halt_probability, config.halt_normalization == "last_layer"
     ends = ends and steps == config.num_hidden_layers
 
-    def geometric() -> GeneralizedGeometricDist:
-        halts = torch.full((batch, steps), halt, device=device)
-        if ends:
-            halts[:, -1] = 1.0
-        return GeneralizedGeometricDist(halts)
-
-    def normal() -> GeneralizedGeometricDist:
+    if config.prior_type == "normal":
         log_pmf = -((torch.arange(1.0, steps + 1, device=device) - 1 / halt) ** 2)
         log_pmf = log_pmf.log_softmax(0).expand(batch, -1)
         log_rest = log_pmf.flip(1).logcumsumexp(1).flip(1)  # log Σ_{j≥n} p_j
@@ -133,5 +110,7 @@ def prior(
         dist.log_stop = log_pmf - log_rest
         dist.log_keep = F.pad(log_rest[:, 1:], (0, 1), value=-torch.inf) - log_rest
         return dist
-
-    return Prior(normal if config.prior_type == "normal" else geometric)
+    halts = torch.full((batch, steps), halt, device=device)
+    if ends:
+        halts[:, -1] = 1.0
+    return GeneralizedGeometricDist(halts)

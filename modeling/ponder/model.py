@@ -9,6 +9,7 @@ head that sees two layers; the public PonderALBERT for the model and its names.
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from transformers import AlbertConfig, AutoModelForSequenceClassification, PreTrainedTokenizerBase
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, ExitLinear, attention_mask_of
@@ -35,8 +37,56 @@ from ..losses import PonderClassificationLoss, task_loss
 from ..rules import ExitRule, LayerOutput, State, exit_scores, scan_answers
 from .distribution import GeneralizedGeometricDist, prior
 from .keys import PONDER_KEYS
-from .outputs import PonderOutput, PonderSequenceClassifierOutput
 from .texts import HALTING_TOKEN, Texts, encode_texts, has_halting_token, with_halting_token
+
+
+@dataclass
+class PonderOutput(ModelOutput):
+    """What the model answers; `layers` are those that ran.
+
+    loss: scalar; train(): total loss, eval(): loss of the answers.
+    logits: (layers, batch, num_labels). An example that has halted keeps its last ones.
+    halt_probabilities: λ, (batch, layers); 0 once an example has halted.
+    model_halt_dist, target_halt_dist: GeneralizedGeometricDist over these layers, and its prior.
+    passes: number of layer passes that the batch took.
+    answer: (batch, num_labels), eval() only: of the halting layer.
+    exit_layer: (batch,) int64, 1-based, eval() only.
+    weighted_ce_loss, kl_loss: the parts of `loss`, train() only.
+    """
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    halt_probabilities: torch.Tensor | None = None
+    model_halt_dist: GeneralizedGeometricDist | None = None
+    target_halt_dist: GeneralizedGeometricDist | None = None
+    passes: int | None = None
+    answer: torch.Tensor | None = None
+    exit_layer: torch.Tensor | None = None
+    weighted_ce_loss: torch.Tensor | None = None
+    kl_loss: torch.Tensor | None = None
+
+    @property
+    def all_logits(self) -> torch.Tensor:
+        """`logits` under the name that ELBERT's output has for them."""
+        return self.logits
+
+
+@dataclass
+class PonderSequenceClassifierOutput(ModelOutput):
+    """What `PonderAlbertForSequenceClassification` answers.
+
+    loss: scalar; train(): total loss, eval(): loss of the answers.
+    logits: (batch, num_labels), of the halting layer (train(): of the last layer).
+    exit_layer: (batch,) int64, 1-based, eval() only.
+    all_logits: (layers, batch, num_labels), of the layers that ran.
+    halt_probabilities: λ, (batch, layers); 0 once an example has halted.
+    """
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    exit_layer: torch.Tensor | None = None
+    all_logits: torch.Tensor | None = None
+    halt_probabilities: torch.Tensor | None = None
 
 
 class SharedLayer(GradientCheckpointingLayer, AlbertLayer):

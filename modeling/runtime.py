@@ -1,6 +1,8 @@
-"""How threads wait for each other: for a moment awake, then asleep."""
+"""Shorten OpenMP's spin-wait, and stop glibc from returning freed memory. Loads no torch."""
 
+import ctypes
 import os
+import platform
 
 # GNU OpenMP, which torch's wheels for Linux bring along, looks this often before a thread sleeps.
 # Its own 300,000 looks take milliseconds at every barrier: beside another busy process, threads
@@ -20,3 +22,20 @@ def wait_briefly() -> None:
     What the user has set in the environment stays. Other OpenMP libraries do not look at it.
     """
     os.environ.update(waiting())
+
+
+# The C library's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+
+
+def keep_freed_memory() -> None:
+    """From now on, this process keeps the memory that it frees: it stays as large as it once was.
+
+    Otherwise glibc hands large tensors back to the system whenever a pass is done with them, and
+    the system clears every page before the next pass may have it: docs/speed.md, "Freed memory".
+    Without glibc nothing changes.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_MAX, 0)  # large blocks come from the heap as small ones do
+        libc.mallopt(M_TRIM_THRESHOLD, -1)  # which never shrinks

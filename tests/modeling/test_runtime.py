@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import run_glue
-from modeling.threads import LOOKS, OWN
+from modeling.runtime import LOOKS, OWN
 
 ROOT = Path(run_glue.__file__).parent
 OPENMP = Path(find_spec("torch").origin).parent / "lib" / "libgomp.so.1"
