@@ -33,7 +33,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path, _, where = head.removeprefix("# ").partition(", in ")
         text = (copy / path).read_text(encoding="utf-8") if (copy / path).exists() else ""
         if where:  # a line of a table
-            text = re.sub(rf"(^{where} = [({{]\n)", rf"\1{rest}", text, flags=re.MULTILINE)
+            text = re.sub(rf"(^{where} = [({{])\n?", rf"\1\n{rest}", text, flags=re.MULTILINE)
         else:
             text = f"{text}\n\n{rest}" if text else rest
         (copy / path).write_text(text, encoding="utf-8")
