@@ -6,7 +6,7 @@ the batch nor on padding. Exit classifiers, attention, softmax and norms stay in
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,37 +17,38 @@ import onnxruntime
 # 2 · 255 · 63 fits, 2 · 255 · 127 does not.
 LARGEST_WEIGHT = 63
 LARGEST_ACTIVATION = 255
-DAMPING = 0.01  # of the Gram matrix's mean diagonal: GPTQ's own
-BLOCK = 128  # columns whose errors are spread together
 
 Feed = Mapping[str, np.ndarray]
 
 
 @dataclass
-class Activation:
-    """The input X of some products, over all calibration tokens and layer passes."""
+class ChannelRange:
+    """The least and greatest value (channels,) of a product's input over all layer passes."""
 
-    width: int
-    lowest: float = 0.0
-    highest: float = 0.0
+    lowest: np.ndarray
+    highest: np.ndarray
 
-    def __post_init__(self) -> None:
-        self.gram = np.zeros((self.width, self.width), np.float32)  # XᵀX
+    def include(self, values: np.ndarray) -> None:
+        """Widen the range by values (…, channels)."""
+        rows = values.reshape(-1, values.shape[-1])
+        self.lowest = np.minimum(self.lowest, rows.min(0))
+        self.highest = np.maximum(self.highest, rows.max(0))
 
-    def add(self, values: np.ndarray) -> None:
-        """Count values (…, width) in."""
-        rows = values.reshape(-1, self.width)
-        self.lowest = min(self.lowest, float(rows.min(initial=0)))
-        self.highest = max(self.highest, float(rows.max(initial=0)))
-        self.gram += rows.T @ rows
+    def smoothing(self, weights: Sequence[np.ndarray]) -> np.ndarray:
+        """Divide the inputs, and multiply the weights (in, out), by this (channels,).
 
-    @property
-    def scale(self) -> np.float32:
-        return np.float32(max(self.highest - self.lowest, 1e-6) / LARGEST_ACTIVATION)
+        s = √(max|X| / max|W|) for every channel: SmoothQuant (Xiao et al., 2023), eq. 4, α = 0.5.
+        """
+        inputs = np.maximum(np.maximum(-self.lowest, self.highest), 1e-5)
+        largest = np.maximum(np.abs(np.concatenate(weights, 1)).max(1), 1e-5)
+        scale = np.sqrt(inputs / largest)
+        return (scale / np.exp(np.log(scale).mean())).astype(np.float32)
 
-    @property
-    def zero_point(self) -> np.uint8:
-        return np.uint8(np.clip(round(-self.lowest / self.scale), 0, LARGEST_ACTIVATION))
+    def limits(self, smoothing: np.ndarray) -> tuple[np.float32, np.uint8]:
+        """Scale and zero point of the smoothed inputs, one for all channels."""
+        lowest, highest = (self.lowest / smoothing).min(), (self.highest / smoothing).max()
+        scale = np.float32(max(highest - lowest, 1e-6) / LARGEST_ACTIVATION)
+        return scale, np.uint8(np.clip(round(-lowest / scale), 0, LARGEST_ACTIVATION))
 
 
 def loop_bodies(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Graph]]:
@@ -63,18 +64,18 @@ def products_by_input(body: ir.Graph, narrowest: int) -> dict[ir.Value, list[ir.
     """
     found: dict[ir.Value, list[ir.Node]] = {}
     for node in body:
-        if node.op_type == "MatMul" and (weight := node.inputs[1].const_value) is not None:
-            if len(weight.shape) == 2 and min(weight.shape) >= narrowest:
-                found.setdefault(node.inputs[0], []).append(node)
+        weight = node.inputs[1].const_value if node.op_type == "MatMul" else None
+        if weight is not None and len(weight.shape) == 2 and min(weight.shape) >= narrowest:
+            found.setdefault(node.inputs[0], []).append(node)
     return found
 
 
-def calibrate(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> list[Activation]:
+def calibrate(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> list[ChannelRange]:
     """Run `feeds` and measure every product's input, in the order of the graph.
 
     feeds: inputs of one text each, without padding, with rule settings that run all layers.
     """
-    watched, activations, names = ir.from_proto(ir.to_proto(model)), [], []
+    watched, ranges, names = ir.from_proto(ir.to_proto(model)), [], []
     for loop, body in loop_bodies(watched):
         for value, users in products_by_input(body, narrowest).items():
             names.append(f"watched_{len(names)}")
@@ -85,39 +86,16 @@ def calibrate(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> list[Ac
             loop.outputs[-1].name = names[-1]
             loop.outputs[-1].dtype = copy.outputs[0].dtype = ir.DataType.FLOAT
             watched.graph.outputs.append(loop.outputs[-1])
-            activations.append(Activation(users[0].inputs[1].const_value.shape[0]))
+            nothing = np.zeros(users[0].inputs[1].const_value.shape[0], np.float32)
+            ranges.append(ChannelRange(nothing, nothing))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     content = ir.to_proto(watched).SerializeToString()
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     for feed in feeds:
-        for activation, values in zip(activations, session.run(names, feed), strict=True):
-            activation.add(values)
-    return activations
-
-
-def round_weight(weight: np.ndarray, gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round a matrix (in, out) to 7 bits so that X·W changes least.
-
-    Each row's rounding error is made up for by the rows after it (GPTQ, Frantar et al., 2023).
-
-    Returns the whole numbers (in, out) int8, and a scale for every output channel (out,).
-    """
-    weight, size = weight.astype(np.float64), len(weight)
-    scale = np.maximum(np.abs(weight).max(0), 1e-12) / LARGEST_WEIGHT
-    damped = gram + np.eye(size) * (DAMPING * np.diag(gram).mean() + 1e-12)
-    spread = np.linalg.cholesky(np.linalg.inv(damped)).T
-    rounded = np.empty(weight.shape, np.int8)
-    for begin in range(0, size, BLOCK):
-        end = min(begin + BLOCK, size)
-        errors = np.empty((end - begin, weight.shape[1]))
-        for i in range(begin, end):
-            whole = np.clip(np.rint(weight[i] / scale), -LARGEST_WEIGHT, LARGEST_WEIGHT)
-            rounded[i] = whole
-            errors[i - begin] = (weight[i] - whole * scale) / spread[i, i]
-            weight[i + 1 : end] -= np.outer(spread[i, i + 1 : end], errors[i - begin])
-        weight[end:] -= spread[begin:end, end:].T @ errors
-    return rounded, scale.astype(np.float32)
+        for found, values in zip(ranges, session.run(names, feed), strict=True):
+            found.include(values)
+    return ranges
 
 
 def to_int8(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> ir.Model:
@@ -128,10 +106,10 @@ def to_int8(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> ir.Model:
         narrowest: the model's hidden size.
         feeds: calibration texts, see `calibrate`.
     """
-    activations = iter(calibrate(model, narrowest, feeds))
+    ranges = iter(calibrate(model, narrowest, feeds))
     for _, body in loop_bodies(model):
         for value, users in products_by_input(body, narrowest).items():
-            quantise_products(model.graph, body, value, users, next(activations))
+            quantise_products(model.graph, body, value, users, next(ranges))
     quantise_embeddings(model.graph)
     model.metadata_props["dtype"] = json.dumps("int8")
     return model
@@ -150,37 +128,51 @@ def constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
 
 
 def quantise_products(
-    graph: ir.Graph, body: ir.Graph, value: ir.Value, users: list[ir.Node], seen: Activation
+    graph: ir.Graph, body: ir.Graph, value: ir.Value, users: list[ir.Node], found: ChannelRange
 ) -> None:
-    """Quantise `value` once, and the matrices that it is multiplied by."""
+    """Smooth and quantise `value` once, and the matrices that it is multiplied by."""
+    matrices = [node.inputs[1].const_value.numpy() for node in users]
+    smoothing = found.smoothing(matrices)
+    scale, zero = found.limits(smoothing)
     limits = [
-        constant(graph, f"{value.name}_scale", np.asarray(seen.scale)),
-        constant(graph, f"{value.name}_zero", np.asarray(seen.zero_point)),
+        constant(graph, f"{value.name}_scale", np.asarray(scale)),
+        constant(graph, f"{value.name}_zero", np.asarray(zero)),
     ]
-    quantised = named_node("QuantizeLinear", [value, *limits], f"{value.name}_int8")
+    inverse = constant(graph, f"{value.name}_smoothing", 1 / smoothing)
+    smooth = named_node("Mul", [value, inverse], f"{value.name}_smooth")
+    quantised = named_node("QuantizeLinear", [smooth.outputs[0], *limits], f"{value.name}_int8")
     restored = named_node(
         "DequantizeLinear", [quantised.outputs[0], *limits], f"{value.name}_restored"
     )
-    body.insert_before(users[0], [quantised, restored])
-    for node in users:
-        weight, name = node.inputs[1], f"{node.outputs[0].name}_weight"
-        whole, scale = round_weight(weight.const_value.numpy(), seen.gram)
-        parts = [
-            constant(graph, f"{name}_int8", whole),
-            constant(graph, f"{name}_scale", scale),
-            constant(graph, f"{name}_zero", np.zeros(len(scale), np.int8)),
-        ]
-        matrix = named_node("DequantizeLinear", parts, f"{name}_restored", axis=1)
-        body.insert_before(node, [matrix])
+    body.insert_before(users[0], [smooth, quantised, restored])
+    for node, matrix in zip(users, matrices, strict=True):
+        weight = quantise_matrix(graph, body, node, matrix * smoothing[:, None])
+        exact = node.inputs[1]
         node.replace_input_with(0, restored.outputs[0])
-        node.replace_input_with(1, matrix.outputs[0])
-        if not weight.uses():
-            del graph.initializers[weight.name]
+        node.replace_input_with(1, weight)
+        if not exact.uses():
+            del graph.initializers[exact.name]
+
+
+def quantise_matrix(graph: ir.Graph, body: ir.Graph, node: ir.Node, matrix: np.ndarray) -> ir.Value:
+    """Round `matrix` (in, out), of `node`, with a scale for every output channel."""
+    scale = np.maximum(np.abs(matrix).max(0), 1e-12).astype(np.float32) / LARGEST_WEIGHT
+    name = f"{node.outputs[0].name}_weight"
+    parts = [
+        constant(graph, f"{name}_int8", np.rint(matrix / scale).astype(np.int8)),
+        constant(graph, f"{name}_scale", scale),
+        constant(graph, f"{name}_zero", np.zeros(len(scale), np.int8)),
+    ]
+    restored = named_node("DequantizeLinear", parts, f"{name}_restored", axis=1)
+    body.insert_before(node, [restored])
+    return restored.outputs[0]
 
 
 def quantise_embeddings(graph: ir.Graph) -> None:
     """Keep the word embeddings (vocabulary, width) in 8 bits, with one scale."""
-    lookup = next(n for n in graph if n.op_type == "Gather" and "word_embeddings" in n.inputs[0].name)
+    lookup = next(
+        n for n in graph if n.op_type == "Gather" and "word_embeddings" in n.inputs[0].name
+    )
     table = lookup.inputs[0]
     values = table.const_value.numpy()
     scale = np.float32(np.abs(values).max() / 127)
