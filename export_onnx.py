@@ -34,7 +34,12 @@ class ExportSettings:
 
     model_dir: Path = setting(..., "folder of the trained model")
     output: Path = setting(..., "the file to write")
-    int8: bool = setting(False, "8-bit weights: a quarter of the size, faster, less exact")
+    int8: bool = setting(
+        False, "8-bit products, calibrated on the model's training texts: smaller and faster"
+    )
+    calibration_file: Path | None = setting(
+        None, "of --int8: texts in place of those, with the columns sentence1[,sentence2]"
+    )
     layer_logits: bool = setting(False, "one more output, every layer's answer")
     no_defaults: bool = setting(
         False, "the rule's numbers must be given: runtimes in JavaScript set no optional input"
@@ -50,9 +55,11 @@ def main() -> None:
     try:
         import onnx_ir
 
-        from modeling.export.graph import to_int8, to_onnx
+        from modeling.export.graph import to_onnx
+        from modeling.export.quantise import to_int8
     except ImportError as error:
         raise UserError(f"{error}; pip install -r requirements-onnx.txt") from error
+    from evaluation.calibration import calibration_feeds
     from evaluation.job import load_finished
     from evaluation.modes import trained_mode
     from evaluation.onnx_file import description
@@ -66,13 +73,16 @@ def main() -> None:
     mode = trained_mode(settings.model_dir)
     rule = resolve(settings.model_dir, mode.table)
     model = load_finished(settings.model_dir, mode, rule)
+    feeds = []
+    if settings.int8:
+        feeds = list(calibration_feeds(settings.model_dir, mode, model, settings.calibration_file))
     origin = provenance(as_dict(settings), weights=weights_hash(settings.model_dir))
     described = origin | description(mode, model) | {"rule_sources": rule.sources}
     about = {name: json.dumps(value) for name, value in described.items()}
     loop = mode.export_loop(model, settings.layer_logits)
     exported = to_onnx(loop, about, defaults=not settings.no_defaults)
     if settings.int8:
-        exported = to_int8(exported)
+        exported = to_int8(exported, model.config.hidden_size, feeds)
     content = onnx_ir.to_proto(exported).SerializeToString()
     write_file(settings.output, lambda file: file.write(content))
     opset = exported.opset_imports[""]

@@ -36,8 +36,8 @@ class OnnxFile:
     """A file of export_onnx.py, called as its model is; the exit keys are `config`'s at every call.
 
     weights: the model's hash. Raises UserError for a file that is none, for one of other weights,
-    for one that differs from the model in what no input sets, and for batches of an int8 file,
-    whose answers depend on the batch.
+    for one that differs from the model in what no input sets, and for batches of an int8 file of
+    version 1.0, whose answers depend on the batch.
     """
 
     def __init__(
@@ -62,9 +62,10 @@ class OnnxFile:
         self.settings = {name: kind for name, kind in kinds.items() if name in self.about["rule"]}
         self.inputs = [name for name in kinds if name not in self.settings]
         self.check_model()
-        if self.dtype == "int8" and batch_size > 1:
+        if self.dtype == "int8" and batch_size > 1 and "calibration" not in stored:
             raise UserError(
-                f"{path}: an int8 answer depends on the batch; give --per_gpu_eval_batch_size 1"
+                f"{path}: exported with int8 scales that depend on the batch; export it again with "
+                "export_onnx.py, or give --per_gpu_eval_batch_size 1"
             )
 
     def check_model(self) -> None:

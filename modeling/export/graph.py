@@ -1,18 +1,16 @@
-"""The loop of a model over its layers as an ONNX graph, in float32 or with 8-bit weights.
+"""The loop of a model over its layers as an ONNX graph in float32.
 
 `torch.export` and `torch.onnx` translate it. What they leave to be done, so that the file is as
 fast as a plain graph, is here.
 """
 
 import json
-import tempfile
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass, RemoveUnusedNodesPass
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxscript import BOOL, FLOAT
 from onnxscript import opset20 as op
 from onnxscript.optimizer import fold_constants
@@ -112,29 +110,6 @@ def give_defaults(graph: ir.Graph, settings: Tensors) -> None:
         if value.name in settings:
             value.const_value = ir.tensor(settings[value.name].numpy(), name=value.name)
             graph.register_initializer(value)
-
-
-def to_int8(model: ir.Model) -> ir.Model:
-    """The model with dynamically quantised matrix products and embeddings, in the loop too.
-
-    Weights are unsigned: with signed ones a processor without int8 instructions adds up pairs of
-    products in 16 bits, and cuts larger ones off without a word.
-    """
-    proto = ir.to_proto(model)
-    del proto.graph.value_info[:]  # it names shapes of weights that quantising transposes
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/int8.onnx"
-        quantize_dynamic(
-            proto,
-            path,
-            per_channel=True,
-            weight_type=QuantType.QUInt8,
-            extra_options={"EnableSubgraph": True},
-        )
-        quantised = ir.from_proto(onnx.load(path))
-    forget_loop_shapes(quantised.graph)
-    quantised.metadata_props.update({**model.metadata_props, "dtype": json.dumps("int8")})
-    return quantised
 
 
 def forget_loop_shapes(graph: ir.Graph) -> None:

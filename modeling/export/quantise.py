@@ -111,7 +111,7 @@ def to_int8(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> ir.Model:
         for value, users in products_by_input(body, narrowest).items():
             quantise_products(model.graph, body, value, users, next(ranges))
     quantise_embeddings(model.graph)
-    model.metadata_props["dtype"] = json.dumps("int8")
+    model.metadata_props.update(dtype=json.dumps("int8"), calibration=json.dumps("static"))
     return model
 
 

@@ -1,7 +1,6 @@
 """Exported files against PyTorch: the same exits, the same answers, in ONNX Runtime."""
 
 import json
-from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -27,6 +26,7 @@ onnx = pytest.importorskip("onnx")
 ir = pytest.importorskip("onnx_ir")
 onnxruntime = pytest.importorskip("onnxruntime")
 graph = pytest.importorskip("modeling.export.graph")
+quantise = pytest.importorskip("modeling.export.quantise")
 
 pytestmark = pytest.mark.onnx
 slow = pytest.mark.slow  # an export takes seconds: one model is for every run of the tests
@@ -261,28 +261,29 @@ def test_a_bert_is_exported_with_its_untied_layers(tmp_path):
         assert_same(found, out.logits, out.exit_layer)
 
 
-def nodes_of(body: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, those in loops too."""
-    for node in body.node:
-        yield node
-        for attribute in node.attribute:
-            yield from nodes_of(attribute.g)
-
-
 @slow
-def test_int8_reaches_into_the_loop():
+@pytest.mark.parametrize("length", [3, 7])
+def test_an_int8_answer_depends_on_neither_batch_nor_padding(length):
     model = tiny_model(thres_name="entropy", initializer_range=0.1)
     exact = graph_of(model)
-    quantised = graph.to_int8(exact)
-    kinds = [node.op_type for node in nodes_of(ir.to_proto(quantised).graph)]
-    # In: the embeddings' mapping. Loop: query, key, value, dense, ffn, ffn_output, pooler,
-    # classifier. What stays is attention's own two products.
-    assert kinds.count("MatMulInteger") == 1 + 8
-    assert kinds.count("MatMul") == 2
-    assert "Gemm" not in kinds
-    inputs = ones_beside(random_ids(8, 7))
+    texts = [ones_beside(random_ids(1, 7, seed=i)) for i in range(20)]
+    feeds = [{name: x.numpy() for name, x in text.items()} for text in texts]
+    feeds = [{**feed, "exit_thres": np.array(0, np.float32)} for feed in feeds]
+    quantised = quantise.to_int8(ir.from_proto(ir.to_proto(exact)), model.config.hidden_size, feeds)
+    session = session_of(quantised)
+    alone = ones_beside(random_ids(1, length))
+    padded = {k: torch.nn.functional.pad(v, (0, 4)) for k, v in alone.items()}
+    batch = {k: torch.cat([v] * 3) for k, v in padded.items()}
     for threshold, layer in ((0.0, 4), (1.0, 1)):
-        found = answers(session_of(quantised), **inputs, exit_thres=threshold)
-        expected = answers(session_of(exact), **inputs, exit_thres=threshold)
-        assert found[1].tolist() == expected[1].tolist() == [layer] * 8
-        np.testing.assert_allclose(found[0], expected[0], atol=0.1, rtol=0)
+        expected = answers(session_of(exact), **alone, exit_thres=threshold)
+        one = answers(session, **alone, exit_thres=threshold)
+        many = answers(session, **batch, exit_thres=threshold)
+        assert one[1].tolist() == expected[1].tolist() == [layer]
+        assert many[1].tolist() == [layer] * 3
+        np.testing.assert_allclose(many[0], np.repeat(one[0], 3, 0), atol=1e-5, rtol=0)
+        np.testing.assert_allclose(one[0], expected[0], atol=0.05, rtol=0)
+
+
+def test_weights_of_7_bits_never_saturate_16():
+    """Processors without VNNI add pairs of products up in 16 bits."""
+    assert 2 * quantise.LARGEST_WEIGHT * quantise.LARGEST_ACTIVATION < 2**15

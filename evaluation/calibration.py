@@ -1,0 +1,85 @@
+"""The texts that set the scales of an int8 file: `export_onnx.py --int8`."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+from transformers import AlbertConfig, PreTrainedModel
+
+from evaluation.glue_run import find_task
+from evaluation.modes.base import Mode
+from glue.custom import custom_task
+from glue.features import collate, encode
+from glue.tasks import Split
+from modeling.errors import UserError
+from modeling.loading.configs import trained_labels
+from modeling.loading.tokenizers import load_tokenizer
+from modeling.rules import ExitRule
+from training.fine_tuning_settings import DataSettings
+from training.provenance import provenance_in
+
+TEXTS = 200
+SEED = 0  # of the choice of texts
+
+
+def training_split(directory: Path) -> tuple[Split, DataSettings]:
+    """Find the training file of the model in `directory`, by the flags in its training.json."""
+    flags = provenance_in(directory / "training.json").get("flags", {})
+    known = {entry.name for entry in fields(DataSettings)}
+    data = DataSettings(**{name: value for name, value in flags.items() if name in known})
+    try:
+        split = Split(find_task(data, directory), data.folder, "train")
+        split.path  # noqa: B018 (raises where there is no file)
+    except UserError as error:
+        raise UserError(
+            f"--int8 calibrates on the texts that {directory} was trained on: {error}; or give "
+            "--calibration_file, a table with the columns sentence1[,sentence2]"
+        ) from error
+    return split, data
+
+
+def deepest_settings(mode: Mode, config: AlbertConfig) -> dict[str, np.ndarray]:
+    """Give the rule's numbers under which the fewest examples exit early."""
+    rules = mode.model_class.config_class.exit_rules(config.num_labels == 1)
+    rule = rules[getattr(config, mode.rule_key)] if rules else ExitRule
+    found = {}
+    for name, key in mode.table.exit_keys.items():
+        if key.kind in (int, float):
+            highest = config.num_hidden_layers if key.counts_layers else key.maximum
+            value = highest if name in rule.eager_when_low else key.minimum
+            found[name] = np.array(value, np.int64 if key.kind is int else np.float32)
+    return found
+
+
+def calibration_feeds(
+    directory: Path, mode: Mode, model: PreTrainedModel, file: Path | None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Give an exported file's inputs for some texts, one at a time, which then run all layers.
+
+    file: a table with the columns sentence1[,sentence2]; None: the model's own training file.
+    """
+    if file is None:
+        split, data = training_split(directory)
+    else:
+        task = custom_task(test_file=file, labels=trained_labels(directory))
+        split, data = Split(task, "", "test"), DataSettings()
+    examples = list(split.examples())
+    rng = np.random.default_rng(SEED)
+    chosen = rng.choice(len(examples), min(TEXTS, len(examples)), replace=False)
+    tokenizer = load_tokenizer(directory)
+    length = min(data.max_seq_length, model.config.max_position_embeddings) - mode.extra_tokens
+    texts = [examples[i] for i in sorted(chosen)]
+    features = mode.prepare(encode(texts, tokenizer, length), SEED)
+    settings = deepest_settings(mode, model.config)
+    settings |= {name: np.ones(1, np.float32) for name in features.inputs}  # a draw halts nobody
+    for row in range(len(features)):
+        batch = collate(features, [row], tokenizer.pad_token_id)
+        ids = batch["input_ids"].numpy()
+        segments = batch["token_type_ids"].numpy()
+        yield {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "token_type_ids": segments,
+            **settings,
+        }
