@@ -4,7 +4,7 @@
     python benchmarks/act.py --batch_sizes 1 32 --share 0.5 --device cuda
 
 No trained weights are needed: halting is forced, so that tokens get 1 to the maximum number of
-updates, spread over the text, with a mean of exactly `--share` of the maximum. Both loops do the
+updates, spread over the text, with a mean of about `--share` of the maximum. Both loops do the
 same updates, and their results are compared before they are timed. Prints a Markdown table.
 """
 
@@ -20,9 +20,10 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.timing import Times, machine, seconds, take_turns
+from benchmarks.timing import Times, machine, ratios, seconds, take_turns
 from modeling import AlbertActConfig, AlbertActModel
 from modeling.cpu_packing import packed_weights
+from utils.markdown import markdown_table
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "act_base.json"
 
@@ -30,15 +31,11 @@ CONFIG = Path(__file__).resolve().parent.parent / "configs" / "act_base.json"
 def updates_with_mean(tokens: int, maximum: int, share: float) -> torch.Tensor:
     """Draw up updates of each token, (tokens,) int64: 1 to `maximum`, mean `share` · `maximum`.
 
-    The quantiles of a power law, few tokens running long: maximum · q^k. Tokens of the upper half
-    are moved by single updates so that the mean is met.
+    The quantiles of a power law, few tokens running long.
     """
     quantiles = (torch.arange(tokens, dtype=torch.double) + 0.5) / tokens
-    updates = (maximum * quantiles ** (1 / share - 1)).round().clamp(1, maximum).long()
-    updates[-1] = maximum
-    missing = round(share * maximum * tokens) - updates.sum()
-    moved = tokens // 2 + torch.arange(abs(missing)) % (tokens // 2 - 1)
-    return updates.index_add(0, moved, missing.sign().expand(len(moved))).clamp(1, maximum)
+    power = (maximum - 1) / (share * maximum - 1) - 1
+    return (1 + (maximum - 1) * quantiles**power).round().long()
 
 
 class ForcedHalting(nn.Module):
@@ -105,16 +102,15 @@ def main() -> None:
     model = AlbertActModel(config).eval().to(args.device)
     print(f"{machine(args.device)}; length {args.length}, {args.config.name}")
     print(f"Median (quartiles) of {args.repeats} runs in turn\n")
-    print("| batch | mean updates / maximum | dense, ms | compacted, ms | compacted / dense |")
-    print("|---|---|---|---|---|")
+    rows = []
     for batch in args.batch_sizes:
         with packed_weights(model):
             times, mean = loop_times(model, batch, args)
-        dense, compacted = times.values()
-        shown = [[1e3 * x for x in dense], [1e3 * x for x in compacted]]
-        ratios = [b / a for a, b in zip(dense, compacted, strict=True)]
-        cells = " | ".join(map(quartiles, [*shown, ratios]))
-        print(f"| {batch} | {mean:.3f} | {cells} |", flush=True)
+        milliseconds = [quartiles([1e3 * x for x in values]) for values in times.values()]
+        slower = quartiles([1 / ratio for ratio in ratios(times, "compacted")])
+        rows.append((batch, f"{mean:.3f}", *milliseconds, slower))
+    columns = "batch", "mean updates / maximum", "dense, ms", "compacted, ms", "compacted / dense"
+    print(markdown_table(columns, rows))
 
 
 if __name__ == "__main__":

@@ -1,71 +1,70 @@
 """Parts that speed.py times beside whole runs: matrix products, exit checks, compilation."""
 
-import os
 import statistics
 import tempfile
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from benchmarks.contenders import BASE, DEVICE, ForcedExits, our_model
-from benchmarks.timing import OwnProcess, seconds
+from benchmarks.contenders import BASE, DEVICE, HAS_BF16, ForcedExits, our_model
+from benchmarks.timing import OwnProcess, seconds, take_turns
 from modeling import ElbertForSequenceClassification
 from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import PACKABLE, PackedLinear
-from modeling.depth import ExampleState
+
+SHAPES = ((768, 2304), (768, 768), (768, 3072), (3072, 768))  # of the layer's matrix products
 
 
+def matmul_rates() -> dict[str, float]:
+    """Measure FLOPs a second of matrix products of 128 rows, by type; print other rows' as well."""
+    reached, types = {}, {"fp32": torch.float32}
+    if HAS_BF16:
+        types["bf16"] = torch.bfloat16
+    else:
+        print("Without bf16, which this processor only emulates.\n")
+    for name, dtype in types.items():
+        rates = {rows: matmul_rate(dtype, rows) for rows in (32, 64, 128)}
+        reached[name] = rates[128]
+        shown = ", ".join(f"{rate / 1e9:.0f} of {rows} rows" for rows, rate in rates.items())
+        print(f"Matrix products in {name} reach, in GFLOP/s: {shown}.\n")
+    return reached
+
+
+@torch.inference_mode()
 def matmul_rate(dtype: torch.dtype, rows: int) -> float:
     """Measure FLOPs a second of the layer's four matrix products, packed where they can be."""
-    shapes = [(768, 2304), (768, 768), (768, 3072), (3072, 768)]
     products = []
-    for inner, outer in shapes:
+    for inner, outer in SHAPES:
         x = torch.randn(rows, inner, device=DEVICE).to(dtype)
         weight = torch.randn(outer, inner, device=DEVICE).to(dtype)
-        if DEVICE.type == "cpu" and dtype in PACKABLE:
-            bias = torch.zeros(outer, dtype=dtype)
-            products.append(partial(PackedLinear(weight, bias), x))
-        else:
-            products.append(partial(F.linear, x, weight))
-
-    def run() -> None:
-        for product in products:
-            product()
-
-    with torch.inference_mode():
-        times = [seconds(run, DEVICE) for _ in range(30)]
-    return sum(2 * rows * i * o for i, o in shapes) / statistics.median(times)
+        packed = DEVICE.type == "cpu" and dtype in PACKABLE
+        bias = torch.zeros(outer, dtype=dtype, device=DEVICE)
+        linear = PackedLinear(weight, bias) if packed else partial(F.linear, weight=weight)
+        products.append(partial(linear, x))
+    times = [seconds(lambda: [product() for product in products], DEVICE) for _ in range(30)]
+    return sum(2 * rows * i * o for i, o in SHAPES) / statistics.median(times)
 
 
+@torch.inference_mode()
 def exit_checks(model: ForcedExits, length: int, rounds: int) -> list[float]:
-    """Time an exit check with its decision at hand, a pooler, a layer pass: median seconds."""
+    """Time an exit check with its decision at hand, a pooler, a layer pass: median seconds.
+
+    A layer pass goes before each, so that they find the caches as they do in a run.
+    """
     hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
-    # A text that is told its exit carries that, too: these are the steps of those that are not.
+    # An example that is told its exit carries that, too: these are the steps of those that are not.
     plain, rule = ElbertForSequenceClassification, model.config.exit_rule()
-    plain_check = partial(plain.check_exit, model, rule)
-    times = {"check": [], "pooler": [], "pass": []}
-
-    def clocked(name: str, function: Callable[..., Any], *args: Any) -> Any:
-        outcome = []
-        times[name].append(seconds(lambda: outcome.append(function(*args)), DEVICE))
-        return outcome[0]
-
-    def check(out: torch.Tensor, state: ExampleState) -> ExampleState:
-        decision = plain_check(out, None, 0, state)
-        decision.exit_mask.tolist()
-        return decision.state
-
-    for _ in range(rounds * 4):
-        state = plain.start(model, rule, 1, {})
-        for _ in range(BASE["num_hidden_layers"]):
-            out = clocked("pass", model.layer_pass, hidden, None, 0)
-            state = clocked("check", check, out, state)
-            out = clocked("pass", model.layer_pass, hidden, None, 0)
-            clocked("pooler", model.albert.pooler, out[:, 0])
-    return [statistics.median(values) for values in times.values()]
+    state, layer_pass = plain.start(model, rule, 1, {}), partial(model.layer_pass, hidden, None, 0)
+    parts = {
+        "before": layer_pass,
+        "check": lambda: plain.check_exit(model, rule, hidden, None, 0, state).exit_mask.tolist(),
+        "pass": layer_pass,
+        "pooler": lambda: model.albert.pooler(hidden[:, 0]),
+    }
+    timers = {name: partial(seconds, part, DEVICE) for name, part in parts.items()}
+    times = take_turns(timers, rounds * 4 * BASE["num_hidden_layers"])
+    return [statistics.median(times[name]) for name in ("check", "pooler", "pass")]
 
 
 def exit_check_case(process: OwnProcess, rounds: int) -> None:
@@ -86,8 +85,7 @@ def compile_case() -> None:
     """Print the seconds to compile the first time and from the cache, in new processes."""
     taken = []
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
         for _ in range(2):
-            with OwnProcess(our_model) as process:
+            with OwnProcess(our_model, {"TORCHINDUCTOR_CACHE_DIR": cache}) as process:
                 taken.append(process.ask(compile_seconds))
     print(f"- Compilation: {taken[0]:.1f} s the first time, {taken[1]:.1f} s from the cache.")

@@ -20,8 +20,8 @@ import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -46,9 +46,9 @@ from benchmarks.contenders import (
     run_steps,
     texts_of,
 )
-from benchmarks.parts import compile_case, exit_check_case, matmul_rate
+from benchmarks.parts import compile_case, exit_check_case, matmul_rates
 from benchmarks.table import Contender, Table
-from benchmarks.timing import OwnProcess, Times, busy_neighbours, machine
+from benchmarks.timing import OwnProcess, Times, busy_neighbour, machine
 from glue.features import epoch_batches
 from modeling.runtime import waiting
 
@@ -90,31 +90,30 @@ def fixed_length_cases(table: Table, args: argparse.Namespace, processes: Proces
 
 
 def neighbour_cases(table: Table, args: argparse.Namespace, processes: Processes) -> None:
-    """Time a text of 32 tokens beside busy processes, and on its own.
+    """Time a text of 32 tokens beside a busy process, and on its own.
 
     --looks adds ours whose threads look so often before they sleep.
     """
     texts, run = ids_of([32] * 3), partial(run_ours, 1, 1.0)
     with ExitStack() as stack:
-        looking = {
-            f"ours, {looks} looks": stack.enter_context(
-                OwnProcess(our_model, {"GOMP_SPINCOUNT": str(looks)})
-            )
-            for looks in args.looks
-        }
         contenders = [
             Contender("HF eager", processes["hf"], partial(run_hf, 1, None), texts),
             Contender("ours", processes["fp32"], run, texts),
-            *(Contender(name, process, run, texts) for name, process in looking.items()),
-            *(
-                Contender(name, processes[process], run_there, texts)
-                for name, process, run_there, cost in runtimes.rows(1)
-                if process in processes and cost == 1
-            ),
         ]
-        for count in sorted({0, *args.neighbours}):
-            with busy_neighbours(count):
-                table.compare(f"batch 1, length 32, beside {count} busy", contenders, 3)
+        for looks in args.looks:
+            process = OwnProcess(our_model, {"GOMP_SPINCOUNT": str(looks)})
+            stack.enter_context(process)
+            contenders.append(Contender(f"ours, {looks} looks", process, run, texts))
+        for name, process, run_there, cost in runtimes.rows(1):
+            if process in processes and cost == 1:
+                contenders.append(Contender(name, processes[process], run_there, texts))
+        alone_and_beside(table, "batch 1, length 32", contenders)
+
+
+def alone_and_beside(table: Table, case: str, contenders: Sequence[Contender]) -> None:
+    for count, neighbour in enumerate((nullcontext, busy_neighbour)):
+        with neighbour():
+            table.compare(f"{case}, beside {count} busy", contenders, 3)
 
 
 def pipeline_cases(table: Table, args: argparse.Namespace, processes: Processes) -> None:
@@ -124,6 +123,7 @@ def pipeline_cases(table: Table, args: argparse.Namespace, processes: Processes)
     text, so a few tell.
     """
     kinds = [kind for kind in ("fp32", "bf16") if kind in processes]
+    costs, batches = ((0.5,), (32,)) if args.quick else ((1.0, 0.5, 0.25), (1, 32))
     for task in LENGTHS:
         few, queue = texts_of(task, 8), texts_of(task, 64 if args.quick else 192)
         hf = processes["hf"]
@@ -131,17 +131,14 @@ def pipeline_cases(table: Table, args: argparse.Namespace, processes: Processes)
         if not args.quick:
             run = partial(run_hf, 32, None)
             rows.append(Contender("HF eager, batch 32, padded to longest", hf, run, queue[:32]))
-        costs = (0.5,) if args.quick else (1.0, 0.5, 0.25)
-        for kind, cost, batch in itertools.product(kinds, costs, (1, 32)):
-            if batch == 1 and args.quick:
-                continue
+        for kind, cost, batch in itertools.product(kinds, costs, batches):
             name = f"ours {kind} c = {cost}, " + ("batch 1" if batch == 1 else "32 slots")
             texts = texts_of(task, 16) if batch == 1 else queue
             run = partial(run_ours, batch, cost)
             rows.append(Contender(name, processes[kind], run, texts, cost))
         times = table.compare(f"{task} lengths", rows)
         for kind in () if args.quick else kinds:
-            names = {cost: f"ours {kind} c = {cost}, 32 slots" for cost in (1.0, 0.5, 0.25)}
+            names = {cost: f"ours {kind} c = {cost}, 32 slots" for cost in costs}
             case = f"{task} lengths, {kind}, 32 slots"
             cost_ratios(table, case, times, names.pop(1.0), names)
 
@@ -154,8 +151,7 @@ def training_case(table: Table) -> None:
     epoch's.
     """
     texts = texts_of("RTE", 38 * 64)
-    lengths = np.array([len(text) for text in texts])
-    batches = epoch_batches(lengths, 32, seed=0, epoch=0)
+    batches = epoch_batches(np.array([*map(len, texts)]), 32, seed=0, epoch=0)
     batches.sort(key=lambda batch: sum(len(texts[row]) for row in batch))
     eighth = len(batches) / 8
     chosen = [row for i in range(8) for row in batches[int((i + 0.5) * eighth)]]
@@ -169,18 +165,16 @@ def training_case(table: Table) -> None:
         table.compare("training steps, batch 32, RTE lengths (share: × 3)", contenders)
 
 
-def training_neighbour_cases(table: Table, args: argparse.Namespace) -> None:
-    """Time a training step of 32 texts of SST-2's lengths beside busy processes, and alone."""
+def training_neighbour_cases(table: Table) -> None:
+    """Time a training step of 32 texts of SST-2's lengths beside a busy process, and alone."""
     texts, run = texts_of("SST-2", 32), partial(run_steps, None, HAS_BF16)
     with OwnProcess(ours_trained, waiting()) as brief, OwnProcess(ours_trained) as awake:
         contenders = [
             Contender("ours, OpenMP's own waiting", awake, run, texts),
             Contender("ours, waiting briefly", brief, run, texts),
         ]
-        for count in sorted({0, *args.neighbours}):
-            with busy_neighbours(count):
-                case = f"a training step, batch 32, SST-2 lengths, beside {count} busy"
-                table.compare(f"{case} (share: × 3)", contenders, 3)
+        case = "a training step, batch 32, SST-2 lengths (share: × 3)"
+        alone_and_beside(table, case, contenders)
 
 
 def cost_ratios(
@@ -204,7 +198,6 @@ def parse_args() -> argparse.Namespace:
     add("--rounds", type=int, help="of each case; three times as many at batch 1")
     add("--batches", type=int, nargs="+", help="default: 1 8 32")
     add("--lengths", type=int, nargs="+", help="default: 32 64 128")
-    add("--neighbours", type=int, nargs="+", default=[1], help="busy processes beside (1)")
     add("--looks", type=int, nargs="*", default=[], help="more rows of ours: GOMP_SPINCOUNT")
     add("--csv", type=Path, help="write every round's time to this file")
     args = parser.parse_args()
@@ -212,21 +205,6 @@ def parse_args() -> argparse.Namespace:
     args.batches = args.batches or ([1] if args.quick else [1, 8, 32])
     args.lengths = args.lengths or ([32, 128] if args.quick else [32, 64, 128])
     return args
-
-
-def matmul_rates() -> dict[str, float]:
-    """Measure FLOPs a second of matrix products of 128 rows, by type."""
-    reached, types = {}, {"fp32": torch.float32}
-    if HAS_BF16:
-        types["bf16"] = torch.bfloat16
-    else:
-        print("Without bf16, which this processor only emulates.\n")
-    for name, dtype in types.items():
-        rates = {rows: matmul_rate(dtype, rows) for rows in (32, 64, 128)}
-        reached[name] = rates[128]
-        shown = ", ".join(f"{rate / 1e9:.0f} of {rows} rows" for rows, rate in rates.items())
-        print(f"Matrix products in {name} reach, in GFLOP/s: {shown}.\n")
-    return reached
 
 
 def start_processes(quick: bool, stack: ExitStack) -> Processes:
@@ -254,8 +232,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no contender is left behind
     torch.manual_seed(0)
     print(f"{machine(DEVICE)}.\n")
-    rates = matmul_rates()
-    table = Table(rates, args.rounds)
+    table = Table(matmul_rates(), args.rounds)
     with ExitStack() as stack:
         if args.csv:
             stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
@@ -267,7 +244,7 @@ def main() -> None:
                 neighbour_cases(table, args, processes)
         if not args.quick:
             training_case(table)
-            training_neighbour_cases(table, args)
+            training_neighbour_cases(table)
         print("", *table.notes, sep="\n")
         with OwnProcess(our_model, waiting()) as fp32:
             exit_check_case(fp32, args.rounds)

@@ -1,6 +1,5 @@
 """speed.py's table: contenders in turn, a row for each, all times in a CSV file."""
 
-import csv
 import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.contenders import BASE, DEVICE, FORCED
-from benchmarks.timing import OwnProcess, Times, seconds, spread_of, take_turns
+from benchmarks.timing import OwnProcess, Times, ratios, seconds, take_turns
+from glue.tables import as_csv
 from modeling import ElbertConfig
 from modeling.flops import early_exit_flops
+from utils.markdown import markdown_table
 
 Run = Callable[[Any, list[list[int]]], None]  # of texts, by what a process has made
 
@@ -34,11 +35,9 @@ class Contender(NamedTuple):
     @property
     def flops(self) -> float:
         """Floating-point operations a text needs: without padding, with the exits' own."""
-        exits = itertools.cycle(FORCED[self.cost])
-        config = ElbertConfig(**BASE)
+        config, exits = ElbertConfig(**BASE), itertools.cycle(FORCED[self.cost])
         pairs = zip(self.texts, exits, strict=False)
-        total = sum(early_exit_flops(config, len(text), layer) for text, layer in pairs)
-        return total / len(self.texts)
+        return statistics.fmean(early_exit_flops(config, len(text), exit_) for text, exit_ in pairs)
 
 
 class Table:
@@ -51,10 +50,8 @@ class Table:
         self.rate, self.rounds = rate, rounds
         self.cases: dict[str, Times] = {}
         self.notes: list[str] = []
-        print(
-            "| case | contender | texts | ms a text | times as fast as the first | spread | share |"
-        )
-        print("|---|---|---|---|---|---|---|")
+        columns = "case", "contender", "texts", "ms a text", "times as fast as the first"
+        print(markdown_table((*columns, "spread", "share"), ()))
 
     def compare(self, case: str, contenders: Sequence[Contender], more: int = 1) -> Times:
         """Run the contenders in turn and print a row for each, as a ratio to the first.
@@ -65,57 +62,50 @@ class Table:
         for name, process, run, texts, _ in contenders:
             process.ask(timed, run, texts[:2])  # warms caches
             timers[name] = partial(process.ask, timed, run, texts)
-        times = take_turns(timers, self.rounds * more)
+        times = self.cases[case] = take_turns(timers, self.rounds * more)
+        for name, _, _, texts, _ in contenders:
+            times[name] = [total / len(texts) for total in times[name]]
         for contender in contenders:
-            count = len(contender.texts)
-            times[contender.name] = [total / count for total in times[contender.name]]
-        base = times[contenders[0].name]
-        for contender in contenders:
-            values = times[contender.name]
-            rate = self.rate["bf16" if "bf16" in contender.name else "fp32"]
-            median = statistics.median(values)
+            name, count = contender.name, len(contender.texts)
+            median, faster = statistics.median(times[name]), sorted(ratios(times, name))
+            share = contender.flops / median / self.rate["bf16" if "bf16" in name else "fp32"]
             print(
-                f"| {case} | {contender.name} | {len(contender.texts)} | {median * 1e3:.2f} "
-                f"| {spread_of(base, values)} | {contender.flops / median / rate:.0%} |",
+                f"| {case} | {name} | {count} | {median * 1e3:.2f} "
+                f"| {statistics.median(faster):.2f} | {faster[0]:.2f}–{faster[-1]:.2f} "
+                f"| {share:.0%} |",
                 flush=True,
             )
-        self.cases[case] = times
         return times
 
-    def summary(self, cases: Sequence[str], details: Sequence[str] = ()) -> str:
-        """The median milliseconds of these cases side by side, in Markdown; see `cell`.
+    def summary(self, cases: Sequence[str], details: Sequence[str]) -> str:
+        """Put the median milliseconds of these cases side by side, in Markdown; see `cell`.
 
-        A contender has no row that is in none of them, or has one of `details` in its name.
+        A contender with one of `details` in its name has no row.
         """
-        shown = {case: self.cases[case] for case in cases}
-        names = dict.fromkeys(
-            name
-            for times in shown.values()
-            for name in times
+        shown = [self.cases[case] for case in cases]
+        names = dict.fromkeys(name for times in shown for name in times)
+        rows = [
+            (name, *(cell(times, name) for times in shown))
+            for name in names
             if not any(detail in name for detail in details)
-        )
-        lines = ["| ms a text | " + " | ".join(shown) + " |", "|---" * (1 + len(shown)) + "|"]
-        for name in names:
-            cells = [cell(times, name) for times in shown.values()]
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        return "\n".join(lines)
+        ]
+        return markdown_table(["ms a text", *cases], rows)
 
     def write_csv(self, path: Path) -> None:
-        """A row for every round."""
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["case", "contender", "round", "seconds_a_text"])
-            for case, times in self.cases.items():
-                for name, values in times.items():
-                    for number, value in enumerate(values, start=1):
-                        writer.writerow([case, name, number, f"{value:.6g}"])
+        """Write a row for every round."""
+        rows = [
+            {"case": case, "contender": name, "round": i, "seconds_a_text": f"{value:.6g}"}
+            for case, times in self.cases.items()
+            for name, values in times.items()
+            for i, value in enumerate(values, start=1)
+        ]
+        if rows:
+            path.write_text(as_csv(rows), encoding="utf-8")
 
 
 def cell(times: Times, name: str) -> str:
     """ "20.1 (3.8×)": milliseconds, and how many times as fast as the case's first contender."""
     if name not in times:
         return ""
-    median = statistics.median
-    base = next(iter(times.values()))
-    ratio = median(b / t for b, t in zip(base, times[name], strict=True))
-    return f"{median(times[name]) * 1e3:.1f} ({ratio:.1f}×)"
+    faster = statistics.median(ratios(times, name))
+    return f"{statistics.median(times[name]) * 1e3:.1f} ({faster:.1f}×)"

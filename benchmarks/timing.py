@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -40,10 +39,10 @@ def take_turns(timers: Mapping[str, Callable[[], float]], rounds: int) -> Times:
     return times
 
 
-def spread_of(base: list[float], seconds: list[float]) -> str:
-    """ "median | lowest–highest" of how many times as fast as `base`, round by round."""
-    ratios = sorted(b / t for b, t in zip(base, seconds, strict=True))
-    return f"{statistics.median(ratios):.2f} | {ratios[0]:.2f}–{ratios[-1]:.2f}"
+def ratios(times: Times, name: str) -> list[float]:
+    """How many times as fast as the first run this one is, round by round."""
+    base = next(iter(times.values()))
+    return [b / t for b, t in zip(base, times[name], strict=True)]
 
 
 def machine(device: torch.device) -> str:
@@ -103,13 +102,11 @@ def serve(make: Callable[[], Any], pipe: Connection) -> None:
 
 
 @contextmanager
-def busy_neighbours(count: int) -> Iterator[None]:
-    """Keep so many processes running, each of which takes all of a processor that it gets."""
-    command = [sys.executable, "-c", "while True: pass"]
-    processes = [subprocess.Popen(command) for _ in range(count)]
+def busy_neighbour() -> Iterator[None]:
+    """Keep a process running that takes all of a processor that it gets."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
