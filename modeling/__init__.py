@@ -19,7 +19,7 @@ act/              keys, halting, encoder, model, heads
 export/           loops, graph: the model with its rule as an ONNX file
 layer_sharing     what one shared layer learns from a BERT's layers
 published/        import names of other repositories, for the installed package
-loading/          files, weights, names, configs, models, tokenizers; tensorflow, tensorflow_names
+loading/          files, configs, weights, models, tokenizers, tensorflow
 public            the names that `import elbert` gives
 
 `import modeling` alone loads neither torch nor transformers, so that scripts answer --help at once;

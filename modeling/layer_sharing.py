@@ -19,7 +19,7 @@ from .albert import AlbertBackbone, attention_mask_of
 from .depth import layer_states
 from .errors import UserError
 from .loading.models import load_pretrained
-from .loading.names import Tensors
+from .loading.weights import Tensors
 from .pretraining import ObjectiveOutput, Sums
 
 LAYER = "encoder.albert_layer_groups.{}.albert_layers.0."

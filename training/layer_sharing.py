@@ -25,9 +25,8 @@ from modeling.layer_sharing import (
     widened,
 )
 from modeling.loading.files import weight_files
-from modeling.loading.names import suite_names
 from modeling.loading.tokenizers import load_tokenizer
-from modeling.loading.weights import load_into, read_renamed
+from modeling.loading.weights import load_into, read_weights, suite_names
 from modeling.pretraining import Sums, add_sums
 from training.checkpoints import RunFingerprint, TrainState, find_checkpoint, is_trained
 from training.layer_sharing_settings import SharingSchedule, SharingSettings, StudentSettings
@@ -140,7 +139,7 @@ def adopt_student(student: AlbertModel, source: str) -> None:
     What is not trained, since it is the teacher's, may be missing. Raises UserError where weights
     have other shapes, or `source` has several layers.
     """
-    named, flag = read_renamed(suite_names, source), f"--initial_student {source}"
+    named, flag = read_weights(source, suite_names), f"--initial_student {source}"
     tensors = {name.removeprefix("albert."): tensor for name, tensor in named.items()}
     layers = {name.split(".attention.")[0] for name in tensors if ".attention." in name}
     if len(layers) > 1:

@@ -23,8 +23,15 @@ from modeling.act.keys import ACT_KEYS
 from modeling.elbert.keys import ELBERT_KEYS
 from modeling.loading.configs import make_config
 from modeling.loading.files import find_file, read_json
-from modeling.loading.names import Tensors, act_names, suite_names
-from modeling.loading.weights import LoadReport, abbreviate, load_into, read_renamed
+from modeling.loading.weights import (
+    LoadReport,
+    Tensors,
+    abbreviate,
+    act_names,
+    load_into,
+    read_weights,
+    suite_names,
+)
 from modeling.pretraining import PreTrainingObjective, Sums, means
 from training.checkpoints import (
     RunFingerprint,
@@ -234,7 +241,7 @@ def trained_model(
 def load_weights(model: PreTrainedModel, source: str) -> LoadReport:
     """Copy an ALBERT's or an ACT model's weights into `model`; its heads may be new."""
     names = ARCHITECTURES[model.config.model_type].names
-    return load_into(model, read_renamed(names, source), source, NEW_PARTS)
+    return load_into(model, read_weights(source, names), source, NEW_PARTS)
 
 
 # The training.

@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, AlbertPreTrainedModel, attention_mask_of
 from ..configuration import AlbertActConfig
-from ..loading.names import ACT_NAMES
+from ..loading.weights import ACT_NAMES
 from .encoder import AlbertActEncoder
 
 

@@ -17,7 +17,7 @@ from transformers.utils.generic import can_return_tuple
 from ..albert import AlbertBackbone, attention_mask_of
 from ..configuration import ElbertConfig
 from ..depth import EarlyExitModel, ExampleState
-from ..loading.names import Tensors, suite_names
+from ..loading.weights import Tensors, suite_names
 from ..losses import joint_loss, task_loss
 from ..rules import LayerOutput, State, scan_answers
 from .exits import ExitClassifier, pool

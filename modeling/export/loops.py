@@ -19,7 +19,7 @@ from ..act.model import AlbertActModelOutput
 from ..albert import attention_mask_of
 from ..depth import EarlyExitModel, ExampleState
 from ..keys import Key
-from ..loading.names import Tensors
+from ..loading.weights import Tensors
 from ..rules import ExitRule
 
 

@@ -1,32 +1,102 @@
-"""Reading a checkpoint's tensors, and copying them into a model.
+"""Reading a checkpoint's tensors, naming them as this suite's models do, and copying them there.
 
 A source is a directory or a hub name holding an HF ALBERT (bare or with any head), an ELBERT
-checkpoint of the published code or of this suite, or a BERT.
+checkpoint of the published code or of this suite, or a BERT. BERT is ALBERT with untied layers: as
+many groups as layers, an embedding as wide as the hidden state, and the identity as mapping.
 """
 
 import pickle
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AlbertConfig
+from transformers import AlbertConfig, PreTrainedModel
 
 from ..errors import UserError
 from .configs import load_config
 from .files import local_folder, weight_files
-from .names import Tensors
+
+Tensors = dict[str, torch.Tensor]  # by name
+
+# Regular expressions of names, and what takes their place, in this order.
+MODERN = {r"^module\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"}  # DataParallel, TensorFlow
+WITH_PREFIX = {r"^(embeddings|encoder|pooler)\.": r"albert.\1."}
+SHARED_LAYER = r"encoder\.albert_layer_groups\.0\.albert_layers\.0\."
+ACT_NAMES = {
+    SHARED_LAYER: "encoder.albert_layer.",
+    r"encoder\.albert_layer\.attention\.LayerNorm\.": "encoder.albert_layer.LayerNorm.",
+}
+PONDER_NAMES = {
+    **MODERN,
+    r"^albert\.": "",
+    f"^{SHARED_LAYER}": "albert_layer.",
+    r"^encoder\.": "",
+}
+BERT_NAMES = {
+    r"^bert\.": "",
+    r"^pooler\.dense\.": "pooler.",
+    r"^encoder\.layer\.(\d+)\.": r"encoder.albert_layer_groups.\1.albert_layers.0.",
+    r"(_layers\.0\.attention)\.(self|output)\.": r"\1.",
+    r"(_layers\.0)\.intermediate\.dense\.": r"\1.ffn.",
+    r"(_layers\.0)\.output\.dense\.": r"\1.ffn_output.",
+    r"(_layers\.0)\.output\.LayerNorm\.": r"\1.full_layer_layer_norm.",
+}
 
 
-def read_weights(source: str | Path) -> Tensors:
-    """Read all tensors of a checkpoint by name; raises UserError when there are none."""
+def renamed(tensors: Tensors, names: Mapping[str, str]) -> Tensors:
+    """Return the tensors under the names that a table of regular expressions gives."""
+    found = {}
+    for name, tensor in tensors.items():
+        for theirs, ours in names.items():
+            name = re.sub(theirs, ours, name)
+        found[name] = tensor
+    return found
+
+
+def suite_names(tensors: Tensors) -> Tensors:
+    """Name an ALBERT's or a BERT's tensors as published, `albert.*`, which is this suite's way.
+
+    Raises UserError for weights that are neither ALBERT's nor BERT's.
+    """
+    tensors = renamed(tensors, MODERN)
+    mapping = "encoder.embedding_hidden_mapping_in"
+    if any(".attention.self.query." in name for name in tensors):
+        tensors = renamed(tensors, BERT_NAMES)
+        if "embeddings.word_embeddings.weight" not in tensors:
+            raise UserError("the weights hold no word embeddings")
+        size = tensors["embeddings.word_embeddings.weight"].shape[1]
+        tensors[f"{mapping}.weight"] = torch.eye(size)
+        tensors[f"{mapping}.bias"] = torch.zeros(size)
+    if not any(name.endswith(f"{mapping}.weight") for name in tensors):
+        raise UserError(
+            "the weights are neither ALBERT's nor BERT's; their first tensors are "
+            + ", ".join(sorted(tensors)[:4])
+        )
+    return renamed(tensors, WITH_PREFIX)
+
+
+def act_names(tensors: Tensors) -> Tensors:
+    """Name an ALBERT or ACT checkpoint's tensors as `AlbertActTask` does."""
+    return renamed(suite_names(tensors), ACT_NAMES)
+
+
+def read_weights(source: str | Path, rename: Callable[[Tensors], Tensors] = dict) -> Tensors:
+    """Read all tensors of a checkpoint, under the names that `rename` gives them.
+
+    Raises UserError, naming the source, when there are none, or not those of an ALBERT.
+    """
     tensors: Tensors = {}
     for path in weight_files(source):
         tensors.update(read_tensor_file(path))
-    return tensors
+    try:
+        return rename(tensors)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from error
 
 
 def read_tensor_file(path: Path) -> Tensors:
@@ -53,22 +123,14 @@ def is_dense(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta
 
 
-def read_renamed(rename: Callable[[Tensors], Tensors], source: str | Path) -> Tensors:
-    """Read a checkpoint's tensors under the names that `rename` gives; errors name the source."""
-    try:
-        return rename(read_weights(source))
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from error
-
-
 @dataclass
 class LoadReport:
     """What became of a checkpoint's tensors, by name."""
 
     source: str
-    loaded: list[str] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
-    initialised: list[str] = field(default_factory=list)
+    loaded: list[str]
+    ignored: list[str]
+    initialised: list[str]
 
     def lines(self) -> list[str]:
         """Three lines for the user."""
@@ -85,33 +147,17 @@ def abbreviate(names: Iterable[str]) -> str:
     return (", ".join(names[:6]) or "none") + more
 
 
-class LoadableModel(Protocol):
-    """What `load_model` asks of a model's class.
-
-    new_parts: prefixes of the names that a checkpoint may lack: they stay newly initialised.
-    task_parts: prefixes of the names that belong to one task.
-    rename_tensors: names a checkpoint's tensors as the model does.
-    """
-
-    config_class: ClassVar[type[AlbertConfig]]
-    new_parts: ClassVar[tuple[str, ...]]
-    task_parts: ClassVar[tuple[str, ...]]
-
-    def rename_tensors(self, tensors: Tensors) -> Tensors: ...
-
-
-Model = TypeVar("Model", bound=LoadableModel)
-
-
 def load_model(
-    model_class: type[Model],
+    model_class: type[PreTrainedModel],
     source: str | Path,
     config: AlbertConfig | None = None,
     other_task: bool = False,
-) -> tuple[Model, LoadReport]:
+) -> tuple[Any, LoadReport]:
     """Build a model with a checkpoint's weights; return it and what was loaded.
 
     Args:
+        model_class: of any mode. It has `rename_tensors` and prefixes of names: `new_parts`, which
+            a checkpoint may lack, and `task_parts`, which belong to one task.
         source: a directory or a hub name.
         config: by default the source's own.
         other_task: the source was fine-tuned on another task, so its `task_parts` are left out.
@@ -121,7 +167,7 @@ def load_model(
     """
     folder = local_folder(source)
     model = model_class(config or load_config(folder, model_class.config_class))
-    tensors = read_renamed(model.rename_tensors, folder)
+    tensors = read_weights(folder, model.rename_tensors)
     unwanted = model.task_parts if other_task else ()
     return model, load_into(model, tensors, source, model.new_parts, unwanted)
 
@@ -158,11 +204,10 @@ def load_into(
     Raises UserError for tensors of another shape than the model's, NaN or missing.
     """
     wanted = model.state_dict()
-    report = LoadReport(str(source))
-    report.loaded = [n for n in wanted if n in tensors and not n.startswith(unwanted)]
-    report.ignored = [name for name in tensors if name not in report.loaded]
-    report.initialised = [name for name in wanted if name not in report.loaded]
-    for name in report.loaded:
+    loaded = [name for name in wanted if name in tensors and not name.startswith(unwanted)]
+    ignored = [name for name in tensors if name not in loaded]
+    initialised = [name for name in wanted if name not in loaded]
+    for name in loaded:
         found, expected = tuple(tensors[name].shape), tuple(wanted[name].shape)
         if found != expected:
             raise UserError(
@@ -170,13 +215,13 @@ def load_into(
                 "is the config.json of another model, or the task one of another number of labels?"
             )
         check_numbers(source, name, tensors[name])
-    lost = [name for name in report.initialised if not name.startswith(heads)]
+    lost = [name for name in initialised if not name.startswith(heads)]
     if lost:
         raise UserError(
             f"{source}: no weights for {abbreviate(lost)}, which the configuration asks for; "
             "compare num_hidden_groups and inner_group_num with the checkpoint's own config.json"
         )
     with torch.no_grad():
-        for name in report.loaded:
+        for name in loaded:
             wanted[name].copy_(tensors[name])
-    return report
+    return LoadReport(str(source), loaded, ignored, initialised)

@@ -30,9 +30,8 @@ from ..keys import checked
 from ..layer import AlbertLayer
 from ..loading.configs import load_config, own_settings
 from ..loading.files import local_folder
-from ..loading.names import Tensors, ponder_names
 from ..loading.tokenizers import load_tokenizer
-from ..loading.weights import load_into, read_renamed
+from ..loading.weights import PONDER_NAMES, Tensors, load_into, read_weights, renamed
 from ..losses import PonderClassificationLoss, task_loss
 from ..rules import ExitRule, LayerOutput, State, exit_scores, scan_answers
 from .distribution import GeneralizedGeometricDist, prior
@@ -163,7 +162,7 @@ class PonderAlbertClassifier(EarlyExitModel):
 
     def rename_tensors(self, tensors: Tensors) -> Tensors:
         """Name an ALBERT's or a ponder model's tensors as here."""
-        return ponder_names(tensors)
+        return renamed(tensors, PONDER_NAMES)
 
     @classmethod
     def from_pretrained(
@@ -197,7 +196,7 @@ class PonderAlbertClassifier(EarlyExitModel):
             with suppress(UserError):
                 tokenizer = load_tokenizer(name)
         model = cls(config, tokenizer, target_halt_probability)
-        load_into(model, read_renamed(ponder_names, name), name, cls.new_parts)
+        load_into(model, read_weights(name, model.rename_tensors), name, cls.new_parts)
         dtype = config.dtype if dtype == "auto" else dtype
         return model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype).eval()
 
