@@ -11,8 +11,13 @@ import transformers
 
 import convert_albert_original_tf_checkpoint_to_pytorch as converter
 from modeling import AlbertActModel, UserError, load_pretrained, load_tokenizer
-from modeling.loading.tensorflow import checkpoint_prefix, load_tf_checkpoint
-from modeling.loading.tensorflow import reason_to_ignore, sort_variables, tensor_of
+from modeling.loading.tensorflow import (
+    checkpoint_prefix,
+    load_tf_checkpoint,
+    reason_to_ignore,
+    sort_variables,
+    tensor_of,
+)
 from tests.conftest import contents
 from tests.models import hidden_states
 from tests.tf_albert import (
