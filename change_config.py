@@ -75,7 +75,7 @@ def change(path: Path, key: str, text: str, directory: Path | None = None) -> tu
 
 def check_key(path: Path, key: str, names: set[str], table: KeyTable) -> None:
     """Raise UserError for a key that is not one of `names`, or must not change after training."""
-    fixed = {*SIZES, *(name for name, entry in table.keys.items() if entry.shapes)}
+    fixed = {name for name, entry in {**SIZES, **table.keys}.items() if entry.shapes}
     if not any(path.with_name(name).exists() for name in WEIGHT_FILES):
         fixed = set()
     if key not in names:

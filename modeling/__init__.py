@@ -32,27 +32,11 @@ from typing import Any
 
 from .errors import UserError as UserError
 
-__all__ = """
-    AlbertActConfig AlbertActForMaskedLM AlbertActForMultipleChoice AlbertActForPreTraining
-    AlbertActForPreTrainingOutput AlbertActForQuestionAnswering
-    AlbertActForSequenceClassification AlbertActForTokenClassification AlbertActModel
-    AlbertActModelOutput AlbertActOutput AlbertActQuestionAnsweringOutput AlbertStep
-    ElbertConfig ElbertForSequenceClassification ElbertOutput ExitRule GeneralizedGeometricDist
-    ParityDataset ParityPonderGRU PonderAlbertClassifier PonderAlbertConfig
-    PonderAlbertForSequenceClassification PonderClassificationLoss PonderNet PonderOutput
-    PonderSequenceClassifierOutput ReconstructionLoss RegularizationLoss UserError load_act
-    load_config load_ponder load_pretrained load_tokenizer scan scan_answers with_halting_token
-""".split()
-
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(".public", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
 
 
 # The checkout's scripts answer --help without torch; whoever installed the package wants models.

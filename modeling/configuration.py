@@ -4,6 +4,8 @@ The published keys stand at top level in `config.json`; `keys.py` says what each
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,36 +19,26 @@ from .elbert import keys as elbert_keys
 from .elbert.rules import elbert_rules
 from .errors import UserError
 from .exit_settings import resolve
-from .keys import SIZES, KeyTable, checked, float_key, int_key, str_key
+from .keys import SIZES, KeyTable, checked, float_key, str_key
 from .ponder import keys as ponder_keys
 from .ponder.rules import RULES as PONDER_RULES
 from .rules import ExitRule
 
 # ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
 MOST_PARAMETERS = 4_000_000_000
-# Far above any published model and far below what exhausts a machine by a typo.
-LARGEST_SIZE = 2**24
 HEAD_WIDTH = 128  # published width of a ponder model's heads between their two layers
 
 
-# ALBERT's own keys that only fail when the model is built, or later.
+# ALBERT's own keys that otherwise only fail when the model is built, or later.
+share = partial(float_key, default=0.0, meaning="dropout", minimum=0, maximum=1)
 ALBERT_KEYS = {
+    **SIZES,
     "hidden_act": str_key(default="gelu_new", meaning="activation", choices=tuple(ACT2FN)),
-    "num_labels": int_key(
-        default=2, meaning="classes; 1 is regression", minimum=1, maximum=LARGEST_SIZE
-    ),
-    "hidden_dropout_prob": float_key(
-        default=0.0, meaning="dropout of the layers", minimum=0, maximum=1
-    ),
-    "attention_probs_dropout_prob": float_key(
-        default=0.0, meaning="dropout of the attention", minimum=0, maximum=1
-    ),
-    "classifier_dropout_prob": float_key(
-        default=0.1, meaning="dropout of the classifiers", minimum=0, maximum=1
-    ),
-    "layer_norm_eps": float_key(
-        default=1e-12, meaning="added to a layer norm's variance", minimum=0
-    ),
+    "num_labels": replace(SIZES["vocab_size"], meaning="classes; 1 is regression"),
+    "hidden_dropout_prob": share(),
+    "attention_probs_dropout_prob": share(),
+    "classifier_dropout_prob": share(),
+    "layer_norm_eps": float_key(default=1e-12, meaning="added to a variance", minimum=0),
     "initializer_range": float_key(default=0.02, meaning="spread of new weights", minimum=0),
 }
 
@@ -243,13 +235,8 @@ def check_architecture(config: AlbertConfig) -> None:
         raise UserError(f"id2label = {labels}: allowed is a text for every number from 0 up")
     if "/" in str(config._attn_implementation):  # HF would load its code
         raise UserError(f"attn_implementation = {config._attn_implementation}: names foreign code")
-    for name in SIZES:
-        value = getattr(config, name)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not 1 <= value <= LARGEST_SIZE:
-            raise UserError(
-                f"{name} = {value!r}: allowed is a whole number from 1 to {LARGEST_SIZE}"
-            )
+    for name in ALBERT_KEYS:
+        checked(name, getattr(config, name), ALBERT_KEYS)
     hidden, heads = config.hidden_size, config.num_attention_heads
     if hidden % heads:
         raise UserError(
@@ -266,8 +253,6 @@ def check_architecture(config: AlbertConfig) -> None:
             f"vocab_size, hidden_size, intermediate_size and {layers} untied layers make "
             f"{parameters / 1e9:.3g} billion parameters: is it the model's own config.json?"
         )
-    for name in ALBERT_KEYS:
-        checked(name, getattr(config, name), ALBERT_KEYS)
     if config.pad_token_id is not None and not 0 <= config.pad_token_id < config.vocab_size:
         raise UserError(
             f"pad_token_id = {config.pad_token_id}: allowed is 0 to vocab_size − 1"

@@ -14,15 +14,12 @@ from typing import Any
 
 from .errors import UserError
 from .keys import KeyTable, checked, nearest_names
-from .loading.files import WEIGHT_FILES, read_json, resolve_within, weights_hash
+from .loading.files import WEIGHT_FILES, read_json, read_regular_file, resolve_within, weights_hash
 
 logger = logging.getLogger(__name__)
 
 DEFAULT = "default"
-BLANK = 1000  # bytes; a larger file than this is not one that holds nothing
-PROVENANCE = (
-    "provenance"  # in an exit_config.json that a sweep wrote: what its keys were chosen for
-)
+PROVENANCE = "provenance"  # in a sweep's exit_config.json: what its keys were chosen for
 
 
 @dataclass(frozen=True)
@@ -129,16 +126,7 @@ def read_overrides(
 ) -> dict[str, Any]:
     """Read the exit keys of an exit_config.json, and warn where it was made for other weights."""
     values = read_exit_file(path)
-    check_weights(path, values.pop(PROVENANCE, None), folder)
-    for name in values.keys() - table.keys.keys() - table.ignored.keys():
-        near = nearest_names(name, list(table.exit_keys))
-        raise UserError(f"{path}: unknown key {name} = {values[name]!r}; {near}")
-    exits = {name: value for name, value in values.items() if name in table.exit_keys}
-    return checked_values(path, exits, table, layers)
-
-
-def check_weights(path: Path, made_for: Any, folder: str | Path) -> None:
-    """Warn where `path` was chosen for other weights than those in `folder`."""
+    made_for = values.pop(PROVENANCE, None)
     chosen_for = made_for.get("weights") if isinstance(made_for, dict) else None
     there = any((Path(folder) / name).exists() for name in WEIGHT_FILES)
     if chosen_for and there and weights_hash(folder) != chosen_for:
@@ -148,11 +136,13 @@ def check_weights(path: Path, made_for: Any, folder: str | Path) -> None:
             path,
             folder,
         )
+    for name in values.keys() - table.keys.keys() - table.ignored.keys():
+        near = nearest_names(name, list(table.exit_keys))
+        raise UserError(f"{path}: unknown key {name} = {values[name]!r}; {near}")
+    exits = {name: value for name, value in values.items() if name in table.exit_keys}
+    return checked_values(path, exits, table, layers)
 
 
 def read_exit_file(path: Path) -> dict[str, Any]:
     """Read the JSON object in an exit_config.json; no file and an empty one are an empty object."""
-    small = path.is_file() and path.stat().st_size < BLANK
-    if not os.path.exists(path) or (small and not path.read_bytes().strip()):
-        return {}
-    return read_json(path)
+    return read_json(path) if path.exists() and read_regular_file(path).strip() else {}

@@ -7,7 +7,6 @@ published ones, at top level in `config.json`. `configuration.py`, `exit_setting
 
 import difflib
 import json
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 from .errors import UserError
 
-LARGEST = 3.4028234663852886e38  # of float32: what a model computes with
+LARGEST = 3.4e38  # that a float32 holds: what a model computes with
 NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -26,8 +25,8 @@ class Key:
     kind: type
     default: Any
     meaning: str
-    minimum: float = -math.inf
-    maximum: float = math.inf
+    minimum: float = -LARGEST
+    maximum: float = LARGEST
     choices: Collection[str] = ()
     open: bool = False  # are minimum and maximum themselves excluded?
     counts_layers: bool = False  # is it at most num_hidden_layers?
@@ -44,12 +43,10 @@ class Key:
         noun = NOUNS[self.kind]
         if self.kind not in (int, float):
             return noun
-        if self.minimum == -math.inf:
-            return f"{noun} from -{LARGEST:.2g} to {LARGEST:.2g}"
-        if self.maximum == math.inf:
+        if self.maximum == LARGEST and self.minimum != -LARGEST:
             return f"{noun} of at least {self.minimum:g}"
-        bounds = f"from {self.minimum:g} to {self.maximum:g}"
-        return f"{noun} {bounds}, both excluded" if self.open else f"{noun} {bounds}"
+        bounds = f"{noun} from {self.minimum:g} to {self.maximum:g}"
+        return f"{bounds}, both excluded" if self.open else bounds
 
     def is_valid(self, value: Any) -> bool:
         """Tell whether the key may hold `value`; NaN, True and False are no numbers."""
@@ -57,9 +54,9 @@ class Key:
             return isinstance(value, self.kind) and (not self.choices or value in self.choices)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return False
-        # Comparing also refuses whole numbers that no float32 can hold.
-        inside = self.minimum <= value <= self.maximum and -LARGEST <= value <= LARGEST
-        if not inside or (self.open and value in (self.minimum, self.maximum)):
+        if not self.minimum <= value <= self.maximum:
+            return False
+        if self.open and value in (self.minimum, self.maximum):
             return False
         # The published change_config.py writes every value as a float: 8.0 is a window of 8.
         return self.kind is float or value == int(value)
@@ -95,12 +92,15 @@ def path_keys(model_name: str) -> dict[str, Key]:
     }
 
 
-# ALBERT's own keys that fix the shape of its weights.
-SIZES = (
-    "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups "
-    "num_attention_heads intermediate_size inner_group_num max_position_embeddings "
-    "type_vocab_size"
-).split()
+# ALBERT's own keys that fix the shape of its weights; far more is a typo that exhausts a machine.
+SIZES = {
+    name: int_key(default=None, meaning="a size", minimum=1, maximum=10**7, shapes=True)
+    for name in (
+        "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups "
+        "num_attention_heads intermediate_size inner_group_num max_position_embeddings "
+        "type_vocab_size"
+    ).split()
+}
 
 
 def checked(name: str, value: Any, keys: Mapping[str, Key], layers: int | None = None) -> Any:
@@ -121,10 +121,10 @@ def plain_value(text: str) -> Any:
     try:
         value = json.loads(text)
         json.dumps(value, allow_nan=False)  # NaN and Infinity are no JSON
+        return value
     except (ValueError, RecursionError):
         # True/False as Python and shells write them; anything else is a name.
         return {"true": True, "false": False}.get(text.lower(), text)
-    return value
 
 
 def parse_value(name: str, text: str, keys: Mapping[str, Key], layers: int | None = None) -> Any:

@@ -160,30 +160,20 @@ class Reference:
         return self.tf.matmul(x, self.variable(f"{scope}/kernel")) + self.variable(f"{scope}/bias")
 
     def norm(self, x, scope: str):
-        """Google's layer norm, or Keras's with its own default of what is added to the variance."""
         gamma, beta = self.variable(f"{scope}/gamma"), self.variable(f"{scope}/beta")
-        if "layer_normalization" in scope:
-            keras = self.tf.keras.layers.LayerNormalization()
-            keras.build(x.shape)
-            keras.set_weights([gamma, beta])
-            return keras(x)
         mean, variance = self.tf.nn.moments(x, axes=[-1], keepdims=True)
         return self.tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-12)
 
-    def embed(self, ids, types, norm: str = "bert/embeddings/LayerNorm"):
+    def embed(self, ids, types):
         """(batch, length) -> (batch, length, hidden)."""
         words = self.tf.gather(self.variable("bert/embeddings/word_embeddings"), ids)
         kinds = self.tf.gather(self.variable("bert/embeddings/token_type_embeddings"), types)
         positions = self.variable("bert/embeddings/position_embeddings")[: ids.shape[1]]
-        embedded = self.norm(words + kinds + positions, norm)
+        embedded = self.norm(words + kinds + positions, "bert/embeddings/LayerNorm")
         return self.dense(embedded, "bert/encoder/embedding_hidden_mapping_in")
 
-    def layer(self, state, mask, scope: str, norms: str | None = None, heads: int = 4):
-        """One layer pass over (batch, length, hidden); mask (batch, length).
-
-        `norms` is the scope of the first norm, where it is not the layer's LayerNorm.
-        """
-        norms = norms or f"{scope}/LayerNorm"
+    def layer(self, state, mask, scope: str, heads: int = 4):
+        """One layer pass over (batch, length, hidden); mask (batch, length)."""
         tf, (batch, length, hidden) = self.tf, state.shape
 
         def split(part: str):
@@ -195,11 +185,8 @@ class Reference:
         context = tf.matmul(tf.nn.softmax(scores), split("value"))
         context = tf.reshape(tf.transpose(context, (0, 2, 1, 3)), state.shape)
         attended = self.dense(context, f"{scope}/attention_1/output/dense") + state
-        attended = self.norm(attended, norms)
+        attended = self.norm(attended, f"{scope}/LayerNorm")
         inner = self.dense(attended, f"{scope}/ffn_1/intermediate/dense")
         inner = tf.nn.gelu(inner, approximate=True)
         output = self.dense(inner, f"{scope}/ffn_1/intermediate/output/dense")
-        return self.norm(output + attended, f"{norms}_1")
-
-    def pool(self, state):
-        return self.tf.tanh(self.dense(state[:, 0], "bert/pooler/dense"))
+        return self.norm(output + attended, f"{scope}/LayerNorm_1")

@@ -19,7 +19,7 @@ from modeling.loading.tensorflow import (
     tensor_of,
 )
 from tests.conftest import contents
-from tests.models import hidden_states
+from tests.models import assert_near, hidden_states
 from tests.tf_albert import (
     CLASSIFIER,
     CONFIG,
@@ -63,11 +63,9 @@ def test_outer_scopes_do_not_matter():
     ("variable", "rule"),
     [
         ("bert/pooler/dense/kernel/adam_m", "moments of Adam and LAMB"),
-        ("bert/pooler/dense/kernel/Adam_1", "moments of Adam and LAMB"),
         ("beta1_power", "powers of Adam's decay rates"),
         ("global_step", "training step"),
         ("bert/pooler/dense/kernel/accum", "accumulated gradients"),
-        ("bert/pooler/dense/bias/ExponentialMovingAverage", "moving averages"),
         ("optimizer/learning_rate/.ATTRIBUTES/VARIABLE_VALUE", "object-based optimizer"),
         ("save_counter/.ATTRIBUTES/VARIABLE_VALUE", "object-based bookkeeping"),
         ("bert/pooler/dense/kernel", None),
@@ -212,6 +210,7 @@ def test_adaptive_depth(tf, convert, tmp_path, tensorflow_2, heads):
     outcome = convert(prefix, write_config(tmp_path), tmp_path / "out")
     assert f"{'AlbertActForPreTraining' if heads else 'AlbertActModel'} written" in outcome.out
     model = AlbertActModel.from_pretrained(tmp_path / "out")
+    assert model.config.layer_norm_eps == (1e-3 if tensorflow_2 else 1e-12)  # 1e-3 is Keras's
     weights = {f"albert.{name}": tensor for name, tensor in model.state_dict().items()}
     encoder = {n: p for n, p in names.items() if p[0].startswith("albert.")}
     assert_every_value(weights, encoder, arrays)
@@ -230,15 +229,10 @@ INPUTS = {
 REAL = INPUTS["attention_mask"].bool()
 
 
-def assert_close(found: torch.Tensor, expected, where=slice(None)) -> None:
-    expected = torch.from_numpy(expected.numpy())
-    torch.testing.assert_close(found[where], expected[where], atol=1e-5, rtol=0)
-
-
 @pytest.mark.tf
 def test_outputs_are_tensorflows(tf, tmp_path):
-    """Embedding, every layer pass of two groups of two, pooler and both heads."""
-    names = albert(MLM, SOP, groups=2, inner=2)
+    """Embedding, and every layer pass of two groups of two."""
+    names = albert(groups=2, inner=2)
     prefix = save_by_name(tf, tmp_path / "model.ckpt-best", random_arrays(names))
     config = write_config(tmp_path, num_hidden_groups=2, inner_group_num=2)
     reference = Reference(tf, prefix)
@@ -254,44 +248,7 @@ def test_outputs_are_tensorflows(tf, tmp_path):
     twin.save_pretrained(tmp_path / "out")
     ours, _ = load_pretrained(tmp_path / "out")
     for mine, theirs in zip(hidden_states(ours.eval(), *INPUTS.values()), states, strict=True):
-        assert_close(mine, theirs, REAL)
-    with torch.no_grad():
-        out = twin(**INPUTS)
-    head = "cls/predictions/transform"
-    transformed = tf.nn.gelu(reference.dense(states[-1], f"{head}/dense"), approximate=True)
-    transformed = reference.norm(transformed, f"{head}/LayerNorm")
-    words = reference.variable("bert/embeddings/word_embeddings")
-    logits = tf.matmul(transformed, words, transpose_b=True)
-    logits += reference.variable("cls/predictions/output_bias")
-    assert_close(out.prediction_logits, logits, REAL)
-    weights = reference.variable("cls/seq_relationship/output_weights")
-    order = tf.matmul(reference.pool(states[-1]), weights, transpose_b=True)
-    assert_close(out.sop_logits, order + reference.variable("cls/seq_relationship/output_bias"))
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize("tensorflow_2", [False, True])
-def test_adaptive_depths_first_update_is_tensorflows(tf, tmp_path, tensorflow_2):
-    """One update: p · new + (1 − p) · old, or the new state where p is above 1 − ε."""
-    arrays = random_arrays(adaptive(tensorflow_2=tensorflow_2))
-    # Embeddings so small that what a norm adds to their variance shows.
-    arrays = {n: a * 0.1 if n.endswith("_embeddings") else a for n, a in arrays.items()}
-    prefix = save_by_name(tf, tmp_path / "model.ckpt", arrays)
-    reference = Reference(tf, prefix)
-    norm = "layer_normalization" if tensorflow_2 else "LayerNorm"
-    old = reference.embed(IDS, TYPES, f"bert/embeddings/{norm}")
-    outer = "" if tensorflow_2 else "bert/encoder/"
-    new = reference.layer(old, MASK, "bert/encoder/transformer", f"{outer}transformer/{norm}")
-    p = tf.sigmoid(reference.dense(new, "bert/encoder/transformer/halting/dense"))
-    weight = tf.where(p > 1 - 0.25, tf.ones_like(p), p)
-    assert 0 < int(tf.reduce_sum(tf.cast(p > 1 - 0.25, "int32"))) < IDS.size
-    config = write_config(tmp_path, num_hidden_layers=1, act_epsilon=0.25)
-    model, _ = load_tf_checkpoint(prefix, config)
-    with torch.no_grad():
-        out = model(**INPUTS)
-    expected = weight * new + (1 - weight) * old
-    assert_close(out.last_hidden_state, expected, REAL)
-    assert_close(out.pooler_output, reference.pool(expected))
+        assert_near(mine[REAL], torch.from_numpy(theirs.numpy())[REAL], 1e-5)
 
 
 # What goes wrong: a line that names the file or the key, and nothing written.
@@ -317,10 +274,8 @@ def test_no_tensorflow_is_one_line_with_the_remedy(convert, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("checkpoint", "content", "target", "words"),
     [
-        ("nowhere", json.dumps(CONFIG), "out", "nowhere is no TensorFlow checkpoint"),
         ("albert_config.json", json.dumps(CONFIG), "out", "no TensorFlow checkpoint"),
         ("model", "{", "out", "albert_config.json"),
-        ("model", "[1]", "out", "albert_config.json"),
         ("model", json.dumps(CONFIG), "model.index", "ends in .bin"),
     ],
 )
@@ -368,11 +323,8 @@ def test_a_damaged_file_is_named(convert, saved, tmp_path, name, words, kept):
     ("changes", "words"),
     [
         ({"hidden_size": 64}, "the configuration asks for ("),
-        ({"vocab_size": 91}, "word_embeddings.weight has shape (90, 16)"),
         ({"num_hidden_groups": 2}, "num_hidden_groups"),
-        ({"inner_group_num": 2}, "inner_group_num"),
         ({"num_attention_heads": 5}, "num_attention_heads = 5"),
-        ({"hidden_act": "swoosh"}, "swoosh"),
         ({"hidden_size": "wide"}, "hidden_size"),
     ],
 )
@@ -387,7 +339,6 @@ def test_a_configuration_of_another_model_is_refused(convert, saved, tmp_path, c
     ("names", "missing", "config", "words"),
     [
         (albert(MLM, SOP), "bert/pooler/dense/bias", {}, "albert.pooler.bias"),
-        (albert(MLM, SOP), "cls/predictions/output_bias", {}, "predictions.bias"),
         (albert(MLM, SOP, groups=2), None, {}, "albert_layer_groups.1"),
         (albert(SOP, CLASSIFIER), None, {}, "classifier, sop_classifier"),  # no model has both
         (albert(CLASSIFIER), None, {"num_labels": 2}, "(3"),
