@@ -8,9 +8,8 @@ grids      the settings of each rule that a sweep tries
 sweep      where each setting, and each baseline, lets examples exit
 metrics    the tasks' metrics for many settings and bootstrap draws at once
 tables     a sweep as rows; the settings that no other beats, and no mixture of two
-frontiers  what each rule and baseline can do at a cost; chosen on one part of the examples
 choice     a setting under a cost, within a drop, or with a guarantee
-compare    rules and baselines at equal costs; what a choice came to
+compare    rules and baselines at equal costs, on the other part of the examples; a choice's report
 figures    metric against cost, exits per rule, all examples at a glance
 explorer   explorer.html: a sweep as one page
 """

@@ -56,18 +56,6 @@ def split(examples: int, fraction: float, seed: int) -> Parts:
     return Parts(np.sort(order[:count]), np.sort(order[count:]))
 
 
-def bootstrap_weights(examples: int, draws: int, seed: int) -> np.ndarray:
-    """How often each example is in each resample of as many: (draws, examples)."""
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(examples, np.full(examples, 1 / examples), size=draws)
-
-
-def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The percentile bootstrap's interval, from a metric's value in each draw."""
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
 # Without a guarantee.
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from evaluation.keys import Setting
-from exit_lab.choice import bootstrap_weights
+from exit_lab.metrics import bootstrap_weights, interval
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
 from exit_lab.tables import frontier, hull_table, layer_table
 from glue.tasks import Example, primary_metric
@@ -109,8 +109,7 @@ def intervals(swept: Sweep, exit_layer: np.ndarray, seed: int) -> tuple[np.ndarr
     """The main metric's 95% interval of each setting, (settings,) twice; equal exits once."""
     weights = bootstrap_weights(len(swept.labels), DRAWS, seed)
     different, which = np.unique(exit_layer, axis=0, return_inverse=True)
-    drawn = swept.main_metric(different, weights=weights)
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=1)[:, which.reshape(-1)]
+    low, high = interval(swept.main_metric(different, weights=weights))[:, which.reshape(-1)]
     return low, high
 
 

@@ -19,9 +19,8 @@ from evaluation.figures import (
     padded_limits,
     set_titles,
 )
-from exit_lab.compare import limits_of
-from exit_lab.frontiers import FrontierSet, Point
-from exit_lab.metrics import at_exit
+from exit_lab.compare import FrontierSet, Point, limits_of
+from exit_lab.metrics import at_exit, interval
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
 from glue.tasks import Task, primary_metric
 
@@ -30,7 +29,6 @@ class Curve(NamedTuple):
     """Methods with the same frontier.
 
     cost, metric, low, high: (steps,) mean over the models, and the 95% interval.
-    area: the mean metric over all costs.
     """
 
     names: tuple[str, ...]
@@ -38,11 +36,10 @@ class Curve(NamedTuple):
     metric: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    area: float
 
     @property
     def label(self) -> str:
-        return f"{', '.join(self.names)}  {100 * self.area:.1f}"
+        return ", ".join(self.names)
 
 
 def rule_curves(found: FrontierSet) -> list[Curve]:
@@ -64,12 +61,9 @@ def curve_of(found: FrontierSet, name: str) -> Curve:
     fronts = found.frontiers[name]
     cost = np.unique(np.concatenate([np.maximum.accumulate(front.cost) for front in fronts]))
     cost = cost[cost >= max(front.cost[0] for front in fronts)]
-    _, metrics, every = zip(*(front.along(cost) for front in fronts), strict=True)
-    metric = np.mean(metrics, 0)
-    low, high = np.quantile(found.mean_over_models(every), [0.025, 0.975], axis=1)
-    kept = np.r_[True, np.diff(metric) != 0]
-    area = float(np.mean([point.metric for point in found.area(name)]))
-    return Curve((name,), *(values[kept] for values in (cost, metric, low, high)), area)
+    metric = found.mean_over_models([front.along(cost) for front in fronts])
+    kept = np.r_[True, np.diff(metric[:, 0]) != 0]
+    return Curve((name,), *(line[kept] for line in (cost, metric[:, 0], *interval(metric))))
 
 
 def chosen_and_shown(found: FrontierSet) -> str:
@@ -89,10 +83,9 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     )
     main = figure.add_subplot(grid[:, 0])
     # Ever thinner, so that lines above each other are all seen.
-    widths = np.empty(len(curves))
-    widths[np.argsort([-curve.area for curve in curves])] = np.linspace(3.2, 1.4, len(curves))
-    for number, (curve, look) in enumerate(zip(curves, looks, strict=True)):
-        draw_steps(main, curve, linewidth=widths[number], label=curve.label, **look)
+    widths = np.linspace(3.2, 1.4, len(curves))
+    for curve, look, width in zip(curves, looks, widths, strict=True):
+        draw_steps(main, curve, linewidth=width, label=curve.label, **look)
     draw_baselines(main, found, coin)
     metric, models = primary_metric(task), len(found.frontiers[COIN])
     main.set(xlabel="computation cost (mean exit layer / layers)", ylabel=metric)
@@ -104,7 +97,7 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
         "coin: each example stops at one of two layers, by chance\n"
         "oracle: each example stops at its first right layer",
     )
-    full = float(np.mean([front.metric[0] for front in found.frontiers[FULL_DEPTH]]))
+    full = float(found.at(FULL_DEPTH, 1.0).metric[0])
     sides: list[Axes] = []
     for number, (curve, look) in enumerate(zip(curves, looks, strict=True)):
         place = grid[number % rows, 1 + number // rows]
@@ -115,7 +108,7 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
             curve.cost, curve.low, curve.high, step="post", alpha=0.2, linewidth=0, **look
         )
         draw_steps(panel, curve, linewidth=1.8, **look)
-        panel.set_title(", ".join(curve.names), fontsize=9, loc="left", weight="bold", **look)
+        panel.set_title(curve.label, fontsize=9, loc="left", weight="bold", **look)
         panel.tick_params(
             labelleft=number < rows,
             labelbottom=number % rows == rows - 1 or number == len(curves) - 1,
@@ -128,8 +121,7 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     for panel in figure.axes:
         panel.axhline(full, color=INK, linestyle=":", linewidth=1)
         clear_frame(panel, "both")
-    title = "area: 100 × the mean over all costs"
-    figure.legend(title=title, title_fontsize=8.5, fontsize=8.5, ncol=4, **BELOW)
+    figure.legend(fontsize=8.5, ncol=4, **BELOW)
     return figure
 
 
@@ -154,13 +146,14 @@ def exits_at(found: FrontierSet, limit: float) -> dict[str, tuple[np.ndarray, Po
     """
     exits: dict[tuple[int, ...], tuple[str, Point]] = {}
     for name in [*found.rules, TRUNCATION]:
-        front = found.frontiers[name][0]
-        if (number := front.index(limit)) is None:
+        front, point = found.frontiers[name][0], found.at(name, limit)
+        if point is None:
             continue
-        counts = np.bincount(front.exit_layer[number], minlength=found.layers + 1)[1:]
+        exit_layer = front.exit_layer[int(front.positions(limit))]
+        counts = np.bincount(exit_layer, minlength=found.layers + 1)[1:]
         key = (*counts.tolist(), name == TRUNCATION)
         names = f"{exits[key][0]}, {name}" if key in exits else name
-        exits[key] = names, front.at(limit)
+        exits[key] = names, point
     return {name: (np.array(counts), point) for (*counts, _), (name, point) in exits.items()}
 
 
@@ -179,7 +172,9 @@ def exits_figure(found: FrontierSet, task: Task) -> Figure:
             number = [str(layer + 1) if share > 0.04 else ""]
             ink = "white" if dark else "black"
             panel.bar_label(bar, number, label_type="center", fontsize=8, color=ink)
-        panel.text(1.01, row, f"{point.metric:.3f} at {point.cost:.2f}", va="center", fontsize=9)
+        panel.text(
+            1.01, row, f"{point.metric[0]:.3f} at {point.cost[0]:.2f}", va="center", fontsize=9
+        )
     panel.text(1.01, -0.8, f"{primary_metric(task)} at cost", va="center", fontsize=9, color=SOFT)
     panel.set_yticks(range(len(rules)), list(rules), fontsize=9)
     panel.set(xlim=(0, 1), ylim=(len(rules) - 0.4, -0.6))

@@ -57,6 +57,18 @@ def metrics_at(
     return {name: values[:, 0] for name, values in joined.items()} if single else joined
 
 
+def bootstrap_weights(examples: int, draws: int, seed: int) -> np.ndarray:
+    """How often each example is in the sample, and in each resample: (1 + draws, examples)."""
+    rng = np.random.default_rng(seed)
+    resamples = rng.multinomial(examples, np.full(examples, 1 / examples), size=draws)
+    return np.concatenate((np.ones((1, examples), dtype=int), resamples))
+
+
+def interval(drawn: np.ndarray) -> np.ndarray:
+    """The percentile bootstrap's 95% interval of a metric (…, 1 + draws): (2, …)."""
+    return np.quantile(drawn[..., 1:], [0.025, 0.975], axis=-1)
+
+
 def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     """Their quotient, 0 where the denominator is 0: how the metrics define the undefined."""
     safe = np.where(denominator > 0, denominator, 1.0)
@@ -129,16 +141,9 @@ def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
     Equal values share the mean of their ranks, as in scipy.stats.rankdata: (draws, examples).
     """
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    starts = np.r_[True, ordered[1:] != ordered[:-1]]  # of runs of equal values
-    last = np.r_[np.flatnonzero(starts)[1:] - 1, len(values) - 1]
-    upto = weights[:, order].cumsum(1)[:, last]  # (draws, runs)
-    before = np.concatenate((np.zeros((len(weights), 1)), upto[:, :-1]), 1)
-    of_run = (before + upto + 1) / 2
-    run_of = np.empty(len(values), dtype=np.intp)
-    run_of[order] = starts.cumsum() - 1
-    return of_run[:, run_of]
+    _, run = np.unique(values, return_inverse=True)
+    counts = np.stack([np.bincount(run, times) for times in weights])  # (draws, runs)
+    return (counts.cumsum(1) - (counts - 1) / 2)[:, run]
 
 
 CLOSED_FORMS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], dict]] = {

@@ -11,10 +11,9 @@ from evaluation.figures import save_figure
 from evaluation.job import ResultPaths
 from evaluation.keys import Setting, describe
 from exit_lab.choice import Choice, Parts, choose, split
-from exit_lab.compare import against_coin, choice_table, write_comparison
+from exit_lab.compare import against_coin, choice_table, frontier_set, write_comparison
 from exit_lab.explorer import View, explorer_page
 from exit_lab.figures import exits_figure, frontier_figure, heatmap_figure
-from exit_lab.frontiers import rules_and_baselines
 from exit_lab.lab import Lab, measured, open_lab, varied_values, vary, verify, write_choice
 from exit_lab.recording import Recording
 from exit_lab.settings import ChoiceSettings, LabSettings, PickGoal, SweepSettings
@@ -150,7 +149,7 @@ def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, parts: 
     task, seed = lab.task, lab.data.seed
     exits = scan_setting(lab.mode, {**lab.fixed, **setting}, recording)
     scores = exit_scores(recording.tensors["all_logits"]).numpy()
-    found = rules_and_baselines([swept], parts, BAND_DRAWS, seed)
+    found = frontier_set([swept], parts, BAND_DRAWS, seed)
     rule = describe(lab.mode.named(setting, task.is_regression), swept.name_key)
     figures = {
         "frontier": frontier_figure(found, task),

@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, entropy
 
-import exit_lab.choice as exit_choice
 from exit_lab.choice import (
     Guarantee,
     best_under_cost,
     binomial_p_value,
-    bootstrap_weights,
     certified,
     cheapest_within,
     choose,
@@ -224,15 +222,3 @@ def test_regression_needs_the_range_of_its_scores():
     wanted = Guarantee(0.05, 0.05, width=5.0)
     choice = control_risk(found, ELBERT, ["bias_1"], np.arange(300), wanted)
     assert choice.setting is not None
-
-
-def test_a_bootstrap_interval_covers_the_truth():
-    """95% intervals of an accuracy of 0.8 from 200 examples, over 300 data sets."""
-    rng = np.random.default_rng(5)
-    weights = bootstrap_weights(200, 300, seed=1)
-    covered = 0
-    for _ in range(300):
-        right = rng.random(200) < 0.8
-        low, high = exit_choice.interval(right @ weights.T / 200)
-        covered += low <= 0.8 <= high
-    assert 0.91 <= covered / 300 <= 0.98

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from exit_lab.choice import split
+from exit_lab.compare import frontier_set
 from exit_lab.figures import exits_at, frontier_figure, leads, rule_curves
-from exit_lab.frontiers import rules_and_baselines
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION
 from tests.exit_lab.builders import SWEPT_RULES, swept
 
@@ -24,7 +24,7 @@ def test_a_curve_is_what_was_chosen_on_the_other_half():
     """Two models: at each cost the mean of what each would use, by its report part's cost."""
     sweeps = [swept(2, "rte", examples=120)[0]]
     sweeps.append(dataclasses.replace(sweeps[0], predictions=np.roll(sweeps[0].predictions, 1, 1)))
-    found = rules_and_baselines(sweeps, split(120, 0.5, 1), draws=50, seed=0)
+    found = frontier_set(sweeps, split(120, 0.5, 1), draws=50, seed=0)
     curves = {name: curve for curve in rule_curves(found) for name in curve.names}
     assert set(curves) == set(SWEPT_RULES)
     assert curves["logits"] is curves["max_prob"]  # of two classes: one line
@@ -32,17 +32,17 @@ def test_a_curve_is_what_was_chosen_on_the_other_half():
         values = []
         for front in found.frontiers["bias_1"]:
             reached = np.maximum.accumulate(front.cost) <= cost + 1e-9
-            values.append(front.metric[np.flatnonzero(reached)[-1]])
+            values.append(front.metric[np.flatnonzero(reached)[-1], 0])
         assert metric == pytest.approx(np.mean(values))
     assert all((np.diff(curve.metric) != 0).all() for curve in curves.values())  # no idle ink
 
 
 def test_the_frontier_names_every_line_and_shows_all_of_it():
     found, _ = swept(2, "rte", examples=120)
-    fronts = rules_and_baselines([found], split(120, 0.5, 1), draws=50, seed=0)
+    fronts = frontier_set([found], split(120, 0.5, 1), draws=50, seed=0)
     figure = frontier_figure(fronts, found.task)
     panels = figure.axes[1:]
-    named = [text.get_text().split("  ")[0] for text in figure.legends[0].get_texts()]
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
     assert named == [*(panel.get_title("left") for panel in panels), TRUNCATION, COIN, ORACLE]
     assert any(label.get_visible() for label in panels[0].get_yticklabels())
     for panel in figure.axes:
@@ -53,7 +53,7 @@ def test_the_frontier_names_every_line_and_shows_all_of_it():
 def test_exits_side_by_side_are_of_settings_that_may_cost_so_much():
     found, _ = swept(2, "rte", examples=120)
     parts = split(120, 0.5, 1)
-    rows = exits_at(rules_and_baselines([found], parts, draws=5, seed=0), 0.6)
+    rows = exits_at(frontier_set([found], parts, draws=5, seed=0), 0.6)
     assert list(rows)[-1] == TRUNCATION
     for exits, point in rows.values():
         layers = np.repeat(np.arange(1, 6), exits)
