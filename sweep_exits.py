@@ -29,7 +29,7 @@ def main() -> None:
     data, sweep, choice = parse((LabSettings, SweepSettings, ChoiceSettings), __doc__)
     if len(data.model_dir) > 1 and (choice.pick or sweep.vary):
         raise UserError("--pick and --vary take one --model_dir")
-    from exit_lab.run import run  # torch: seconds, once the flags are right
+    from exit_lab.lab import run  # torch: seconds, once the flags are right
 
     run(data, sweep, choice)
 

@@ -1,11 +1,9 @@
 """Record every layer once, then sweep, choose, compare and explore every exit setting.
 
 settings   the flags of sweep_exits.py
-run        a whole run: open, record, sweep, pick, verify, draw, compare
-lab        a trained model on a dev set: what is swept, and what is run for real
-recording  the one full-depth pass, kept on disk
+lab        a whole run: open, record, sweep, pick, verify, draw, compare
 grids      the settings of each rule that a sweep tries
-sweep      where each setting, and each baseline, lets examples exit
+sweep      the recorded pass; where each setting, and each baseline, lets examples exit
 metrics    the tasks' metrics for many settings and bootstrap draws at once
 tables     a sweep as rows; the settings that no other beats, and no mixture of two
 choice     a setting under a cost, within a drop, or with a guarantee

@@ -15,7 +15,6 @@ eager one. Several rules mean several walks, which share δ evenly (Bonferroni).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -56,23 +55,11 @@ def split(examples: int, fraction: float, seed: int) -> Parts:
     return Parts(np.sort(order[:count]), np.sort(order[count:]))
 
 
-# Without a guarantee.
-
-
-def best_under_cost(cost: np.ndarray, metric: np.ndarray, limit: float) -> int | None:
-    """The setting of the best metric among those that cost at most `limit`, the cheapest such."""
-    allowed = np.flatnonzero(cost <= limit + TOLERANCE)
-    if not len(allowed):
-        return None
-    return int(allowed[np.lexsort((cost[allowed], -metric[allowed]))[0]])
-
-
-def cheapest_within(cost: np.ndarray, metric: np.ndarray, least: float) -> int | None:
-    """The cheapest setting with a metric of at least `least`, the best such."""
-    allowed = np.flatnonzero(metric >= least - TOLERANCE)
-    if not len(allowed):
-        return None
-    return int(allowed[np.lexsort((-metric[allowed], cost[allowed]))[0]])
+def first_allowed(allowed: np.ndarray, *order: np.ndarray) -> int | None:
+    """The allowed setting that is least by the first of `order`, then by the next; None of none."""
+    ranked = np.lexsort(order[::-1])
+    found = ranked[allowed[ranked]]
+    return int(found[0]) if len(found) else None
 
 
 # With a guarantee.
@@ -160,20 +147,8 @@ class Choice(NamedTuple):
     note: str  # what was asked, and how it was answered
 
 
-@dataclass(frozen=True)
-class Guarantee:
-    """A risk of at most `alpha` with probability ≥ 1 − `delta`.
-
-    width: the range of a regression task's scores.
-    """
-
-    alpha: float
-    delta: float
-    width: float | None = None
-
-
 def control_risk(
-    swept: Sweep, mode: Mode, rules: Sequence[str], rows: np.ndarray, wanted: Guarantee
+    swept: Sweep, mode: Mode, rules: Sequence[str], rows: np.ndarray, goal: PickGoal
 ) -> Choice:
     """The cheapest setting of `rules` whose risk is at most α with probability ≥ 1 − δ.
 
@@ -181,6 +156,7 @@ def control_risk(
     See the module's docstring for the test and `losses` for the risk. Raises UserError for fewer
     than 30 examples.
     """
+    task, alpha = swept.task, goal.risk
     if len(rows) < FEWEST_FOR_GUARANTEE:
         raise UserError(
             f"a guarantee from {len(rows)} calibration examples is refused: fewer than "
@@ -188,36 +164,29 @@ def control_risk(
             "--calibration_fraction, use a larger dev set, or pick with max_drop, which promises "
             "nothing"
         )
-    if swept.task.is_regression and not wanted.width:
+    low, high = task.score_range or (0, goal.range)
+    if task.is_regression and not high:
         raise UserError("the range of the scores is unknown; add it: --pick risk=… range=HIGH-LOW")
-    share = wanted.delta / len(rules)
-    grids = {grid.rule: grid for grid in swept.grids}
-    kinds = mode.rules(swept.task.is_regression)
-    paths = [
-        swept.of_rule(rule).start + np.array(fixed_sequence(grids[rule], kinds[rule]))
-        for rule in rules
-    ]
-    passed = [i for path in paths for i in certified_prefix(swept, path, rows, wanted, share)]
+    share = goal.delta / len(rules)
+    grids, kinds = {grid.rule: grid for grid in swept.grids}, mode.rules(task.is_regression)
+    predictions, labels = swept.predictions[:, rows], swept.labels[rows]
+    tested, passed = 0, []
+    for rule in rules:
+        path = swept.of_rule(rule).start + np.array(fixed_sequence(grids[rule], kinds[rule]))
+        exits = swept.exit_layer[path][:, rows]
+        width = high - low if task.is_regression else None
+        path_losses = losses(task, predictions, labels, exits, width)
+        good = certified(path_losses, alpha, share, not task.is_regression)
+        tested, passed = tested + len(path), [*passed, *path[:good]]
     note = (
-        f"{len(passed)} of {sum(map(len, paths))} settings along {len(rules)} fixed "
-        f"path{'s' if len(rules) > 1 else ''} ({', '.join(rules)}) have a risk ≤ {wanted.alpha:g}, "
-        f"together with probability ≥ {1 - wanted.delta:g}, by {len(rows)} calibration examples"
+        f"{len(passed)} of {tested} settings along {len(rules)} fixed "
+        f"path{'s' if len(rules) > 1 else ''} ({', '.join(rules)}) have a risk ≤ {alpha:g}, "
+        f"together with probability ≥ {1 - goal.delta:g}, by {len(rows)} calibration examples"
     )
     if not passed:
-        return Choice(None, note + why_nothing_passed(len(rows), wanted.alpha, share))
+        return Choice(None, note + why_nothing_passed(len(rows), alpha, share))
     costs = swept.cost(swept.exit_layer[passed], rows)
-    return Choice(passed[int(costs.argmin())], note)
-
-
-def certified_prefix(
-    swept: Sweep, path: np.ndarray, rows: np.ndarray, wanted: Guarantee, share: float
-) -> list[int]:
-    """The settings of a path, from its start, that pass the test at a `share` of δ."""
-    exits = swept.exit_layer[path][:, rows]
-    predictions, labels = swept.predictions[:, rows], swept.labels[rows]
-    path_losses = losses(swept.task, predictions, labels, exits, wanted.width)
-    good = certified(path_losses, wanted.alpha, share, not swept.task.is_regression)
-    return path[:good].tolist()
+    return Choice(int(passed[costs.argmin()]), note)
 
 
 def why_nothing_passed(examples: int, alpha: float, share: float) -> str:
@@ -236,26 +205,22 @@ def choose(
 ) -> Choice:
     """What --pick asks for, chosen on the examples `rows`; a guarantee tests only `rules`."""
     if goal.risk is not None:
-        low, high = swept.task.score_range or (0, goal.range)
-        wanted = Guarantee(goal.risk, goal.delta, (high or 0) - low)
-        return control_risk(swept, mode, rules, rows, wanted)
-    metric = swept.main_metric(swept.exit_layer, rows)
+        return control_risk(swept, mode, rules, rows, goal)
+    metric, cost = (f(swept.exit_layer, rows) for f in (swept.main_metric, swept.cost))
     if goal.max_p95_ms is not None:
         if swept.seconds is None:
             raise UserError(
                 "max_p95_ms: the recorded pass has no times; delete all_logits.safetensors"
             )
         slowest = swept.p95_ms(swept.exit_layer, rows)
-        chosen = best_under_cost(slowest, metric, goal.max_p95_ms)
         return Choice(
-            chosen,
+            first_allowed(slowest <= goal.max_p95_ms + TOLERANCE, -metric, slowest),
             f"best setting with 95% of the answers within {goal.max_p95_ms:g} ms, one text at a "
             "time, by the times of the recorded pass",
         )
-    cost = swept.cost(swept.exit_layer, rows)
     if goal.max_cost is not None:
-        chosen = best_under_cost(cost, metric, goal.max_cost)
+        chosen = first_allowed(cost <= goal.max_cost + TOLERANCE, -metric, cost)
         return Choice(chosen, f"best setting at a cost of at most {goal.max_cost:g}")
-    full = swept.main_metric(swept.truncations[-1:], rows)[0]
-    chosen = cheapest_within(cost, metric, full - goal.max_drop)
+    least = swept.main_metric(swept.truncations[-1:], rows)[0] - goal.max_drop
+    chosen = first_allowed(metric >= least - TOLERANCE, cost, -metric)
     return Choice(chosen, f"cheapest setting within {goal.max_drop:g} of full depth")

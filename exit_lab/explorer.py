@@ -9,7 +9,6 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,56 +30,50 @@ DRAWS = 200  # of the intervals
 LARGEST = 40_000_000  # settings × listed examples, bytes before compression
 
 
-@dataclass(frozen=True)
-class View:
-    """How the page opens.
-
-    start: number of the setting that is shown first.
-    fixed: exit keys that are the same in all settings.
-    command: that evaluates the model, but for the exit keys.
-    seed: for the sample of examples that is listed when all are too many for one page.
-    """
-
-    title: str
-    start: int = 0
-    seed: int = 42
-    fixed: Setting = field(default_factory=dict)
-    command: str = "python run_glue.py …"
-
-
 def explorer_page(
-    swept: Sweep, examples: Sequence[Example], confidence: np.ndarray, view: View
+    swept: Sweep,
+    examples: Sequence[Example],
+    confidence: np.ndarray,
+    title: str,
+    start: int = 0,
+    fixed: Setting | None = None,
+    command: str = "python run_glue.py …",
+    seed: int = 42,
 ) -> str:
     """The page's HTML.
 
     confidence: (layers, examples) probability of the class answered; unused for regression.
+    start: number of the setting that is shown first.
+    fixed: exit keys that are the same in all settings.
+    command: that evaluates the model, but for the exit keys.
+    seed: of the bootstrap, and of the sample that is listed of too many examples.
     """
     most = max(1, LARGEST // len(swept.settings))
     listed = np.arange(len(examples))
     if len(listed) > most:
-        listed = np.sort(np.random.default_rng(view.seed).permutation(listed)[:most])
+        listed = np.sort(np.random.default_rng(seed).permutation(listed)[:most])
     full_depth = swept.metrics(swept.truncations[-1:])
     data = {
-        "title": view.title,
+        "title": title,
         "metric": primary_metric(swept.task),
         "regression": swept.task.is_regression,
         "classes": list(swept.task.labels),
         "layers": swept.num_layers,
         "examples": len(examples),
         "listed": len(listed),
-        "start": view.start,
+        "start": start,
         "name_key": swept.name_key,
-        "fixed": view.fixed,
-        "command": view.command,
+        "fixed": fixed or {},
+        "command": command,
         "rules": rules(swept),
-        "settings": settings_columns(swept, view.seed),
-        **baselines(swept, view.seed),
+        "settings": settings_columns(swept, seed),
+        **baselines(swept, seed),
         "full": {name: float(v[0]) for name, v in full_depth.items()},
         **example_columns(swept, examples, confidence, listed),
     }
     # "<" would let a text end the script element that carries the data.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    parts = {"title": html.escape(view.title), "data": text}
+    parts = {"title": html.escape(title), "data": text}
     here = Path(__file__).parent
     parts |= {name: (here / file).read_text(encoding="utf-8") for name, file in PARTS.items()}
     page = (here / "explorer_template.html").read_text(encoding="utf-8")

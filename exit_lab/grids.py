@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from evaluation.keys import Setting
 from evaluation.modes.base import Mode
@@ -31,14 +30,6 @@ class RuleGrid:
     def combinations(self) -> list[dict[str, float]]:
         pairs = itertools.product(*self.values.values())
         return [dict(zip(self.values, pair, strict=True)) for pair in pairs]
-
-    def columns(self) -> dict[str, torch.Tensor]:
-        """Each key's value in each setting: (settings, 1), whole numbers as int64."""
-        combinations = self.combinations()
-        return {
-            key: torch.tensor([combination[key] for combination in combinations])[:, None]
-            for key in self.values
-        }
 
     def position(self, choice: Sequence[int]) -> int:
         """Number of the setting that takes entry choice[i] of key i."""

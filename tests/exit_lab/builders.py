@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from evaluation.modes import MODES
 from exit_lab.grids import make_grids
-from exit_lab.recording import Recording
-from exit_lab.sweep import Sweep, sweep
+from exit_lab.sweep import Recording, Sweep, sweep
 from glue.tasks import TASKS, Example
 
 ELBERT = MODES["albert"]

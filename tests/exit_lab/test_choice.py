@@ -1,6 +1,7 @@
 """Choosing a setting: against brute force, scipy, and settings of known risk."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,22 +11,19 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, entropy
 
 from exit_lab.choice import (
-    Guarantee,
-    best_under_cost,
     binomial_p_value,
     certified,
-    cheapest_within,
     choose,
     control_risk,
+    first_allowed,
     fixed_sequence,
     hoeffding_bentkus_p_value,
     losses,
     split,
 )
 from exit_lab.grids import make_grids
-from exit_lab.recording import Recording
 from exit_lab.settings import PickGoal
-from exit_lab.sweep import sweep
+from exit_lab.sweep import Recording, sweep
 from glue.tasks import TASKS
 from modeling import UserError
 from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
@@ -34,11 +32,11 @@ from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
 @given(POINTS, st.integers(0, 7))
 def test_choices_are_the_best_that_is_allowed(pairs, limit):
     cost, metric = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
-    chosen = best_under_cost(cost, metric, limit)
+    chosen = first_allowed(cost <= limit, -metric, cost)
     allowed = [(-m, c) for c, m in pairs if c <= limit]
     assert allowed or chosen is None
     assert not allowed or (-metric[chosen], cost[chosen]) == min(allowed)
-    chosen = cheapest_within(cost, metric, limit)
+    chosen = first_allowed(metric >= limit, cost, -metric)
     allowed = [(c, -m) for c, m in pairs if m >= limit]
     assert allowed or chosen is None
     assert not allowed or (cost[chosen], -metric[chosen]) == min(allowed)
@@ -179,7 +177,9 @@ def test_violations_stay_within_delta_from_logits_to_choice():
     violations = useful = 0
     for _ in range(SIMULATIONS):
         found = sweep(ELBERT, grids, known_risk_recording(rng, 535), TASKS["rte"])
-        choice = control_risk(found, ELBERT, ["entropy"], np.arange(535), Guarantee(alpha, DELTA))
+        choice = control_risk(
+            found, ELBERT, ["entropy"], np.arange(535), PickGoal(risk=alpha, delta=DELTA)
+        )
         chosen = found.settings[choice.setting]["exit_thres"]
         violations += chosen > safest
         useful += chosen >= 0.1
@@ -191,7 +191,7 @@ def test_violations_stay_within_delta_from_logits_to_choice():
 def test_the_cheapest_certified_setting_is_chosen(rules):
     """Of all settings before the first that fails scipy's test, where rules share δ evenly."""
     found, _ = swept(2, "rte", examples=400)
-    choice = control_risk(found, ELBERT, rules, np.arange(400), Guarantee(0.1, 0.1))
+    choice = control_risk(found, ELBERT, rules, np.arange(400), PickGoal(risk=0.1, delta=0.1))
     grids, passed = {grid.rule: grid for grid in found.grids}, []
     for rule in rules:
         walk = fixed_sequence(grids[rule], ELBERT.rules(False)[rule])
@@ -209,16 +209,19 @@ def test_the_cheapest_certified_setting_is_chosen(rules):
 def test_a_guarantee_from_too_few_examples_is_refused():
     found, _ = swept(2, "rte", examples=60)
     with pytest.raises(UserError, match=r"29 calibration examples is refused: fewer than 30"):
-        control_risk(found, ELBERT, ["entropy"], np.arange(29), Guarantee(0.02, 0.05))
-    choice = control_risk(found, ELBERT, ["entropy"], np.arange(30), Guarantee(0.02, 0.05))
+        control_risk(found, ELBERT, ["entropy"], np.arange(29), PickGoal(risk=0.02, delta=0.05))
+    choice = control_risk(
+        found, ELBERT, ["entropy"], np.arange(30), PickGoal(risk=0.02, delta=0.05)
+    )
     assert choice.setting is None
     assert "even a setting without a single loss needs 149 examples" in choice.note
 
 
 def test_regression_needs_the_range_of_its_scores():
     found, _ = swept(1, "sts-b", examples=300)
+    found = replace(found, task=replace(found.task, score_range=None))
     with pytest.raises(UserError, match="range=HIGH-LOW"):
-        control_risk(found, ELBERT, ["bias_1"], np.arange(300), Guarantee(0.02, 0.05))
-    wanted = Guarantee(0.05, 0.05, width=5.0)
+        control_risk(found, ELBERT, ["bias_1"], np.arange(300), PickGoal(risk=0.02, delta=0.05))
+    wanted = PickGoal(risk=0.05, delta=0.05, range=5.0)
     choice = control_risk(found, ELBERT, ["bias_1"], np.arange(300), wanted)
     assert choice.setting is not None

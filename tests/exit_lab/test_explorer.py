@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import exit_lab.explorer as explorer
-from exit_lab.explorer import View, explorer_page
+from exit_lab.explorer import explorer_page
 from exit_lab.tables import sweep_table
 from tests.exit_lab.builders import EVIL, EXPLORED, explored
 
@@ -26,7 +26,7 @@ def unpacked(text: str, kind: str) -> np.ndarray:
 @pytest.mark.parametrize("task", ["rte", "mnli", "sts-b"])
 def test_the_page_carries_the_sweep_to_the_last_bit(task):
     swept, examples, confidence = explored(task)
-    data = data_of(explorer_page(swept, examples, confidence, View("a title")))
+    data = data_of(explorer_page(swept, examples, confidence, "a title"))
     rows = sweep_table(swept)
     for name in (*data["full"], "compute_ratio", "exit_sample_ratio"):
         values = unpacked(data["settings"][name], "<f8")
@@ -38,7 +38,7 @@ def test_the_page_carries_the_sweep_to_the_last_bit(task):
 
 
 def test_texts_and_title_are_escaped():
-    page = explorer_page(*explored("rte"), View("<i>" + EVIL))
+    page = explorer_page(*explored("rte"), "<i>" + EVIL)
     assert "default-src 'none'" in page  # the network is asked nothing
     assert page.count("</script>") == 2  # the data's and the program's own
     assert "<title>&lt;i&gt;&lt;/script&gt;" in page
@@ -48,7 +48,7 @@ def test_texts_and_title_are_escaped():
 def test_a_large_sweep_lists_a_sample_of_examples(monkeypatch):
     swept, examples, confidence = explored("rte")
     monkeypatch.setattr(explorer, "LARGEST", 20 * len(swept.settings))
-    data = data_of(explorer_page(swept, examples, confidence, View("a title")))
+    data = data_of(explorer_page(swept, examples, confidence, "a title"))
     assert (data["listed"], data["examples"], len(data["texts"])) == (20, 60, 20)
     assert data["rows"] == sorted(set(data["rows"]))
     exits = unpacked(data["exit_layer"], "<u1").reshape(-1, 20)

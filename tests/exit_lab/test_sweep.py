@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from exit_lab.grids import RuleGrid
-from exit_lab.recording import Recording
-from exit_lab.sweep import sweep
+from exit_lab.sweep import Recording, sweep
 from exit_lab.tables import sweep_table
 from glue.tasks import TASKS
 from modeling import UserError

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from exit_lab.explorer import View, explorer_page
+from exit_lab.explorer import explorer_page
 from exit_lab.tables import sweep_table
 from tests.exit_lab.builders import EVIL, EXPLORED, explored
 from tests.robustness.conftest import requests_of, size
@@ -37,8 +37,8 @@ def test_the_page_shows_the_sweep(browser, tmp_path, task):
     swept, *content = explored(task)
     rows, start = sweep_table(swept), 50
     path = tmp_path / "explorer.html"
-    view = View(f"{task} <b>", start, fixed={"window_score": "lead"})
-    path.write_text(explorer_page(swept, *content, view))
+    title, fixed = f"{task} <b>", {"window_score": "lead"}
+    path.write_text(explorer_page(swept, *content, title, start, fixed))
     size(browser, 1280, 900)
     browser.get_log("performance")
     browser.get(path.as_uri())
@@ -58,7 +58,7 @@ def test_the_page_shows_the_sweep(browser, tmp_path, task):
         return shown
 
     shown = shows(start)
-    assert browser.title == view.title
+    assert browser.title == title
     assert {"coin", "oracle", "full depth"} < set(shown["lines"])
     # The list: what is wrong at this setting, or, of values, worse than full depth's.
     answers = swept.predictions[swept.exit_layer[start].astype(int) - 1, np.arange(EXPLORED)]
@@ -84,7 +84,7 @@ def test_the_page_shows_the_sweep(browser, tmp_path, task):
     copied = browser.find_element("id", "copied")
     WebDriverWait(browser, 5).until(lambda _: "{" in copied.text)
     copied = json.loads(copied.text[copied.text.index("{") :])
-    assert copied == swept.settings[number] | view.fixed
+    assert copied == swept.settings[number] | fixed
     # A phone; and nothing was asked of the network, nothing failed.
     size(browser, 360, 800)
     assert browser.execute_script(SHOWN)["width"] <= 360
