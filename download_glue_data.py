@@ -19,8 +19,7 @@ import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from glue.download import download, unpack
-from glue.mrpc import assemble_mrpc
+from glue.download import assemble_mrpc, download, unpack
 from glue.tables import read_lines
 from glue.tasks import TASKS, get_task
 from modeling.errors import UserError
@@ -28,16 +27,8 @@ from training.settings import FlagParser
 from utils.files import run_script, write_text
 
 BASE_URL = "https://dl.fbaipublicfiles.com"
-ARCHIVES = {
-    "CoLA": "CoLA.zip",
-    "SST-2": "SST-2.zip",
-    "STS-B": "STS-B.zip",
-    "QQP": "QQP-clean.zip",
-    "MNLI": "MNLI.zip",
-    "QNLI": "QNLIv2.zip",
-    "RTE": "RTE.zip",
-    "WNLI": "WNLI.zip",
-}
+FOLDERS = "CoLA SST-2 STS-B QQP MNLI QNLI RTE WNLI MRPC diagnostic".split()
+OTHER_NAMES = {"QQP": "QQP-clean.zip", "QNLI": "QNLIv2.zip"}  # of archives
 DIAGNOSTIC = "AX.tsv"
 # GLUE may not host MRPC. SentEval does, and GLUE's dev set is a list of pairs of its train set.
 TRAIN, TEST, DEV_IDS = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "mrpc_dev_ids.tsv"
@@ -55,7 +46,6 @@ SHA256 = {
     TEST: "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
     DEV_IDS: "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7",
 }
-FOLDERS = [*ARCHIVES, "MRPC", "diagnostic"]
 SAMPLE = Path(__file__).parent / "configs" / "sample" / "RTE"
 
 
@@ -69,14 +59,13 @@ def is_complete(target: Path) -> bool:
     if not all((target / name).exists() for name in task_files(target.name)):
         return False
     tasks = [task for task in TASKS.values() if task.folder == target.name]
-    return all(_count_lines(target / task.files["test"]) == task.test_lines for task in tasks)
-
-
-def _count_lines(path: Path) -> int:
     try:
-        return sum(1 for _ in read_lines(path))
+        return all(
+            sum(1 for _ in read_lines(target / task.files["test"])) == task.test_lines
+            for task in tasks
+        )
     except UserError:
-        return 0  # not a file that GLUE has
+        return False  # not a file that GLUE has
 
 
 def fetch_file(name: str, target: Path, base_url: str) -> None:
@@ -87,7 +76,7 @@ def fetch_file(name: str, target: Path, base_url: str) -> None:
 
 def fetch_archive(folder: str, data_dir: Path, base_url: str) -> None:
     with TemporaryDirectory() as scratch:
-        archive = Path(scratch, ARCHIVES[folder])
+        archive = Path(scratch, OTHER_NAMES.get(folder, f"{folder}.zip"))
         fetch_file(archive.name, archive, base_url)
         unpack(archive, folder, task_files(folder), data_dir)
 
@@ -108,15 +97,12 @@ def fetch_mrpc(target: Path, base_url: str, path_to_mrpc: str | None) -> None:
 
 def write_sample(data_dir: Path) -> None:
     target = data_dir / "RTE"
-    names = task_files("RTE")
-    texts = {
-        target / name: "".join(line for _, line in read_lines(SAMPLE / name)) for name in names
-    }
+    texts = {target / name: (SAMPLE / name).read_bytes() for name in task_files("RTE")}
     for path, text in texts.items():
-        if path.exists() and path.read_bytes() != text.encode("utf-8"):
+        if path.exists() and path.read_bytes() != text:
             raise UserError(f"{path} is not the sample's; pass another --data_dir to keep both")
     for path, text in texts.items():
-        write_text(path, text)
+        write_text(path, text.decode())
     print(
         f"sample: {target} now has the bundled sample, made in RTE's layout; it is not GLUE's RTE"
     )

@@ -1,5 +1,5 @@
 """What `make docs` does beyond mkdocs: the README as first page, the notebooks as pages with their
-outputs, and a docstring for every entry.
+outputs.
 
 A link to a file outside these becomes its text: the site has no such page.
 """
@@ -9,15 +9,12 @@ import posixpath
 import re
 from pathlib import Path
 
-import griffe
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\[([^\]]+)\]\(((?!https?:)[^)#]+)(#[^)]*)?\)")
-ENTRY = re.compile(r"^::: (\S+)", re.M)
 GENERATED = {ROOT / "README.md": "index.md"} | {
     path: f"notebooks/{path.stem}.md" for path in sorted(ROOT.glob("notebooks/*.ipynb"))
 }
@@ -50,8 +47,6 @@ def page_of(notebook: dict) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    for name in ENTRY.findall(markdown):
-        check_docstring(name)
     uri = page.file.src_uri
     source = {site: path for path, site in GENERATED.items()}.get(uri, ROOT / "docs" / uri)
 
@@ -66,16 +61,3 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"[{link[1]}]({posixpath.relpath(found, posixpath.dirname(uri))}{link[3] or ''})"
 
     return LINK.sub(on_the_site, markdown)
-
-
-def check_docstring(name: str) -> None:
-    """Raise for an entry of the reference, or a method that it shows, without a docstring."""
-    package, _, path = name.partition(".")
-    try:
-        entry = griffe.load(package, search_paths=[ROOT])[path]
-    except KeyError as error:
-        raise PluginError(f"{name}, an entry of docs/api, does not exist") from error
-    shown = [entry.members[n] for n in ("forward", "from_pretrained") if n in entry.members]
-    for found in (entry, *shown):
-        if not found.has_docstring:
-            raise PluginError(f"{found.path} has no docstring ({found.filepath}:{found.lineno})")

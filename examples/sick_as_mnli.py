@@ -16,49 +16,42 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from glue.tables import read_table, require_columns
-from glue.tasks import NLI
+from glue.tasks import NLI, Split, Task
 from modeling.errors import UserError
 from utils.files import run_script, write_text
 
-PAIR = ("pair_ID", "sentence_A", "sentence_B")
-ONE_FILE = (*PAIR, "entailment_label", "SemEval_set")
-OF_THREE = (*PAIR, "entailment_judgment")
 # SemEval's parts, each with its file and how many annotators' columns MNLI's has.
 PARTS = {"TRAIN": ("train", 1), "TRIAL": ("dev_matched", 5), "TEST": ("dev_mismatched", 5)}
 PARSES = tuple(f"sentence{i}_{kind}parse" for kind in ("binary_", "") for i in (1, 2))
 
 
-def pairs_of(path: Path, part: str | None) -> Iterator[tuple[str, list[str]]]:
-    """Where each pair stands, and its number, sentences, label and part.
+def rows_of(path: Path, part: str | None) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield each pair's SemEval part, label and cells.
 
     part: of a file that is all of one part; None: every line says its own.
     """
-    wanted = OF_THREE if part else ONE_FILE
-    header, rows = read_table(path, ())
-    require_columns(path, header, wanted)
-    for number, row in rows:
-        where = f"{path}, line {number}"
-        if missing := [name for name in wanted if name not in row]:
-            raise UserError(f"{where}: no {missing[0]!r}; is the line cut off?")
-        yield where, [*(row[name] for name in wanted), *([part] if part else [])]
+    label_column = "entailment_judgment" if part else "entailment_label"
+    needed = ["pair_ID", "sentence_A", "sentence_B", label_column]
+    task = Task("sick", "", "", files={"train": str(path.absolute())})
+    for line, row in Split(task, "", "train").rows(needed + ["SemEval_set"] * (not part)):
+        found, label = part or row["SemEval_set"], row[label_column].lower()
+        if label not in NLI or found not in PARTS:
+            raise UserError(
+                f"{path}, line {line}: {label!r} in {found!r}; allowed are {', '.join(NLI)} in "
+                f"{', '.join(PARTS)}"
+            )
+        yield found, label, row
 
 
 def lines_of(paths: Sequence[Path]) -> dict[str, list[str]]:
     """The lines of MNLI's files, by SemEval's name of the part."""
     lines: dict[str, list[str]] = {part: [] for part in PARTS}
-    parts = PARTS if len(paths) == len(PARTS) else [None]
-    for path, of_file in zip(paths, parts, strict=True):
-        for where, (pair, first, second, label, part) in pairs_of(path, of_file):
-            label = label.lower()
-            if label not in NLI or part not in PARTS:
-                raise UserError(
-                    f"{where}: {label!r} in {part!r}; allowed are {', '.join(NLI)} in "
-                    f"{', '.join(PARTS)}"
-                )
+    for path, of_file in zip(paths, PARTS if len(paths) == len(PARTS) else [None], strict=True):
+        for part, label, row in rows_of(path, of_file):
             labels = [label] * (PARTS[part][1] + 1)  # the annotators', and the one that counts
-            cells = [pair, f"{pair}s", "sick", *("-" for _ in PARSES), first, second, *labels]
-            lines[part].append("\t".join([str(len(lines[part])), *cells]))
+            start = [str(len(lines[part])), row["pair_ID"], f"{row['pair_ID']}s", "sick"]
+            texts = [row["sentence_A"], row["sentence_B"]]
+            lines[part].append("\t".join([*start, *("-" for _ in PARSES), *texts, *labels]))
     return lines
 
 
@@ -72,14 +65,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--sick",
-        type=Path,
-        required=True,
-        nargs="+",
-        metavar="FILE",
-        help="SICK.txt, or the training, trial and test file in this order",
-    )
+    files = "SICK.txt, or the training, trial and test file in this order"
+    parser.add_argument("--sick", type=Path, required=True, nargs="+", help=files)
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     args = parser.parse_args()
     if len(args.sick) not in (1, len(PARTS)):

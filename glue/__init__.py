@@ -6,6 +6,5 @@ tables      strict reading of text tables
 features    from examples to padded batches
 cache       token ids kept on disk
 submission  submission.zip for gluebenchmark.com
-download    fetching and unpacking
-mrpc        MRPC as GLUE has it, from the corpus
+download    fetching, unpacking, and MRPC from its corpus
 """

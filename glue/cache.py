@@ -43,7 +43,10 @@ def cached_features(
         features = encode(split.examples(), tokenizer, max_seq_length)
         # Another fingerprint now: the file was written while it was read.
         if features_fingerprint(split, tokenizer, max_seq_length) == wanted:
-            write_cache(path, features, wanted)
+            tensors = {name: torch.from_numpy(array) for name, array in features.arrays().items()}
+            content = save(tensors, {"fingerprint": wanted, "digest": features.digest()})
+            with suppress(UserError):
+                write_file(path, lambda file: file.write(content))
     return features
 
 
@@ -60,13 +63,6 @@ def features_fingerprint(
         return fingerprint(path, FORMAT, reading, max_seq_length, json.dumps(rules))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-
-
-def write_cache(path: Path, features: Features, of: str) -> None:
-    tensors = {name: torch.from_numpy(array) for name, array in features.arrays().items()}
-    content = save(tensors, {"fingerprint": of, "digest": features.digest()})
-    with suppress(UserError):
-        write_file(path, lambda file: file.write(content))
 
 
 def read_cache(path: Path, of: str) -> Features | None:

@@ -8,7 +8,7 @@ import difflib
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -50,7 +50,7 @@ class Task:
     text_columns: tuple[str, ...] = TWO  # one or two
     label_column: str = "label"
     labels: tuple[str, ...] = BINARY  # the text of each class id, in published order; () for scores
-    metric: str = "acc"  # a key of METRICS
+    metric: str = "acc"  # acc, mcc, acc_and_f1; corr for scores
     headerless: tuple[str, ...] = ()  # the columns of train and dev where these have no header
     lenient: bool = False  # short rows of train are skipped
     score_range: tuple[float, float] | None = None  # submitted scores are clipped to it
@@ -240,46 +240,7 @@ def parse_number(text: str) -> float | None:
         return None
 
 
-# Metrics, under the published key names. (examples,), (examples,) → values.
-# What they are made of takes seconds to import, so it is imported where it is used.
-
-
-def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    from sklearn.metrics import accuracy_score
-
-    return {"acc": accuracy_score(labels, predictions)}
-
-
-def _matthews(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    from sklearn.metrics import matthews_corrcoef
-
-    return {"mcc": matthews_corrcoef(labels, predictions)}
-
-
-def _accuracy_and_f1(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    from sklearn.metrics import accuracy_score, f1_score
-
-    acc = accuracy_score(labels, predictions)
-    f1 = f1_score(labels == 1, predictions == 1, zero_division=0)
-    return {"acc": acc, "f1": f1, "acc_and_f1": (acc + f1) / 2}
-
-
-def _correlations(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    from scipy.stats import pearsonr, spearmanr
-
-    # A correlation is not defined for one example, nor when a side is constant.
-    defined = np.ptp(predictions) > 0 and np.ptp(labels) > 0
-    functions = (pearsonr, spearmanr) if defined else ()
-    pearson, spearman = [f(predictions, labels)[0] for f in functions] or (0.0, 0.0)
-    return {"pearson": pearson, "spearmanr": spearman, "corr": (pearson + spearman) / 2}
-
-
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
-    "acc": _accuracy,
-    "mcc": _matthews,
-    ACC_F1: _accuracy_and_f1,
-    "corr": _correlations,
-}
+# Metrics, under the published key names.
 
 
 def primary_metric(task: Task) -> str:
@@ -305,9 +266,33 @@ def compute_metrics(
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise UserError(f"{task.name}: {name} {row} is {values[row]}, which no metric takes")
-    if not task.is_regression:
-        arrays = [values.astype(int) for values in arrays]
-    return {key: float(value) for key, value in METRICS[task.metric](*arrays).items()}
+    scores = _correlations(*arrays) if task.is_regression else _agreement(task.metric, *arrays)
+    return {key: float(value) for key, value in scores.items()}
+
+
+def _agreement(metric: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Score class ids."""
+    # Takes seconds to import.
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+    if metric == "mcc":
+        return {"mcc": matthews_corrcoef(labels, predictions)}
+    acc = accuracy_score(labels, predictions)
+    if metric == "acc":
+        return {"acc": acc}
+    f1 = f1_score(labels == 1, predictions == 1, zero_division=0)
+    return {"acc": acc, "f1": f1, "acc_and_f1": (acc + f1) / 2}
+
+
+def _correlations(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Score scores."""
+    from scipy.stats import pearsonr, spearmanr
+
+    # A correlation is not defined for one example, nor when a side is constant.
+    defined = np.ptp(predictions) > 0 and np.ptp(labels) > 0
+    functions = (pearsonr, spearmanr) if defined else ()
+    pearson, spearman = [f(predictions, labels)[0] for f in functions] or (0.0, 0.0)
+    return {"pearson": pearson, "spearmanr": spearman, "corr": (pearson + spearman) / 2}
 
 
 # Submission files.

@@ -18,24 +18,9 @@ def pairs(count: int = 4) -> list[Example]:
     return [Example(str(i), sentence(i), sentence(i + 1, i + 1), i % 2) for i in range(count)]
 
 
-def singles(*texts: str) -> list[Example]:
-    return [Example(str(i), text, None, 0) for i, text in enumerate(texts)]
-
-
 def as_lists(data: Features) -> tuple[list, list]:
     columns = (data.input_ids, data.token_type_ids)
     return tuple([column(row).tolist() for row in range(len(data))] for column in columns)
-
-
-def test_pairs_are_laid_out_as_hf_does(tokenizer):
-    example = pairs(1)[0]
-    got = encode([example], tokenizer, 40)
-    tokens = tokenizer.convert_ids_to_tokens(got.input_ids(0).tolist())
-    a = tokenizer.tokenize(example.text_a)
-    b = tokenizer.tokenize(example.text_b)
-    assert tokens == ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
-    assert got.token_type_ids(0).tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    assert got.labels.tolist() == [0]
 
 
 def test_truncated_texts_are_those_that_are_longer_whole(tokenizer):
@@ -47,16 +32,6 @@ def test_truncated_texts_are_those_that_are_longer_whole(tokenizer):
     assert got.size == f"12 ({got.truncated.sum()} truncated, {got.truncated.mean():.1%})"
     some = got.with_second_cls().take([5, 1])
     assert some.truncated.tolist() == got.truncated[[5, 1]].tolist()
-
-
-@pytest.mark.parametrize("length", [3, 4, 7, 12])
-def test_long_texts_are_truncated(tokenizer, length):
-    long = Example("0", sentence(1, 60), sentence(2, 60), 0)
-    for examples in ([long], [long._replace(text_b=None)]):
-        got = encode(examples, tokenizer, length)
-        assert got.lengths.tolist() == [length]
-        assert got.input_ids(0)[0] == tokenizer.cls_token_id
-        assert got.input_ids(0)[-1] == tokenizer.sep_token_id
 
 
 @pytest.mark.parametrize("count", [1, CHUNK, CHUNK + 1])
