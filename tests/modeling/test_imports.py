@@ -63,32 +63,3 @@ def test_every_public_name_is_there():
         assert getattr(modeling, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'AlbertModel'"):
         _ = modeling.AlbertModel
-
-
-CLASSIFIER = "AutoModelForSequenceClassification"
-ORDERS = (
-    (("ElbertConfig", CLASSIFIER), ("PonderAlbertConfig", CLASSIFIER)),
-    (("AlbertActConfig", "AutoModelForPreTraining"), ("AlbertActConfig", "AutoModel")),
-)
-
-
-def test_one_import_makes_a_mode_known_to_the_auto_classes():
-    """In forks of a process that has imported transformers alone."""
-    code = f"""
-import importlib, os, transformers
-from transformers import AutoConfig, AutoModel
-for names in {ORDERS}:
-    if os.fork():
-        os.wait()
-        continue
-    for name, auto_name in names:
-        Config = getattr(importlib.import_module("modeling"), name)
-        config = AutoConfig.for_model(Config.model_type, vocab_size=9, embedding_size=4,
-            hidden_size=4, num_attention_heads=1, intermediate_size=4, num_hidden_layers=1)
-        model = getattr(transformers, auto_name).from_config(config)
-        print(type(model).__module__, flush=True)
-    break
-"""
-    modules = printed(code).split()
-    assert len(modules) == 4
-    assert all(module.startswith("modeling.") for module in modules)

@@ -10,7 +10,6 @@ import venv
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 
 from modeling import (
@@ -46,14 +45,6 @@ def test_the_pinned_versions_are_within_the_ranges():
     for line in SETTINGS["project"]["dependencies"] + extras["train"]:
         needed = Requirement(line)
         assert needed.specifier.contains(pinned[needed.name]), line
-
-
-def test_the_readme_cites_what_the_citation_file_names():
-    references = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"]
-    links = {paper.get("url") or paper["repository-code"] for paper in references}
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(links) == 9
-    assert set(re.findall(r"url=\{(.+?)\}", readme)) == links
 
 
 def ran(command: list, folder: Path, **variables: str) -> str:

@@ -33,13 +33,6 @@ def test_a_checkpoint_as_starting_weights_of_its_own_run_is_told_how_to_go_on(gl
     glue(half_way, *resumed, "--resume_from_checkpoint", checkpoint, weights=checkpoint).done()
 
 
-def test_elsewhere_a_checkpoints_weights_start_a_new_training(glue, half_way, tmp_path, caplog):
-    checkpoint = half_way / "checkpoint-2"
-    glue(tmp_path / "new", "--do_train", "--max_steps", 1, weights=checkpoint).done()
-    assert "stands at step 2 of a training" in caplog.text
-    assert f"--resume_from_checkpoint {checkpoint}" in caplog.text
-
-
 def test_the_published_code_can_read_the_weights(glue, albert_dir, tmp_path):
     """Its PyTorch wrote pickles, not zip files; the tokenizer is the SentencePiece model."""
     out = tmp_path / "RTE"
@@ -63,15 +56,6 @@ def test_published_switches_that_do_nothing_are_named(glue, albert_dir, tmp_path
     glue(tmp_path / "RTE", *flags).done()
     assert f"{config}: kd_enable = true has no effect: no distillation here" in caplog.text
     assert "use_label_smooth" not in caplog.text
-
-
-def test_fine_tuning_by_lamb_differs_from_adamw(glue, tmp_path):
-    for optimizer in ("adamw", "lamb"):
-        glue(tmp_path / optimizer, "--do_train", "--max_steps", 2, "--optimizer", optimizer).done()
-    adamw, lamb = (load_pretrained(tmp_path / name)[0] for name in ("adamw", "lamb"))
-    assert (lamb.exit_weights - 4).abs().max() > 1e-4  # W keeps the learning rate of its own
-    parameters = zip(adamw.parameters(), lamb.parameters(), strict=True)
-    assert any((a != b).any() for a, b in parameters)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Weights from wherever they come, against the models that HF builds of the same files."""
 
 import json
-import pickle
 import re
 import shutil
 
@@ -191,13 +190,6 @@ def test_what_is_no_state_dict_of_an_albert_is_refused(content, words, tmp_path,
     assert "never run" not in capsys.readouterr().out
 
 
-def test_a_pickle_that_runs_code_is_refused(tmp_path, capsys):
-    tiny_config().save_pretrained(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Evil()))
-    assert re.search("refused|damaged", error_of(tmp_path))
-    assert "never run" not in capsys.readouterr().out
-
-
 def test_shards_are_read_from_their_own_directory_only(tmp_path):
     tiny_config().save_pretrained(tmp_path / "model")
     save_file({"secret": torch.ones(1)}, tmp_path / "outside.safetensors")
@@ -227,15 +219,3 @@ def test_without_the_hub_what_was_fetched_before_is_there(tmp_path, albert_dir):
     flags = ModelSettings(model_name_or_path="some/albert", cache_dir=str(tmp_path))
     assert fetch_models(flags, model_name_or_path=True).model_name_or_path == str(snapshot)
     assert PonderAlbertClassifier.from_pretrained("some/albert", cache_dir=tmp_path).tokenizer
-
-
-def test_the_hubs_own_cache_is_the_default(tmp_path, monkeypatch):
-    seen = []
-
-    def download(name, cache_dir, allow_patterns):
-        seen.append((name, cache_dir))
-        return str(tmp_path)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    fetch_models(ModelSettings(model_name_or_path="some/albert"), model_name_or_path=True)
-    assert {*seen} == {("some/albert", None)}
