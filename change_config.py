@@ -7,7 +7,6 @@ edits OUT_DIR/TASK/config.json or, where the file that its `exit_config_path` na
 that file, whose value wins. `--config_file` says which. The new file replaces the old one whole.
 """
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,6 @@ from modeling.keys import SIZES, KeyTable, nearest_names, parse_value, plain_val
 from modeling.loading.files import WEIGHT_FILES, read_json
 from training.settings import FlagParser
 from utils.files import run_script, write_json
-
-
-def parse_args() -> argparse.Namespace:
-    parser = FlagParser(__doc__)
-    parser.add_argument("--key", required=True, help="e.g. exit_thres, cnt_thres, thres_name")
-    parser.add_argument("--value", required=True, help="its new value")
-    parser.add_argument("--task", required=True, help="folder of the task under --out_dir")
-    parser.add_argument("--model", required=True, help="name of the model, for the message")
-    parser.add_argument("--out_dir", default=".", help="folder that holds the tasks' folders")
-    parser.add_argument(
-        "--config_file",
-        choices=("config.json", "exit_config.json"),
-        help="exit_config.json edits the overrides (default: the file whose value counts)",
-    )
-    return parser.parse_args()
 
 
 def parse_like(old: Any, key: str, text: str) -> Any:
@@ -114,7 +98,18 @@ def file_to_edit(directory: Path, key: str, wanted: str | None) -> Path:
 
 
 def main() -> None:
-    args = parse_args()
+    parser = FlagParser(__doc__)
+    parser.add_argument("--key", required=True, help="e.g. exit_thres, cnt_thres, thres_name")
+    parser.add_argument("--value", required=True, help="its new value")
+    parser.add_argument("--task", required=True, help="folder of the task under --out_dir")
+    parser.add_argument("--model", required=True, help="name of the model, for the message")
+    parser.add_argument("--out_dir", default=".", help="folder that holds the tasks' folders")
+    parser.add_argument(
+        "--config_file",
+        choices=("config.json", "exit_config.json"),
+        help="exit_config.json edits the overrides (default: the file whose value counts)",
+    )
+    args = parser.parse_args()
     directory = Path(args.out_dir) / args.task
     if not (directory / "config.json").exists():
         raise UserError(

@@ -9,7 +9,6 @@ the checkpoint; a path that ends in .bin gets the state dict alone. Needs Tensor
 pip install -r requirements-tf.txt
 """
 
-import argparse
 import io
 import shutil
 from functools import partial
@@ -27,15 +26,6 @@ VOCABULARIES = {
 }
 
 
-def parse_args() -> argparse.Namespace:
-    parser = FlagParser(__doc__)
-    add = partial(parser.add_argument, required=True)
-    add("--tf_checkpoint_path", help="what its files' names share (albert_base/model.ckpt-best)")
-    add("--albert_config_file", help="its albert_config.json, or a config.json")
-    add("--pytorch_dump_path", help="a directory, or a file that ends in .bin")
-    return parser.parse_args()
-
-
 def vocabulary(prefix: str) -> dict[str, Path]:
     """Find the tokenizer's files: beside a checkpoint, or in the assets of a TF-Hub export."""
     folder = Path(prefix).parent
@@ -48,7 +38,12 @@ def vocabulary(prefix: str) -> dict[str, Path]:
 
 
 def main() -> None:
-    args = parse_args()
+    parser = FlagParser(__doc__)
+    add = partial(parser.add_argument, required=True)
+    add("--tf_checkpoint_path", help="what its files' names share (albert_base/model.ckpt-best)")
+    add("--albert_config_file", help="its albert_config.json, or a config.json")
+    add("--pytorch_dump_path", help="a directory, or a file that ends in .bin")
+    args = parser.parse_args()
     # torch, and what stands on it: not before the flags are known to be right.
     import torch
     from transformers.utils import logging as hf_logging

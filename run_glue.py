@@ -49,24 +49,19 @@ def read_settings() -> GlueSettings:
         raise UserError("--hp_search starts its own processes: run it without torchrun")
     if evaluation.submission_dir and not evaluation.do_predict:
         raise UserError("--submission_dir collects what --do_predict writes: add --do_predict")
-    if evaluation.onnx:
-        check_onnx(settings)
-    if how.fp16 and run.bf16:
-        raise UserError("--fp16 and --bf16 exclude each other")
-    return settings
-
-
-def check_onnx(settings: GlueSettings) -> None:
-    run, evaluation = settings.run, settings.evaluation
     others = {
         "--do_train": run.do_train,
-        "--hp_search": settings.search.hp_search,
+        "--hp_search": search,
         "--eval_all_checkpoints": evaluation.eval_all_checkpoints,
         f"--dtype {evaluation.dtype}": evaluation.dtype != "fp32",
         "--compile on": evaluation.compile == "on",
     }
-    if given := ", ".join(flag for flag, is_given in others.items() if is_given):
+    given = ", ".join(flag for flag, is_given in others.items() if is_given)
+    if evaluation.onnx and given:
         raise UserError(f"--onnx evaluates a finished file as it is: leave out {given}")
+    if how.fp16 and run.bf16:
+        raise UserError("--fp16 and --bf16 exclude each other")
+    return settings
 
 
 def main() -> None:

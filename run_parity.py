@@ -17,20 +17,15 @@ from training.settings import as_dict, parse
 from utils.files import run_script, write_json
 
 
-def read_settings() -> ParitySettings:
-    return parse([ParitySettings], __doc__)[0]
-
-
 def main() -> None:
-    settings = read_settings()
+    (settings,) = parse([ParitySettings], __doc__)
     # torch, and what stands on it: not before the flags are known to be right.
     import torch
     from torch.utils.tensorboard import SummaryWriter
 
-    from evaluation.figures import save_figure
-    from evaluation.parity_report import report_parity, training_figure
+    from evaluation.figures import save_figure, training_figure
     from modeling import ParityPonderGRU
-    from training.parity import evaluate_parity, train_parity
+    from training.parity import evaluate_parity, mean_score, train_parity
 
     torch.manual_seed(settings.seed)
     # One step of so small a GRU is too short to be shared out.
@@ -51,7 +46,11 @@ def main() -> None:
     for name, non_zeros in (("in distribution", known), ("extrapolation", harder)):
         if non_zeros:
             scores = evaluate_parity(model, settings.n_elems, non_zeros, 4096, device)
-            results[name.replace(" ", "_")] = report_parity(name, scores)
+            mean, by_non_zeros = mean_score(scores), [score._asdict() for score in scores]
+            results[name.replace(" ", "_")] = {**mean, "by_non_zeros": by_non_zeros}
+            shown = f"accuracy = {mean['accuracy']:.4f}, steps = {mean['steps']:.2f}"
+            fewest, most = scores[0].non_zeros, scores[-1].non_zeros
+            print(f"{name} ({fewest} to {most} non-zero elements): {shown}")
     results["history"] = [epoch._asdict() for epoch in history]
     write_json(directory / "results.json", results)
     title = f"Parity of {settings.n_elems} elements, at most {settings.max_steps} steps"

@@ -53,7 +53,7 @@ def read_settings() -> PretrainingSettings:
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from evaluation.pretraining_report import (
+    from evaluation.text_reports import (
         evaluate_pretraining,
         evaluation_text,
         report_pretraining,

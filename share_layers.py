@@ -23,20 +23,14 @@ from training.settings import as_dict, fetch_models, parse
 from utils.files import run_script
 
 
-def read_settings() -> SharingSettings:
-    """The command line; raises UserError for flags that do not go together."""
+def main() -> None:
     settings = SharingSettings(*parse(GROUPS, __doc__))
     if not (settings.run.do_train or settings.evaluation.do_eval):
         raise UserError("nothing to do: give --do_train or --do_eval")
     if settings.run.do_train and not settings.text.train_files:
         raise UserError("--train_files is missing: the text to train on")
-    return settings
-
-
-def main() -> None:
-    settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from evaluation.layer_sharing_report import evaluate_student, report_student
+    from evaluation.text_reports import evaluate_student, report_student
     from training.layer_sharing import train_student
     from training.start import text_session
 

@@ -1,9 +1,9 @@
-"""What all pictures share, and the picture of an evaluation: where examples exit."""
+"""What all pictures share, and the picture of the parity experiment's training."""
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -22,12 +22,7 @@ INK, SOFT, GRID = "#1d2733", "#5d6a78", "#e3e7ec"
 LINE = "#b3412e"
 # Apart for every kind of colour vision (Okabe and Ito), and from INK and LINE.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7a5ab5", "#8a7a1e")
-CAUSES = (
-    "#9db4d3",
-    "#e2b866",
-    "#cfd6de",
-    "#a9c8a4",
-)  # of an exit, in the order that they are given
+CAUSES = ("#9db4d3", "#e2b866", "#cfd6de")  # of an exit, in the order that they are given
 BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "frameon": False}  # of a legend
 
 
@@ -88,42 +83,16 @@ def padded_limits(values: np.ndarray) -> tuple[float, float]:
     return low - air, high + air
 
 
-class ExitProfile(NamedTuple):
-    """Where the examples of an evaluation exit, why, and what every layer is worth.
-
-    by_cause: for each reason to exit the examples of every layer, (layers,).
-    reached: the metric of the answers taken; full depth's is the curve's last.
-    """
-
-    by_cause: dict[str, np.ndarray]
-    curve: Sequence[float]
-    reached: float
-    cost: float
-
-
-def exits_figure(exits: ExitProfile, metric: str, title: str, rule: str) -> Figure:
-    """The metric of every layer; below, exits per layer, coloured by what ended the pass."""
-    layers = np.arange(1, len(exits.curve) + 1)
-    figure, top, bottom = stacked("layer", metric, "examples that exit")
-    full = exits.curve[-1]
-    top.plot(layers, exits.curve, color=LINE, marker="o", markersize=4, label="everyone stops here")
-    top.axhline(full, color=INK, linestyle=":", linewidth=1.2, label=f"full depth {full:.3f}")
-    reached = f"early exit {exits.reached:.3f}"
-    top.axhline(exits.reached, color=COLOURS[0], linestyle="--", linewidth=1.2, label=reached)
-    top.set_ylim(*padded_limits(np.array([*exits.curve, exits.reached])))
-    base = np.zeros(len(layers))
-    for (cause, counts), color in zip(exits.by_cause.items(), CAUSES, strict=False):
-        if np.any(counts):
-            bottom.bar(layers, counts, bottom=base, color=color, width=0.72, label=cause)
-        base = base + counts
-    for layer, count in zip(layers, base.astype(int), strict=True):
-        if count:
-            annotate(bottom, str(count), (layer, count), ha="center")
-    set_titles(
-        top,
-        f"{title}: {metric} {exits.reached:.3f} at a computation cost of {exits.cost:.2f}",
-        rule,
-    )
-    for panel in (top, bottom):
-        panel.legend(fontsize=8.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+def training_figure(history: Sequence[Any], most_steps: int, title: str) -> Figure:
+    """Accuracy and expected steps at the end of every `training.parity.Epoch`, on scales that all
+    runs share."""
+    figure, top, bottom = stacked("epoch", "accuracy", "steps")
+    epochs = [epoch.epoch for epoch in history]
+    top.plot(epochs, [epoch.accuracy for epoch in history], "o-", color=LINE, markersize=4)
+    top.axhline(0.5, color=SOFT, linestyle=":", linewidth=1.2)
+    annotate(top, "chance", (epochs[-1], 0.5), ha="right")
+    top.set_ylim(0, 1.03)
+    bottom.plot(epochs, [epoch.steps for epoch in history], "o-", color=COLOURS[0], markersize=4)
+    bottom.set_ylim(0, most_steps)
+    set_titles(top, title, "accuracy at sampled halting steps; expected steps until halting")
     return figure

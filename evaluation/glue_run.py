@@ -14,7 +14,6 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from evaluation.dev import SelectionMetric, evaluate_and_log
 from evaluation.job import Job, ResultPaths, load_trained
 from evaluation.modes import MODES, check_mode
 from evaluation.modes.base import Mode
@@ -37,9 +36,10 @@ from glue.tasks import (
 from modeling.compilation import compile_for_training
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
-from modeling.loading.configs import ORIGIN_KEYS, trained_labels, trained_task
+from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_labels, trained_task
 from modeling.loading.files import find_file, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
+from modeling.loading.weights import load_model
 from training.checkpoints import (
     RunFingerprint,
     check_start,
@@ -49,6 +49,8 @@ from training.checkpoints import (
 )
 from training.fine_tuning import FineTuningLog, task_batches, task_state, total_steps
 from training.fine_tuning_settings import DataSettings
+from training.logs import ProgressLog
+from training.metric_at_cost import MetricAtCost
 from training.provenance import provenance, provenance_in
 from training.search import Search, flags_of_every_run, metric_of, search, shared_values
 from training.settings import as_dict
@@ -77,6 +79,14 @@ def find_task(data: DataSettings, trained: Path | None) -> Task:
     labels = trained_labels(trained) if trained else None
     files = data.train_file, data.validation_file, data.test_file
     return custom_task(*files, labels, data.columns)
+
+
+def evaluate_and_log(job: Job, goal: MetricAtCost, log: ProgressLog, step: int) -> float:
+    """Log the dev set's metrics at this step; the one that the best model is chosen by."""
+    scalars, line, value = job.mode.dev_scalars(job, goal)
+    log.scalars(scalars, step)
+    log.print_json({**line, "step": step})
+    return value
 
 
 @dataclass(frozen=True)
@@ -153,8 +163,9 @@ class GlueRun:
     def new_config(self) -> AlbertConfig:
         source, labels = self.settings.model, dict(enumerate(self.task.labels or ["score"]))
         path = source.config_name or source.model_name_or_path
-        config = self.mode.load_config(
+        config = load_config(
             path,
+            self.mode.model_class.config_class,
             id2label=labels,
             label2id={label: i for i, label in labels.items()},
             num_labels=self.task.num_labels,
@@ -194,7 +205,7 @@ class GlueRun:
             return self.mode.model_class(config)
         source = self.settings.model.model_name_or_path
         other = trained_task(source) not in (None, self.task.name)
-        model, report = self.mode.load(source, config, other)
+        model, report = load_model(self.mode.model_class, source, config, other)
         for line in report.lines():
             logger.info(line)
         return model
@@ -218,13 +229,18 @@ class GlueRun:
             ),
         }
 
+    def check_goal(self, goal: MetricAtCost) -> MetricAtCost:
+        """Raise UserError for a metric at a cost, of a mode that has one cost only."""
+        if goal.cost is not None:
+            self.mode.rules(regression=False)
+        return goal
+
     # What the flags ask for.
 
     def search(self, argv: Sequence[str]) -> Path:
         """Run a search; the directory of its best model. argv: this call's flags."""
         flags = flags_of_every_run(argv, GROUPS)
-        if metric_of(self.settings.search, self.task).cost is not None:
-            self.mode.rules(regression=False)  # raises for a mode that has one cost only
+        self.check_goal(metric_of(self.settings.search, self.task))
         self.check_files(dev=True)
         wanted = Search(
             settings=self.settings.search,
@@ -243,7 +259,8 @@ class GlueRun:
         """
         run, how = self.settings.run, self.settings.training
         self.check_files(dev=self.settings.evaluation.do_eval or how.looks_at_dev)
-        goal = SelectionMetric.of(how.metric_for_best_model, self.mode, self.task)
+        wanted = how.metric_for_best_model
+        goal = self.check_goal(MetricAtCost.parse(wanted, self.task, "--metric_for_best_model"))
         batch_size = how.per_gpu_train_batch_size * self.accelerator.num_processes
         if is_trained(self.settings, batch_size):
             return

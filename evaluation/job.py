@@ -21,9 +21,10 @@ from modeling.compilation import compile_for_inference, repays
 from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import Settings
+from modeling.loading.configs import load_config
 from modeling.loading.files import resolve_within
 from modeling.loading.tokenizers import load_tokenizer
-from modeling.loading.weights import abbreviate
+from modeling.loading.weights import abbreviate, load_model
 from training.start import check_vocab_size
 from utils.console import log_facts
 from utils.environment import environment
@@ -43,8 +44,7 @@ class Job:
     batch_size: 1 goes in input order and never pads; larger ones give the same answers.
     dtype, compile, out_mode, skip_full_depth: of the flags of these names.
     file: answers in place of the model, which it was exported from.
-    origin: what reports say of where all of this comes from, by name.
-    conditions: what reports say of how it ran, by name; see `for_inference`.
+    origin: what reports say of where all of this comes from and, see `for_inference`, how it runs.
     """
 
     mode: Mode
@@ -58,7 +58,6 @@ class Job:
     out_mode: str = "one"
     file: OnnxFile | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
-    conditions: Mapping[str, Any] = field(default_factory=dict)
     skip_full_depth: bool = False
 
     def announce(self, checkpoint: str) -> None:
@@ -76,28 +75,26 @@ class Job:
     def for_inference(self) -> Job:
         """The job with a model in `dtype`, compiled where that is asked for and pays.
 
-        Its `conditions` say so. This job's own model stays as it is.
+        Its `origin` says so. This job's own model stays as it is.
         """
+        model, device, about, compiled = self.model, self.model.device, {"dtype": self.dtype}, False
         if self.file:
-            conditions = {"compiled": False, "environment": environment(torch.device("cpu"))}
-            return replace(self, conditions=self.file.conditions() | conditions)
-        model, compiling = self.model, self.wants_compiling(self.model)
-        if self.dtype != "fp32" or compiling:
+            about, device = self.file.conditions(), torch.device("cpu")
+        elif (compiling := self.wants_compiling()) or self.dtype != "fp32":
             model = copy.deepcopy(model)
             cast_layers(model, DTYPES[self.dtype])
-        compiled = compiling and compile_for_inference(model)
-        about = {"dtype": self.dtype, "compiled": compiled}
-        conditions = {**about, "environment": environment(model.device)}
-        return replace(self, model=model, conditions=conditions)
+            compiled = compiling and compile_for_inference(model)
+        about |= {"compiled": compiled, "environment": environment(device)}
+        return replace(self, model=model, origin={**self.origin, **about})
 
-    def wants_compiling(self, model: PreTrainedModel) -> bool:
+    def wants_compiling(self) -> bool:
         if self.mode.uncompiled:
             if self.compile == "on":
                 logger.warning("--compile on: %s; not compiled", self.mode.uncompiled)
             return False
         lengths = sorted(self.features.lengths)
         return self.compile == "on" or (
-            self.compile == "auto" and repays(model, len(lengths), lengths[len(lengths) // 2])
+            self.compile == "auto" and repays(self.model, len(lengths), lengths[len(lengths) // 2])
         )
 
 
@@ -123,9 +120,7 @@ class ResultPaths:
         """`my_out_dir`/model/task, in the model's folder; in stat_out if it cannot be made."""
         name = Path(config.my_out_dir, config.model_name, task.name)
         try:
-            if (
-                resolve_within(self.model, name) is None
-            ):  # where a foreign config.json must not write
+            if resolve_within(self.model, name) is None:  # a foreign config.json must not write
                 raise OSError(None, f"leads out of {self.model}")
             (self.model / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -140,7 +135,8 @@ def load_finished(directory: Path, mode: Mode, settings: Settings | None = None)
 
     Raises UserError if it is not a trained model.
     """
-    model, report = mode.load(directory, mode.load_config(directory, settings))
+    config = load_config(directory, mode.model_class.config_class, settings)
+    model, report = load_model(mode.model_class, directory, config)
     untrained = [name for name in report.initialised if name not in mode.optional]
     if untrained:
         raise UserError(

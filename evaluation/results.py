@@ -21,6 +21,7 @@ from modeling.exit_settings import Settings
 from modeling.rules import exit_scores
 from training.provenance import provenance_in
 from utils.files import run_all_then_raise, write_json, write_text
+from utils.fingerprint import differences
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,6 @@ def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
         "rule": job.model.config.exit_keys(),
         **job.origin,
         "batch_size": job.batch_size,
-        **job.conditions,
     }
 
 
@@ -99,13 +99,9 @@ def earlier_lines(path: Path, header: str, out_mode: str) -> list[str]:
 
     Raises UserError when the file holds another task's columns.
     """
-    # What is no text has other columns, too.
-    old = (
-        path.read_text(encoding="utf-8", errors="replace")
-        if out_mode == "all" and path.exists()
-        else ""
-    )
-    lines = old.splitlines() or [header]
+    lines = [header]
+    if out_mode == "all" and path.exists():  # what is no text has other columns, too
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or lines
     if lines[0] != header:
         raise UserError(f"{path} has other columns; use --out_mode one to start it anew")
     return lines
@@ -140,17 +136,12 @@ def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> li
     One warning for rows of other weights or data that this evaluation's row would stand beside.
     """
     rows, path = directory / ROWS, directory / "eval_results.json"
-    if out_mode == "all" and rows.exists():
-        before, now = provenance_in(path), summary.get("provenance", {})
-        others = [
-            name for name in ("weights", "data") if before.get(name, now.get(name)) != now.get(name)
-        ]
-        if others:
-            logger.warning(
-                "%s holds rows of other %s; --out_mode one starts it anew",
-                rows,
-                " and ".join(others),
-            )
+    changed = differences(provenance_in(path), summary.get("provenance", {}))
+    others = [name for name in ("weights", "data") if name in changed]
+    if out_mode == "all" and rows.exists() and others:
+        logger.warning(
+            "%s holds rows of other %s; --out_mode one starts it anew", rows, " and ".join(others)
+        )
     run_all_then_raise(
         partial(append_results, rows, summary, out_mode), partial(write_json, path, summary)
     )

@@ -38,14 +38,12 @@ class TokenExample(NamedTuple):
     wrong: bool = False
 
 
-def tokens_html(examples: Sequence[TokenExample], counts: Mapping[int, int] | None = None) -> str:
+def tokens_html(examples: Sequence[TokenExample], counts: Mapping[int, int]) -> str:
     """Format a page that needs nothing else: each token over its number of updates, and the scale.
 
-    counts: tokens by number of updates, where more than these examples count. Raises ValueError
-    where there is nothing to show, or an example's updates do not fit its tokens.
+    examples: one at least. counts: all tokens of the data set by their number of updates.
     """
-    maximum = checked_maximum(examples)
-    counts = counts or counted(examples)
+    maximum = examples[0].maximum
     numbers = [number for number, count in counts.items() if count]
     low, high, wrong = min(numbers), max(numbers), sum(example.wrong for example in examples)
     template = Path(__file__).with_name("tokens_template.html").read_text(encoding="utf-8")
@@ -64,27 +62,6 @@ def tokens_html(examples: Sequence[TokenExample], counts: Mapping[int, int] | No
         scale="".join(bar(number, counts) for number in range(maximum + 1)),
         examples="\n".join(map(section, examples)),
     )
-
-
-def checked_maximum(examples: Sequence[TokenExample]) -> int:
-    if not examples:
-        raise ValueError("no examples to show")
-    for number, example in enumerate(examples):
-        if not example.tokens or len(example.tokens) != len(example.updates):
-            raise ValueError(
-                f"example {number}: {len(example.tokens)} tokens, {len(example.updates)} updates; "
-                "each token needs its number, and there must be one"
-            )
-        if not 0 <= min(example.updates) <= max(example.updates) <= example.maximum:
-            raise ValueError(f"example {number}: updates are not all in 0…{example.maximum}")
-    return max(example.maximum for example in examples)
-
-
-def counted(examples: Sequence[TokenExample]) -> dict[int, int]:
-    numbers, counts = np.unique(
-        np.concatenate([example.updates for example in examples]), return_counts=True
-    )
-    return dict(zip(numbers.astype(int).tolist(), counts.tolist(), strict=True))
 
 
 def colour_variables(low: int, high: int, maximum: int) -> str:

@@ -11,12 +11,12 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 from transformers.utils import logging as hf_logging
 
-from evaluation.early_exit import run_early_exit
 from evaluation.figures import save_figure
 from evaluation.job import Job, ResultPaths, load_trained
 from evaluation.keys import Setting, describe, keys_in_force
 from evaluation.modes import trained_mode
 from evaluation.modes.base import Mode
+from evaluation.predictions import run_early_exit
 from evaluation.results import append_results
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import against_coin, choice_table, frontier_set, write_comparison

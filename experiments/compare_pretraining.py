@@ -15,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from evaluation.figures import plt, save_figure
-from evaluation.pretraining_report import print_table
+from evaluation.text_reports import print_table
 from modeling import UserError
 from modeling.loading.files import read_json
 from utils.files import run_script

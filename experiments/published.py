@@ -182,7 +182,7 @@ def pretraining_values(request: Request) -> Values:
     """Measure accuracies, where the heads of pre-training are there, and updates."""
     from transformers import PretrainedConfig
 
-    from evaluation.pretraining_report import evaluate_pretraining
+    from evaluation.text_reports import evaluate_pretraining
     from modeling import AlbertActConfig, AlbertActForPreTraining, load_config, load_tokenizer
     from training.pretraining import load_weights
     from training.pretraining_data import PretrainingData

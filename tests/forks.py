@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-import evaluation.exit_reports
 import evaluation.job
-import evaluation.pretraining_report  # noqa: F401
+import evaluation.modes.examples
+import evaluation.text_reports  # noqa: F401
 import run_glue
 import training.search  # noqa: F401
 from utils.files import run_script

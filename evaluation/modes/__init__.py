@@ -1,9 +1,7 @@
-"""The modes of --model_type: who stops, and when. Each is one class in one file here.
+"""The modes of --model_type: who stops, and when.
 
 base      what a mode is
-examples  what the modes share whose whole examples exit
-elbert    a rule over the exits' answers so far stops an example
-ponder    a learned halting probability per layer stops an example
+examples  whole examples exit: by a rule (ELBERT), by a learned halting probability (PonderNet)
 act       a learned halting probability an update stops a token
 
 Their keys are in `evaluation/keys.py`, which loads no torch.
@@ -14,8 +12,7 @@ from pathlib import Path
 from evaluation.keys import mode_name
 from evaluation.modes.act import AdaptiveDepth
 from evaluation.modes.base import Mode
-from evaluation.modes.elbert import Elbert
-from evaluation.modes.ponder import Ponder
+from evaluation.modes.examples import Elbert, Ponder
 from modeling.errors import UserError
 from modeling.loading.files import find_file, read_json
 

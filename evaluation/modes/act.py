@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -30,10 +30,8 @@ from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.errors import UserError
 from modeling.export.loops import TokenLoop
 from modeling.flops import adaptive_flops
+from training.metric_at_cost import MetricAtCost
 from utils.files import run_all_then_raise, write_text
-
-if TYPE_CHECKING:
-    from evaluation.dev import SelectionMetric
 
 ON_PAGE = 100  # examples in tokens.html
 
@@ -57,7 +55,7 @@ class AdaptiveDepth(Mode):
         }
 
     def dev_scalars(
-        self, job: Job, goal: SelectionMetric
+        self, job: Job, goal: MetricAtCost
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric and the computation cost."""
         summary, name = summarise_updates(job, self.run(job)), primary_metric(job.task)

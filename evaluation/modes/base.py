@@ -1,14 +1,13 @@
 """What a mode is: the one place for all that differs between ways to stop.
 
 A new mode is a subclass of `Mode`, or of `evaluation.modes.examples.ExampleMode` where whole
-examples exit, in a file of its own, with a line in MODES. Nothing outside asks which it is.
+examples exit, with a line in MODES. Nothing outside asks which it is.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -18,14 +17,11 @@ from transformers.utils import ModelOutput
 from evaluation.keys import Setting
 from glue.features import Features
 from modeling.errors import UserError
-from modeling.exit_settings import Settings
 from modeling.keys import KeyTable
-from modeling.loading.configs import load_config
-from modeling.loading.weights import LoadReport, load_model
 from modeling.rules import ExitRule, Tensors
+from training.metric_at_cost import MetricAtCost
 
 if TYPE_CHECKING:
-    from evaluation.dev import SelectionMetric
     from evaluation.job import Job, ResultPaths
     from evaluation.predictions import Predictions
     from modeling.export.loops import ExportLoop
@@ -56,20 +52,6 @@ class Mode(ABC):
         """The configuration's keys, and those of them that may change after training."""
         return self.model_class.config_class.table
 
-    # What it reads.
-
-    def load(
-        self, source: str | Path, config: AlbertConfig | None = None, other_task: bool = False
-    ) -> tuple[PreTrainedModel, LoadReport]:
-        """Load a model with a checkpoint's weights; `other_task` leaves out its task's heads."""
-        return load_model(self.model_class, source, config, other_task)
-
-    def load_config(
-        self, source: str | Path, settings: Settings | None = None, **keys: Any
-    ) -> AlbertConfig:
-        """Read a checkpoint's configuration for this mode; raises UserError if it cannot be one."""
-        return load_config(source, self.model_class.config_class, settings, **keys)
-
     # What the model reads.
 
     def check_length(self, max_seq_length: int, config: AlbertConfig) -> None:
@@ -97,7 +79,7 @@ class Mode(ABC):
 
     @abstractmethod
     def dev_scalars(
-        self, job: Job, goal: SelectionMetric
+        self, job: Job, goal: MetricAtCost
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """Dev metric at a logging step: what trackers get, the console's line, and `goal`'s value,
         by which the best model is chosen."""

@@ -1,33 +1,57 @@
-"""What the modes share whose whole examples stop: they run, report and record alike."""
+"""The modes whose whole examples exit, ELBERT and PonderNet, and their reports: where examples
+exit, at which cost, and what every layer says."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.figure import Figure
+from torch.nn import functional as F
 from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
 
-from evaluation.early_exit import record_layers, run_early_exit
-from evaluation.exit_reports import (
-    against_all_layers,
-    draw_exits,
-    print_results,
-    summarise,
-    write_statistics,
+from evaluation.figures import (
+    CAUSES,
+    COLOURS,
+    INK,
+    LINE,
+    annotate,
+    padded_limits,
+    save_figure,
+    set_titles,
+    stacked,
 )
 from evaluation.job import Job, ResultPaths
+from evaluation.keys import describe
 from evaluation.modes.base import Mode
-from evaluation.predictions import Predictions, is_main
-from evaluation.results import layer_curve, print_written, write_results
-from glue.tasks import primary_metric
+from evaluation.predictions import Predictions, is_main, record_layers, run_early_exit
+from evaluation.results import (
+    labels_of,
+    layer_curve,
+    metrics_of,
+    predictions_of,
+    print_summary,
+    print_written,
+    summary_of,
+    write_results,
+)
+from glue.features import Features
+from glue.tables import as_csv
+from glue.tasks import compute_metrics, primary_metric
+from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.export.loops import DepthLoop
-from modeling.rules import NeverExits
+from modeling.flops import early_exit_flops, full_depth_flops
+from modeling.ponder.model import PonderAlbertClassifier
+from modeling.rules import NeverExits, Tensors, exit_scores, normalised_entropy, scan
+from training.metric_at_cost import MetricAtCost
 from training.provenance import STATISTICS, remove
-from utils.files import run_all_then_raise
-
-if TYPE_CHECKING:
-    from evaluation.dev import SelectionMetric
+from utils.files import run_all_then_raise, write_text
 
 
 class ExampleMode(Mode):
@@ -36,13 +60,13 @@ class ExampleMode(Mode):
     in_slots = True
 
     def dev_scalars(
-        self, job: Job, goal: SelectionMetric
+        self, job: Job, goal: MetricAtCost
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric of every layer."""
         name, recorded = f"eval_{primary_metric(job.task)}", record_layers(job, job.batch_size)
         curve = layer_curve(job, recorded["all_logits"])
         scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
-        return scalars, {f"{name}_per_layer": curve}, goal.value(job, recorded)
+        return scalars, {f"{name}_per_layer": curve}, selection_value(job, goal, recorded)
 
     def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> DepthLoop:
         return DepthLoop(model, model.config.exit_rule().inputs, layer_logits)
@@ -56,7 +80,7 @@ class ExampleMode(Mode):
         return record_layers(job, job.batch_size, NeverExits())
 
     def evaluate(self, job: Job, paths: ResultPaths) -> dict[str, Any]:
-        """Where examples leave, at which cost, and what every layer would answer."""
+        """Where examples exit, at which cost, and what every layer would answer."""
         recorded = None if job.skip_full_depth else record_layers(job, batch_size=32)
         fast = job.for_inference()
         predictions = self.run(fast)
@@ -68,8 +92,7 @@ class ExampleMode(Mode):
             picture = paths.results / "exits.png"
             steps = [partial(write_results, paths.results, summary, job.out_mode)]
             if recorded:
-                all_logits = recorded["all_logits"]
-                steps.append(partial(write_statistics, statistics, job, predictions, all_logits))
+                steps.append(partial(write_statistics, statistics, job, predictions, recorded))
                 steps.append(partial(draw_exits, picture, job, predictions, recorded))
             else:  # of an earlier evaluation, perhaps under another rule
                 remove([picture, *(statistics / name for name in STATISTICS)])
@@ -77,3 +100,228 @@ class ExampleMode(Mode):
                 run_all_then_raise(*steps, partial(print_results, summary, paths.checkpoint))
             )
         return summary
+
+
+class Elbert(ExampleMode):
+    """ELBERT, `--model_type elbert`: a rule over the exits' answers so far stops an example."""
+
+    name, model_class = "albert", ElbertForSequenceClassification
+    optional = ("exit_weights",)  # the published code does not save it
+    loss = "sum over the N exits of weight × task loss (mean over the batch); the weights sum to N"
+
+    def scalars(self, model: ElbertForSequenceClassification, out: ModelOutput) -> dict[str, float]:
+        """σ(W) of every exit."""
+        if model.exit_weights is None:
+            return {}
+        weights = model.exit_weights.detach().sigmoid().tolist()
+        return {f"exit_weight/{i}": weight for i, weight in enumerate(weights, 1)}
+
+
+class Ponder(ExampleMode):
+    """PonderNet and PALBERT, `--model_type ponder_albert`: a learned halting probability a layer
+    stops an example."""
+
+    name, model_class = "ponder_albert", PonderAlbertClassifier
+    extra_tokens = 1  # the second [CLS]
+    loss = (
+        "weighted_task_loss, mean over layers and batch of p_n × the layer's task loss, + kl_loss, "
+        "kl_penalty_factor × KL(p ‖ prior), mean over the batch"
+    )
+
+    def prepare(self, features: Features, seed: int) -> Features:
+        """Insert the second [CLS]; every example gets its own draw for `sample`, from `seed`."""
+        generator = torch.Generator().manual_seed(seed)
+        draws = torch.rand(len(features), generator=generator).numpy()
+        return replace(features.with_second_cls(), inputs={"draws": draws})
+
+    def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
+        return {"weighted_task_loss": out["weighted_ce_loss"], "kl_loss": out["kl_loss"]}
+
+    def scalars(self, model: PonderAlbertClassifier, out: ModelOutput) -> dict[str, float]:
+        """Expected steps, KL to the prior, and λ of every layer: means over the last batch."""
+        halting, prior = out["model_halt_dist"], out["target_halt_dist"]
+        values = {
+            "expected_steps": halting.expected_steps().mean().item(),
+            "kl_to_prior": prior.kl_div(halting).item(),
+        }
+        means = halting.stop_probabilities.mean(0).tolist()
+        return values | {f"lambda/layer_{i}": mean for i, mean in enumerate(means, 1)}
+
+
+def selection_value(job: Job, goal: MetricAtCost, recorded: Tensors) -> float:
+    """The metric that `recorded`, all layers' answers, reaches: the last layer's; at a cost, the
+    configured rule's, or where that is never so cheap, that of the layer that is."""
+    layers = layer = len(recorded["all_logits"])
+    if goal.cost is not None:
+        best = goal.best(rule_frontier(job, recorded)[goal.name])
+        if best is not None:
+            return best
+        layer = max(1, int(goal.cost * layers + 1e-9))
+    return metrics_of(job, recorded["all_logits"][layer - 1])[goal.name]
+
+
+def summarise(job: Job, predictions: Predictions) -> dict[str, Any]:
+    """Metrics, computation cost, exits per layer, FLOPs ratio and latency of a run."""
+    config, lengths = job.model.config, job.features.lengths.tolist()
+    layers = config.num_hidden_layers
+    exits = torch.bincount(predictions["exit_layer"], minlength=layers + 1)[1:]
+    spent = map(partial(early_exit_flops, config), lengths, predictions["exit_layer"].tolist())
+    full = map(partial(full_depth_flops, config), lengths)
+    average = predictions["exit_layer"].double().mean().item()
+    return {
+        **summary_of(job, predictions),
+        "computation_cost": average / layers,
+        "average_layer": average,
+        "num_layers": layers,
+        "exit_sample_ratio": 1 - exits[-1].item() / len(lengths),
+        "exits_per_layer": exits.tolist(),
+        "flops_ratio": sum(spent) / sum(full),
+    }
+
+
+def against_all_layers(job: Job, predictions: Predictions, recorded: Tensors) -> dict[str, Any]:
+    """The metric of every layer, and the share of exits that the float32 recording gives, too."""
+    same = scan(job.model.config.exit_rule(), recorded) == predictions["exit_layer"]
+    return {
+        "same_exit_layer_as_fp32": same.float().mean().item(),
+        f"{primary_metric(job.task)}_per_layer": layer_curve(job, recorded["all_logits"]),
+        "frontier": rule_frontier(job, recorded),
+    }
+
+
+def rule_frontier(job: Job, recorded: Tensors) -> dict[str, list[list[float]]]:
+    """The configured rule's Pareto-optimal points over the values of the first key that it reads.
+
+    By metric: [computation cost, metric] by rising cost.
+    """
+    config, task, varied = job.model.config, job.task, {}
+    layers, examples = recorded["all_logits"].shape[:2]
+    for name in config.exit_rule().reads[:1]:
+        key = config.table.exit_keys[name]
+        whole = torch.arange(1, layers + 1)
+        steps = whole if key.counts_layers else torch.linspace(key.minimum, key.maximum, 51)
+        varied[name] = steps[:, None]
+    exits = scan(config.exit_rule(**varied), recorded).reshape(-1, examples).unique(dim=0)
+    costs = exits.double().mean(1) / layers
+    answers, labels = predictions_of(recorded["all_logits"]), labels_of(job.features)
+    found: dict[str, list[list[float]]] = {}
+    for number in costs.argsort().tolist():
+        taken = answers[exits[number] - 1, torch.arange(examples)]
+        for name, value in compute_metrics(task, taken, labels).items():
+            points = found.setdefault(name, [])
+            if not points or value > points[-1][1]:
+                points.append([costs[number].item(), float(value)])
+    return found
+
+
+def print_results(summary: dict[str, Any], prefix: str = "") -> None:
+    """The published closing lines, then what the published code does not measure."""
+    average = f"{summary['average_layer']:.2f} of {summary['num_layers']}"
+    per_layer = summary["exits_per_layer"]
+    lines = [f"average layer = {average}", f"exits per layer = {per_layer}"]
+    for name, curve in summary.items():
+        if name.endswith("_per_layer") and name != "exits_per_layer":
+            shown = ", ".join(f"{value:.4f}" for value in curve)
+            lines.append(f"{name.replace('_', ' ')} = [{shown}]")
+    print_summary(summary, prefix, lines)
+    compared = "same_exit_layer_as_fp32" in summary
+    if compared and (summary["dtype"] != "fp32" or "onnx" in summary):
+        print(f"exit layers as in fp32 = {summary['same_exit_layer_as_fp32']:.4f}")
+
+
+def write_statistics(
+    directory: Path, job: Job, predictions: Predictions, recorded: Tensors
+) -> list[Path]:
+    """layers_all.csv and layers_exit.csv, as the published code has them; their paths."""
+    labels = torch.tensor(labels_of(job.features))
+    for name, exits_only in zip(STATISTICS, (False, True), strict=True):
+        exit_layer = predictions["exit_layer"] if exits_only else None
+        write_text(directory / name, layer_table(recorded["all_logits"], labels, exit_layer))
+    return [directory / name for name in STATISTICS]
+
+
+def layer_table(
+    all_logits: torch.Tensor, labels: torch.Tensor, exit_layer: torch.Tensor | None = None
+) -> str:
+    """CSV with loss, entropy and accuracy of every layer.
+
+    Over all samples or, given the `exit_layer` of each, over those that exit at the layer.
+    Regression has neither entropy nor accuracy: these fields stay empty.
+    """
+    regression = all_logits.shape[-1] == 1
+    rows = []
+    for layer, logits in enumerate(all_logits, start=1):
+        here = slice(None) if exit_layer is None else exit_layer == layer
+        chosen, truth = logits[here], labels[here]
+        row = {"layer": layer, "samples": len(truth), "loss": "", "entropy": "", "accuracy": ""}
+        if len(truth) and regression:
+            row["loss"] = f"{F.mse_loss(chosen[:, 0], truth.float()):.6f}"
+        elif len(truth):
+            row["loss"] = f"{F.cross_entropy(chosen, truth):.6f}"
+            row["entropy"] = f"{normalised_entropy(exit_scores(chosen)).mean():.6f}"
+            row["accuracy"] = f"{(chosen.argmax(-1) == truth).float().mean():.6f}"
+        rows.append(row)
+    return as_csv(rows)
+
+
+def draw_exits(path: Path, job: Job, predictions: Predictions, recorded: Tensors) -> list[Path]:
+    """exits.png: where examples exit and why, and the metric of every layer; its path."""
+    config, mode, metric = job.model.config, job.mode, primary_metric(job.task)
+    reached = metrics_of(job, predictions["logits"])[metric]
+    cost = predictions["exit_layer"].double().mean().item() / config.num_hidden_layers
+    figure = exits_figure(
+        layer_curve(job, recorded["all_logits"]),
+        exits_by_cause(job, predictions["exit_layer"], recorded),
+        metric,
+        reached,
+    )
+    title = f"{job.task.name}: {metric} {reached:.3f} at a computation cost of {cost:.2f}"
+    rule = describe(mode.named(config.exit_keys(), job.task.is_regression), mode.rule_key)
+    set_titles(figure.axes[0], title, rule)
+    save_figure(figure, path)
+    return [path]
+
+
+def exits_by_cause(job: Job, exit_layer: torch.Tensor, recorded: Tensors) -> dict[str, np.ndarray]:
+    """What ended the passes -> how many at each layer, (layers,)."""
+    config, layers = job.model.config, len(recorded["all_logits"])
+    rule = config.exit_rule()
+    by_window, ran_all = rule.window(recorded) > 0, exit_layer == layers
+    parts = {
+        rule.cause or config.exit_keys()[job.mode.rule_key]: ~by_window & ~ran_all,
+        "window": by_window & ~ran_all,
+        "all layers run": ran_all,
+    }
+    return {
+        name: exit_layer[rows].bincount(minlength=layers + 1)[1:].numpy()
+        for name, rows in parts.items()
+    }
+
+
+def exits_figure(
+    curve: Sequence[float], by_cause: Mapping[str, np.ndarray], metric: str, reached: float
+) -> Figure:
+    """The metric of every layer; below, exits per layer, coloured by what ended the pass.
+
+    reached: the metric of the answers taken; full depth's is the curve's last.
+    """
+    layers = np.arange(1, len(curve) + 1)
+    figure, top, bottom = stacked("layer", metric, "examples that exit")
+    top.plot(layers, curve, color=LINE, marker="o", markersize=4, label="everyone stops here")
+    for value, name, color, style in (
+        (curve[-1], "full depth", INK, ":"),
+        (reached, "early exit", COLOURS[0], "--"),
+    ):
+        top.axhline(value, color=color, linestyle=style, linewidth=1.2, label=f"{name} {value:.3f}")
+    top.set_ylim(*padded_limits(np.array([*curve, reached])))
+    base = np.zeros(len(layers))
+    for (cause, counts), color in zip(by_cause.items(), CAUSES, strict=False):
+        if np.any(counts):
+            bottom.bar(layers, counts, bottom=base, color=color, width=0.72, label=cause)
+        base = base + counts
+    for layer, count in zip(layers, base.astype(int), strict=True):
+        if count:
+            annotate(bottom, str(count), (layer, count), ha="center")
+    for panel in (top, bottom):
+        panel.legend(fontsize=8.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure

@@ -1,4 +1,5 @@
-"""Runs and their summaries against one text at a time and hand-worked tables."""
+"""Runs, their summaries and what chooses the best model, against one text at a time and tables
+worked by hand."""
 
 import json
 
@@ -6,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.early_exit import record_layers, run_early_exit
-from evaluation.exit_reports import rule_frontier, summarise
-from evaluation.predictions import Predictions
+from evaluation.modes.examples import rule_frontier, selection_value, summarise
+from evaluation.predictions import Predictions, record_layers, run_early_exit
 from tests.conftest import job_of, random_ids, tiny_model
+from training.metric_at_cost import MetricAtCost
 
 
 def made_texts(count: int = 12) -> list[list[int]]:
@@ -77,3 +78,36 @@ def test_the_summary_by_hand():
     assert 0 < summary["flops_ratio"] < 1
     assert summary["rule"]["thres_name"] == "bias_1"
     json.dumps(summary, allow_nan=False)
+
+
+@pytest.fixture
+def job():
+    return job_of(tiny_model(thres_name="entropy"), random_ids(24, 7).tolist(), batch_size=8)
+
+
+def accuracy(job, exit_layer: torch.Tensor, recorded) -> float:
+    answers = recorded["all_logits"].argmax(-1)[exit_layer - 1, torch.arange(24)]
+    return float(np.mean(answers.numpy() == job.features.labels))
+
+
+def test_a_metric_alone_chooses_by_the_last_layer(job):
+    recorded = record_layers(job, 8)
+    value = selection_value(job, MetricAtCost("acc"), recorded)
+    assert value == accuracy(job, torch.full((24,), 4), recorded)
+
+
+def test_a_metric_at_a_cost_chooses_by_the_best_that_real_runs_reach(job):
+    recorded, reached, cost = record_layers(job, 8), [], 0.6
+    for threshold in range(51):
+        job.model.config.exit_thres = threshold / 50
+        exits = run_early_exit(job)["exit_layer"]
+        if exits.double().mean() / 4 <= cost:
+            reached.append(accuracy(job, exits, recorded))
+    assert selection_value(job, MetricAtCost("acc", cost), recorded) == max(reached)
+
+
+def test_where_no_threshold_is_that_cheap_everyone_stops_at_the_layer_that_is(job):
+    job.model.config.update({"thres_name": "patience", "cnt_thres": 3})  # two layers at least
+    recorded = record_layers(job, 8)
+    value = selection_value(job, MetricAtCost("acc", 0.3), recorded)
+    assert value == accuracy(job, torch.ones(24, dtype=torch.long), recorded)

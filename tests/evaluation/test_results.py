@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss
 
-from evaluation.exit_reports import layer_table, print_results
+from evaluation.modes.examples import layer_table, print_results
 from evaluation.results import (
     append_results,
     predictions_table,
@@ -100,7 +100,7 @@ def test_layer_statistics_are_those_of_scikit_learn(classes):
     labels = torch.arange(30) % classes
     exit_layer = torch.tensor([1, 2, 4])[torch.arange(30) % 3 - 1]
     for exits_only in (False, True):
-        rows = table(layer_table(all_logits, labels, exit_layer, exits_only))
+        rows = table(layer_table(all_logits, labels, exit_layer if exits_only else None))
         assert [row["layer"] for row in rows] == ["1", "2", "3", "4"]
         for layer, row in enumerate(rows, start=1):
             here = (exit_layer == layer).numpy() if exits_only else np.ones(30, bool)
@@ -122,7 +122,7 @@ def test_layer_statistics_are_those_of_scikit_learn(classes):
 
 def test_layer_statistics_of_regression_are_squared_errors():
     all_logits = torch.tensor([[[1.0], [2.0]], [[0.0], [5.0]]])
-    rows = table(layer_table(all_logits, torch.tensor([0.0, 4.0]), torch.tensor([1, 2]), False))
+    rows = table(layer_table(all_logits, torch.tensor([0.0, 4.0])))
     assert [row["loss"] for row in rows] == ["2.500000", "0.500000"]
     assert [row["entropy"] + row["accuracy"] for row in rows] == ["", ""]
 

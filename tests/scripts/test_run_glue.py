@@ -100,8 +100,11 @@ def test_exit_config_overrides_at_evaluation(trained, glue):
     glue(trained, "--do_eval").refused("exit_config.json: exit_thres = 2")
 
 
-def test_mixed_precision_with_checkpointing_trains_float32_weights(glue, tmp_path, caplog):
-    glue(tmp_path, "--do_train", "--bf16", "--gradient_checkpointing").done()
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+@pytest.mark.parametrize("mode", ["albert", "ponder_albert", "albert_act"])
+def test_mixed_precision_with_checkpointing_trains_float32_weights(mode, glue, tmp_path, caplog):
+    cheap = ("--bf16", "--gradient_checkpointing", "--gradient_accumulation_steps", 2)
+    glue(tmp_path, "--model_type", mode, "--do_train", *cheap).done()
     assert (f"--bf16: {EMULATED}" in caplog.text) == is_emulated(torch.bfloat16, "cpu")
     weights = load_file(tmp_path / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}

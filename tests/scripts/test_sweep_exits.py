@@ -12,10 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import sweep_exits
-from evaluation.early_exit import run_early_exit
-from evaluation.exit_reports import summarise
 from evaluation.job import Job, load_trained
 from evaluation.modes import MODES
+from evaluation.modes.examples import summarise
+from evaluation.predictions import run_early_exit
 from glue.features import encode
 from glue.tasks import TASKS, read_examples
 from modeling.loading.files import weights_hash

@@ -1,6 +1,5 @@
-"""How closely a shared layer follows the BERT that it was made of, pass by pass."""
+"""What run_pretraining.py and share_layers.py find on a text that was held out, and print."""
 
-from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from transformers import AlbertConfig, AlbertModel
+from transformers import AlbertConfig, AlbertModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling.cpu_packing import packed_weights
 from modeling.errors import UserError
@@ -16,13 +15,86 @@ from modeling.layer_sharing import Teacher, squared_errors, variance_sums, varia
 from modeling.loading.configs import make_config
 from modeling.loading.files import read_json
 from modeling.loading.weights import load_into, read_weights
-from modeling.pretraining import Sums, add_sums
+from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.checkpoints import check_finished
 from training.layer_sharing import TeacherText, load_teacher, text_of
 from training.layer_sharing_settings import SharingSettings
+from training.pretraining import mean_updates
+from training.pretraining_data import PretrainingData, TokenClass
+from training.pretraining_settings import PretrainingSettings
 from utils.environment import environment
 from utils.files import write_json
 from utils.markdown import markdown_table
+
+# A pre-trained model: how well it predicts, and how often its tokens were updated.
+
+
+def evaluation_text(
+    settings: PretrainingSettings, tokenizer: PreTrainedTokenizerBase, processes: int
+) -> PretrainingData:
+    """--eval_file in batches, masked as the training's text is."""
+    text, flags = settings.text, settings.evaluation
+    recipe = text.recipe(text.max_seq_length, settings.run.seed)
+    batch_size = flags.per_gpu_eval_batch_size * processes
+    return PretrainingData([flags.eval_file], text.split_sentences, tokenizer, recipe, batch_size)
+
+
+@torch.inference_mode()
+def evaluate_pretraining(
+    accelerator: Accelerator, model: PreTrainedModel, data: PretrainingData
+) -> dict[str, Any]:
+    """Losses, accuracies and mean updates of `model` on a text."""
+    objective = PreTrainingObjective(model.to(accelerator.device).eval(), len(TokenClass))
+    total: Sums = {}
+    shard = accelerator.process_index, accelerator.num_processes
+    with packed_weights(model):
+        for batch in data.evaluation_batches(shard):
+            total = add_sums(total, objective(**send_to_device(batch, accelerator.device)).sums)
+    total, tau = accelerator.reduce(total, "sum"), objective.tau
+    return {
+        **means(total, tau),
+        "updates": mean_updates(total),
+        "max_updates": model.config.num_hidden_layers,
+        "tau": tau,
+        "examples": int(total["examples"]),
+        "eval_file": str(data.paths[0]),
+        "environment": environment(accelerator.device),
+    }
+
+
+def report_pretraining(summary: dict[str, Any], directory: Path) -> None:
+    """Print what was found with the published table, and write eval_results.json."""
+    print("***** Eval results *****")
+    for name in ("loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "ponder_cost"):
+        if name in summary:
+            print(f"{name} = {summary[name]:.4f}")
+    if summary["updates"]:
+        print()
+        print_table({"this model": summary})
+    write_json(directory / "eval_results.json", summary)
+
+
+def print_table(models: dict[str, dict]) -> None:
+    """Print the published table, in Markdown: a column for each model's `eval_results.json`."""
+    columns = [cells_of(summary) for summary in models.values()]
+    rows = list(dict.fromkeys(row for cells in columns for row in cells))
+    cells = [[row, *(column.get(row, "") for column in columns)] for row in rows]
+    print(markdown_table(["", *models], cells))
+
+
+def cells_of(summary: dict) -> dict[str, str]:
+    """A model's column of the table; a dense model has no τ, and all updates for every token."""
+    adaptive = bool(summary["updates"])
+    cells = {
+        "τ": f"{summary['tau']:g}" if adaptive else "",
+        "Max iterations": str(summary["max_updates"]),
+    }
+    for name, key in (("mlm (Acc.)", "mlm_acc"), ("sop (Acc.)", "sop_acc")):
+        cells[name] = f"{100 * summary[key]:.1f}" if key in summary else ""
+    return cells | {name: f"{value:.2f}" for name, value in summary["updates"].items()}
+
+
+# A shared layer: how closely it follows the BERT that it was made of, pass by pass.
 
 
 def load_student(directory: str) -> AlbertModel:
@@ -75,7 +147,12 @@ def evaluate_student(settings: SharingSettings, accelerator: Accelerator) -> dic
 def all_sums(
     accelerator: Accelerator, student: AlbertModel, teacher: Teacher, text: TeacherText
 ) -> Sums:
-    """Squared errors (N+1,), what `variances` needs, and `effect_sums`, of this process's part."""
+    """Sum over this process's part the squared errors, (N+1,) in float64, and what `variances`
+    needs.
+
+    effect: what second sentences do to the teacher's states of the first, squared; effect_errors:
+    how far what they do to the student's differs from it.
+    """
     shard = accelerator.process_index, accelerator.num_processes
     student.to(accelerator.device).eval()
     # A text may have fewer examples than there are processes: without any, the sums are zeros.
@@ -85,40 +162,29 @@ def all_sums(
     sums: Sums = dict.fromkeys(("errors", "effect_errors", "effect"), zeros)
     sums |= variance_sums(nothing, None)
 
-    def both(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def both(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The student's and the teacher's states: (2, N+1, batch, length, hidden)."""
         states = student(**inputs, output_hidden_states=True).hidden_states
-        return torch.stack(states), teacher.states(inputs)
+        return torch.stack((torch.stack(states), teacher.states(inputs)))
 
     with packed_weights(teacher.backbone), torch.no_grad():
         for inputs in text.evaluation_batches(shard):
             inputs = send_to_device(inputs, accelerator.device)
-            found, wanted = both(inputs)
-            mask = inputs.get("attention_mask")
-            errors = {"errors": squared_errors(found, wanted, mask).double()}
-            sums |= add_sums(sums, {**errors, **variance_sums(wanted, mask)})
+            mask, pair = inputs.get("attention_mask"), both(inputs)
+            errors = {"errors": squared_errors(*pair, mask).double()}
+            sums |= add_sums(sums, {**errors, **variance_sums(pair[1], mask)})
             second = inputs["token_type_ids"] == 1  # padding is 0
             if second.any():
                 first = ~second if mask is None else mask.bool() & ~second
-                alone = both({**inputs, "attention_mask": first.long()})
+                change = pair - both({**inputs, "attention_mask": first.long()})
                 counted = first & second.any(1, keepdim=True)
-                sums |= add_sums(sums, effect_sums((found, wanted), alone, counted))
+                zero = torch.zeros_like(change[1])
+                effects = {
+                    "effect_errors": squared_errors(*change, counted).double(),
+                    "effect": squared_errors(change[1], zero, counted).double(),
+                }
+                sums |= add_sums(sums, effects)
     return sums
-
-
-def effect_sums(
-    pairs: Sequence[torch.Tensor], alone: Sequence[torch.Tensor], first: torch.Tensor
-) -> Sums:
-    """Sum what second sentences do to the states of the first: (N+1,) squared, in float64.
-
-    pairs, alone: the student's and the teacher's states with the second sentence and without it.
-    first: (batch, length), the tokens that count.
-    effect: of the teacher's change; effect_errors: of what the student's differs from it.
-    """
-    changes = [with_both - without for with_both, without in zip(pairs, alone, strict=True)]
-    return {
-        "effect_errors": squared_errors(*changes, first).double(),
-        "effect": squared_errors(pairs[1], alone[1], first).double(),
-    }
 
 
 def report_student(summary: dict[str, Any], directory: Path) -> None:

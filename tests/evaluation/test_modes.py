@@ -1,0 +1,220 @@
+"""Ponder and Adaptive Depth models in run_glue.py: training, reports, what may change, and what
+every mode refuses."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import sweep_exits
+from evaluation.modes import MODES, trained_mode
+from glue.features import Features, encode
+from glue.tasks import TASKS, Example, read_examples
+from modeling import (
+    AlbertActForSequenceClassification,
+    PonderAlbertClassifier,
+    UserError,
+    load_tokenizer,
+)
+from modeling.loading.configs import load_config
+from tests.commands import edit_key, report_of, train
+from tests.conftest import TINY, edit_json, sentence
+
+PONDER, ACT = ("--model_type", "ponder_albert"), ("--model_type", "albert_act")
+FEW = ("--learning_rate", 1e-3, "--logging_steps", 1)
+
+
+@pytest.fixture(scope="session")
+def ponder_once(tmp_path_factory, albert_dir, rte) -> Path:
+    out = tmp_path_factory.mktemp("ponder") / "RTE"
+    train(albert_dir, rte, out, *PONDER, "--target_halt_probability", 0.3, *FEW)
+    model = PonderAlbertClassifier.from_pretrained(out)
+    with torch.no_grad():
+        model.ponder[-1].weight.normal_(std=2.0, generator=torch.Generator().manual_seed(0))
+    model.save_pretrained(out)
+    return out
+
+
+@pytest.fixture
+def ponder(ponder_once, tmp_path) -> Path:
+    """A ponder model of RTE whose λ differ, so that examples halt at several layers."""
+    return Path(shutil.copytree(ponder_once, tmp_path / "out/RTE"))
+
+
+@pytest.fixture(scope="session")
+def adaptive_once(tmp_path_factory, albert_dir, rte) -> Path:
+    out = tmp_path_factory.mktemp("adaptive") / "RTE"
+    train(albert_dir, rte, out, *ACT, "--evaluate_during_training", "--set", "tau=1", *FEW)
+    model = AlbertActForSequenceClassification.from_pretrained(out)
+    act = model.albert.encoder.albert_layer.act.dense
+    with torch.no_grad():
+        act.weight.normal_(std=0.3, generator=torch.Generator().manual_seed(0))
+        act.bias.fill_(-0.5)
+    model.save_pretrained(out)
+    return out
+
+
+@pytest.fixture
+def adaptive(adaptive_once, tmp_path) -> Path:
+    """An ACT model of RTE whose tokens halt after different numbers of updates."""
+    return Path(shutil.copytree(adaptive_once, tmp_path / "out/RTE"))
+
+
+@pytest.mark.pictures
+def test_a_ponder_model_trains_evaluates_and_predicts(glue, tmp_path):
+    out = tmp_path / "out"
+    head = ("--lambda_layer_arch", "linear_cat", "--num_lambda_layers", 2, "--lambda_lr", 1e-2)
+    chosen = ("--exit_criteria", "threshold", "--kl_penalty_factor", 0.02)
+    actions = ("--do_train", "--do_eval", "--do_predict", "--logging_steps", 1)
+    outcome = glue(out, *PONDER, *actions, *head, *chosen).done()
+    config = json.loads((out / "config.json").read_text())
+    assert config["model_type"] == "ponder_albert"
+    assert (config["lambda_lr"], config["num_lambda_layers"]) == (1e-2, 2)
+    assert config["kl_penalty_factor"] == 0.02
+    report = report_of(out)
+    assert f"Computation cost: {report['computation_cost']:.4f}" in outcome.out
+    assert report["rule"] == {"exit_criteria": "threshold", "exit_thres": 0.5}
+    assert report["examples"] == sum(report["exits_per_layer"]) == 10
+    assert report["same_exit_layer_as_fp32"] == 1
+    rows = (out / "eval_results.txt").read_text().splitlines()
+    assert rows[0] == ",exit_thres,acc,compute_ratio,exit_criteria"
+    assert (out / "exits.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "stat_out/ponder_albert/rte/layers_all.csv").exists()
+    assert len((out / "RTE.tsv").read_text().splitlines()) == 6
+
+
+@pytest.mark.pictures
+def test_an_act_model_reports_updates_against_a_pass_over_single_texts(adaptive, rte, glue):
+    outcome = glue(adaptive, *ACT, "--do_eval").done()
+    report = report_of(adaptive)
+    model = AlbertActForSequenceClassification.from_pretrained(adaptive).eval()
+    tokenizer = load_tokenizer(adaptive)
+    counts = {"[CLS]": [], "[SEP]": [], "others": []}
+    for row in read_examples(TASKS["rte"], rte, "dev"):
+        encoded = tokenizer(row.text_a, row.text_b, return_tensors="pt", return_token_type_ids=True)
+        ids = encoded.pop("input_ids")
+        with torch.no_grad():
+            updates = model(ids, **encoded).updates[0, 0, 0]
+        for token, number in zip(tokenizer.convert_ids_to_tokens(ids[0]), updates, strict=True):
+            counts[token if token in counts else "others"].append(number.item())
+    every = [number for numbers in counts.values() for number in numbers]
+    mean = sum(every) / len(every)
+    assert 1 < mean < 4
+    assert report["mean_updates"] == pytest.approx(mean)
+    assert report["computation_cost"] == pytest.approx(mean / 4)
+    assert f"Computation cost: {mean / 4:.4f}" in outcome.out
+    for name, numbers in counts.items():
+        assert report["updates_per_token_class"][name] == pytest.approx(np.mean(numbers))
+        assert f"mean updates of {name} = {np.mean(numbers):.2f}" in outcome.out
+    assert report["tokens_per_updates"] == [every.count(n) for n in (1, 2, 3, 4)]
+    assert (adaptive / "eval_results.txt").read_text().startswith(",acc,compute_ratio,act_epsilon")
+    assert (adaptive / "tokens.html").read_text().count("</section>") == 10
+
+
+@pytest.mark.parametrize("criterion", ["sample", "threshold", "expectation", None])
+def test_no_answer_depends_on_the_batch_size(criterion, glue, request):
+    """Of Adaptive Depth (None) neither."""
+    model = request.getfixturevalue("ponder" if criterion else "adaptive")
+    kind, reports = (*PONDER, "--exit_criteria", criterion) if criterion else ACT, []
+    for size in (1, 3, 16):
+        batch = ("--per_gpu_eval_batch_size", size)
+        glue(model, *kind, "--do_eval", "--do_predict", *batch).done()
+        reports.append(report_of(model) | {"answers": (model / "RTE.tsv").read_text()})
+    counted = "exits_per_layer" if criterion else "updates_per_token_class"
+    for key in ("metrics", "computation_cost", counted, "flops_ratio", "answers"):
+        assert reports[0][key] == reports[1][key] == reports[2][key]
+    if criterion:
+        layers = sum(count > 0 for count in reports[0]["exits_per_layer"])
+        assert layers == 1 if criterion == "expectation" else layers > 1
+    header = (model / "predictions.tsv").read_text().splitlines()[0].split("\t")
+    own = "exit_layer" if criterion else "mean_updates"
+    assert header == ["index", "label", "prediction", "confidence", own]
+
+
+def test_exit_keys_may_change_at_evaluation_and_others_not(ponder, glue, script):
+    evaluate = (*PONDER, "--do_eval")
+    lowest = glue(ponder, *evaluate, "--exit_criteria", "threshold", "--exit_thres", 0)
+    assert "Computation cost: 0.2500" in lowest.out
+    for key, value in (("exit_criteria", "threshold"), ("exit_thres", "1")):
+        edit_key(script, ponder, key, value).done()
+    assert "Computation cost: 1.0000" in glue(ponder, *evaluate).out
+    refused = glue(ponder, *evaluate, "--set", "prior_type=normal")
+    refused.refused("prior_type: decided in training")
+
+
+def test_act_keys_are_edited_and_epsilon_may_change_at_evaluation(adaptive, glue, script):
+    def cost(*more) -> float:
+        glue(adaptive, *ACT, "--do_eval", *more).done()
+        return report_of(adaptive)["computation_cost"]
+
+    lax = cost("--set", "act_epsilon=0.9")
+    edit_key(script, adaptive, "act_epsilon", "0.9").done()
+    assert cost() == lax
+    assert cost("--set", "act_epsilon=0.01") > lax
+
+
+def test_an_act_model_has_nothing_to_sweep(adaptive, rte, script):
+    where = ("--model_dir", adaptive, "--data_dir", rte, "--task_name", "RTE", "--no_cuda")
+    outcome = script(sweep_exits.main, *where, "--max_seq_length", 32)
+    outcome.refused("--model_type albert_act", "nothing to sweep")
+
+
+def test_the_second_cls_counts_as_a_token(albert_dir):
+    tokenizer, ponder = load_tokenizer(albert_dir), MODES["ponder_albert"]
+    texts = [Example("0", sentence(1, 90), sentence(2, 90), 0)]
+    prepared = ponder.prepare(encode(texts, tokenizer, 40 - ponder.extra_tokens), seed=0)
+    assert prepared.lengths.tolist() == [40]
+    assert prepared.input_ids(0)[:2].tolist() == [tokenizer.cls_token_id] * 2
+    assert prepared.token_type_ids(0)[:2].tolist() == [0, 0]
+    config = load_config(albert_dir, ponder.model_class.config_class)
+    ponder.check_length(40, config)
+    for length in (3, 41):
+        with pytest.raises(UserError, match="allowed is 4 to max_position_embeddings = 40"):
+            ponder.check_length(length, config)
+
+
+def test_an_examples_draw_follows_from_the_seed_and_its_number_alone():
+    def draws(count: int, seed: int) -> list[float]:
+        texts = Features.from_lists([[2, 3]] * count, [[0, 0]] * count, [0] * count)
+        return MODES["ponder_albert"].prepare(texts, seed).inputs["draws"].tolist()
+
+    assert draws(5, 1) == draws(40, 1)[:5]
+    assert draws(5, 1) != draws(5, 2)
+
+
+def test_the_model_type_must_be_that_of_the_trained_model(ponder, glue):
+    outcome = glue(ponder, "--model_type", "albert", "--do_eval")
+    outcome.refused("--model_type albert", ponder, "--model_type ponder_albert")
+    assert trained_mode(ponder).name == "ponder_albert"
+    edit_json(ponder / "config.json", model_type="albert")
+    assert trained_mode(ponder).name == "albert"
+
+
+def test_layers_that_are_not_shared_are_refused_with_the_remedy(glue, tmp_path):
+    sizes = {k: v for k, v in TINY.items() if k != "embedding_size"}
+    transformers.BertModel(transformers.BertConfig(**sizes)).save_pretrained(tmp_path / "bert")
+    albert = transformers.AlbertConfig(**TINY, num_hidden_groups=2)
+    transformers.AlbertModel(albert).save_pretrained(tmp_path / "groups")
+    for name, words in (
+        ("bert", ["model_type = 'bert'", "one layer at every depth", "share_layers.py makes"]),
+        ("groups", ["num_hidden_groups = 2", "one layer at every depth"]),
+    ):
+        glue(tmp_path / "out", *PONDER, "--do_train", weights=tmp_path / name).refused(*words)
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "words"),
+    [
+        ("albert", ["--lambda_lr", "0.1"], ["--lambda_lr", "no key of --model_type albert"]),
+        ("ponder_albert", ["--set", "cnt_thres=2"], ["cnt_thres", "no key of"]),
+        ("ponder_albert", ["--target_halt_probability", "2"], ["target_halt_probability = 2"]),
+        ("ponder_albert", ["--exit_criteria", "mean"], ["'mean'", "sample, threshold"]),
+        ("ponder_albert", ["--max_seq_length", "3"], ["--max_seq_length 3", "4 to"]),
+    ],
+)
+def test_a_bad_key_of_a_mode_is_named(glue, tmp_path, mode, more, words):
+    glue(tmp_path / "out", "--model_type", mode, "--do_train", *more).refused(*words)
