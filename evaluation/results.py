@@ -1,7 +1,7 @@
 """What every evaluation reports and prints, and the answers to a test set."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -213,8 +213,9 @@ def print_summary(summary: dict[str, Any], prefix: str, details: Sequence[str]) 
         print(f"rule: {Settings(summary['rule'], summary['rule_sources']).line()}")
 
 
-def print_written(found: Sequence[list[Path] | None]) -> None:
-    """Where the files of an evaluation are, by what each step of it returned."""
+def write_all(*steps: Callable[[], list[Path] | None]) -> None:
+    """Take every step of an evaluation's end, and print where the files are that they return."""
+    found = run_all_then_raise(*steps)
     print("written:")
-    for path in [path for paths in found if paths for path in paths]:
+    for path in [path for paths in found for path in paths or ()]:
         print(f"  {path}")

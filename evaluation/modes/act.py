@@ -19,8 +19,8 @@ from evaluation.results import (
     labels_of,
     predictions_of,
     print_summary,
-    print_written,
     summary_of,
+    write_all,
     write_results,
 )
 from evaluation.token_pictures import TokenExample, tokens_html
@@ -31,7 +31,7 @@ from modeling.errors import UserError
 from modeling.export.loops import TokenLoop
 from modeling.flops import adaptive_flops
 from training.metric_at_cost import MetricAtCost
-from utils.files import run_all_then_raise, write_text
+from utils.files import write_text
 
 ON_PAGE = 100  # examples in tokens.html
 
@@ -113,12 +113,11 @@ class AdaptiveDepth(Mode):
                 f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}",
                 *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
             ]
-            written = run_all_then_raise(
+            write_all(
                 partial(write_results, paths.results, summary, job.out_mode),
                 partial(draw_tokens, paths.results, job, predictions, summary),
                 partial(print_summary, summary, paths.checkpoint, lines),
             )
-            print_written(written)
         return summary
 
 

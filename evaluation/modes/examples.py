@@ -37,8 +37,8 @@ from evaluation.results import (
     metrics_of,
     predictions_of,
     print_summary,
-    print_written,
     summary_of,
+    write_all,
     write_results,
 )
 from glue.features import Features
@@ -51,7 +51,7 @@ from modeling.ponder.model import PonderAlbertClassifier
 from modeling.rules import NeverExits, Tensors, exit_scores, normalised_entropy, scan
 from training.metric_at_cost import MetricAtCost
 from training.provenance import STATISTICS, remove
-from utils.files import run_all_then_raise, write_text
+from utils.files import write_text
 
 
 class ExampleMode(Mode):
@@ -96,9 +96,7 @@ class ExampleMode(Mode):
                 steps.append(partial(draw_exits, picture, job, predictions, recorded))
             else:  # of an earlier evaluation, perhaps under another rule
                 remove([picture, *(statistics / name for name in STATISTICS)])
-            print_written(
-                run_all_then_raise(*steps, partial(print_results, summary, paths.checkpoint))
-            )
+            write_all(*steps, partial(print_results, summary, paths.checkpoint))
         return summary
 
 
