@@ -24,7 +24,7 @@ from evaluation.modes.base import Mode
 from exit_lab.grids import RuleGrid
 from exit_lab.metrics import at_exit
 from exit_lab.settings import PickGoal
-from exit_lab.sweep import Sweep
+from exit_lab.sweep import RECORDING, Sweep
 from glue.tasks import Task
 from modeling.errors import UserError
 from modeling.rules import ExitRule
@@ -209,9 +209,7 @@ def choose(
     metric, cost = (f(swept.exit_layer, rows) for f in (swept.main_metric, swept.cost))
     if goal.max_p95_ms is not None:
         if swept.seconds is None:
-            raise UserError(
-                "max_p95_ms: the recorded pass has no times; delete all_logits.safetensors"
-            )
+            raise UserError(f"max_p95_ms: the recorded pass has no times; delete {RECORDING}")
         slowest = swept.p95_ms(swept.exit_layer, rows)
         return Choice(
             first_allowed(slowest <= goal.max_p95_ms + TOLERANCE, -metric, slowest),

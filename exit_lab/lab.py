@@ -25,7 +25,7 @@ from exit_lab.figures import exits_figure, frontier_figure, heatmap_figure
 from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.metrics import at_exit
 from exit_lab.settings import ChoiceSettings, LabSettings, PickGoal, SweepSettings
-from exit_lab.sweep import Recording, Sweep, load_or_record, scan_setting, sweep
+from exit_lab.sweep import RECORDING, Recording, Sweep, load_or_record, scan_setting, sweep
 from exit_lab.tables import nearest_setting, write_tables
 from glue.custom import Columns, custom_task
 from glue.features import encode
@@ -102,7 +102,7 @@ def run_part(
     goal, parts = choice.goal() if part == task else None, None
     if goal or choice.compare or not wanted.tables_only:
         parts = split(len(labs[0].examples), choice.calibration_fraction, data.seed)
-    recordings = [record(lab) for lab in labs]
+    recordings = [load_or_record(lab.output, lab.job) for lab in labs]
     sweeps = [
         sweep_model(lab, recording, parts, wanted, goal)
         for lab, recording in zip(labs, recordings, strict=True)
@@ -195,12 +195,6 @@ def open_lab(
     return Lab(directory, output, job, examples, grids, fixed, data)
 
 
-def record(lab: Lab) -> Recording:
-    """The recorded pass, kept in the output folder."""
-    path = lab.output / "all_logits.safetensors"
-    return load_or_record(path, lab.job, lab.job.origin["weights"])
-
-
 def sweep_model(
     lab: Lab,
     recording: Recording,
@@ -253,7 +247,7 @@ def verify(lab: Lab, recording: Recording, swept: Sweep, count: int) -> None:
                 f"exit elsewhere in a real run; example {row} at layer {found[row]}, by the "
                 f"recording at {expected[row]}, with logits {apart:.1e} apart. If that is "
                 "rounding, the pass was recorded on another machine or with --batch_size > 1: "
-                f"delete {lab.output / 'all_logits.safetensors'} and run again"
+                f"delete {lab.output / RECORDING} and run again"
             )
     print(f"verified {count} settings at batch size 1: every exit layer is equal")
 
@@ -357,7 +351,7 @@ def varied_values(lab: Lab, request: str) -> tuple[str, tuple[float, ...]]:
 def vary(lab: Lab, request: str, results: Path) -> None:
     """Write eval_results.txt anew: a row for every value of a key, the others as configured."""
     key, values = varied_values(lab, request)
-    config, recording = lab.job.model.config, record(lab)
+    config, recording = lab.job.model.config, load_or_record(lab.output, lab.job)
     configured = config.exit_keys()
     print(f"{key} varies; held: {resolve(lab.directory, lab.mode.table).line(without=key)}")
     for number, value in enumerate(values):

@@ -32,6 +32,8 @@ from utils.fingerprint import fingerprint
 # chance; each at its first right layer; everyone at the last.
 TRUNCATION, COIN, ORACLE, FULL_DEPTH = "truncation", "coin", "oracle", "full depth"
 LARGEST_SWEEP = 500_000_000  # settings × examples: a byte each
+RECORDING = "all_logits.safetensors"
+
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
 IDLE_KEYS = (
     "exit_config_path my_out_dir model_name weight_name w_init w_lr target_halt_probability "
@@ -63,12 +65,13 @@ class Recording:
         return self.tensors["seconds"].T.numpy() if "seconds" in self.tensors else None
 
 
-def load_or_record(path: Path, job: Job, weights: str) -> Recording:
-    """The recording kept at `path` if it is of this model and data, else a new one, kept there.
+def load_or_record(folder: Path, job: Job) -> Recording:
+    """The recording kept in a folder if it is of this model and data, else a new one, kept there.
 
-    weights: their hash. Says in one line which. Raises UserError when the examples have no labels,
-    or an answer is not finite.
+    Says in one line which. Raises UserError when the examples have no labels, or an answer is not
+    finite.
     """
+    path, weights = folder / RECORDING, job.origin["weights"]
     labels, idle = labels_of(job.features), {*IDLE_KEYS, *job.model.config.exit_keys()}
     config = {k: v for k, v in sorted(job.model.config.to_dict().items()) if k not in idle}
     known = fingerprint(config, job.batch_size, weights, job.features.digest())

@@ -109,7 +109,6 @@ def test_the_path_goes_from_the_deepest_corner_to_the_most_eager():
     eager = {"exit_thres": 1.0, "cnt_thres": 1, "margin": 0.0, "range_tmp": 0.3}
     assert corners == [{"thres_name": "bias_3", **keys} for keys in (deepest, eager)]
     assert len(set(path)) == len(path)
-    assert (np.diff(found.cost(found.exit_layer[path])) <= 0).all()
 
 
 @pytest.mark.parametrize("rule", ["entropy", "patience", "bias_1", "bias_3"])
@@ -119,7 +118,6 @@ def test_the_path_of_every_rule_lets_examples_exit_ever_earlier(rule):
     along = found.exit_layer[
         fixed_sequence(found.grids[0], ELBERT.rules(False)[found.grids[0].rule])
     ].astype(int)
-    assert (along[0] >= along[-1]).all()
     assert (np.diff(along, axis=0) <= 0).all()
 
 

@@ -58,17 +58,6 @@ def test_all_that_the_lab_offers_works_and_the_next_evaluation_uses_the_choice(p
     assert report["computation_cost"] <= 0.85  # 0.7 on the calibration half
 
 
-def test_the_recording_does_not_depend_on_the_criterion(place, sweep):
-    expected = None
-    for criterion in ("sample", "threshold", "expectation"):
-        edit_json(place / "models/rte/config.json", exit_criteria=criterion)
-        outcome = sweep(place, "rte", "--tables_only", *THRESHOLDS).done()
-        assert ("reused" in outcome.out) == (expected is not None)
-        table = (place / "models/rte/sweep/sweep.csv").read_bytes()
-        assert expected in (None, table)
-        expected = table
-
-
 @pytest.mark.parametrize("more", [("--rules", "expectation"), ("--vary", "exit_thres")])
 def test_a_mix_of_all_layers_has_nothing_to_sweep(place, sweep, more):
     edit_json(place / "models/rte/config.json", exit_criteria="expectation")
