@@ -16,7 +16,7 @@ from pathlib import Path
 from experiments.published import ENTRIES, Request, listing, result_table, results_in, run_entry
 from modeling.errors import UserError
 from modeling.keys import nearest_names
-from training.settings import SettingsParser, setting
+from training.settings import FlagParser, setting
 from utils.files import run_script
 
 
@@ -37,7 +37,7 @@ class ReproductionSettings:
 
 def read_settings() -> tuple[ReproductionSettings, str | None, list[str]]:
     """Read the settings, the entry if there is one, and the flags for its scripts."""
-    parser = SettingsParser((ReproductionSettings,), __doc__)
+    parser = FlagParser(__doc__, (ReproductionSettings,))
     parser.add_argument("entry", nargs="?", help=", ".join(ENTRIES))
     found, flags = parser.parse_known_args()
     values = vars(found)

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from modeling.errors import UserError
 from modeling.loading.files import file_hash, weights_hash
-from training.layer_sharing_settings import GROUPS, SharingSettings
+from training.pretraining_settings import SHARING_GROUPS, SharingSettings
 from training.provenance import provenance
 from training.settings import as_dict, fetch_models, parse
 from utils.files import run_script
 
 
 def main() -> None:
-    settings = SharingSettings(*parse(GROUPS, __doc__))
+    settings = SharingSettings(*parse(SHARING_GROUPS, __doc__))
     if not (settings.run.do_train or settings.evaluation.do_eval):
         raise UserError("nothing to do: give --do_train or --do_eval")
     if settings.run.do_train and not settings.text.train_files:

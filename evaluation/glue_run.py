@@ -47,10 +47,8 @@ from training.checkpoints import (
     find_checkpoint,
     is_trained,
 )
-from training.fine_tuning import FineTuningLog, task_batches, task_state, total_steps
+from training.fine_tuning import FineTuningLog, MetricAtCost, task_batches, task_state, total_steps
 from training.fine_tuning_settings import DataSettings
-from training.logs import ProgressLog
-from training.metric_at_cost import MetricAtCost
 from training.provenance import provenance, provenance_in
 from training.search import Search, flags_of_every_run, metric_of, search, shared_values
 from training.settings import as_dict
@@ -61,7 +59,7 @@ from training.start import (
     make_accelerator,
     start_script,
 )
-from training.trainer import Trainer
+from training.trainer import ProgressLog, Trainer
 from utils.console import log_facts
 from utils.fingerprint import file_fingerprint, fingerprint
 

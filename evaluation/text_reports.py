@@ -1,5 +1,6 @@
 """What run_pretraining.py and share_layers.py find on a text that was held out, and print."""
 
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,10 @@ from modeling.loading.files import read_json
 from modeling.loading.weights import load_into, read_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.checkpoints import check_finished
-from training.layer_sharing import TeacherText, load_teacher, text_of
-from training.layer_sharing_settings import SharingSettings
+from training.layer_sharing import TeacherText, load_teacher
 from training.pretraining import mean_updates
 from training.pretraining_data import PretrainingData, TokenClass
-from training.pretraining_settings import PretrainingSettings
+from training.pretraining_settings import PretrainingSettings, SharingSettings
 from utils.environment import environment
 from utils.files import write_json
 from utils.markdown import markdown_table
@@ -33,10 +33,10 @@ def evaluation_text(
     settings: PretrainingSettings, tokenizer: PreTrainedTokenizerBase, processes: int
 ) -> PretrainingData:
     """--eval_file in batches, masked as the training's text is."""
-    text, flags = settings.text, settings.evaluation
-    recipe = text.recipe(text.max_seq_length, settings.run.seed)
+    flags = settings.evaluation
+    text = replace(settings.text, train_files=[flags.eval_file])
     batch_size = flags.per_gpu_eval_batch_size * processes
-    return PretrainingData([flags.eval_file], text.split_sentences, tokenizer, recipe, batch_size)
+    return PretrainingData(text, tokenizer, settings.run.seed, batch_size)
 
 
 @torch.inference_mode()
@@ -57,7 +57,7 @@ def evaluate_pretraining(
         "max_updates": model.config.num_hidden_layers,
         "tau": tau,
         "examples": int(total["examples"]),
-        "eval_file": str(data.paths[0]),
+        "eval_file": str(data.text.train_files[0]),
         "environment": environment(accelerator.device),
     }
 
@@ -129,7 +129,8 @@ def evaluate_student(settings: SharingSettings, accelerator: Accelerator) -> dic
     check_teacher(settings, student, teacher)
     path = settings.evaluation.eval_file
     batch_size = settings.evaluation.per_gpu_eval_batch_size * accelerator.num_processes
-    text = text_of(settings, [path], tokenizer, batch_size)
+    text = replace(settings.text, train_files=[path])
+    text = TeacherText(text, tokenizer, settings.run.seed, batch_size)
     sums = accelerator.reduce(all_sums(accelerator, student, teacher, text), "sum")
     shares = (sums["errors"] / sums["tokens"] / variances(sums)).tolist()
     effects = (sums["effect_errors"] / sums["effect"]).tolist()  # 0 / 0 without pairs

@@ -186,7 +186,7 @@ def pretraining_values(request: Request) -> Values:
     from modeling import AlbertActConfig, AlbertActForPreTraining, load_config, load_tokenizer
     from training.pretraining import load_weights
     from training.pretraining_data import PretrainingData
-    from training.pretraining_settings import MaskingConfig
+    from training.pretraining_settings import TextSettings
     from training.start import make_accelerator
     from training.text import check_text
 
@@ -199,8 +199,9 @@ def pretraining_values(request: Request) -> Values:
     parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
     new = " ".join(parameters.intersection(load_weights(model, request.weights).initialised))
     check_halting_head(request.weights, new)
-    recipe = MaskingConfig(max_seq_length=min(128, config.max_position_embeddings))
-    data = PretrainingData([request.text], True, tokenizer, recipe, batch_size=32)
+    length = min(128, config.max_position_embeddings)
+    text = TextSettings(train_files=[request.text], split_sentences=True, max_seq_length=length)
+    data = PretrainingData(text, tokenizer, seed=42, batch_size=32)
     found = evaluate_pretraining(make_accelerator(False, "no"), model, data)
     heads = {"mlm (Acc.)": ("predictions", "mlm_acc"), "sop (Acc.)": ("sop", "sop_acc")}
     stored, _ = PretrainedConfig.get_config_dict(request.weights)

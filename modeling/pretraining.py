@@ -67,10 +67,13 @@ class PreTrainingObjective(nn.Module):
         encoded = self.model.albert(
             input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
         )
+        masked = labels != -100
+        words = self.model.predictions(encoded.last_hidden_state[masked])
+        order = self.model.sop_classifier(encoded.pooler_output)
         sums = {
             "examples": torch.tensor(len(input_ids), device=input_ids.device),
-            **self.mlm_sums(encoded.last_hidden_state, labels),
-            **self.sop_sums(encoded.pooler_output, sentence_order_label),
+            **answer_sums("mlm", words, labels[masked]),
+            **answer_sums("sop", order, sentence_order_label),
         }
         if "updates" in encoded:
             updates = encoded.updates[:, 0, 0]  # (batch, length)
@@ -80,18 +83,9 @@ class PreTrainingObjective(nn.Module):
         loss = mean_loss(sums, {**sums, **counts}, self.tau)
         return ObjectiveOutput(loss, {name: value.detach() for name, value in sums.items()})
 
-    def mlm_sums(self, hidden: torch.Tensor, labels: torch.Tensor) -> Sums:
-        """Sum over masked positions: predictions, mlm_loss, mlm_correct."""
-        masked = labels != -100
-        return answer_sums("mlm", self.model.predictions(hidden[masked]), labels[masked])
-
-    def sop_sums(self, pooled: torch.Tensor, order: torch.Tensor) -> Sums:
-        """Sum over examples with an order: pairs, sop_loss, sop_correct."""
-        return answer_sums("sop", self.model.sop_classifier(pooled), order)
-
 
 def answer_sums(task: str, logits: torch.Tensor, labels: torch.Tensor) -> Sums:
-    """Count labels and right answers, and sum the cross-entropy."""
+    """Count labels that are not −100 and right answers, and sum the cross-entropy."""
     logits = logits.float()
     return {
         COUNTS[task]: (labels != -100).sum(),

@@ -33,7 +33,7 @@ from glue.tasks import get_task
 from modeling import ElbertConfig, ElbertForSequenceClassification, load_tokenizer
 from tests.commands import Outcome, exit_status, flags, pretraining_flags, train
 from tests.downloads import Server, serving
-from training.logs import NO_TENSORFLOW
+from training.trainer import NO_TENSORFLOW
 
 # TensorBoard reads and writes as without TensorFlow, whichever test imports it first.
 sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))

@@ -7,10 +7,11 @@ Tensors are kept as safetensors and the rest as JSON: reading either runs no cod
 
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ class Best:
     keep: bool = False
     step: int = 0
     value: float | None = None
-    evals_since_best: int = 0
+    since: int = 0
 
     @property
     def wanted(self) -> bool:
@@ -70,24 +71,19 @@ class Best:
 
     @property
     def should_stop(self) -> bool:
-        return self.patience is not None and self.evals_since_best >= self.patience
+        return self.patience is not None and self.since >= self.patience
 
     def update(self, step: int, value: float) -> bool:
         """Count an evaluation; whether it is better than all before."""
         if self.value is not None and value <= self.value:
-            self.evals_since_best += 1
+            self.since += 1
             return False
-        self.step, self.value, self.evals_since_best = step, value, 0
+        self.step, self.value, self.since = step, value, 0
         return True
 
     def record(self) -> dict[str, Any]:
         """Describe it for checkpoints and training.json."""
-        return {"step": self.step, "value": self.value, "since": self.evals_since_best}
-
-    def restore(self, record: dict[str, Any]) -> None:
-        """Go on from what a checkpoint kept."""
-        self.step, self.value = record["step"], record["value"]
-        self.evals_since_best = record["since"]
+        return {"step": self.step, "value": self.value, "since": self.since}
 
 
 @dataclass
@@ -267,7 +263,12 @@ def save_checkpoint(
     scaler: state of fp16's loss scaling. run: the record of a RunFingerprint.
     """
     check_finite(state.model, directory)
-    tensors, settings = split_optimizer(state.optimizer.state_dict())
+    optimizer = state.optimizer.state_dict()
+    tensors = {
+        f"{parameter}.{key}": tensor.contiguous()
+        for parameter, tensors in optimizer["state"].items()
+        for key, tensor in tensors.items()
+    }
     record = {
         "position": asdict(state.progress),
         "seconds": state.seconds,
@@ -275,7 +276,7 @@ def save_checkpoint(
         "schedule": state.schedule.state_dict(),
         "scaler": scaler,
         **run,
-        "optimizer": settings,
+        "optimizer": {"param_groups": optimizer["param_groups"]},
     }
 
     def fill(temporary: Path) -> None:
@@ -301,11 +302,15 @@ def load_checkpoint(
     try:
         run.check(checkpoint, record)
         load_model(state.model, checkpoint / SAFE_WEIGHTS_NAME)
-        tensors = load_file(checkpoint / OPTIMIZER)
-        state.optimizer.load_state_dict(join_optimizer(tensors, record["optimizer"]))
+        tensors: dict[int, dict[str, torch.Tensor]] = {}
+        for name, tensor in load_file(checkpoint / OPTIMIZER).items():
+            parameter, key = name.split(".", 1)
+            tensors.setdefault(int(parameter), {})[key] = tensor
+        groups = record["optimizer"]["param_groups"]
+        state.optimizer.load_state_dict({"state": tensors, "param_groups": groups})
         state.schedule.load_state_dict(record["schedule"])
         state.progress = Progress(**record["position"])
-        state.best.restore(record["best"])
+        state.best = replace(state.best, **record["best"])
         state.seconds = record["seconds"]
         return record["scaler"]
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -314,40 +319,14 @@ def load_checkpoint(
         ) from error
 
 
-def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Take an optimiser's state apart: tensors by name, `PARAMETER.KEY`, and JSON for the rest."""
-    tensors: dict[str, torch.Tensor] = {}
-    scalars: dict[str, dict[str, Any]] = {}
-    for parameter, values in state["state"].items():
-        for key, value in values.items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"{parameter}.{key}"] = value.contiguous()
-            else:
-                scalars.setdefault(str(parameter), {})[key] = value
-    return tensors, {"param_groups": state["param_groups"], "scalars": scalars}
-
-
-def join_optimizer(tensors: dict[str, torch.Tensor], rest: dict[str, Any]) -> dict[str, Any]:
-    """Undo `split_optimizer`."""
-    state: dict[int, dict[str, Any]] = {}
-    for name, tensor in tensors.items():
-        parameter, key = name.split(".", 1)
-        state.setdefault(int(parameter), {})[key] = tensor
-    for parameter, values in rest["scalars"].items():
-        state.setdefault(int(parameter), {}).update(values)
-    return {"state": state, "param_groups": rest["param_groups"]}
-
-
-def checkpoint_step(path: Path) -> int:
-    """STEP of `checkpoint-STEP`; -1 for any other name."""
-    step = path.name.removeprefix("checkpoint-")
-    return int(step) if step.isdecimal() and step.isascii() else -1
-
-
 def checkpoints_of(output_dir: str | Path) -> list[Path]:
     """List the checkpoints of a run, in order of their steps."""
-    found = [path for path in Path(output_dir).glob("checkpoint-*") if checkpoint_step(path) >= 0]
-    return sorted((p for p in found if (p / "config.json").exists()), key=checkpoint_step)
+    found = {
+        int(path.name.removeprefix("checkpoint-")): path
+        for path in Path(output_dir).glob("checkpoint-*")
+        if re.fullmatch("checkpoint-[0-9]+", path.name) and (path / "config.json").exists()
+    }
+    return [found[step] for step in sorted(found)]
 
 
 def latest_checkpoint(output_dir: str | Path) -> Path | None:
@@ -443,7 +422,7 @@ def check_start(source: str, output_dir: str | Path) -> None:
     checkpoint = Path(source)
     if not (checkpoint / STATE).is_file():
         return
-    step = checkpoint_step(checkpoint)
+    step = checkpoint.name.removeprefix("checkpoint-")
     if checkpoint.resolve().parent == Path(output_dir).resolve():
         raise UserError(
             f"--model_name_or_path {source} is a checkpoint of the training in --output_dir. To go "

@@ -29,16 +29,13 @@ from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_into, read_weights, suite_names
 from modeling.pretraining import Sums, add_sums
 from training.checkpoints import RunFingerprint, TrainState, find_checkpoint, is_trained
-from training.layer_sharing_settings import SharingSchedule, SharingSettings, StudentSettings
-from training.logs import MeansLog
 from training.optimizer import make_optimizer, make_schedule
-from training.pretraining_data import PretrainingData, pad_examples, shuffled, unmasked
-from training.pretraining_settings import MaskingConfig
-from training.text import UnmaskedExample, blocks
-from training.trainer import Batch, Step, Trainer
+from training.pretraining_data import PretrainingData, pad_examples, unmasked
+from training.pretraining_settings import SharingSchedule, SharingSettings, StudentSettings
+from training.text import UnmaskedExample
+from training.trainer import Batch, MeansLog, Step, Trainer
 from utils.fingerprint import file_fingerprint, fingerprint
 
-WINDOW = 8192  # examples that are sorted by length together
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 VARIANCE_BATCHES = 32  # of the training text, that the teacher's variance is measured on
 
@@ -48,27 +45,23 @@ VARIANCE_BATCHES = 32  # of the training text, that the teacher's variance is me
 class TeacherText(PretrainingData):
     """A text as batches of about as many pieces each, alike in length within; nothing is masked.
 
-    A batch has as many pieces as `batch_size` examples of the recipe's full length; of shorter
-    examples it takes more.
+    A batch has as many pieces as `batch_size` examples of full length; of shorter ones it takes
+    more.
     """
 
-    def training_drafts(self, epoch: int) -> Iterator[list[UnmaskedExample]]:
-        """Global batches of an epoch in random order.
+    window = 8192
 
-        A window's shortest examples are left out when they are fewer than `batch_size`.
+    def batches_of(self, window: Sequence[UnmaskedExample]) -> list[list[UnmaskedExample]]:
+        """Cut a window, longest first, into batches of at most so many pieces with padding.
+
+        The shortest examples are left out where they are fewer than `batch_size`.
         """
-        draw = self.recipe.draw("order", epoch)
-        drafts = shuffled(self.drafts(epoch), self.recipe.shuffle_buffer, draw)
-        room = self.batch_size * self.recipe.max_seq_length
-        for window in blocks(drafts, WINDOW):
-            window.sort(key=lambda draft: -draft.length)
-            batches = [
-                batch
-                for batch in token_budget_batches(window, room)
-                if len(batch) >= self.batch_size
-            ]
-            draw.shuffle(batches)
-            yield from batches
+        room, batches = self.batch_size * self.text.max_seq_length, []
+        drafts, start = sorted(window, key=lambda draft: -draft.length), 0
+        while start < len(drafts):
+            batches.append(drafts[start : start + max(1, room // drafts[start].length)])
+            start += len(batches[-1])
+        return [batch for batch in batches if len(batch) >= self.batch_size]
 
     def batch(
         self, drafts: Sequence[UnmaskedExample], epoch: int, shard: tuple[int, int] = (0, 1)
@@ -77,27 +70,6 @@ class TeacherText(PretrainingData):
         examples = [unmasked(draft, self.vocabulary) for draft in drafts[shard[0] :: shard[1]]]
         batch = pad_examples(examples, self.vocabulary.pad)
         return {name: batch[name] for name in INPUTS if name in batch}
-
-
-def token_budget_batches(
-    drafts: Sequence[UnmaskedExample], room: int
-) -> Iterator[list[UnmaskedExample]]:
-    """`drafts`, longest first, cut into batches of at most `room` pieces with padding."""
-    start = 0
-    while start < len(drafts):
-        end = start + max(1, room // drafts[start].length)
-        yield list(drafts[start:end])
-        start = end
-
-
-def text_of(
-    settings: SharingSettings,
-    paths: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-    batch_size: int,
-) -> TeacherText:
-    recipe = MaskingConfig(settings.text.max_seq_length, settings.run.seed)
-    return TeacherText(paths, settings.text.split_sentences, tokenizer, recipe, batch_size)
 
 
 # The teacher and its student.
@@ -182,7 +154,7 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
     passes = settings.student.num_hidden_layers
     teacher, tokenizer = load_teacher(settings, passes, accelerator.device)
     student = new_student(settings.student, teacher)
-    text = text_of(settings, settings.text.train_files, tokenizer, batch_size)
+    text = TeacherText(settings.text, tokenizer, run.seed, batch_size)
     sources = filter(None, (settings.student.model_name_or_path, settings.student.initial_student))
     weights = [file_fingerprint(path) for source in sources for path in weight_files(source)]
     data = fingerprint(text.text_hash(), weights)

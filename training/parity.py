@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
 
 from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
 from modeling.ponder.parity import parity_batch
@@ -58,18 +58,14 @@ def mean_score(scores: list[Score]) -> dict[str, float]:
     }
 
 
-def one_cycle(optimizer: torch.optim.Optimizer, lr: float, batches: int) -> LRScheduler:
-    """Rise from `lr` to PEAK · lr in a fifth of the batches, then fall to nearly 0."""
+def make_schedule(settings: ParitySettings, optimizer: torch.optim.Optimizer) -> LRScheduler:
+    """one_cycle rises from --lr to PEAK · lr in a fifth of the batches, then falls to almost 0."""
+    if settings.schedule == "constant":
+        return ConstantLR(optimizer, 1.0)
+    batches = settings.epochs * settings.n_batches
     return OneCycleLR(
-        optimizer, PEAK * lr, batches, pct_start=0.2, div_factor=PEAK, cycle_momentum=False
+        optimizer, PEAK * settings.lr, batches, pct_start=0.2, div_factor=PEAK, cycle_momentum=False
     )
-
-
-def constant(optimizer: torch.optim.Optimizer, lr: float, batches: int) -> LRScheduler:
-    return LambdaLR(optimizer, lambda batch: 1.0)
-
-
-SCHEDULES = {"one_cycle": one_cycle, "constant": constant}
 
 
 def train_parity(
@@ -80,9 +76,8 @@ def train_parity(
     loss_rec = ReconstructionLoss(nn.BCEWithLogitsLoss(reduction="none"))
     loss_reg = RegularizationLoss(settings.lambda_p, settings.max_steps).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, fused=True)
-    total = settings.epochs * settings.n_batches
-    schedule = SCHEDULES[settings.schedule](optimizer, settings.lr, total)
-    bar = progress(total=total, desc="Training", unit="batch")
+    schedule = make_schedule(settings, optimizer)
+    bar = progress(total=settings.epochs * settings.n_batches, desc="Training", unit="batch")
     for epoch in range(1, settings.epochs + 1):
         sums = torch.zeros(3, device=device)
         for _ in range(settings.n_batches):

@@ -40,7 +40,6 @@ from training.checkpoints import (
     find_checkpoint,
     is_trained,
 )
-from training.logs import MeansLog
 from training.optimizer import as_lamb, make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
 from training.pretraining_settings import (
@@ -49,7 +48,7 @@ from training.pretraining_settings import (
     PretrainingSettings,
 )
 from training.start import check_vocab_size
-from training.trainer import Batch, Step, Trainer
+from training.trainer import Batch, MeansLog, Step, Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -118,11 +117,8 @@ def phases_of(schedule: PretrainingSchedule, max_seq_length: int, processes: int
     phases = [phase for phase in both if phase.steps > 0]
     for phase in phases:
         if phase.warmup_steps > phase.steps:
-            logger.warning(
-                "--warmup_steps %d: the learning rate never reaches its peak in %d steps",
-                phase.warmup_steps,
-                phase.steps,
-            )
+            never = "--warmup_steps %d: the learning rate never reaches its peak in %d steps"
+            logger.warning(never, phase.warmup_steps, phase.steps)
     return phases
 
 
@@ -289,13 +285,9 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     phases = phases_of(schedule, text.max_seq_length, accelerator.num_processes)
     data = [
         PretrainingData(
-            text.train_files,
-            text.split_sentences,
-            tokenizer,
-            text.recipe(phase.max_seq_length, run.seed),
-            phase.batch_size,
+            replace(text, max_seq_length=x.max_seq_length), tokenizer, run.seed, x.batch_size
         )
-        for phase in phases
+        for x in phases
     ]
     logger.info("***** Running training *****")
     for phase in phases:

@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling.errors import UserError
 from modeling.loading.tokenizers import WORD_START
-from training.pretraining_settings import MaskingConfig
+from training.pretraining_settings import PlainText, TextSettings
 from training.text import (
     Item,
     Pieces,
@@ -208,19 +208,18 @@ def unmasked(draft: UnmaskedExample, vocabulary: Vocabulary) -> MaskedExample:
 
 
 def mask(
-    draft: UnmaskedExample, vocabulary: Vocabulary, recipe: MaskingConfig, epoch: int
+    draft: UnmaskedExample, vocabulary: Vocabulary, text: TextSettings, draw: random.Random
 ) -> MaskedExample:
     """Choose some pieces for prediction.
 
     Of the chosen, 80% become [MASK], 10% a random piece, 10% stay; never a special piece.
     """
-    draw = recipe.draw("mask", epoch, draft.document, draft.number)
     example = unmasked(draft, vocabulary)
     ids, _, labels, classes, _ = example
     starts = {1: draft.first, len(draft.first) + 2: draft.second}
     segments = [vocabulary.words(pieces, start) for start, pieces in starts.items()]
-    budget = min(recipe.max_predictions, max(1, round(len(ids) * recipe.masked_share)))
-    for place in choose_positions(segments, budget, recipe.max_ngram, draw):
+    budget = min(text.max_predictions_per_seq, max(1, round(len(ids) * text.masked_lm_prob)))
+    for place in choose_positions(segments, budget, text.ngram, draw):
         labels[place] = ids[place]
         classes[place] = draw.choices(REPLACED, REPLACED_SHARES)[0]
         if classes[place] == TokenClass.MASK_MASK:
@@ -268,38 +267,47 @@ def shuffled(items: Iterable[Item], buffer_size: int, draw: random.Random) -> It
 class PretrainingData:
     """A text as batches.
 
-    paths, split: the text, as of `read_sentences`.
+    text: its `train_files`, and how examples are made of them.
     batch_size: examples of a global batch, over all processes.
     """
 
-    paths: Sequence[str | Path]
-    split: bool
+    text: PlainText
     tokenizer: PreTrainedTokenizerBase
-    recipe: MaskingConfig
+    seed: int
     batch_size: int
 
     def __post_init__(self) -> None:
         self.vocabulary = Vocabulary(self.tokenizer)
 
+    def draw(self, *key: int | str) -> random.Random:
+        """Make the source of all random choices about whatever `key` names."""
+        return random.Random(repr((self.seed, self.text.max_seq_length, *key)))
+
     def drafts(self, epoch: int) -> Iterator[UnmaskedExample]:
         """Yield all examples of an epoch before masking, in the order of the text."""
-        sentences = tokenised(read_sentences(self.paths, self.split), self.tokenizer)
+        text = self.text
+        sentences = read_sentences(text.train_files, text.split_sentences)
+        sentences = tokenised(sentences, self.tokenizer)
         for document, group in groupby(sentences, key=lambda x: x[0]):
-            draw = self.recipe.draw("segments", epoch, document)
-            yield from drafts_of(document, (pieces for _, pieces in group), self.recipe, draw)
+            draw = self.draw("segments", epoch, document)
+            yield from drafts_of(document, (pieces for _, pieces in group), text, draw)
+
+    @property
+    def window(self) -> int:
+        """Examples that are sorted by length together."""
+        return self.batch_size * GROUPED_BATCHES
+
+    def batches_of(self, window: Sequence[UnmaskedExample]) -> list[list[UnmaskedExample]]:
+        """Cut a window into whole batches, alike in length within; the rest is left out."""
+        whole = window[: len(window) - len(window) % self.batch_size]
+        return list(blocks(sorted(whole, key=lambda draft: draft.length), self.batch_size))
 
     def training_drafts(self, epoch: int) -> Iterator[list[UnmaskedExample]]:
-        """Global batches of an epoch in random order, alike in length within.
-
-        What does not fill the epoch's last batch is left out.
-        """
-        draw = self.recipe.draw("order", epoch)
-        drafts = shuffled(self.drafts(epoch), self.recipe.shuffle_buffer, draw)
-        for window in blocks(drafts, self.batch_size * GROUPED_BATCHES):
-            whole = sorted(
-                window[: len(window) - len(window) % self.batch_size], key=lambda x: x.length
-            )
-            batches = list(blocks(whole, self.batch_size))
+        """Yield an epoch's global batches in random order."""
+        draw = self.draw("order", epoch)
+        drafts = shuffled(self.drafts(epoch), self.text.shuffle_buffer, draw)
+        for window in blocks(drafts, self.window):
+            batches = self.batches_of(window)
             draw.shuffle(batches)
             yield from batches
 
@@ -307,8 +315,10 @@ class PretrainingData:
         self, drafts: Sequence[UnmaskedExample], epoch: int, shard: tuple[int, int] = (0, 1)
     ) -> dict[str, torch.Tensor]:
         """Tensors of the shard (i, n): of every n-th example, from the i-th (0-based) on."""
-        mine = drafts[shard[0] :: shard[1]]
-        examples = [mask(draft, self.vocabulary, self.recipe, epoch) for draft in mine]
+        examples = [
+            mask(x, self.vocabulary, self.text, self.draw("mask", epoch, x.document, x.number))
+            for x in drafts[shard[0] :: shard[1]]
+        ]
         return pad_examples(examples, self.vocabulary.pad)
 
     def training_batches(
@@ -324,9 +334,10 @@ class PretrainingData:
             if number > first:
                 yield self.batch(drafts, epoch, shard)
         if number == 0:
+            files = ", ".join(map(str, self.text.train_files))
             raise UserError(
-                f"{', '.join(map(str, self.paths))}: fewer examples than the {self.batch_size} "
-                "of a batch; give more text, or lower --per_gpu_train_batch_size"
+                f"{files}: fewer examples than the {self.batch_size} of a batch; "
+                "give more text, or lower --per_gpu_train_batch_size"
             )
 
     def text_hash(self) -> str:
@@ -335,7 +346,7 @@ class PretrainingData:
         Raises UserError for a file that cannot be read.
         """
         digest = hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode())
-        for path in map(Path, self.paths):
+        for path in map(Path, self.text.train_files):
             try:
                 with path.open("rb") as file:
                     digest.update(f"{path.stat().st_size}\n".encode() + file.read(1 << 20))

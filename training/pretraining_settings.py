@@ -1,8 +1,7 @@
-"""run_pretraining.py's settings. No torch here, so that --help and a wrong flag answer at once."""
+"""The settings of run_pretraining.py and share_layers.py. No torch here: --help answers at once."""
 
-import random
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from modeling.errors import UserError
 from training.settings import (
@@ -18,30 +17,6 @@ from training.settings import (
 )
 
 SHARE, LENGTH = FlagRules(low=0, high=1), FlagRules(low=8)
-
-
-@dataclass(frozen=True)
-class MaskingConfig:
-    """How examples are made; the defaults are the published ones.
-
-    max_seq_length: pieces of an example, special ones included.
-    short_probability: share of examples made for a random shorter length.
-    masked_share, max_predictions: pieces to predict in an example, as a share and at most.
-    max_ngram: words in a row that are masked together, n of them with p(n) ∝ 1/n.
-    shuffle_buffer: examples that are shuffled among each other.
-    """
-
-    max_seq_length: int = 128
-    seed: int = 42
-    short_probability: float = 0.1
-    masked_share: float = 0.15
-    max_predictions: int = 20
-    max_ngram: int = 3
-    shuffle_buffer: int = 100_000
-
-    def draw(self, *key: int | str) -> random.Random:
-        """The source of all random choices about whatever `key` names."""
-        return random.Random(repr((self.seed, self.max_seq_length, *key)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,37 +62,22 @@ class PlainText:
 
     train_files: list[str] = setting([], "one sentence a line, or --split_sentences", FREE)
     split_sentences: bool = setting(False, "lines are paragraphs: cut them into sentences")
-    max_seq_length: int = setting(MaskingConfig.max_seq_length, "pieces of an example", LENGTH)
+    max_seq_length: int = setting(128, "pieces of an example", LENGTH)
+    short_seq_prob: ClassVar[float] = 0.1
+    shuffle_buffer: ClassVar[int] = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings(PlainText):
-    """The text, and how examples are made of it."""
+    """The text, and how examples are made of it; the defaults are the published ones."""
 
-    masked_lm_prob: float = setting(MaskingConfig.masked_share, "share of pieces to predict", SHARE)
-    max_predictions_per_seq: int = setting(
-        MaskingConfig.max_predictions, "at most so many", AT_LEAST_1
-    )
-    ngram: int = setting(MaskingConfig.max_ngram, "words masked together", AT_LEAST_1)
-    short_seq_prob: float = setting(
-        MaskingConfig.short_probability, "share of examples of a random shorter length", SHARE
-    )
+    masked_lm_prob: float = setting(0.15, "share of pieces to predict", SHARE)
+    max_predictions_per_seq: int = setting(20, "at most so many", AT_LEAST_1)
+    ngram: int = setting(3, "words masked together", AT_LEAST_1)
+    short_seq_prob: float = setting(0.1, "share of examples of a random shorter length", SHARE)
     shuffle_buffer: int = setting(
-        MaskingConfig.shuffle_buffer,
-        "examples that are shuffled among each other, all in memory",
-        AT_LEAST_1,
+        100_000, "examples that are shuffled among each other, all in memory", AT_LEAST_1
     )
-
-    def recipe(self, max_seq_length: int, seed: int) -> MaskingConfig:
-        return MaskingConfig(
-            max_seq_length,
-            seed,
-            self.short_seq_prob,
-            self.masked_lm_prob,
-            self.max_predictions_per_seq,
-            self.ngram,
-            self.shuffle_buffer,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,3 +133,73 @@ class PretrainingSettings(NamedTuple):
 
 
 GROUPS = tuple(PretrainingSettings.__annotations__.values())
+
+
+# share_layers.py.
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentSettings:
+    """The BERT to follow, and the shared layer that follows it."""
+
+    _argument_group_name = "model"
+
+    model_name_or_path: str = setting(..., "the teacher: a BERT's folder or hub name", FREE)
+    num_hidden_layers: int | None = setting(
+        None, "passes N, if not the teacher's layers", AT_LEAST_1
+    )
+    embedding_size: int | None = setting(
+        None, "factorise the embeddings; default: keep them", AT_LEAST_1
+    )
+    intermediate_size: int | None = setting(
+        None, "a multiple of the teacher's, for a wider layer", AT_LEAST_1
+    )
+    initial_layer: int | None = setting(
+        None, "start from this layer; default: mean of all", AT_LEAST_1
+    )
+    initial_student: str | None = setting(
+        None, "start from a shared layer that was trained before: folder or hub name", FREE
+    )
+    last_pass_weight: float = setting(1.0, "in the loss, in units of the others'", AT_LEAST_0)
+
+    def check(self) -> None:
+        if self.initial_student and self.initial_layer:
+            raise UserError(
+                f"--initial_student {self.initial_student} and --initial_layer "
+                f"{self.initial_layer} are two starts: give one of the two"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingSchedule(StepSettings):
+    """How --do_train trains: AdamW, with warm-up and linear decay."""
+
+    max_steps: int = setting(10_000, "optimiser steps", AT_LEAST_1)
+    per_gpu_train_batch_size: int = setting(
+        8, "examples of --max_seq_length; of shorter ones a batch takes more", COUNT
+    )
+    gradient_accumulation_steps: int = setting(1, "batches of a step", AT_LEAST_1)
+    learning_rate: float = setting(1e-3, "peak", AT_LEAST_0)
+    warmup_steps: int = setting(200, "steps to the peak", AT_LEAST_0)
+    save_steps: int = setting(1000, "checkpoint every so many; 0: none", COUNT_OR_NONE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingEvaluation(PretrainingEvaluation):
+    """What a trained student is measured on."""
+
+    do_eval: bool = setting(False, "every pass's share of variance on --eval_file", RESUMING)
+    per_gpu_eval_batch_size: int = setting(32, "examples of a batch", COUNT)
+
+
+class SharingSettings(NamedTuple):
+    """All settings of share_layers.py, in the order of --help."""
+
+    student: StudentSettings
+    text: PlainText
+    run: RunSettings
+    schedule: SharingSchedule
+    evaluation: SharingEvaluation
+
+
+SHARING_GROUPS = tuple(SharingSettings.__annotations__.values())

@@ -42,7 +42,7 @@ def provenance(flags: Mapping[str, Any], **hashes: str) -> dict[str, Any]:
     return {
         **hashes,
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "flags": {name: plain(value) for name, value in flags.items()},
+        "flags": {k: str(v) if isinstance(v, Path) else v for k, v in flags.items()},
         "commit": commit(),
         "versions": {"python": sys.version.split()[0], **{x: version(x) for x in LIBRARIES}},
     }
@@ -55,11 +55,6 @@ def provenance_in(path: Path) -> dict[str, Any]:
     except UserError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def plain(value: Any) -> Any:
-    """A flag's value as JSON has it."""
-    return str(value) if isinstance(value, Path) else value
 
 
 @cache
@@ -85,15 +80,13 @@ def remove_results(directory: Path) -> None:
         return
     directory = Path(os.path.abspath(directory))  # "." has no name to put anything behind
     other_half = directory.with_name(f"{directory.name}-MM")
-    gone = remove(path for folder in (directory, other_half) for path in results_in(folder))
-    if gone:
+    if gone := remove([*results_in(directory), *results_in(other_half)]):
         names = ", ".join(sorted(path.name for path in gone))
         logger.info("Removed from %s, results of the weights before: %s", directory, names)
     path = directory / "exit_config.json"
     if path.is_file():
-        logger.warning(
-            "Removed %s: it was chosen for the weights before: %s", path, read_exit_file(path)
-        )
+        chosen = read_exit_file(path)
+        logger.warning("Removed %s: it was chosen for the weights before: %s", path, chosen)
         path.unlink()
 
 
@@ -104,12 +97,11 @@ def results_in(folder: Path) -> Iterable[Path]:
     if not (folder / "config.json").exists():
         return
     config = read_json(folder / "config.json")
-    statistics = resolve_within(folder, f"{config.get('my_out_dir')}/{config.get('model_name')}")
-    if statistics is None:
-        return
-    for name in STATISTICS:
-        for path in statistics.glob(f"*/{name}"):
-            if resolve_within(folder, path.parent):  # a folder may be a link to elsewhere
+    if statistics := resolve_within(
+        folder, f"{config.get('my_out_dir')}/{config.get('model_name')}"
+    ):
+        for path in statistics.glob("*/*"):  # a folder may be a link to elsewhere
+            if path.name in STATISTICS and resolve_within(folder, path.parent):
                 yield path
 
 

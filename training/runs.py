@@ -25,7 +25,7 @@ def call(script: str, flags: Sequence[str], log: IO[str] | None = None) -> None:
         script: its name in the project's root.
         log: takes its output; without, the output goes where this process's goes.
     """
-    from training.stopping import StopSignal
+    from training.start import StopSignal
 
     with StopSignal() as stop:
         # A session of its own: a terminal's Ctrl-C would reach it twice, and so at once.

@@ -31,8 +31,8 @@ from glue.tables import as_csv
 from glue.tasks import Task
 from modeling.errors import UserError
 from training.checkpoints import is_finished
+from training.fine_tuning import MetricAtCost
 from training.fine_tuning_settings import SearchSettings
-from training.metric_at_cost import MetricAtCost
 from training.runs import Run
 from training.settings import add_flag, entries
 from utils.files import write_text

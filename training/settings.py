@@ -11,7 +11,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin
@@ -74,6 +74,7 @@ def setting(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) 
         meaning: for --help.
         words: argparse's choices, metavar, nargs, const, type.
     """
+    words |= {"required": True} if default is ... else {"default": default}
     metadata = {"help": meaning.replace("%", "%%"), "allowed": allowed, **words}
     if default is ...:
         return field(metadata=metadata)
@@ -89,28 +90,30 @@ def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
     if isinstance(kind, types.UnionType):  # something, or None
         kind = get_args(kind)[0]
     if kind is bool:
-        parser.add_argument(name, action="store_true", default=field.default, **words)
+        parser.add_argument(name, action="store_true", **words)
         return
     if get_origin(kind) is list:
         kind, words["nargs"] = get_args(kind)[0], "+"
-    if field.default_factory is not MISSING:
-        words["default"] = field.default_factory()
-    elif field.default is not MISSING:
-        words["default"] = field.default
-    else:
-        words["required"] = True
     parser.add_argument(name, **{"type": allowed.reader(kind), **words})
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse without abbreviations, whose errors are one line, with the nearest flags."""
+    """argparse without abbreviations, whose errors are one line, with the nearest flags.
 
-    def __init__(self, description: str | None = None) -> None:
+    classes: dataclasses whose fields are flags. Each is a group of --help, which it names as
+    `_argument_group_name` and describes in its docstring.
+    """
+
+    def __init__(self, description: str | None = None, classes: Sequence[type] = ()) -> None:
         super().__init__(
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        for kind in classes:
+            group = self.add_argument_group(kind._argument_group_name, inspect.getdoc(kind))
+            for entry in fields(kind):
+                add_flag(group, entry)
 
     def parse_args(self, *arguments: Any) -> argparse.Namespace:
         found, unknown = self.parse_known_args(*arguments)
@@ -125,20 +128,6 @@ class FlagParser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}\n")
 
 
-class SettingsParser(FlagParser):
-    """The flags of some dataclasses.
-
-    A class names its group of --help as `_argument_group_name`; its docstring describes the group.
-    """
-
-    def __init__(self, classes: Sequence[type], description: str | None = None) -> None:
-        super().__init__(description)
-        for kind in classes:
-            group = self.add_argument_group(kind._argument_group_name, inspect.getdoc(kind))
-            for entry in fields(kind):
-                add_flag(group, entry)
-
-
 def parse(
     classes: Sequence[type], description: str | None, argv: Sequence[str] | None = None
 ) -> tuple[Any, ...]:
@@ -147,7 +136,7 @@ def parse(
     It may begin with a JSON or YAML file of flags; those that follow win. A class's own `check()`,
     where it has one, then looks at its values together.
     """
-    parser = SettingsParser(classes, description)
+    parser = FlagParser(description, classes)
     found = vars(parser.parse_args(expand_config_file(sys.argv[1:] if argv is None else argv)))
     parsed = tuple(
         kind(**{entry.name: found[entry.name] for entry in fields(kind)}) for kind in classes

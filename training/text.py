@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from glue.tables import read_lines
 from modeling.errors import UserError
-from training.pretraining_settings import MaskingConfig
+from training.pretraining_settings import PlainText
 
 Item = TypeVar("Item")
 Pieces = array  # of piece ids, four bytes each: the shuffle buffer holds many
@@ -121,35 +121,35 @@ def truncate_pair(
 
 
 def make_draft(
-    chunk: Sequence[Pieces], document: int, number: int, recipe: MaskingConfig, draw: random.Random
+    chunk: Sequence[Pieces], document: int, number: int, text: PlainText, draw: random.Random
 ) -> UnmaskedExample:
     """An example of consecutive sentences: two segments, swapped half of the time; of one, one."""
     if len(chunk) == 1:
-        first = chunk[0][: recipe.max_seq_length - 2]
+        first = chunk[0][: text.max_seq_length - 2]
         return UnmaskedExample(document, number, first, array("i"), False)
     cut = draw.randint(1, len(chunk) - 1)
     first, second = (sum(part, array("i")) for part in (chunk[:cut], chunk[cut:]))
-    first, second = truncate_pair(first, second, recipe.max_seq_length - 3, draw)
+    first, second = truncate_pair(first, second, text.max_seq_length - 3, draw)
     if draw.random() < 0.5:
         return UnmaskedExample(document, number, second, first, True)
     return UnmaskedExample(document, number, first, second, False)
 
 
 def drafts_of(
-    document: int, sentences: Iterable[Pieces], recipe: MaskingConfig, draw: random.Random
+    document: int, sentences: Iterable[Pieces], text: PlainText, draw: random.Random
 ) -> Iterator[UnmaskedExample]:
     """Yield the examples of a document: sentences are collected until they fill one."""
-    room = recipe.max_seq_length - 3
+    room = text.max_seq_length - 3
 
     def target() -> int:
-        return draw.randint(2, room) if draw.random() < recipe.short_probability else room
+        return draw.randint(2, room) if draw.random() < text.short_seq_prob else room
 
     chunk, size, wanted, numbers = [], 0, target(), count()
     for sentence in sentences:
         chunk.append(sentence)
         size += len(sentence)
         if size >= wanted:
-            yield make_draft(chunk, document, next(numbers), recipe, draw)
+            yield make_draft(chunk, document, next(numbers), text, draw)
             chunk, size, wanted = [], 0, target()
     if chunk:
-        yield make_draft(chunk, document, next(numbers), recipe, draw)
+        yield make_draft(chunk, document, next(numbers), text, draw)

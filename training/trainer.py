@@ -1,4 +1,4 @@
-"""The training loop of all scripts. It can stop at any step, and go on as if it never had.
+"""The training loop of all scripts, and its log. It can stop at any step, and resume exactly.
 
     trainer = Trainer(accelerator, state, run, save_steps, fingerprint)
     trainer.begin(checkpoint)
@@ -9,6 +9,7 @@ run_glue.py (`evaluation/glue_run.py`), run_pretraining.py (`training/pretrainin
 share_layers.py (`training/layer_sharing.py`) say what the batches, the optimiser and the log are.
 """
 
+import json
 import logging
 import math
 import signal
@@ -17,15 +18,18 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 from tqdm import tqdm
 from transformers.utils import ModelOutput
 
 from modeling.errors import UserError
+from modeling.pretraining import Sums, add_sums
 from training.checkpoints import (
     BEST,
     RunFingerprint,
@@ -43,10 +47,13 @@ from training.checkpoints import (
 from training.optimizer import clipped_parameters
 from training.provenance import provenance, remove_results
 from training.settings import RunSettings
-from training.stopping import StopSignal
+from training.start import StopSignal
+from utils.console import progress
 from utils.files import write_json
 
 logger = logging.getLogger(__name__)
+
+NO_TENSORFLOW = "tensorboard.compat.notf"
 
 
 class Batch(NamedTuple):
@@ -253,10 +260,106 @@ class Trainer:
         """Log how long the training took, and where the model lies."""
         best, steps = self.state.best, self.state.progress.step
         if best.should_stop:
-            logger.info(
-                "Stopped early: no better dev metric in %d evaluations", best.evals_since_best
-            )
+            logger.info("Stopped early: no better dev metric in %d evaluations", best.since)
         if best.keep and best.step:
             logger.info("The model is that of step %d, dev metric %.4f", best.step, best.value)
         seconds = tqdm.format_interval(self.seconds)
         logger.info("Trained %d steps in %s; model: %s", steps, seconds, self.run.output_dir)
+
+
+# What it shows while it goes on.
+
+
+def start_tracker(name: str, trainer: Trainer) -> GeneralTracker:
+    """accelerate's tracker of that name, ready to log; TensorBoard's files go to `runs`."""
+    # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which loads slowly.
+    sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
+    kind, directory = LOGGER_TYPE_TO_CLASS[name], trainer.run.output_dir
+    where = {"logging_dir": directory} if kind.requires_logging_directory else {}
+    tracker = kind("runs" if name == "tensorboard" else Path(directory).name, **where)
+    try:
+        tracker.start()
+    except OSError as error:
+        raise UserError(f"--report_to {name}: cannot write to {directory}: {error}") from error
+    if name != "tensorboard":  # which would put them into a run of their own
+        tracker.store_init_configuration(trainer.fingerprint.arguments)
+    return tracker
+
+
+class ProgressLog:
+    """Progress bar, trackers and JSON lines of a training run: the main process's work.
+
+    every: steps between two entries; 0 for none.
+    """
+
+    def __init__(self, trainer: Trainer, every: int, total: int) -> None:
+        self.trainer, self.every = trainer, every
+        self.main = trainer.accelerator.is_main_process
+        self.trackers: list[GeneralTracker] = []
+        self.bar = progress(
+            initial=trainer.state.progress.step,
+            total=total,
+            desc="Training",
+            unit="step",
+            disable=not self.main,
+        )
+
+    def __enter__(self) -> Self:
+        if self.main:
+            self.trackers = [start_tracker(x, self.trainer) for x in self.trainer.run.trackers]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+        for tracker in self.trackers:
+            tracker.finish()
+
+    def advance(self, step: Step) -> bool:
+        """Show that a step was taken; whether an entry is due."""
+        now = {"loss": f"{step.loss:.4f}", "lr": f"{step.learning_rate:.2e}"}
+        self.bar.set_postfix(now, refresh=False)
+        self.bar.update()
+        return self.every > 0 and step.number % self.every == 0
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """Send values to the trackers."""
+        for tracker in self.trackers:
+            tracker.log(values, step)
+
+    def print_json(self, values: dict[str, Any]) -> None:
+        """Print one JSON line."""
+        if self.main:
+            self.bar.write(json.dumps(values))
+
+    def entry(self, values: dict[str, float], step: int) -> None:
+        """Send values to the trackers and to the console."""
+        self.scalars(values, step)
+        self.print_json({**values, "step": step})
+
+
+class MeansLog(ProgressLog):
+    """An objective's means since the last entry, from the `sums` in its outputs.
+
+    means: of these sums, by the names that are reported; TensorBoard's have no brackets.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        every: int,
+        total: int,
+        means: Callable[[Sums, Step], dict[str, float]],
+    ) -> None:
+        super().__init__(trainer, every, total)
+        self.means, self.sums = means, {}
+
+    def step(self, step: Step) -> bool:
+        """Count an optimiser step; whether its entry was due, which is then written."""
+        for out in step.outs:
+            self.sums = add_sums(self.sums, out.sums)
+        if not self.advance(step):
+            return False
+        sums, self.sums = self.trainer.accelerator.reduce(self.sums, "sum"), {}
+        values = {**self.means(sums, step), "learning_rate": step.learning_rate}
+        self.entry(values, step.number)
+        return True

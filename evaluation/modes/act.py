@@ -30,7 +30,7 @@ from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.errors import UserError
 from modeling.export.loops import TokenLoop
 from modeling.flops import adaptive_flops
-from training.metric_at_cost import MetricAtCost
+from training.fine_tuning import MetricAtCost
 from utils.files import write_text
 
 ON_PAGE = 100  # examples in tokens.html

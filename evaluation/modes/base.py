@@ -19,7 +19,7 @@ from glue.features import Features
 from modeling.errors import UserError
 from modeling.keys import KeyTable
 from modeling.rules import ExitRule, Tensors
-from training.metric_at_cost import MetricAtCost
+from training.fine_tuning import MetricAtCost
 
 if TYPE_CHECKING:
     from evaluation.job import Job, ResultPaths

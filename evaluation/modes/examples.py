@@ -49,7 +49,7 @@ from modeling.export.loops import DepthLoop
 from modeling.flops import early_exit_flops, full_depth_flops
 from modeling.ponder.model import PonderAlbertClassifier
 from modeling.rules import NeverExits, Tensors, exit_scores, normalised_entropy, scan
-from training.metric_at_cost import MetricAtCost
+from training.fine_tuning import MetricAtCost
 from training.provenance import STATISTICS, remove
 from utils.files import write_text
 

@@ -10,7 +10,7 @@ import torch
 from evaluation.modes.examples import rule_frontier, selection_value, summarise
 from evaluation.predictions import Predictions, record_layers, run_early_exit
 from tests.conftest import job_of, random_ids, tiny_model
-from training.metric_at_cost import MetricAtCost
+from training.fine_tuning import MetricAtCost
 
 
 def made_texts(count: int = 12) -> list[list[int]]:

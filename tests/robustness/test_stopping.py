@@ -13,7 +13,7 @@ import run_glue
 import training.trainer
 from tests.commands import flags
 from training.checkpoints import is_finished
-from training.stopping import StopSignal
+from training.start import StopSignal
 from utils.files import Console
 
 ROOT = Path(run_glue.__file__).parent

@@ -24,7 +24,7 @@ from tests.conftest import contents, sentence, tsv, write_rte
 from tests.forks import assert_same_weights
 from training.checkpoints import checkpoints_of
 from training.pretraining_data import PretrainingData, TokenClass
-from training.pretraining_settings import MaskingConfig
+from training.pretraining_settings import TextSettings
 
 ROOT = Path(run_pretraining.__file__).parent
 ROWS = ["All tokens", "All unmasked tokens", "[MASK/MASK]", "[MASK/random]", "[MASK/original]"]
@@ -73,8 +73,8 @@ def test_training_reports_and_evaluation_prints_the_table(kind, pretrain, tmp_pa
 def test_evaluation_is_the_models_own_answer(corpus, pretrained):
     """Against AlbertActForPreTraining's forward over the same text, one example at a time."""
     report, tokenizer = report_of(pretrained), load_tokenizer(pretrained)
-    recipe = MaskingConfig(max_seq_length=16, seed=3, shuffle_buffer=8)
-    data = PretrainingData([corpus / "eval.txt"], False, tokenizer, recipe, batch_size=1)
+    text = TextSettings(train_files=[corpus / "eval.txt"], max_seq_length=16)
+    data = PretrainingData(text, tokenizer, seed=3, batch_size=1)
     model = AlbertActForPreTraining.from_pretrained(pretrained).eval()
     losses, correct, updates = [], [], []
     for batch in data.evaluation_batches((0, 1)):

@@ -5,14 +5,13 @@ import torch
 from modeling import load_tokenizer
 from tests.berts import plain_text, save, tiny_bert
 from training.layer_sharing import TeacherText
-from training.pretraining_settings import MaskingConfig
+from training.pretraining_settings import PlainText
 
 
 def test_batches_hold_about_as_many_pieces_and_no_example_twice(tmp_path):
     text = plain_text(tmp_path)
-    data = TeacherText(
-        [text], False, load_tokenizer(save(tiny_bert(), tmp_path)), MaskingConfig(16, 3), 4
-    )
+    settings = PlainText(train_files=[text], max_seq_length=16)
+    data = TeacherText(settings, load_tokenizer(save(tiny_bert(), tmp_path)), 3, 4)
     drafts = [draft for batch in data.training_drafts(0) for draft in batch]
     keys = {(draft.document, draft.number) for draft in drafts}
     assert len(keys) == len(drafts) > 50

@@ -21,10 +21,8 @@ from training.pretraining_data import (
     ngram_length,
     train_tokenizer,
 )
-from training.pretraining_settings import MaskingConfig
-from training.text import (
-    UnmaskedExample,
-)
+from training.pretraining_settings import TextSettings
+from training.text import UnmaskedExample
 
 CLS, SEP, MASK, UNK = 2, 3, 4, 1
 
@@ -48,10 +46,9 @@ def text(tmp_path_factory) -> Path:
     return path
 
 
-def data_of(paths, tokenizer, batch_size: int = 4, **recipe) -> PretrainingData:
-    paths = paths if isinstance(paths, list) else [paths]
-    values = {"max_seq_length": 24, "seed": 1, "shuffle_buffer": 16, **recipe}
-    return PretrainingData(paths, False, tokenizer, MaskingConfig(**values), batch_size)
+def data_of(path, tokenizer, batch_size: int = 4, **more) -> PretrainingData:
+    settings = {"train_files": [path], "max_seq_length": 24, "shuffle_buffer": 16, **more}
+    return PretrainingData(TextSettings(**settings), tokenizer, 1, batch_size)
 
 
 # The tokenizer.
@@ -139,7 +136,8 @@ def test_of_the_chosen_pieces_eighty_percent_are_masked_ten_random_ten_kept(voca
     kinds, randoms = Counter(), Counter()
     word = vocabulary.starts_word.index(True)
     for number in range(500):
-        example = mask(one_word_pieces(vocabulary, 126, number), vocabulary, MaskingConfig(), 3)
+        draft, draw = one_word_pieces(vocabulary, 126, number), random.Random(number)
+        example = mask(draft, vocabulary, TextSettings(), draw)
         for piece, label, kind in zip(
             example.input_ids, example.labels, example.token_classes, strict=True
         ):
@@ -164,7 +162,7 @@ def test_special_pieces_are_never_chosen_nor_put_in(text, tokenizer, vocabulary)
         for line in text.read_text().splitlines()
     ]
     with_specials.write_text("\n".join(lines), encoding="utf-8")
-    data, found = data_of(with_specials, tokenizer, masked_share=0.5), Counter()
+    data, found = data_of(with_specials, tokenizer, masked_lm_prob=0.5), Counter()
     for inputs in data.evaluation_batches((0, 1)):
         chosen = inputs["labels"] != -100
         assert not set(inputs["labels"][chosen].tolist()) & vocabulary.special

@@ -20,10 +20,10 @@ from evaluation.settings import GROUPS
 from glue.tasks import get_task
 from modeling import UserError
 from tests.conftest import edit_json, slow, write_rte
+from training.fine_tuning import MetricAtCost
 from training.fine_tuning_settings import SearchSettings
-from training.metric_at_cost import MetricAtCost
 from training.search import Search, flags_of_every_run, ranking, ties
-from training.settings import SettingsParser, parse
+from training.settings import FlagParser, parse
 
 RUNS = {f"lr{rate}-bs8-ep1-seed{seed}" for rate in ("2e-05", "5e-05") for seed in (0, 1)}
 
@@ -297,7 +297,7 @@ def test_the_default_values_are_the_published_ones_but_for_the_epochs():
         assert search_of(name).seeds == [0, 1, 2, 3, 4]
     for name in ("mnli", "qnli", "qqp"):
         assert search_of(name).seeds == [0]
-    text = " ".join(SettingsParser([SearchSettings]).format_help().split())
+    text = " ".join(FlagParser(None, [SearchSettings]).format_help().split())
     assert "The epochs are this suite's: the notebook trains for 4, with 200 --warmup_steps" in text
 
 

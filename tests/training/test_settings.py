@@ -1,4 +1,4 @@
-"""Settings: ranges, groups of --help, and what may change between runs, by a hand-written table."""
+"""Flags: their ranges, files of them, and which may change between runs, by a table."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,8 @@ import pytest
 
 from evaluation.settings import GROUPS as GLUE
 from modeling import UserError
-from training.parity_settings import ParitySettings
 from training.pretraining_settings import GROUPS as PRETRAINING
-from training.settings import FlagRules, SettingsParser, as_dict, entries, parse, setting
+from training.settings import FlagRules, as_dict, entries, parse, setting
 
 # Flags that may differ between a run and its continuation: none of them alters a step. Batch sizes
 # are compared as a whole, over all processes; data by its hash.
@@ -20,35 +19,10 @@ RESUMING = """cache_dir config_name data_dir do_eval do_predict do_train dtype e
     train_files train_tokenizer
     validation_file vocab_size""".split()
 
-# Flags of run_glue.py that may differ between machines that share a search.
-SEARCHING = """data_dir output_dir cache_dir model_name_or_path config_name tokenizer_name
-    train_file validation_file test_file per_gpu_eval_batch_size logging_steps save_steps
-    report_to save_format save_total_limit
-    do_train do_eval do_predict submission_dir overwrite_output_dir overwrite_cache no_cuda
-    local_rank compile onnx hp_search hp_trials hp_storage hp_study""".split()
-
 
 def test_what_a_continuation_may_change():
     free = {name for name, _, allowed in entries(*GLUE, *PRETRAINING) if allowed.resuming}
     assert free == set(RESUMING)
-
-
-def test_what_machines_of_a_search_may_differ_in():
-    assert {name for name, _, allowed in entries(*GLUE) if allowed.searching} == set(SEARCHING)
-
-
-@pytest.mark.parametrize("groups", [GLUE, PRETRAINING, [ParitySettings]])
-def test_every_flag_is_in_the_help_of_its_group(groups):
-    text = SettingsParser(groups).format_help()
-    for kind in groups:
-        section = text.split(f"\n{kind._argument_group_name}:\n")[1]
-        assert all(f"\n  --{name}" in section for name, _, _ in entries(kind))
-
-
-@pytest.mark.parametrize(("groups", "meant"), [(GLUE, "ELBERT"), (PRETRAINING, "dense ALBERT")])
-def test_the_help_says_which_albert_is_meant(groups, meant):
-    text = " ".join(SettingsParser(groups).format_help().split())
-    assert f"--model_type albert is {'' if meant == 'ELBERT' else 'the '}{meant} here" in text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chisquare
 
 from modeling import UserError
-from training.pretraining_settings import MaskingConfig
+from training.pretraining_settings import TextSettings
 from training.text import drafts_of, read_sentences, split_sentences, truncate_pair
 
 
@@ -55,7 +55,7 @@ def numbered(*lengths: int) -> list[array]:
 
 
 def test_segments_are_consecutive_sentences_and_swapped_half_of_the_time():
-    recipe, swapped = MaskingConfig(max_seq_length=23, short_probability=0), Counter()
+    recipe, swapped = TextSettings(max_seq_length=23, short_seq_prob=0), Counter()
     for seed in range(400):
         drafts = list(drafts_of(7, numbered(8, 8, 8, 8, 8), recipe, random.Random(seed)))
         assert [(d.document, d.number, d.length) for d in drafts] == [(7, 0, 23), (7, 1, 19)]
@@ -70,7 +70,7 @@ def test_segments_are_consecutive_sentences_and_swapped_half_of_the_time():
 
 
 def test_a_share_of_the_examples_is_short():
-    recipe = MaskingConfig(max_seq_length=103, short_probability=0.3)
+    recipe = TextSettings(max_seq_length=103, short_seq_prob=0.3)
     drafts = list(drafts_of(0, numbered(*[1] * 40_000), recipe, random.Random(0)))
     short = sum(draft.length < 103 for draft in drafts[:-1])
     # A short length is drawn from 2 to 100, and only the last of these is a whole one.
