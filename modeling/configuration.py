@@ -33,13 +33,13 @@ HEAD_WIDTH = 128  # published width of a ponder model's heads between their two 
 share = partial(float_key, default=0.0, meaning="dropout", minimum=0, maximum=1)
 ALBERT_KEYS = {
     **SIZES,
-    "hidden_act": str_key(default="gelu_new", meaning="activation", choices=tuple(ACT2FN)),
+    "hidden_act": str_key("gelu_new", "activation", choices=tuple(ACT2FN)),
     "num_labels": replace(SIZES["vocab_size"], meaning="classes; 1 is regression"),
     "hidden_dropout_prob": share(),
     "attention_probs_dropout_prob": share(),
     "classifier_dropout_prob": share(),
-    "layer_norm_eps": float_key(default=1e-12, meaning="added to a variance", minimum=0),
-    "initializer_range": float_key(default=0.02, meaning="spread of new weights", minimum=0),
+    "layer_norm_eps": float_key(1e-12, "added to a variance", minimum=0),
+    "initializer_range": float_key(0.02, "spread of new weights", minimum=0),
 }
 
 
@@ -93,23 +93,18 @@ class AdaptiveConfig(AlbertConfig):
                     f"{name} = {getattr(self, name)}: allowed is 1, since {self.one_layer}"
                 )
         layers = self.num_hidden_layers
-        defaults = {name: key.initial(layers) for name, key in self.table.keys.items()}
-        for name, default in {**defaults, **self.derived_defaults()}.items():
+        for name, key in self.table.keys.items():
             value = given.get(name)
             if value is not None:
                 value = checked(name, value, self.table.keys, layers)
-            setattr(self, name, default if value is None else value)
+            setattr(self, name, key.initial(layers) if value is None else value)
         # HF's pipelines ask problem_type whether one output is a value or a probability's logit.
         if (self.num_labels == 1) != (self.problem_type == "regression"):
             self.problem_type = "regression" if self.num_labels == 1 else None
         self.finalize()
 
-    def derived_defaults(self) -> dict[str, Any]:
-        """Defaults that follow from the architecture."""
-        return {}
-
     def finalize(self) -> None:
-        """Set what follows from the keys, whatever the file says."""
+        """Set what follows from keys and architecture."""
 
     def exit_keys(self) -> dict[str, Any]:
         """Return the keys that decide an exit, as they stand now."""
@@ -149,12 +144,10 @@ class ElbertConfig(AdaptiveConfig):
     table = elbert_keys.TABLE
     rule_key = "thres_name"
 
-    def derived_defaults(self) -> dict[str, Any]:
-        return {"fc_size1": self.hidden_size, "fc_size2": self.hidden_size}
-
     def finalize(self) -> None:
-        if self.use_out_pooler:
+        if self.use_out_pooler or self.fc_size1 is None:
             self.fc_size1 = self.hidden_size
+        self.fc_size2 = self.fc_size2 or self.hidden_size
         self.num_exit = self.num_hidden_layers - 1
         self.idx_lst = list(range(self.num_exit))
 

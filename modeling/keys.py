@@ -8,7 +8,7 @@ published ones, at top level in `config.json`. `configuration.py`, `exit_setting
 import difflib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,13 +18,14 @@ LARGEST = 3.4e38  # that a float32 holds: what a model computes with
 NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Key:
     """What a configuration key may hold."""
 
     kind: type
     default: Any
     meaning: str
+    _: KW_ONLY
     minimum: float = -LARGEST
     maximum: float = LARGEST
     choices: Collection[str] = ()
@@ -63,8 +64,8 @@ class Key:
 
 
 # A row each of a table.
-str_key, float_key = partial(Key, kind=str), partial(Key, kind=float)
-int_key, bool_key = partial(Key, kind=int), partial(Key, kind=bool)
+str_key, float_key = partial(Key, str), partial(Key, float)
+int_key, bool_key = partial(Key, int), partial(Key, bool)
 
 
 class KeyTable(NamedTuple):
@@ -82,19 +83,15 @@ class KeyTable(NamedTuple):
 def path_keys(model_name: str) -> dict[str, Key]:
     """Return the keys that name files, with a mode's defaults."""
     return {
-        "model_name": str_key(
-            default=model_name, meaning="names the folder of statistics under my_out_dir"
-        ),
-        "my_out_dir": str_key(default="stat_out", meaning="folder of per-layer statistics"),
-        "exit_config_path": str_key(
-            default="", meaning="JSON file whose exit keys override these at evaluation"
-        ),
+        "model_name": str_key(model_name, "names the folder of statistics under my_out_dir"),
+        "my_out_dir": str_key("stat_out", "folder of per-layer statistics"),
+        "exit_config_path": str_key("", "JSON file whose exit keys override these at evaluation"),
     }
 
 
 # ALBERT's own keys that fix the shape of its weights; far more is a typo that exhausts a machine.
 SIZES = {
-    name: int_key(default=None, meaning="a size", minimum=1, maximum=10**7, shapes=True)
+    name: int_key(None, "a size", minimum=1, maximum=10**7, shapes=True)
     for name in (
         "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups "
         "num_attention_heads intermediate_size inner_group_num max_position_embeddings "

@@ -7,38 +7,37 @@ RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "pa
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 
 EXIT_KEYS = {
-    "thres_name": str_key(default="bias_1", meaning="exit rule", choices=RULE_NAMES),
+    "thres_name": str_key("bias_1", "exit rule", choices=RULE_NAMES),
     "exit_thres": float_key(
-        default=0.1,
-        meaning="threshold of the rule; entropy and bias_1 to 3: of normalised entropy",
+        0.1,
+        "threshold of the rule; entropy and bias_1 to 3: of normalised entropy",
         minimum=0,
         maximum=1,
         grid="0:1:0.02",
     ),
     "cnt_thres": int_key(
-        default=8,
-        meaning="window size, in layers; at most num_hidden_layers",
+        8,
+        "window size, in layers; at most num_hidden_layers",
         minimum=1,
         counts_layers=True,
         grid="1:N",
     ),
     "margin": float_key(
-        default=0.0,
-        meaning="a class leads when p_top1 − p_top2 > 2·margin",
+        0.0,
+        "a class leads when p_top1 − p_top2 > 2·margin",
         minimum=0,
         maximum=0.5,
         grid="0,0.05,0.1",
     ),
     "range_tmp": float_key(
-        default=0.2,
-        meaning="bias_3: how far p may move within the window; regression: the value, of bias_1 "
-        "to 3",
+        0.2,
+        "bias_3: how far p may move within the window; regression: the value, of bias_1 to 3",
         minimum=0,
         grid="0.05,0.1,0.2",
     ),
     "window_score": str_key(
-        default="lead",
-        meaning="what the window follows; class0: as ELBERT's published code",
+        "lead",
+        "what the window follows; class0: as ELBERT's published code",
         choices=("lead", "class0"),
     ),
 }
@@ -47,41 +46,33 @@ ELBERT_KEYS = {
     **EXIT_KEYS,
     **path_keys("albert"),
     "weight_name": str_key(
-        default="dyn",
-        meaning="weights of the exits' losses: learned or equal",
-        choices=("dyn", "equal"),
+        "dyn", "weights of the exits' losses: learned or equal", choices=("dyn", "equal")
     ),
-    "w_init": float_key(default=4.0, meaning="initial W of the learned weights σ(W)"),
-    "w_lr": float_key(default=0.01, meaning="learning rate of W", minimum=0),
+    "w_init": float_key(4.0, "initial W of the learned weights σ(W)"),
+    "w_lr": float_key(0.01, "learning rate of W", minimum=0),
     "pooler_input": str_key(
-        default="cls", meaning="what an exit sees of the layer", choices=POOLER_INPUTS, shapes=True
+        "cls", "what an exit sees of the layer", choices=POOLER_INPUTS, shapes=True
     ),
     "use_out_pooler": bool_key(
-        default=True,
-        meaning="exits share ALBERT's pooler (false: one pooler per exit)",
-        shapes=True,
+        True, "exits share ALBERT's pooler (false: one pooler per exit)", shapes=True
     ),
     "num_exit_layers": int_key(
-        default=1,
-        meaning="number of exit classifiers; 1 is shared by all layers",
+        1,
+        "number of exit classifiers; 1 is shared by all layers",
         minimum=1,
         counts_layers=True,
         shapes=True,
     ),
-    "use_fc2": bool_key(default=False, meaning="two-layer exit classifier", shapes=True),
+    "use_fc2": bool_key(False, "two-layer exit classifier", shapes=True),
     "fc_size1": int_key(
-        default=None,
-        meaning="width of the exit's pooled state (hidden_size)",
+        None,
+        "width of the exit's pooled state (hidden_size)",
         minimum=1,
         maximum=65536,
         shapes=True,
     ),
     "fc_size2": int_key(
-        default=None,
-        meaning="width between classifier1 and classifier2",
-        minimum=1,
-        maximum=65536,
-        shapes=True,
+        None, "width between classifier1 and classifier2", minimum=1, maximum=65536, shapes=True
     ),
 }
 

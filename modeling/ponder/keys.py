@@ -4,14 +4,13 @@ from ..keys import KeyTable, float_key, int_key, path_keys, str_key
 
 PONDER_EXIT_KEYS = {
     "exit_criteria": str_key(
-        default="sample",
-        meaning="who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody (mix of "
-        "all layers)",
+        "sample",
+        "who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody (mix of all layers)",
         choices=("sample", "threshold", "expectation"),
     ),
     "exit_thres": float_key(
-        default=0.5,
-        meaning="threshold: exit when the halting CDF exceeds it",
+        0.5,
+        "threshold: exit when the halting CDF exceeds it",
         minimum=0,
         maximum=1,
         # Early layers of a trained model may halt with a hundredth of a percent.
@@ -22,34 +21,27 @@ PONDER_EXIT_KEYS = {
 PONDER_KEYS = {
     **PONDER_EXIT_KEYS,
     "target_halt_probability": float_key(
-        default=0.2, meaning="λ_p of the prior: 1/λ_p layers are expected", minimum=1e-6, maximum=1
+        0.2, "λ_p of the prior: 1/λ_p layers are expected", minimum=1e-6, maximum=1
     ),
-    "kl_penalty_factor": float_key(
-        default=5e-3, meaning="weight of the KL to the prior in the loss", minimum=0
-    ),
+    "kl_penalty_factor": float_key(5e-3, "weight of the KL to the prior in the loss", minimum=0),
     "prior_type": str_key(
-        default="geometric",
-        meaning="shape of the prior over layers",
-        choices=("geometric", "normal"),
+        "geometric", "shape of the prior over layers", choices=("geometric", "normal")
     ),
     "halt_normalization": str_key(
-        default="renormalise",
-        meaning="where the last layer's leftover goes: to all layers, or to the last (its λ is 1)",
+        "renormalise",
+        "where the last layer's leftover goes: to all layers, or to the last (its λ is 1)",
         choices=("renormalise", "last_layer"),
     ),
     "lambda_layer_arch": str_key(
-        default="mlp",
-        meaning="halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's "
-        "state",
+        "mlp",
+        "halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's state",
         choices=("mlp", "linear", "linear_cat", "linear_diff"),
         shapes=True,
     ),
     "num_lambda_layers": int_key(
-        default=3, meaning="depth of PALBERT's halting head", minimum=1, maximum=64, shapes=True
+        3, "depth of PALBERT's halting head", minimum=1, maximum=64, shapes=True
     ),
-    "lambda_lr": float_key(
-        default=None, meaning="learning rate of the halting head (the model's own)", minimum=0
-    ),
+    "lambda_lr": float_key(None, "learning rate of the halting head (the model's own)", minimum=0),
     **path_keys("ponder_albert"),
 }
 

@@ -93,8 +93,8 @@ def test_a_mode_of_ones_own_is_a_class_with_a_table(tmp_path):
         model_type = "a_mode_of_ones_own"
         table = KeyTable(keys, exit_keys)
 
-        def derived_defaults(self):
-            return {"weight": 1 / self.num_hidden_layers}
+        def finalize(self):
+            self.weight = self.weight or 1 / self.num_hidden_layers
 
     tiny_config(exit_thres=0.3).save_pretrained(tmp_path)  # another mode's keys are not its own
     config = load_config(tmp_path, config_class=OwnConfig, halt_after=3)

@@ -1,5 +1,3 @@
 """`from ponder_albert.distributions import GeneralizedGeometricDist`."""
 
-from elbert import GeneralizedGeometricDist
-
-__all__ = ["GeneralizedGeometricDist"]
+from elbert import GeneralizedGeometricDist as GeneralizedGeometricDist

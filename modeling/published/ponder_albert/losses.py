@@ -1,5 +1,3 @@
 """`from ponder_albert.losses import PonderClassificationLoss`."""
 
-from elbert import PonderClassificationLoss
-
-__all__ = ["PonderClassificationLoss"]
+from elbert import PonderClassificationLoss as PonderClassificationLoss

@@ -1,5 +1,3 @@
 """`from ponder_albert.models import PonderAlbertClassifier`."""
 
-from elbert import PonderAlbertClassifier
-
-__all__ = ["PonderAlbertClassifier"]
+from elbert import PonderAlbertClassifier as PonderAlbertClassifier
