@@ -50,7 +50,7 @@ from training.checkpoints import (
 from training.fine_tuning import FineTuningLog, MetricAtCost, task_batches, task_state, total_steps
 from training.fine_tuning_settings import DataSettings
 from training.provenance import provenance, provenance_in
-from training.search import Search, flags_of_every_run, metric_of, search, shared_values
+from training.search import Search, flags_of_every_run, run_search, shared_values
 from training.settings import as_dict
 from training.start import (
     check_output_dir,
@@ -238,17 +238,20 @@ class GlueRun:
     def search(self, argv: Sequence[str]) -> Path:
         """Run a search; the directory of its best model. argv: this call's flags."""
         flags = flags_of_every_run(argv, GROUPS)
-        self.check_goal(metric_of(self.settings.search, self.task))
+        given = self.settings.search
+        metric = MetricAtCost.parse(given.hp_metric, self.task, "--hp_metric")
+        self.check_goal(metric)
         self.check_files(dev=True)
         wanted = Search(
-            settings=self.settings.search,
+            settings=given,
             task=self.task,
-            name=f"{self.mode.name}-{self.task.name}",
+            metric=metric,
+            name=given.hp_study or f"{self.mode.name}-{self.task.name}",
             output_dir=self.directory,
             flags=flags,
             fingerprint=shared_values(*self.settings) | self.content_hashes(),
         )
-        return search(wanted, self.settings.evaluation.do_predict)
+        return run_search(wanted, self.settings.evaluation.do_predict)
 
     def fine_tune(self) -> None:
         """Train, or go on with a training to the last bit; nothing where it is finished.

@@ -4,9 +4,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from modeling.errors import UserError
 from modeling.loading.files import read_json
@@ -15,7 +15,7 @@ from utils.files import write_json
 from utils.fingerprint import differences
 
 
-def call(script: str, flags: Sequence[str], log: IO[str] | None = None) -> None:
+def call(script: str, flags: Sequence[str], log: Path | None = None) -> None:
     """Run one of the suite's scripts to its end; UserError where that is an error.
 
     A signal to stop is passed on to it, as SIGTERM; when it has saved and is gone, a
@@ -23,15 +23,15 @@ def call(script: str, flags: Sequence[str], log: IO[str] | None = None) -> None:
 
     Args:
         script: its name in the project's root.
-        log: takes its output; without, the output goes where this process's goes.
+        log: gets its output; without, the output goes where this process's goes.
     """
     from training.start import StopSignal
 
-    with StopSignal() as stop:
+    with StopSignal() as stop, log.open("a") if log else nullcontext() as output:
         # A session of its own: a terminal's Ctrl-C would reach it twice, and so at once.
         child = subprocess.Popen(
             [sys.executable, str(ROOT / script), *flags],
-            stdout=log,
+            stdout=output,
             stderr=subprocess.STDOUT if log else None,
             start_new_session=True,
         )
@@ -46,45 +46,27 @@ def call(script: str, flags: Sequence[str], log: IO[str] | None = None) -> None:
     if stop.received:
         raise KeyboardInterrupt(stop.received)
     if status:
-        raise UserError(f"{script} ended with status {status}")
+        last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log else ""
+        said = f": {last} (see {log})" if log else ""
+        raise UserError(f"{script} ended with status {status}{said}")
 
 
-@dataclass(frozen=True)
-class Run:
-    """A training and its evaluation by run_glue.py, in a folder of its own.
+def finished_run(
+    folder: Path, flags: Sequence[str], fingerprint: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Train and evaluate by run_glue.py, or go on with what was stopped, unless it is done.
 
-    flags: the command line, but for what `finish` adds.
-    fingerprint: what must be alike for an earlier result in the folder to count, as JSON.
+    Returns the eval_results.json. Raises UserError for a run that fails, naming its log, and for a
+    folder of another run: `fingerprint` is what must be alike for it to count, as JSON.
     """
-
-    folder: Path
-    flags: Sequence[str]
-    fingerprint: Mapping[str, Any]
-
-    def finish(self) -> dict[str, Any]:
-        """Train and evaluate, or go on with what was stopped, unless it is done.
-
-        Returns the run's eval_results.json. Raises UserError for a run that fails, naming its log,
-        and for a folder of another run.
-        """
-        note = self.folder / "run.json"
-        known = read_json(note) if note.exists() else {}
-        if changed := differences(known.get("fingerprint", {}), self.fingerprint):
-            name, (before, now) = next(iter(changed.items()))
-            raise UserError(f"{self.folder} was begun with {name} {before}, not {now}")
-        if not known.get("finished"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(note, {"fingerprint": self.fingerprint, "finished": False})
-            self.train_and_evaluate()
-            write_json(note, {"fingerprint": self.fingerprint, "finished": True})
-        return read_json(self.folder / "eval_results.json")
-
-    def train_and_evaluate(self) -> None:
-        own = ["--output_dir", str(self.folder), "--resume_from_checkpoint", "latest"]
-        path = self.folder / "run.log"
-        with path.open("a", encoding="utf-8") as log:
-            try:
-                call("run_glue.py", [*self.flags, *own, "--do_train", "--do_eval"], log)
-            except UserError as error:
-                last = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                raise UserError(f"{error}: {''.join(last[-1:])} (see {path})") from error
+    note = folder / "run.json"
+    known = read_json(note) if note.exists() else {"fingerprint": {}, "finished": False}
+    for name, (before, now) in differences(known["fingerprint"], fingerprint).items():
+        raise UserError(f"{folder} was begun with {name} {before}, not {now}")
+    if not known["finished"]:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(note, {"fingerprint": fingerprint, "finished": False})
+        own = ["--output_dir", str(folder), "--resume_from_checkpoint", "latest"]
+        call("run_glue.py", [*flags, *own, "--do_train", "--do_eval"], folder / "run.log")
+        write_json(note, {"fingerprint": fingerprint, "finished": True})
+    return read_json(folder / "eval_results.json")

@@ -6,6 +6,7 @@ any machine share the study through its storage. The same command goes on after 
 
 import argparse
 import itertools
+import json
 import math
 import platform
 import re
@@ -14,10 +15,9 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from optuna.exceptions import ExperimentalWarning, OptunaError, UpdateFinishedTr
 from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from glue.tables import as_csv
 from glue.tasks import Task
@@ -33,10 +34,11 @@ from modeling.errors import UserError
 from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
 from training.fine_tuning_settings import SearchSettings
-from training.runs import Run
+from training.runs import finished_run
 from training.settings import add_flag, entries
 from utils.files import write_text
 from utils.fingerprint import differences
+from utils.markdown import markdown_table
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")
@@ -57,7 +59,7 @@ FLAGS = {
 class Search:
     """A search to begin or to go on with.
 
-    name: the study's, unless --hp_study gives one.
+    name: the study's.
     flags: those of every run, see `flags_of_every_run`.
     fingerprint: in what machines that share the search must agree: flags, weights, examples.
     unfinished: the trials of this process whose runs failed or were stopped.
@@ -65,23 +67,12 @@ class Search:
 
     settings: SearchSettings
     task: Task
+    metric: MetricAtCost
     name: str
     output_dir: Path
     flags: Sequence[str]
     fingerprint: Mapping[str, Any]
     unfinished: list[optuna.Trial] = field(default_factory=list)
-
-    @property
-    def study_name(self) -> str:
-        return self.settings.hp_study or self.name
-
-    @property
-    def directory(self) -> Path:
-        return self.output_dir / self.study_name
-
-    @cached_property
-    def metric(self) -> MetricAtCost:
-        return metric_of(self.settings, self.task)
 
     @property
     def seeds(self) -> list[int]:
@@ -92,9 +83,12 @@ class Search:
     def values(self) -> dict[str, list[float]]:
         """The values to try of each part of a setting."""
         given = self.settings
-        lists = (given.hp_learning_rates, given.hp_batch_sizes, given.hp_epochs)
-        names = ("learning_rate", "batch_size", "epochs")
-        return {name: list(dict.fromkeys(v)) for name, v in zip(names, lists, strict=True)}
+        lists = {
+            "learning_rate": given.hp_learning_rates,
+            "batch_size": given.hp_batch_sizes,
+            "epochs": given.hp_epochs,
+        }
+        return {name: list(dict.fromkeys(values)) for name, values in lists.items()}
 
     @property
     def size(self) -> int:
@@ -110,18 +104,39 @@ class Search:
             return RandomSampler(seed)
         return TPESampler(seed=seed, n_startup_trials=TRIALS // 3)
 
+    def run(self, study: optuna.Study) -> None:
+        """Try settings until there are enough, those of all workers together.
+
+        A setting whose run failed or was stopped is tried again by the next call, and that of a
+        worker which died by any.
+        """
+        study.sampler = self.sampler(len(study.trials))
+        try:
+            while len(trials(study)) + len(self.unfinished) < self.size:
+                fail_stale_trials(study)
+                taken = trials(study, TrialState.RUNNING)
+                if len(taken) + len(self.unfinished) >= self.size:
+                    print("waiting for the settings of other processes, which may yet die")
+                    time.sleep(POLL)
+                    continue
+                with suppress(UpdateFinishedTrialError):  # taken over while this one was paused
+                    study.optimize(self.evaluate, n_trials=1)
+        finally:
+            for trial in self.unfinished:
+                RetryHeartbeatStaleTrialCallback()(study, study.trials[trial.number])
+
     def evaluate(self, trial: optuna.Trial) -> float:
         """Train and evaluate a setting with every seed: an objective for Optuna."""
         for name, values in self.values.items():
             trial.suggest_categorical(name, values)
-        others = trials(trial.study, TrialState.COMPLETE, TrialState.RUNNING)
+        others = trials(trial.study, TrialState.RUNNING)
         before = [*(other for other in others if other.number < trial.number), *self.unfinished]
         if any(other.params == trial.params for other in before):
             raise optuna.TrialPruned
-        done = sum(other.state is TrialState.COMPLETE for other in others)
+        done = len(trials(trial.study))
         print(f"{done} of {self.size} settings done; next {name_of(trial.params)}", flush=True)
         try:
-            runs = [self.finish({**trial.params, "seed": seed}) for seed in self.seeds]
+            runs = [self.run_seed({**trial.params, "seed": seed}) for seed in self.seeds]
         except (UserError, KeyboardInterrupt) as error:
             self.unfinished.append(trial)
             if isinstance(error, KeyboardInterrupt) or not done:  # it may well be the flags
@@ -132,21 +147,41 @@ class Search:
         trial.set_user_attr("computation_cost", statistics.fmean(run["cost"] for run in runs))
         return statistics.fmean(run["value"] for run in runs)
 
-    def finish(self, values: Mapping[str, float]) -> dict[str, Any]:
+    def run_seed(self, values: Mapping[str, float]) -> dict[str, Any]:
         """Train and evaluate one seed of a setting; return what the table needs of it."""
-        folder = self.directory / f"{name_of(values)}-seed{values['seed']}"
+        folder = self.output_dir / self.name / f"{name_of(values)}-seed{values['seed']}"
         words = [word for name, value in values.items() for word in (FLAGS[name][0], str(value))]
         known = {name: v for name, v in self.fingerprint.items() if not name.startswith("hp_")}
-        run = Run(folder, [*self.flags, *words, "--out_mode", "one"], known | values)
-        results = run.finish()
+        results = finished_run(folder, [*self.flags, *words, "--out_mode", "one"], known | values)
         value, cost = value_of(results, self.metric), results["computation_cost"]
         print(f"  {folder}: {self.metric} = {value:.4f} at computation cost {cost:.4f}", flush=True)
         where = {"folder": str(folder.absolute()), "machine": platform.node()}
         return {"value": value, "cost": cost, **where}
 
 
+def trials(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
+    """Read the complete trials and those in `states`, not to be changed."""
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, *states))
+
+
 def name_of(setting: Mapping[str, float]) -> str:
     return "lr{learning_rate:g}-bs{batch_size}-ep{epochs:g}".format(**setting)
+
+
+def value_of(results: Mapping[str, Any], metric: MetricAtCost) -> float:
+    """Read the metric off an eval_results.json; UserError where nothing costs as little."""
+    if metric.cost is None:
+        return results["metrics"][metric.name]
+    points = results.get("frontier", {}).get(metric.name)
+    if not points:
+        raise UserError(f"--hp_metric {metric}: all layers are needed; leave out --skip_full_depth")
+    best = metric.best(points)
+    if best is None:
+        raise UserError(
+            f"--hp_metric {metric}: the rule's cheapest setting costs {points[0][0]:.4f}; allow "
+            "more, or take another rule"
+        )
+    return best
 
 
 # Flags.
@@ -175,52 +210,14 @@ def shared_values(*settings: Any) -> dict[str, Any]:
     return {name: value for name, value, allowed in entries(*settings) if not allowed.searching}
 
 
-def metric_of(settings: SearchSettings, task: Task) -> MetricAtCost:
-    """Read what a search chooses by."""
-    return MetricAtCost.parse(settings.hp_metric, task, "--hp_metric")
-
-
-def value_of(results: Mapping[str, Any], metric: MetricAtCost) -> float:
-    """Read the metric off an eval_results.json; UserError where nothing costs as little."""
-    if metric.cost is None:
-        return results["metrics"][metric.name]
-    points = results.get("frontier", {}).get(metric.name)
-    if not points:
-        raise UserError(f"--hp_metric {metric}: all layers are needed; leave out --skip_full_depth")
-    best = metric.best(points)
-    if best is None:
-        raise UserError(
-            f"--hp_metric {metric}: the rule's cheapest setting costs {points[0][0]:.4f}; allow "
-            "more, or take another rule"
-        )
-    return best
-
-
 # The study.
 
 
-def trials(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
-    """Read the trials in any of these states, not to be changed."""
-    return study.get_trials(deepcopy=False, states=states)
+def open_study(url: str, search: Search) -> optuna.Study:
+    """Open the search's study, made if it is new.
 
-
-@contextmanager
-def storage_errors(url: str, kinds: type[Exception]) -> Iterator[None]:
-    """Turn errors of these kinds into a UserError that names the storage."""
-    try:
-        yield
-    except kinds as error:
-        reason = str(error.__cause__ or error).partition("\n")[0]
-        shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log
-        raise UserError(
-            f"--hp_storage {shown} cannot be opened, read or written: {reason}; give an Optuna URL "
-            "such as sqlite:///search.db or postgresql://user@host/db. If the database is damaged, "
-            "restore it from a copy, or move it away to begin anew"
-        ) from error
-
-
-def open_study(url: str, name: str) -> optuna.Study:
-    """Open the study of that name, made if it is new, and read all that it holds."""
+    Raises UserError when it is of another search, whose runs would not compare.
+    """
     storage = RDBStorage(
         url,
         engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else None,
@@ -229,45 +226,39 @@ def open_study(url: str, name: str) -> optuna.Study:
         heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
     )
     study = optuna.create_study(
-        storage=storage, study_name=name, direction="maximize", load_if_exists=True
+        storage=storage, study_name=search.name, direction="maximize", load_if_exists=True
     )
-    study.get_trials(), study.user_attrs
-    return study
-
-
-def check_same_search(study: optuna.Study, search: Search) -> None:
-    """Raise UserError when the study is of another search, whose runs would not compare."""
     known = study.user_attrs.get("fingerprint", search.fingerprint)
     for name, (before, now) in differences(known, search.fingerprint).items():
         raise UserError(
-            f"study {study.study_name} was begun with {name} {before}, not {now}; give the same, "
-            "or another --hp_study"
+            f"study {search.name} was begun with {name} {before}, not {now}; give the same, or "
+            "another --hp_study"
         )
     if study.trials and "fingerprint" not in study.user_attrs:
-        raise UserError(f"study {study.study_name} is of an older version; give another --hp_study")
+        raise UserError(f"study {search.name} is of an older version; give another --hp_study")
     study.set_user_attr("fingerprint", search.fingerprint)
+    return study
 
 
-def run_trials(study: optuna.Study, search: Search) -> None:
-    """Try settings until there are enough, those of all workers together.
-
-    A setting whose run failed or was stopped is tried again by the next call, and that of a worker
-    which died by any.
-    """
-    study.sampler = search.sampler(len(study.trials))
+def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
+    """Run the search in the study at `url`; UserError for a storage that cannot be used."""
+    damage = (OptunaError, SQLAlchemyError, ImportError, json.JSONDecodeError)
     try:
-        while len(trials(study, TrialState.COMPLETE)) + len(search.unfinished) < search.size:
-            fail_stale_trials(study)
-            taken = trials(study, TrialState.COMPLETE, TrialState.RUNNING)
-            if len(taken) + len(search.unfinished) >= search.size:
-                print("waiting for the settings of other processes, which may yet die", flush=True)
-                time.sleep(POLL)
-                continue
-            with suppress(UpdateFinishedTrialError):  # taken over while this process was paused
-                study.optimize(search.evaluate, n_trials=1)
-    finally:
-        for trial in search.unfinished:
-            RetryHeartbeatStaleTrialCallback()(study, study.trials[trial.number])
+        try:
+            study = open_study(url, search)
+        except damage:  # processes that make the tables at the same time get in each other's way
+            time.sleep(2)
+            study = open_study(url, search)
+        search.run(study)
+        return trials(study)
+    except damage as error:
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log
+        raise UserError(
+            f"--hp_storage {shown} cannot be opened, read or written: {reason}; give an Optuna URL "
+            "such as sqlite:///search.db or postgresql://user@host/db. If the database is damaged, "
+            "restore it from a copy, or move it away to begin anew"
+        ) from error
 
 
 # The result.
@@ -285,17 +276,11 @@ def std_of(trial: FrozenTrial) -> float | None:
 
 
 def ties(ranked: Sequence[FrozenTrial]) -> str:
-    """Say what else is as good as the first setting, or not clearly worse; "" if nothing is."""
+    """Say what is as good as the first setting, or not clearly worse; "" if nothing is."""
     best, *others = ranked
-    equal = [t for t in others if math.isclose(t.value, best.value, abs_tol=1e-9)]
-    if equal:
-        names = ", ".join(name_of(trial.params) for trial in equal)
-        return f"tie: {names} has the same mean; the cheaper one comes first"
-    close = (std_of(best) or 0.0) / math.sqrt(len(best.user_attrs["runs"]))
-    near = sum(best.value - trial.value <= close for trial in others)
-    if near:
-        return f"{near} more within one standard error of the mean, {close:.4f}: no clear winner"
-    return ""
+    error = (std_of(best) or 0.0) / math.sqrt(len(best.user_attrs["runs"]))
+    near = [name_of(t.params) for t in others if best.value - t.value <= error + 1e-9]
+    return f"within one standard error, {error:.4f}: {', '.join(near)}" if near else ""
 
 
 def row_of(trial: FrozenTrial, metric: MetricAtCost) -> dict[str, str]:
@@ -316,9 +301,7 @@ def report_search(ranked: Sequence[FrozenTrial], metric: MetricAtCost, directory
     """Print the table, write it to hp_search.csv; return the best checkpoint's directory."""
     rows = [row_of(trial, metric) for trial in ranked]
     write_text(directory / "hp_search.csv", as_csv(rows))
-    widths = [max(6, len(name)) for name in rows[0]]
-    for cells in (rows[0], *(row.values() for row in rows)):
-        print("  ".join(map(str.rjust, cells, widths)))
+    print(markdown_table([*rows[0]], [[*row.values()] for row in rows]))
     print(f"best setting: {name_of(ranked[0].params)}, mean {metric} = {ranked[0].value:.4f}")
     if tie := ties(ranked):
         print(tie)
@@ -328,36 +311,27 @@ def report_search(ranked: Sequence[FrozenTrial], metric: MetricAtCost, directory
     return Path(best["folder"])
 
 
-def search(wanted: Search, predicting: bool) -> Path:
+def run_search(search: Search, predicting: bool) -> Path:
     """Run the search, alone or beside other workers; return the best checkpoint's directory.
 
     Raises UserError for a storage that cannot be used, a study of another search, a run that fails
     where none has succeeded, and when the best model is needed, `predicting`, but not here.
     """
-    directory = wanted.directory
+    directory = search.output_dir / search.name
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{directory} cannot be made: {error.strerror}") from error
-    url = wanted.settings.hp_storage or f"sqlite:///{wanted.output_dir.absolute()}/hp_search.db"
+    url = search.settings.hp_storage or f"sqlite:///{search.output_dir.absolute()}/hp_search.db"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
-    with storage_errors(url, Exception):
-        try:
-            study = open_study(url, wanted.study_name)
-        except Exception:  # processes that make the tables at the same time get in each other's way
-            time.sleep(2)
-            study = open_study(url, wanted.study_name)
-    with storage_errors(url, OptunaError):
-        check_same_search(study, wanted)
-        try:
-            run_trials(study, wanted)
-        except KeyboardInterrupt as stop:
-            number = signal.Signals((stop.args or (signal.SIGINT,))[0])
-            print(f"{number.name}: stopped. Go on with the same command", file=sys.stderr)
-            sys.exit(128 + number)
-        ranked = ranking(trials(study, TrialState.COMPLETE))
-    best = report_search(ranked, wanted.metric, directory)
+    try:
+        ranked = ranking(complete_trials(url, search))
+    except KeyboardInterrupt as stop:
+        number = signal.Signals((stop.args or (signal.SIGINT,))[0])
+        print(f"{number.name}: stopped. Go on with the same command", file=sys.stderr)
+        sys.exit(128 + number)
+    best = report_search(ranked, search.metric, directory)
     if predicting and not is_finished(best):
         raise UserError(
             f"--do_predict: the best model is not in {best}; give the command on the machine that "

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import run_glue
+from modeling.errors import UserError
 from tests.forks import assert_same_weights
 from training.runs import call
 
@@ -36,13 +37,18 @@ def test_a_signal_stops_the_training_before_the_search(number, tmp_path):
         os.kill(os.getpid(), number)
 
     threading.Thread(target=stop, daemon=True).start()
-    with log.open("w") as file, pytest.raises(KeyboardInterrupt) as stopped:
-        call(str(script), [], file)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        call(str(script), [], log)
     assert stopped.value.args == (number,)
     child, end = log.read_text().split()
     assert end == "saved"
     with pytest.raises(ProcessLookupError):
         os.kill(int(child), 0)
+
+
+def test_a_script_that_fails_is_named_with_its_last_line(tmp_path):
+    with pytest.raises(UserError, match=r"status 2: error: unknown flag --x.*\(see .*/log\)"):
+        call("run_parity.py", ["--x"], tmp_path / "log")
 
 
 def children_of(process: subprocess.Popen) -> list[int]:
