@@ -75,35 +75,26 @@ class PublishedTable:
 # ELBERT's README: train, set the threshold, evaluate one example at a time.
 
 
-def download_command(request: Request, task: str) -> list[Command]:
-    """Fetch the task's files, unless they are there."""
-    if (request.data_dir / task).is_dir():
-        return []
-    return [["download_glue_data.py", "--data_dir", str(request.data_dir), "--tasks", task]]
-
-
-def glue_command(request: Request, kind: str, task: str, *more: object) -> Command:
-    values = {
-        "model_type": kind,
-        "task_name": task,
-        "data_dir": request.data_dir / task,
-        "model_name_or_path": request.weights,
-        "output_dir": request.output / task,
-    }
-    words = [word for name, value in values.items() for word in (f"--{name}", str(value))]
-    return ["run_glue.py", *words, "--do_lower_case", *map(str, more)]
+def glue_commands(request: Request, kind: str, task: str, recipe: str) -> list[Command]:
+    """Fetch the task's files, unless they are there, and run run_glue.py."""
+    data = request.data_dir / task
+    where = ["--data_dir", str(data), "--model_name_or_path", request.weights]
+    where += ["--output_dir", str(request.output / task)]
+    words = f"--model_type {kind} --task_name {task} --do_lower_case --max_seq_length 128 {recipe}"
+    fetch = ["download_glue_data.py", "--data_dir", str(request.data_dir), "--tasks", task]
+    glue = ["run_glue.py", *where, *words.split(), *request.flags]
+    return [glue] if data.is_dir() else [fetch, glue]
 
 
 def elbert_commands(request: Request) -> list[Command]:
-    train = "--max_seq_length 128 --per_gpu_train_batch_size 32 --learning_rate 3e-5"
-    train += " --num_train_epochs 3.0 --save_steps 5000 --resume_from_checkpoint latest"
+    train = "--do_train --per_gpu_train_batch_size 32 --learning_rate 3e-5 --num_train_epochs 3.0"
+    train += " --save_steps 5000 --resume_from_checkpoint latest"
     edit = f"--key exit_thres --value 0.1 --task RTE --model large --out_dir {request.output}"
-    evaluate = "--do_eval --max_seq_length 128 --per_gpu_eval_batch_size 1 --out_mode one"
+    evaluate = "--do_eval --per_gpu_eval_batch_size 1 --out_mode one"
     return [
-        *download_command(request, "RTE"),
-        glue_command(request, "albert", "RTE", "--do_train", *train.split(), *request.flags),
+        *glue_commands(request, "albert", "RTE", train),
         ["change_config.py", *edit.split()],
-        glue_command(request, "albert", "RTE", *evaluate.split(), *request.flags),
+        glue_commands(request, "albert", "RTE", evaluate)[-1],
     ]
 
 
@@ -138,15 +129,11 @@ def card_tasks(request: Request) -> Sequence[str]:
 
 def card_commands(request: Request) -> list[Command]:
     """Follow the published notebook, with one setting of its search."""
-    recipe = "--do_train --do_eval --max_seq_length 128 --per_gpu_train_batch_size 32"
-    recipe += " --learning_rate 3e-5 --num_train_epochs 4 --warmup_steps 200 --out_mode one"
+    recipe = "--do_train --do_eval --per_gpu_train_batch_size 32 --learning_rate 3e-5"
+    recipe += " --num_train_epochs 4 --warmup_steps 200 --out_mode one"
     recipe += " --per_gpu_eval_batch_size 32 --resume_from_checkpoint latest"
-    commands = []
-    for task in card_tasks(request):
-        commands += download_command(request, task)
-        train = (*recipe.split(), *request.flags)
-        commands.append(glue_command(request, "albert_act", task, *train))
-    return commands
+    tasks = card_tasks(request)
+    return [c for task in tasks for c in glue_commands(request, "albert_act", task, recipe)]
 
 
 def card_values(request: Request) -> Values:

