@@ -12,10 +12,9 @@ losses            of a task, of all exits, of halting
 flops             operations of a model's parts
 pretraining       the objective of pre-training
 rules             what decides an exit: the class of a rule, and scans of recorded layers
-elbert/           keys, exits, rules, model
-ponder/           keys, texts, distribution, rules, model; pondernet around any step
-                  function, and parity, PonderNet's experiment
-act/              keys, halting, encoder, model, heads
+elbert/           keys, rules, model
+ponder/           keys, distribution, rules, model; pondernet around any step function
+act/              keys, encoder, model, heads
 export/           loops, graph: the model with its rule as an ONNX file
 layer_sharing     what one shared layer learns from a BERT's layers
 published/        import names of other repositories, for the installed package

@@ -28,8 +28,14 @@ from .ponder.model import (
     PonderAlbertForSequenceClassification,
     PonderOutput,
     PonderSequenceClassifierOutput,
+    with_halting_token,
 )
-from .ponder.parity import ParityDataset, ParityPonderGRU, ReconstructionLoss, RegularizationLoss
-from .ponder.pondernet import AlbertStep, PonderNet
-from .ponder.texts import with_halting_token
+from .ponder.pondernet import (
+    AlbertStep,
+    ParityDataset,
+    ParityPonderGRU,
+    PonderNet,
+    ReconstructionLoss,
+    RegularizationLoss,
+)
 from .rules import ExitRule, scan, scan_answers

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
 
 from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
-from modeling.ponder.parity import parity_batch
+from modeling.ponder.pondernet import parity_batch
 from training.parity_settings import PEAK, ParitySettings
 from utils.console import progress
 

@@ -1,6 +1,6 @@
 """Adaptive Depth: every token has as many layer passes as it needs.
 
 keys: of its config.json
-halting: when a token stops        encoder: the layer, and the loops over its passes
+encoder: the layer, and the loops over its passes until tokens halt
 model: embeddings and encoder      heads: the model below the heads of tasks
 """

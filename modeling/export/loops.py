@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..act.halting import Halting, interpolate
+from ..act.encoder import Halting, interpolate
 from ..act.heads import AlbertActForSequenceClassification
 from ..act.model import AlbertActModelOutput
 from ..albert import attention_mask_of

@@ -1,8 +1,7 @@
 """PonderALBERT: every layer gives a halting probability, learned with the task.
 
 keys: of its config.json
-texts: the second [CLS]            distribution: the step of halting, and its prior
+distribution: the step of halting, and its prior
 rules: who halts, and when         model: all of it
-pondernet: around any step function
-parity: PonderNet's own experiment, a GRU
+pondernet: around any step function, and PonderNet's own experiment
 """

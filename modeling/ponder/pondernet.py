@@ -5,21 +5,25 @@ halting at step n, and the answer ŷ_n. Step n is the last with probability
 p_n = λ_n Π_{j<n} (1 − λ_j); in training all steps answer, and `ReconstructionLoss` weighs the
 answers' losses by p.
 
-Sources: PonderNet (Banino et al., 2021); the annotated PonderNet (labml) for outputs and shapes.
+`ParityPonderGRU` and `ParityDataset` are its own experiment: how many steps does a vector take?
+
+Sources: PonderNet (Banino et al., 2021); the annotated PonderNet (labml), whose names, shapes and
+losses these are.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 from ..albert import attention_mask_of
-from .distribution import GeneralizedGeometricDist
-from .texts import HALTING_TOKEN
-
-if TYPE_CHECKING:
-    from .model import PonderAlbertClassifier
+from ..keys import checked
+from .distribution import GeneralizedGeometricDist, floored_log
+from .keys import PONDER_KEYS
+from .model import HALTING_TOKEN, PonderAlbertClassifier
 
 
 class PonderNet(nn.Module):
@@ -74,7 +78,7 @@ class AlbertStep(nn.Module):
     x is a batch as `PonderAlbertClassifier` takes ids: input_ids, attention_mask, token_type_ids.
     """
 
-    def __init__(self, model: "PonderAlbertClassifier") -> None:
+    def __init__(self, model: PonderAlbertClassifier) -> None:
         super().__init__()
         self.model = model
 
@@ -89,3 +93,123 @@ class AlbertStep(nn.Module):
         hidden = model.layer_pass(hidden, mask, model.param_index(0))
         halt = model.halt_logits(hidden[:, HALTING_TOKEN], previous).sigmoid()
         return hidden, halt, model.classifier(hidden[:, 0]).float()
+
+
+# The parity experiment.
+
+
+def parity_batch(
+    batch: int, n_elems: int, non_zeros: range, device: torch.device | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors x (batch, n_elems) of 1, -1 and 0, and y (batch,): 1.0 for an odd number of ones.
+
+    The number of non-zero elements is uniform over `non_zeros`, their places and signs are random.
+    """
+    counts = torch.randint(non_zeros.start, non_zeros.stop, (batch, 1), device=device)
+    places = torch.rand(batch, n_elems, device=device).argsort(1)  # a random permutation
+    signs = torch.randint(0, 2, (batch, n_elems), device=device) * 2 - 1
+    x = (places < counts) * signs
+    return x.float(), ((x == 1).sum(1) % 2).float()
+
+
+class ParityDataset(Dataset):
+    """Vectors and their parity, drawn anew at every access, as the annotated PonderNet has them.
+
+    Args:
+        n_samples: how many vectors make an epoch.
+        n_elems: elements of a vector; 1 to all of them are not 0.
+    """
+
+    def __init__(self, n_samples: int, n_elems: int = 64) -> None:
+        self.n_samples = n_samples
+        self.n_elems = n_elems
+
+    def __len__(self) -> int:
+        return self.n_samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """x (n_elems,) of 1, -1 and 0, float32; y, int64: 1 for an odd number of ones."""
+        if not -self.n_samples <= index < self.n_samples:
+            raise IndexError(f"vector {index} of {self.n_samples}")
+        x, y = parity_batch(1, self.n_elems, range(1, self.n_elems + 1))
+        return x[0], y[0].long()
+
+
+class ParityPonderGRU(PonderNet):
+    """PonderNet's parity model: a GRU cell as step function, a head for y and one for λ.
+
+    The state h_n is the cell applied n times to the same input x (batch, n_elems); ŷ is the logit
+    of an odd number of ones.
+    """
+
+    def __init__(self, n_elems: int, n_hidden: int, max_steps: int) -> None:
+        super().__init__(None, max_steps)
+        self.n_hidden = n_hidden
+        self.gru = nn.GRUCell(n_elems, n_hidden)
+        self.output_layer = nn.Linear(n_hidden, 1)
+        self.lambda_layer = nn.Linear(n_hidden, 1)
+
+    def step(self, x: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """The next state (batch, n_hidden), λ (batch,) and ŷ (batch,)."""
+        state = self.gru(x, state)
+        return state, self.lambda_layer(state)[:, 0].sigmoid(), self.output_layer(state)[:, 0]
+
+    def run(self, x: torch.Tensor) -> tuple[torch.Tensor, GeneralizedGeometricDist, torch.Tensor]:
+        """All steps in one call, where none can be spared."""
+        if self.is_halt:
+            return super().run(x)
+        draws = torch.rand(len(x), device=x.device)
+        hidden = self.all_states(x)
+        halts = self.lambda_layer(hidden)[..., 0].T  # (batch, steps)
+        halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)
+        dist = GeneralizedGeometricDist.from_logits(halts)
+        return self.output_layer(hidden)[..., 0], dist, draws
+
+    def all_states(self, x: torch.Tensor) -> torch.Tensor:
+        """h_1 … h_N, (steps, batch, n_hidden): the cell over a constant sequence, in one call."""
+        cell = self.gru
+        weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+        sequence = x.expand(self.max_steps, *x.shape)
+        start = x.new_zeros(1, len(x), self.n_hidden)
+        # has_biases, num_layers, dropout, train, bidirectional, batch_first
+        return torch.gru(sequence, start, weights, True, 1, 0.0, self.training, False, False)[0]
+
+
+class ReconstructionLoss(nn.Module):
+    """L_Rec = Σ_n p_n L(y, ŷ_n), mean over the batch.
+
+    Args:
+        loss_func: L without reduction, (rows, …) and (rows, …) -> (rows,).
+    """
+
+    def __init__(self, loss_func: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.loss_func = loss_func
+
+    def forward(self, p: torch.Tensor, y_hat: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """p (steps, batch), y_hat (steps, batch, …), y (batch, …) -> scalar."""
+        repeated = y.expand(len(p), *y.shape).flatten(0, 1)
+        losses = self.loss_func(y_hat.flatten(0, 1), repeated).view_as(p)
+        return (p * losses).sum(0).mean()
+
+
+class RegularizationLoss(nn.Module):
+    """L_Reg = Σ_n g_n (log g_n − log p_n), g_n = λ_p (1 − λ_p)^(n−1), mean over the batch.
+
+    As in the annotated PonderNet: KL with the prior first, and the prior cut off, not normalised.
+
+    Args:
+        lambda_p: λ_p of the geometric prior, in (0, 1].
+        max_steps: the highest number of steps.
+    """
+
+    def __init__(self, lambda_p: float, max_steps: int = 1_000) -> None:
+        super().__init__()
+        lambda_p = checked("target_halt_probability", lambda_p, PONDER_KEYS)
+        prior = GeneralizedGeometricDist(lambda_p, max_steps, 1).pmf(normalize=False)
+        self.register_buffer("p_g", prior[0])
+
+    def forward(self, p: torch.Tensor) -> torch.Tensor:
+        """p (steps, batch) -> scalar."""
+        target = self.p_g[: len(p)].expand(p.shape[1], -1)
+        return F.kl_div(floored_log(p.T), target, reduction="batchmean")

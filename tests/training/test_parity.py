@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from modeling import ParityPonderGRU
-from modeling.ponder.parity import parity_batch
-from modeling.ponder.pondernet import sampled_steps
+from modeling.ponder.pondernet import parity_batch, sampled_steps
 from training.parity import evaluate_parity
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from modeling.act.halting import Halting
+from modeling.act.encoder import Halting
 from tests.models import padded_batch, tiny_act
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from modeling.elbert.exits import pool
+from modeling.elbert.model import pool
 
 
 def test_pooling_runs_over_real_tokens_only():
