@@ -7,7 +7,7 @@ they are.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -20,16 +20,16 @@ from .errors import UserError
 from .layer import QUERY_KEY_VALUE, AlbertLayer
 
 
-class Fused(NamedTuple):
-    """What becomes of a product's outcome: oneDNN's name and variant of it, and the function."""
+class PostOp(NamedTuple):
+    """What follows a product: the function, and oneDNN's name and variant of it where it fuses."""
 
-    name: str
-    variant: str
     function: Callable[[torch.Tensor], torch.Tensor]
+    name: str = "none"
+    variant: str = ""
 
 
-NOTHING = Fused("none", "", lambda made: made)
-TANH = Fused("tanh", "", torch.tanh)
+IDENTITY = PostOp(lambda product: product)
+TANH = PostOp(torch.tanh, "tanh")
 
 NEEDED = (
     "_reorder_linear_weight",
@@ -40,7 +40,7 @@ NEEDED = (
 
 
 def packable_types() -> tuple[torch.dtype, ...]:
-    """The types whose weights this machine's oneDNN packs."""
+    """The types whose weights this machine's oneDNN can_pack."""
     ops = torch.ops.mkldnn
     if not torch.backends.mkldnn.is_available() or not all(hasattr(ops, name) for name in NEEDED):
         return ()
@@ -59,7 +59,7 @@ PACKABLE = packable_types()
 # On x86 processors without AVX-512, oneDNN's GELU is slower than torch's, and plain products of so
 # many rows are faster than packed ones (docs/speed.md).
 HAS_AVX512 = torch.cpu.get_capabilities().get("avx512_f", True)
-PLAIN_FROM = 224
+UNPACKED_MIN_ROWS = 224
 
 EMULATED = "this processor has no instructions for that type, so it takes longer than float32"
 
@@ -67,7 +67,7 @@ EMULATED = "this processor has no instructions for that type, so it takes longer
 def is_emulated(dtype: torch.dtype, device: torch.device | str) -> bool:
     """Is `device` a CPU without instructions for half precision `dtype`?
 
-    Products then go through float32 and take longer than in float32 (docs/speed.md).
+    Products then go through float32 and gather_rows longer than in float32 (docs/speed.md).
     """
     name = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype)
     if name is None or torch.device(device).type != "cpu":
@@ -88,18 +88,20 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
     if model.training:
         raise UserError("packed weights are for inference: call model.eval() first")
     with torch.inference_mode():
-        chosen = [module for module in model.modules() if packs(module)]
+        chosen = [module for module in model.modules() if can_pack(module)]
         try:
             for module in chosen:
-                kind = PackedPooler if isinstance(module, Pooler) else PackedLayer
-                module.packed = kind(module)
+                if isinstance(module, Pooler):
+                    module.packed = PackedLinear(module.weight, module.bias, TANH)
+                else:
+                    module.packed = PackedLayer(module)
             yield
         finally:
             for module in chosen:
                 module.packed = None
 
 
-def packs(module: nn.Module) -> bool:
+def can_pack(module: nn.Module) -> bool:
     """Can `module` run packed, and does it not yet?"""
     if isinstance(module, AlbertLayer):
         weight, config = module.ffn.weight, module.attention.config
@@ -116,24 +118,19 @@ def packs(module: nn.Module) -> bool:
     )
 
 
-def side_by_side(linears: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Several maps of one input as one: weight (sum of outs, in), bias (sum of outs,)."""
-    return torch.cat([x.weight for x in linears]), torch.cat([x.bias for x in linears])
-
-
-def take(states: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+def gather_rows(states: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
     """The given rows of (tokens, size); all of them for None."""
     return states if rows is None else states.index_select(0, rows)
 
 
-def put(states: torch.Tensor, rows: torch.Tensor | None, count: int) -> torch.Tensor:
-    """The inverse of `take`: (count, size) with the first `states` at the given rows, else 0."""
+def scatter_rows(states: torch.Tensor, rows: torch.Tensor | None, count: int) -> torch.Tensor:
+    """The inverse of `gather_rows`: (count, size), the first `states` at `rows`, 0 elsewhere."""
     if rows is None:
         return states
     return states.new_zeros(count, states.shape[1]).index_copy_(0, rows, states[: len(rows)])
 
 
-def filled_up(rows: torch.Tensor) -> torch.Tensor:
+def pad_row_count(rows: torch.Tensor) -> torch.Tensor:
     """The rows, and the last of them again, up to a number that other batches have, too.
 
     For every number of rows oneDNN keeps a program of up to a megabyte, a thousand of them. At most
@@ -156,36 +153,39 @@ class PackedLinear(Uncopied):
     Shapes are (rows, in) -> (rows, out), in the type of the weight.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor, post_op: PostOp = IDENTITY
+    ) -> None:
         self.weight, self.bias = weight.detach().contiguous(), bias.detach()
+        self.post_op = post_op
         self.blocked = torch.ops.mkldnn._reorder_linear_weight(self.weight)
         plain_pays = weight.dtype == torch.float32 and not HAS_AVX512
-        self.plain_from = PLAIN_FROM if plain_pays else sys.maxsize
+        self.unpacked_min_rows = UNPACKED_MIN_ROWS if plain_pays else sys.maxsize
 
-    def __call__(self, states: torch.Tensor, fused: Fused = NOTHING) -> torch.Tensor:
-        states = states.to(self.weight.dtype)
-        if len(states) >= self.plain_from:
-            return fused.function(F.linear(states, self.weight, self.bias))
-        product = torch.ops.mkldnn._linear_pointwise
-        return product(states, self.blocked, self.bias, fused.name, [], fused.variant)
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        states, (function, name, variant) = states.to(self.weight.dtype), self.post_op
+        if len(states) >= self.unpacked_min_rows:
+            return function(F.linear(states, self.weight, self.bias))
+        linear = torch.ops.mkldnn._linear_pointwise
+        product = linear(states, self.blocked, self.bias, name, [], variant)
+        return function(product) if name == "none" else product
 
     def plus(self, states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """The map of `states` plus `residual`: one operation where oneDNN may add them."""
         same_type = states.dtype == residual.dtype == self.weight.dtype
-        if not same_type or len(states) >= self.plain_from:
+        if not same_type or len(states) >= self.unpacked_min_rows:
             return residual + self(states)
         product = torch.ops.mkldnn._linear_pointwise.binary
         return product(states, residual, self.blocked, self.bias, "add")
 
 
-class PackedPooler(Uncopied):
-    """A pooler whose weights, which come from memory, all threads read."""
-
-    def __init__(self, pooler: Pooler) -> None:
-        self.linear = PackedLinear(pooler.weight, pooler.bias)
-
-    def __call__(self, states: torch.Tensor) -> torch.Tensor:
-        return self.linear(states, TANH)
+def fused_activation(layer: AlbertLayer) -> PostOp:
+    """The layer's activation, under oneDNN's name for the two GELUs where fusing them pays."""
+    name = layer.attention.config.hidden_act
+    tanh = name in ("gelu_new", "gelu_pytorch_tanh")
+    if HAS_AVX512 and (tanh or name == "gelu"):
+        return PostOp(layer.activation, "gelu", "tanh" if tanh else "none")
+    return PostOp(layer.activation)
 
 
 class PackedLayer(Uncopied):
@@ -196,40 +196,35 @@ class PackedLayer(Uncopied):
         self.layer = layer
         self.projections: dict[tuple[int, int], PackedLinear] = {}
         self.dense = PackedLinear(attention.dense.weight, attention.dense.bias)
-        self.ffn = PackedLinear(layer.ffn.weight, layer.ffn.bias)
+        self.ffn = PackedLinear(layer.ffn.weight, layer.ffn.bias, fused_activation(layer))
         self.ffn_output = PackedLinear(layer.ffn_output.weight, layer.ffn_output.bias)
-        # oneDNN's names of the two GELUs; other activations run on their own.
-        name = attention.config.hidden_act
-        tanh = name in ("gelu_new", "gelu_pytorch_tanh")
-        self.activation = Fused("gelu", "tanh" if tanh else "none", layer.activation)
-        self.fuses_activation = HAS_AVX512 and (tanh or name == "gelu")
 
     def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """As AlbertLayer's forward, but that the states of padding are 0: no map works on them."""
         attention, shape = self.layer.attention, hidden.shape
         flat = hidden.reshape(-1, shape[-1])  # (tokens, hidden)
         real = None if mask is None else mask.flatten().nonzero()[:, 0]
-        filled = None if real is None else filled_up(real)
-        mine = take(flat, filled)
-        qkv = put(self.project(mine, QUERY_KEY_VALUE), real, len(flat)).view(*shape[:2], -1)
-        context = attention.attend(*attention.split_heads(qkv), mask)
-        context = take(context.transpose(1, 2).reshape(flat.shape), filled)
-        return put(self.finish(mine, context), real, len(flat)).view(shape)
+        padded_rows = None if real is None else pad_row_count(real)
+        tokens = gather_rows(flat, padded_rows)
+        qkv = scatter_rows(self.project(tokens, QUERY_KEY_VALUE), real, len(flat))
+        parts = attention.split_heads(qkv.view(*shape[:2], -1))
+        context = attention.attend(*parts, mask)
+        context = gather_rows(context.transpose(1, 2).reshape(flat.shape), padded_rows)
+        return scatter_rows(self.finish(tokens, context), real, len(flat)).view(shape)
 
     def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:
         """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
         key = (parts.start, parts.stop)  # before Python 3.12 a slice has no hash
         if key not in self.projections:
-            maps = side_by_side(self.layer.attention.projections[parts])
-            self.projections[key] = PackedLinear(*maps)
+            maps = self.layer.attention.projections[parts]
+            weight = torch.cat([linear.weight for linear in maps])
+            bias = torch.cat([linear.bias for linear in maps])
+            self.projections[key] = PackedLinear(weight, bias)
         return self.projections[key](flat)
 
     def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         """The pass after attention: states and contexts (tokens, hidden) -> new states."""
         layer = self.layer
         attended = layer.attention_norm(self.dense.plus(context, flat))
-        if self.fuses_activation:
-            inner = self.ffn(attended, self.activation)
-        else:
-            inner = layer.activation(self.ffn(attended))
-        return layer.full_layer_layer_norm(self.ffn_output.plus(inner, attended))
+        ffn_out = self.ffn_output.plus(self.ffn(attended), attended)
+        return layer.full_layer_layer_norm(ffn_out)

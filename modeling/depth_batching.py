@@ -36,7 +36,7 @@ class Answer(NamedTuple):
     seconds: float  # from entering a slot to the answer
 
 
-class Waiting(NamedTuple):
+class QueuedExample(NamedTuple):
     """A tokenised example; sorts by length, then by arrival."""
 
     length: int
@@ -85,13 +85,13 @@ class DepthBatcher:
         self.sources: deque[Iterator] = deque()  # of examples that are not read yet
         self.submitted = 0  # rows read, also those that failed
         self.failures: deque[UserError] = deque()  # that were not raised yet
-        self.waiting: list[Waiting] = []  # sorted by length; at most `window`
+        self.waiting: list[QueuedExample] = []  # sorted by length; at most `window`
         self.going_up, self.last_length = False, 1 << 30
         self.slots: list[Slot] = []
         self.hidden: torch.Tensor | None = None  # (slots, width, hidden)
         self.state: ExampleState | None = None  # what the slots' examples carry, batch first
         self.finished: list[Answer] = []
-        self.early: dict[int, Answer | None] = {}  # held back by `in_order`; None: failed
+        self.reorder_buffer: dict[int, Answer | None] = {}  # held back by `in_order`; None: failed
         self.expected = 0  # the row that `in_order` gives next
         self.real_tokens = self.computed_tokens = 0
 
@@ -113,7 +113,7 @@ class DepthBatcher:
             while self.finished:
                 yield self.finished.pop(0)
             with torch.inference_mode():
-                self.admit()
+                self.fill_slots()
                 if self.failures:
                     raise self.failures.popleft()
                 if not self.slots:
@@ -123,17 +123,17 @@ class DepthBatcher:
     def in_order(self) -> Iterator[Answer]:
         """Answers in order of submission, each as soon as all before it are there."""
         for answer in self.answers():
-            self.early[answer.row] = answer
+            self.reorder_buffer[answer.row] = answer
             yield from self.next_in_order()
         yield from self.next_in_order()
 
     def next_in_order(self) -> Iterator[Answer]:
-        while self.expected in self.early:
+        while self.expected in self.reorder_buffer:
             self.expected += 1
-            if answer := self.early.pop(self.expected - 1):
+            if answer := self.reorder_buffer.pop(self.expected - 1):
                 yield answer
 
-    def admit(self) -> None:
+    def fill_slots(self) -> None:
         """Fill free slots from the window of waiting examples."""
         self.fill_window()
         if self.waiting and not self.slots:
@@ -142,7 +142,7 @@ class DepthBatcher:
         while self.waiting and len(self.slots) + len(chosen) < self.num_slots:
             chosen.append(self.next_waiting())
         if chosen:
-            self.enter(chosen)
+            self.insert(chosen)
 
     def fill_window(self) -> None:
         """Read examples until the window is full, or one fails."""
@@ -153,12 +153,12 @@ class DepthBatcher:
                 if example is END:
                     self.sources.popleft()
                     continue
-                insort(self.waiting, self.as_waiting(row, *example))
+                insort(self.waiting, self.queued(row, *example))
             except Exception as error:
                 self.fail(row, "cannot be read", error)
             self.submitted += 1
 
-    def as_waiting(self, row: int, ids: Any, types: Any, *own: Any) -> Waiting:
+    def queued(self, row: int, ids: Any, types: Any, *own: Any) -> QueuedExample:
         """An example as it was submitted; errors of many kinds for what is no tokenised text."""
         ids, types = torch.as_tensor(ids), torch.as_tensor(types)
         if ids.ndim != 1 or not len(ids) or ids.shape != types.shape:
@@ -174,19 +174,16 @@ class DepthBatcher:
         for value, (name, (low, high)) in zip(own, spans.items(), strict=False):
             if not low <= value <= high:
                 raise ValueError(f"{name} = {value}: allowed is {low:g} to {high:g}")
-        return Waiting(len(ids), row, ids, types, own)
+        return QueuedExample(len(ids), row, ids, types, own)
 
     def fail(self, row: int, what: str, error: Exception) -> None:
         """Have `answers` raise, naming the row, and `in_order` wait for it no longer."""
-        try:
-            failure = UserError(f"example {row} {what}: {error}")
-        except Exception:  # of an error that cannot say what it is
-            failure = UserError(f"example {row} {what}: {type(error).__name__}")
+        failure = UserError(f"example {row} {what}: {error}")
         failure.__cause__ = error
         self.failures.append(failure)
-        self.early[row] = None
+        self.reorder_buffer[row] = None
 
-    def next_waiting(self) -> Waiting:
+    def next_waiting(self) -> QueuedExample:
         """The waiting example next in length, in the direction of travel; turns at the ends."""
         here = bisect_left(self.waiting, (self.last_length,))
         if here == (len(self.waiting) if self.going_up else 0):
@@ -195,7 +192,7 @@ class DepthBatcher:
         self.last_length = example.length
         return example
 
-    def enter(self, chosen: list[Waiting]) -> None:
+    def insert(self, chosen: list[QueuedExample]) -> None:
         """Embed examples and put them into free slots at depth 0."""
         try:
             embedded = self.embed(chosen)
@@ -206,7 +203,7 @@ class DepthBatcher:
                 self.fail(row, f"({length} tokens) cannot be embedded", error)
             else:  # whose fault is it?
                 for example in chosen:
-                    self.enter([example])
+                    self.insert([example])
             return
         now, alone = time.perf_counter(), not self.slots
         self.slots += [Slot(x.row, x.length, now) for x in chosen]
@@ -214,17 +211,17 @@ class DepthBatcher:
             self.hidden, self.state = embedded, state
             return
         width = max(self.hidden.shape[1], embedded.shape[1])
-        self.hidden = torch.cat([widen(self.hidden, width), widen(embedded, width)])
+        self.hidden = torch.cat([pad_to(self.hidden, width), pad_to(embedded, width)])
         self.state = tree_map(lambda *parts: torch.cat(parts), self.state, state)
 
-    def inputs_of(self, chosen: list[Waiting]) -> dict[str, torch.Tensor]:
+    def inputs_of(self, chosen: list[QueuedExample]) -> dict[str, torch.Tensor]:
         """The model's own inputs, (examples,) each; none where an example brings none."""
         if not all(example.inputs for example in chosen):
             return {}
         columns = torch.tensor([example.inputs for example in chosen], device=self.model.device)
         return dict(zip(self.model.own_inputs, columns.T, strict=True))
 
-    def embed(self, chosen: list[Waiting]) -> torch.Tensor:
+    def embed(self, chosen: list[QueuedExample]) -> torch.Tensor:
         """(examples, length of the longest, hidden), the states at depth 0."""
         width = max(example.length for example in chosen)
         ids = torch.full((len(chosen), width), self.pad_token_id)
@@ -258,7 +255,7 @@ class DepthBatcher:
         self.computed_tokens += width * len(members)
         # The step's only wait for the device: answers and decisions in one transfer.
         host = torch.cat([answer, done[:, None].to(answer.dtype)], 1).cpu()
-        self.leave(members, host)
+        self.pop_finished(members, host)
 
     def mask_of(self, lengths: list[int]) -> torch.Tensor | None:
         """Attention mask (examples, 1, 1, the longest's length) bool; None without padding."""
@@ -267,7 +264,7 @@ class DepthBatcher:
         real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None, None, None]
         return real.to(self.model.device, non_blocking=True)
 
-    def leave(self, members: list[int], host: torch.Tensor) -> None:
+    def pop_finished(self, members: list[int], host: torch.Tensor) -> None:
         """Collect the answers of who is done and close the gaps they leave."""
         now, gone = time.perf_counter(), set()
         for i, outcome in zip(members, host, strict=True):
@@ -295,6 +292,6 @@ def check_ids(kind: str, ids: torch.Tensor, size: int) -> None:
         raise ValueError(f"its {kind} ids are from {low} to {high}: allowed is 0 to {size - 1}")
 
 
-def widen(hidden: torch.Tensor, width: int) -> torch.Tensor:
+def pad_to(hidden: torch.Tensor, width: int) -> torch.Tensor:
     """Pad (batch, length, hidden) to `width` tokens."""
     return F.pad(hidden, (0, 0, 0, width - hidden.shape[1])) if hidden.shape[1] < width else hidden

@@ -123,13 +123,13 @@ class AlbertLayer(nn.Module):
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
         if not torch.compiler.is_compiling() and self.packed is not None:
             return self.packed(hidden, mask)
-        return self.complete(hidden, self.attention(hidden, mask))
+        return self.feed_forward_block(hidden, self.attention(hidden, mask))
 
-    def complete(self, states: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+    def feed_forward_block(self, states: torch.Tensor, attn_out: torch.Tensor) -> torch.Tensor:
         """The pass after attention: states and what they read, (..., hidden) -> new states."""
-        attended = self.attention_norm(states + read)  # (..., hidden)
-        made = self.feed_forward(attended)  # (..., hidden)
-        return self.full_layer_layer_norm(made + attended)  # (..., hidden)
+        attended = self.attention_norm(states + attn_out)  # (..., hidden)
+        ffn_out = self.feed_forward(attended)  # (..., hidden)
+        return self.full_layer_layer_norm(ffn_out + attended)  # (..., hidden)
 
     def feed_forward(self, attended: torch.Tensor) -> torch.Tensor:
         """The feed-forward part before its residual connection, (..., hidden)."""

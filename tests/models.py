@@ -68,7 +68,7 @@ def packed_on(has_avx512: bool) -> Callable[[torch.nn.Module], AbstractContextMa
     @contextmanager
     def packed(model: torch.nn.Module) -> Iterator[None]:
         with (
-            patch.multiple(cpu_packing, HAS_AVX512=has_avx512, PLAIN_FROM=0),
+            patch.multiple(cpu_packing, HAS_AVX512=has_avx512, UNPACKED_MIN_ROWS=0),
             packed_weights(model),
         ):
             yield

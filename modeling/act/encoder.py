@@ -101,7 +101,7 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
     def attention_norm(self) -> nn.LayerNorm:
         return self.LayerNorm
 
-    def pieces(self) -> "AlbertActLayer | PackedLayer":
+    def layer_ops(self) -> "AlbertActLayer | PackedLayer":
         """What runs `project` and `finish`: packed weights inside `packed_weights`."""
         return self if torch.compiler.is_compiling() else self.packed or self
 
@@ -115,10 +115,10 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
     def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         """The pass after attention: states and contexts (tokens, hidden) -> new states."""
         (context,) = self.attention.split_heads(context[None])
-        return self.complete(flat, self.attention.output(context)[0])
+        return self.feed_forward_block(flat, self.attention.output(context)[0])
 
 
-def keep(trail: list[torch.Tensor] | None, states: torch.Tensor) -> None:
+def append_clone(trail: list[torch.Tensor] | None, states: torch.Tensor) -> None:
     """Add a copy of the states, which a later pass may overwrite, to a trail that is wanted."""
     if trail is not None:
         trail.append(states.clone())
@@ -156,7 +156,7 @@ class AlbertActEncoder(nn.Module):
         hidden = self.embedding_hidden_mapping_in(embedded)
         hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
         halting, epsilon = self.start(hidden, mask), self.epsilon
-        keep(trail, hidden)
+        append_clone(trail, hidden)
         maximum = self.config.num_hidden_layers
         for step in range(maximum):
             running = int(halting.running.sum())
@@ -170,7 +170,7 @@ class AlbertActEncoder(nn.Module):
             new = self.albert_layer(hidden, mask)
             weight, halting = halting.advance(self.albert_layer.act(new), epsilon)
             hidden = interpolate(new, hidden, weight)
-            keep(trail, hidden)
+            append_clone(trail, hidden)
         return hidden, halting
 
     def start(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> Halting:
@@ -198,7 +198,7 @@ class AlbertActEncoder(nn.Module):
         return saved > COMPACTION_FLOPS.get(hidden.device.type, COMPACTION_FLOPS["cuda"])
 
 
-def grid_slots(running: torch.Tensor) -> tuple[torch.Tensor, int]:
+def packed_positions(running: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Where the running tokens of (batch, length) go in a (batch, width) grid, and its width.
 
     An example's tokens stand side by side at the left of its row of the grid. Returns their flat
@@ -226,9 +226,9 @@ class RunningTokens:
         epsilon: float,
     ) -> None:
         self.layer, self.mask, self.halting, self.epsilon = layer, mask, halting, epsilon
-        self.pieces = layer.pieces()
+        self.layer_ops = layer.layer_ops()
         self.states = hidden.flatten(0, 1).clone()
-        self.key_value = self.pieces.project(self.states, KEY_VALUE)
+        self.key_value = self.layer_ops.project(self.states, KEY_VALUE)
         self.changed: torch.Tensor | None = None  # rows of which key_value is out of date
 
     def finish(self, passes: int, trail: list[torch.Tensor] | None) -> torch.Tensor:
@@ -238,16 +238,13 @@ class RunningTokens:
             rows = self.halting.running.flatten().nonzero()[:, 0]
             if len(rows) == 0:
                 break
-            self.scatter(rows, self.update(rows, self.gather(rows)))
-            keep(trail, self.states.view(shape))
+            self.states[rows] = self.update(rows, self.states[rows])
+            self.changed = rows
+            append_clone(trail, self.states.view(shape))
         return self.states.view(shape)
 
-    def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """The states of the running tokens, which are at `rows`: (running, hidden)."""
-        return self.states[rows]
-
     def update(self, rows: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """Their states one pass later, accounted for in `halting`."""
+        """The running tokens' states, (running, hidden), one pass later; advances `halting`."""
         new = self.layer_pass(state)
         probability = self.halting.spent.new_zeros(len(self.states))
         probability[rows] = self.layer.act(new)
@@ -255,29 +252,26 @@ class RunningTokens:
         weight, self.halting = self.halting.advance(probability, self.epsilon)
         return interpolate(new, state, weight.flatten()[rows])
 
-    def scatter(self, rows: torch.Tensor, state: torch.Tensor) -> None:
-        """Put them back in their places among all tokens."""
-        self.states[rows] = state
-        self.changed = rows
-
     def layer_pass(self, state: torch.Tensor) -> torch.Tensor:
         """What the layer makes of the running tokens' states, (running, hidden).
 
         Every query meets the keys of its own example; the linear layers see running tokens only.
         """
         attention, running = self.layer.attention, self.halting.running
-        slots, width = grid_slots(running)
-        query = self.pieces.project(state, QUERY)
+        slots, width = packed_positions(running)
+        query = self.layer_ops.project(state, QUERY)
         grid = query.new_zeros(len(running) * width, query.shape[-1])
         grid[slots] = query
         (query,) = attention.split_heads(grid.view(len(running), width, -1))
         key, value = attention.split_heads(self.keys_and_values().view(*running.shape, -1))
         context = attention.attend(query, key, value, self.mask)  # (batch, heads, width, head_size)
-        return self.pieces.finish(state, context.transpose(1, 2).reshape(grid.shape)[slots])
+        return self.layer_ops.finish(state, context.transpose(1, 2).reshape(grid.shape)[slots])
 
     def keys_and_values(self) -> torch.Tensor:
         """`key_value`, after those that the last pass changed are brought up to date."""
         if self.changed is not None:
-            self.key_value[self.changed] = self.pieces.project(self.states[self.changed], KEY_VALUE)
+            self.key_value[self.changed] = self.layer_ops.project(
+                self.states[self.changed], KEY_VALUE
+            )
             self.changed = None
         return self.key_value

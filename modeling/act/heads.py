@@ -128,7 +128,7 @@ class AlbertActTask(AlbertActPreTrainedModel):
     def task_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return mean_cross_entropy(logits, labels)
 
-    def penalised(
+    def add_ponder_cost(
         self, loss: torch.Tensor | None, encoded: AlbertActModelOutput
     ) -> torch.Tensor | None:
         """task loss + τ · mean over examples of ponder_cost (Simoulin and Crabbé 2021)."""
@@ -149,7 +149,8 @@ class AlbertActTask(AlbertActPreTrainedModel):
         encoded = self.encode(input_ids, attention_mask, token_type_ids, **others)
         logits = self.logits_of(encoded)
         loss = None if labels is None else self.task_loss(logits, labels)
-        return AlbertActOutput(self.penalised(loss, encoded), logits, **encoded.carried())
+        loss = self.add_ponder_cost(loss, encoded)
+        return AlbertActOutput(loss, logits, **encoded.encoder_fields())
 
 
 class AlbertActForSequenceClassification(AlbertActTask):
@@ -237,10 +238,10 @@ class AlbertActForQuestionAnswering(AlbertActTask):
             spans = ((start, start_positions), (end, end_positions))
             loss = sum(position_loss(*span, attention_mask) for span in spans) / 2
         return AlbertActQuestionAnsweringOutput(
-            loss=self.penalised(loss, encoded),
+            loss=self.add_ponder_cost(loss, encoded),
             start_logits=start,
             end_logits=end,
-            **encoded.carried(),
+            **encoded.encoder_fields(),
         )
 
 
@@ -303,10 +304,10 @@ class AlbertActForPreTraining(AlbertActForMaskedLM):
             sop_loss = mean_cross_entropy(order, sentence_order_label)
         parts = [part for part in (mlm_loss, sop_loss) if part is not None]
         return AlbertActForPreTrainingOutput(
-            loss=self.penalised(sum(parts) if parts else None, encoded),
+            loss=self.add_ponder_cost(sum(parts) if parts else None, encoded),
             prediction_logits=predictions,
             sop_logits=order,
-            **encoded.carried(),
+            **encoded.encoder_fields(),
             mlm_loss=mlm_loss,
             sop_loss=sop_loss,
         )

@@ -63,7 +63,7 @@ class AlbertActModelOutput(ModelOutput):
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
 
-    def carried(self) -> dict[str, Any]:
+    def encoder_fields(self) -> dict[str, Any]:
         """What a head's output has of the encoder's."""
         names = ("updates", "ponder_cost", "hidden_states", "attentions")
         return {name: getattr(self, name) for name in names}

@@ -137,23 +137,6 @@ def test_compacted_loop_is_the_dense_loop(seed, lengths):
         torch.testing.assert_close(*answers, atol=tolerance, rtol=tolerance)
 
 
-@examples
-@given(seeds, batches, st.integers(0, 8), st.booleans())
-def test_an_example_depends_neither_on_its_batch_nor_on_padding(seed, lengths, padding, compact):
-    model, inputs = tiny_act(seed), padded_batch(lengths, seed)
-    model.encoder.compact = compact
-    padded = {name: F.pad(tensor, (0, padding)) for name, tensor in inputs.items()}
-    padded["input_ids"][padded["attention_mask"] == 0] = 7  # whatever stands there
-    with torch.no_grad():
-        together = model(**padded)
-        for row, length in enumerate(lengths):
-            alone = model(**{k: v[row : row + 1, :length] for k, v in inputs.items()})
-            assert_near(together.last_hidden_state[row, :length], alone.last_hidden_state[0], 1e-10)
-            assert torch.equal(together.updates[row, 0, 0, :length], alone.updates[0, 0, 0])
-            assert (together.updates[row, 0, 0, length:] == 0).all()
-            torch.testing.assert_close(together.ponder_cost[row], alone.ponder_cost[0])
-
-
 @pytest.mark.parametrize("compact", [False, True])
 def test_half_precision_runs(compact):
     """bf16 weights, and bf16 autocast over float32 ones, which keeps states in float32."""

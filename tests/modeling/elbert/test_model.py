@@ -1,4 +1,4 @@
-"""ELBERT's contract: losses, early exit, and independence of the batch."""
+"""ELBERT's contract: poolings, losses, files and training."""
 
 import math
 from contextlib import nullcontext
@@ -6,67 +6,29 @@ from contextlib import nullcontext
 import pytest
 import torch
 import transformers
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification
 
 from modeling import ElbertForSequenceClassification
 from modeling.compilation import compile_for_training
-from modeling.elbert.keys import POOLER_INPUTS
-from modeling.elbert.model import joint_loss
-from modeling.elbert.rules import RULES
+from modeling.elbert.model import joint_loss, pool
 from tests.conftest import TINY, random_ids, tiny_model
 from tests.models import assert_near
 
 
-def padded(rows: list[torch.Tensor], length: int, seed: int) -> dict[str, torch.Tensor]:
-    """Rows of ids padded to `length` with arbitrary ids and segments under the mask."""
-    ids, types = random_ids(len(rows), length, seed), random_ids(len(rows), length, seed + 1) % 2
-    mask = torch.zeros_like(ids)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)], types[i, : len(row)], mask[i, : len(row)] = row, row % 2, 1
-    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
-
-
-@st.composite
-def architectures(draw) -> dict:
-    shape = {
-        "num_hidden_layers": draw(st.integers(1, 6)),
-        "inner_group_num": draw(st.integers(1, 2)),
-        "pooler_input": draw(st.sampled_from(POOLER_INPUTS)),
-        "use_out_pooler": draw(st.booleans()),
-        "use_fc2": draw(st.booleans()),
-        "fc_size1": draw(st.sampled_from([8, 32])),
-        "fc_size2": 12,
-        "num_labels": draw(st.integers(1, 3)),
-        "thres_name": draw(st.sampled_from(list(RULES))),
-        "exit_thres": draw(st.sampled_from([0.0, 0.3, 0.6, 0.8, 0.9, 0.95])),
-        "margin": draw(st.sampled_from([0.0, 0.1])),
-        "range_tmp": draw(st.sampled_from([0.1, 1.0])),
-        "window_score": draw(st.sampled_from(["lead", "class0"])),
+def test_pooling_runs_over_real_tokens_only():
+    hidden = torch.tensor([[[1.0], [3.0], [100.0]], [[-5.0], [-7.0], [-9.0]]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()[:, None, None]
+    expected = {
+        "cls": [1, -5],
+        "mean": [2, -7],
+        "max": [3, -5],
+        "cls-mean": [1 + 2, -5 - 7],
+        "cls-max": [1 + 3, -5 - 5],
+        "mean-max": [2 + 3, -7 - 5],
     }
-    for name in ("num_exit_layers", "num_hidden_groups", "cnt_thres"):
-        shape[name] = draw(st.integers(1, shape["num_hidden_layers"]))
-    return shape
-
-
-@given(
-    shape=architectures(),
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
-    extra=st.integers(0, 4),
-    seed=st.integers(0, 99),
-)
-def test_answers_do_not_depend_on_the_batch_or_its_padding(shape, lengths, extra, seed):
-    model = tiny_model(seed, **shape)
-    rows = [random_ids(1, length, seed + i)[0] for i, length in enumerate(lengths)]
-    with torch.no_grad():
-        together = model(**padded(rows, max(lengths) + extra, seed))
-        everything = model(**padded(rows, max(lengths), seed + 7), output_all_exits=True)
-        for i, row in enumerate(rows):
-            alone = model(row[None], token_type_ids=row[None] % 2)
-            for out in (together, everything):
-                assert out.exit_layer[i] == alone.exit_layer[0]
-                assert_near(out.logits[i], alone.logits[0])
+    for name, values in expected.items():
+        assert pool(hidden, mask, name).flatten().tolist() == values, name
+    assert pool(hidden[1:], None, "mean-max").item() == -12
 
 
 def sigmoid(x: float) -> float:
@@ -115,17 +77,6 @@ def test_evaluation_loss_is_that_of_the_exit_taken():
         out = model(ids, labels=labels)
     expected = torch.nn.functional.cross_entropy(out.logits, labels)
     assert out.loss.item() == pytest.approx(expected.item())
-
-
-def test_a_batch_with_different_exits_computes_fewer_passes_than_full_depth():
-    model, ids = tiny_model(thres_name="entropy", exit_thres=0.9), random_ids(16, 6)
-    seen = []
-    layer = model.albert.encoder.albert_layer_groups[0]
-    layer.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
-    with torch.no_grad():
-        exits = model(ids).exit_layer
-    assert len(set(exits.tolist())) > 1
-    assert sum(seen) == exits.sum().item()
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,6 @@ def exit_of(table, thres_name, **settings) -> int:
     return next(fires, len(table))
 
 
-def test_the_rules_of_the_table_are_those_that_may_be_chosen_and_read_keys_that_exist():
-    assert tuple(EXIT_KEYS["thres_name"].choices) == RULES
-    for variants in TABLE.values():
-        for rule in variants:
-            assert set(rule.reads) <= set(NUMBERS)
-
-
 # Probabilities of class 0 by layer, two classes.
 def two(*first) -> list[list[float]]:
     return [[p, 1 - p] for p in first]
@@ -186,11 +179,6 @@ def test_regression_patience_is_strict():
     assert scan(rule_of("patience", exit_thres=0.25, cnt_thres=1), values).item() == 3
     assert scan(rule_of("patience", exit_thres=0.25, cnt_thres=2), values).item() == 4
     assert scan(rule_of("patience", exit_thres=0.3, cnt_thres=2), values).item() == 3
-
-
-def test_a_model_of_one_layer_exits_there():
-    for name in RULES:
-        assert scan(rule_of(name, cnt_thres=1), torch.zeros(1, 3, 2)).tolist() == [1, 1, 1]
 
 
 # A rewrite of docs/configuration.md's table, one example and one layer at a time.
@@ -347,18 +335,6 @@ def test_a_threshold_in_a_tensor_decides_as_the_number_does(name):
     for threshold, exits in zip(thresholds, together, strict=True):
         rule = rule_of(name, exit_thres=threshold, margin=threshold / 2, cnt_thres=3)
         assert torch.equal(scan(rule, all_logits), exits), threshold
-
-
-@given(data=st.data(), all_logits=answers)
-def test_step_by_step_is_the_scan(data, all_logits):
-    rule = data.draw(settings_for(len(all_logits)))
-    layers, batch, _ = all_logits.shape
-    exit_layer = [0] * batch
-    for layer, fires in enumerate(firings(rule, exit_scores(all_logits)), start=1):
-        for row, done in enumerate(fires.tolist()):
-            if not exit_layer[row] and (done or layer == layers):
-                exit_layer[row] = layer
-    assert scan(rule, all_logits).tolist() == exit_layer
 
 
 @given(data=st.data(), seed=st.integers(0, 50), classes=st.integers(1, 3))

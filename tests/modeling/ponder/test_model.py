@@ -1,11 +1,9 @@
-"""The ponder model: independence of the batch, the halting head, training."""
+"""The ponder model: depth batching, the halting head."""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn import functional as F
 from transformers import AlbertConfig
 
@@ -13,32 +11,6 @@ from modeling import PonderAlbertClassifier, UserError
 from modeling.depth import layer_states
 from modeling.depth_batching import DepthBatcher
 from tests.models import SMALL, one_of, ponder_batch, tiny_ponder
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    lengths=st.lists(st.integers(2, 24), min_size=1, max_size=9),
-    criterion=st.sampled_from(["sample", "threshold", "expectation"]),
-    arch=st.sampled_from(["mlp", "linear", "linear_cat", "linear_diff"]),
-    seed=st.integers(0, 1000),
-)
-def test_an_examples_answer_does_not_depend_on_its_batch(lengths, criterion, arch, seed):
-    model = tiny_ponder(seed, exit_criteria=criterion, lambda_layer_arch=arch)
-    batch = ponder_batch(lengths, seed)
-    draws = torch.rand(len(lengths), generator=torch.Generator().manual_seed(seed))
-    with torch.no_grad():
-        together = model(**batch, draws=draws)
-        for row in range(len(lengths)):
-            alone = model(**one_of(batch, row), draws=draws[row : row + 1])
-            assert alone.exit_layer.item() == together.exit_layer[row].item()
-            torch.testing.assert_close(alone.answer[0], together.answer[row], atol=1e-5, rtol=1e-5)
-
-
-def test_halted_examples_take_no_more_layer_passes():
-    model, rows = tiny_ponder(exit_criteria="threshold", exit_thres=0.3), []
-    model.albert_layer.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
-    out = model(**ponder_batch([5, 9, 12, 7, 6]))
-    assert sum(rows) == out.exit_layer.sum() < 5 * 6
 
 
 @pytest.mark.parametrize("arch", ["mlp", "linear_cat"])
