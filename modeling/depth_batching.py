@@ -14,6 +14,7 @@ from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -122,16 +123,13 @@ class DepthBatcher:
 
     def in_order(self) -> Iterator[Answer]:
         """Answers in order of submission, each as soon as all before it are there."""
-        for answer in self.answers():
-            self.reorder_buffer[answer.row] = answer
-            yield from self.next_in_order()
-        yield from self.next_in_order()
-
-    def next_in_order(self) -> Iterator[Answer]:
-        while self.expected in self.reorder_buffer:
-            self.expected += 1
-            if answer := self.reorder_buffer.pop(self.expected - 1):
-                yield answer
+        for newest in chain(self.answers(), [None]):
+            if newest:
+                self.reorder_buffer[newest.row] = newest
+            while self.expected in self.reorder_buffer:
+                self.expected += 1
+                if answer := self.reorder_buffer.pop(self.expected - 1):
+                    yield answer
 
     def fill_slots(self) -> None:
         """Fill free slots from the window of waiting examples."""
