@@ -1,6 +1,9 @@
-"""Answer a text, or a pair, with an exported file: nothing of this project is needed.
+"""Answer a text, or a pair, with an exported file of any mode: nothing of this project is needed.
 
-python examples/onnx_python.py elbert.onnx out/sample/RTE/tokenizer.json "A man runs." "He ran."
+python examples/onnx_python.py elbert.onnx out/demo/RTE/tokenizer.json "A man runs." "He ran."
+
+Exits are those of the file's own rule. To set another threshold, add to `feed`, for one,
+exit_thres=np.array(0.3, np.float32).
 """
 
 import json
@@ -10,14 +13,26 @@ import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
+if len(sys.argv) not in (4, 5):
+    sys.exit(__doc__)
 file, tokenizer, *texts = sys.argv[1:]
 options = onnxruntime.SessionOptions()
 options.log_severity_level = 3  # it warns of inputs that have defaults
 session = onnxruntime.InferenceSession(file, options)
+about = {k: json.loads(v) for k, v in session.get_modelmeta().custom_metadata_map.items()}
 text = Tokenizer.from_file(tokenizer).encode(*texts)
-inputs = (("input_ids", text.ids), ("attention_mask", text.attention_mask))
-feed = {name: np.array([ids]) for name, ids in (*inputs, ("token_type_ids", text.type_ids))}
-feed["exit_thres"] = np.array(0.1, np.float32)  # may be left out: the model's own
-logits, exit_layer, layers_run = session.run(None, feed)
-label = json.loads(session.get_modelmeta().custom_metadata_map["labels"])[logits[0].argmax()]
-print(f"{label}, after layer {exit_layer[0]}")
+repeats = about["cls_tokens"] - 1  # a ponder model reads [CLS] twice
+feed = {
+    "input_ids": np.array([text.ids[:1] * repeats + text.ids]),
+    "attention_mask": np.array([text.attention_mask[:1] * repeats + text.attention_mask]),
+    "token_type_ids": np.array([text.type_ids[:1] * repeats + text.type_ids]),
+}
+names = [value.name for value in session.get_inputs()]
+if "draws" in names:  # PonderNet halts by chance: a uniform number for each text
+    feed["draws"] = np.random.default_rng().random(1, np.float32)
+outputs = [value.name for value in session.get_outputs()]
+found = dict(zip(outputs, session.run(outputs, feed), strict=True))
+label = about["labels"][found["logits"][0].argmax()]
+print(
+    f"{label}, after layer {found['exit_layer' if 'exit_layer' in found else 'layers_run'].max()}"
+)

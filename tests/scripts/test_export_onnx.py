@@ -168,6 +168,18 @@ def test_ten_lines_answer_as_the_model(trained):
 
 
 @slow
+@pytest.mark.parametrize("mode", ["ponder_albert", "albert_act"])
+def test_they_run_a_file_of_any_mode(trained, mode):
+    out = trained(mode)
+    run = [ROOT / "examples" / "onnx_python.py", out / "fp32.onnx", out / "tokenizer.json"]
+    done = subprocess.run(
+        [sys.executable, *run, sentence(3)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert ", after layer " in done.stdout
+
+
+@slow
 def test_so_do_they_in_javascript(trained, node_modules):
     out, pair = trained("albert"), (sentence(3), sentence(4, 3))
     example = shutil.copy(ROOT / "examples" / "onnx_javascript.mjs", node_modules.parent)
