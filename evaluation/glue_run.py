@@ -49,7 +49,7 @@ from training.checkpoints import (
 )
 from training.fine_tuning import FineTuningLog, MetricAtCost, task_batches, task_state, total_steps
 from training.fine_tuning_settings import DataSettings
-from training.provenance import provenance, provenance_in
+from training.provenance import check_inputs, provenance, provenance_in
 from training.search import Search, flags_of_every_run, run_search, shared_values
 from training.settings import as_dict
 from training.start import (
@@ -124,6 +124,8 @@ class GlueRun:
         """Logging, the seed, and an --output_dir that can take the results."""
         run = self.settings.run
         start_script(self.accelerator, run.seed)
+        files = ("train_file", "validation_file", "test_file")
+        check_inputs(run.output_dir, {name: getattr(self.settings.data, name) for name in files})
         check_output_dir(run)
         with lock_output_dir(run.output_dir, self.accelerator, run.do_train):
             yield

@@ -210,7 +210,8 @@ def sweep_model(
         rules = wanted.rules or [setting[swept.name_key]]
         choice = choose(swept, lab.mode, goal, rules, parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
-    remove(lab.output / name for name in WRITTEN)
+    if (lab.output / "sweep.csv").exists():  # of an earlier sweep; else the folder is the user's
+        remove(lab.output / name for name in WRITTEN)
     write_json(lab.output / "provenance.json", lab.job.origin)
     write_tables(swept, lab.output)
     if wanted.verify:

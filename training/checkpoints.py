@@ -20,10 +20,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from modeling.errors import UserError
+from modeling.keys import path_keys
+from modeling.loading.configs import ORIGIN_KEYS, make_config
 from modeling.loading.files import read_json
 from training.settings import RunSettings, as_dict, entries
 from utils.files import apply_umask, write_json
@@ -301,6 +303,7 @@ def load_checkpoint(
     record = read_json(checkpoint / STATE)
     try:
         run.check(checkpoint, record)
+        check_config(checkpoint, state.model.config)
         load_model(state.model, checkpoint / SAFE_WEIGHTS_NAME)
         tensors: dict[int, dict[str, torch.Tensor]] = {}
         for name, tensor in load_file(checkpoint / OPTIMIZER).items():
@@ -317,6 +320,27 @@ def load_checkpoint(
         raise UserError(
             f"{checkpoint} does not fit this run: {error}. Resume with the flags of its training"
         ) from error
+
+
+def check_config(checkpoint: Path, config: AlbertConfig) -> None:
+    """Raise UserError where the model that the flags name computes otherwise than the checkpoint's.
+
+    Exit keys and names of files decide nothing in training: they may differ.
+    """
+    path = checkpoint / "config.json"
+    table = getattr(config, "table", None)  # a dense ALBERT has none
+    free = {*ORIGIN_KEYS, *path_keys(""), *(table.exit_keys if table else ()), "dtype"}
+    written, given = make_config(path, read_json(path), type(config)).to_dict(), config.to_dict()
+    changed = [
+        f"{key} was {written[key]!r}, is {value!r}"
+        for key, value in given.items()
+        if key not in free and key in written and written[key] != value
+    ]
+    if changed:
+        raise UserError(
+            f"{path} is of another model: {'; '.join(changed)}. Give the configuration of its "
+            "training, or train anew with --overwrite_output_dir"
+        )
 
 
 def checkpoints_of(output_dir: str | Path) -> list[Path]:
@@ -452,12 +476,13 @@ def begin_training(output_dir: str | Path, run: dict[str, Any], resumed: bool = 
         remove_checkpoint(stale)
 
 
-def finish_training(output_dir: str | Path) -> None:
-    """Say that the training came to its end and keep what was trained, then remove `BEST`."""
+def finish_training(output_dir: str | Path, kept_best: bool = False) -> None:
+    """Say that the training came to its end and keep what was trained, then remove its `BEST`."""
     directory = Path(output_dir)
     with suppress(FileNotFoundError):  # somebody took it away meanwhile
         os.replace(directory / IN_PROGRESS, directory / FINISHED)
-    shutil.rmtree(directory / BEST, ignore_errors=True)
+    if kept_best:
+        shutil.rmtree(directory / BEST, ignore_errors=True)
 
 
 def is_finished(output_dir: str | Path) -> bool:

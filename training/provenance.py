@@ -70,6 +70,20 @@ def commit() -> str | None:
     return done.stdout.strip()
 
 
+def check_inputs(directory: str | Path, files: Mapping[str, str | None]) -> None:
+    """Raise UserError for an input that a run in `directory` would remove or write over.
+
+    files: paths by their flags.
+    """
+    for flag, file in files.items():
+        path = Path(os.path.abspath(file or ""))
+        if path.parent == Path(os.path.abspath(directory)) and any(map(path.match, RESULTS)):
+            raise UserError(
+                f"--{flag} {file} has the name of a result: a run in --output_dir {directory} "
+                "would remove it or write over it; move it out of that folder, or rename it"
+            )
+
+
 def remove_results(directory: Path) -> None:
     """Remove what was derived from the weights in `directory`, which a training will replace.
 
@@ -79,8 +93,11 @@ def remove_results(directory: Path) -> None:
     if not any((directory / name).exists() for name in WEIGHT_FILES):
         return
     directory = Path(os.path.abspath(directory))  # "." has no name to put anything behind
-    other_half = directory.with_name(f"{directory.name}-MM")
-    if gone := remove([*results_in(directory), *results_in(other_half)]):
+    gone = remove(results_in(directory))
+    config = directory / "config.json"
+    if config.exists() and read_json(config).get("finetuning_task") == "mnli":
+        gone += remove(results_in(directory.with_name(f"{directory.name}-MM")))
+    if gone:
         names = ", ".join(sorted(path.name for path in gone))
         logger.info("Removed from %s, results of the weights before: %s", directory, names)
     path = directory / "exit_config.json"

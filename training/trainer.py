@@ -238,7 +238,7 @@ class Trainer:
                 if spiece:
                     save_for_published_code(directory, self.state.model, spiece)
                 write_json(directory / "training.json", self.report())
-                finish_training(directory)
+                finish_training(directory, self.state.best.keep)
                 self.log_summary()
             if number := stop.on_any_rank(self.accelerator):
                 self.exit(number, "the trained model")

@@ -11,7 +11,7 @@ import pytest
 import run_glue
 import training.checkpoints as checkpointing
 from tests.commands import flags, no_file_above, refused
-from tests.conftest import contents, slow, write_rte
+from tests.conftest import contents, edit_json, slow, write_rte
 from tests.forks import assert_same_weights, run, survive_kills
 from tests.robustness.small_trainings import TRAININGS
 from training.checkpoints import checkpoints_of, is_finished, latest_checkpoint
@@ -176,6 +176,20 @@ def test_another_runs_checkpoint_is_refused(more, words, stopped, again, script)
     before = contents(stopped)
     refused(script, [*again, *more], "another run", *words)
     assert contents(stopped) == before
+
+
+def test_another_models_configuration_is_refused_and_other_exit_keys_are_not(
+    stopped, again, albert_dir, tmp_path, script
+):
+    (tmp_path / "config").mkdir()
+    config = Path(shutil.copy(albert_dir / "config.json", tmp_path / "config"))
+    edit_json(config, hidden_act="relu", exit_thres=0.5)
+    before = contents(stopped)
+    other = [*again, "--config_name", config]
+    refused(script, other, "is of another model", "hidden_act was", "is 'relu'")
+    assert contents(stopped) == before
+    edit_json(config, hidden_act=json.loads((albert_dir / "config.json").read_text())["hidden_act"])
+    assert script(run_glue.main, *other).status == 0
 
 
 def test_other_data_or_a_path_to_nothing_is_refused(stopped, again, tmp_path, script):

@@ -273,7 +273,10 @@ def test_training_anew_removes_what_the_old_weights_gave(trained, glue, caplog):
     glue(trained, "--do_eval", "--do_predict").done()
     (trained / "sweep").mkdir()
     (trained / "sweep/compare.md").touch()
-    (trained / "notes.txt").touch()
+    sibling = trained.with_name(f"{trained.name}-MM")  # of MNLI alone it is the second half's
+    for own in (trained / "notes.txt", trained / "best/mine.txt", sibling / "eval_results.json"):
+        own.parent.mkdir(exist_ok=True)
+        own.touch()
     edit_json(trained / "config.json", exit_config_path="exit_config.json")
     (trained / "exit_config.json").write_text('{"exit_thres": 0.123}')
     glue(trained, "--do_train", "--overwrite_output_dir").done()
@@ -281,8 +284,19 @@ def test_training_anew_removes_what_the_old_weights_gave(trained, glue, caplog):
     derived = {"eval_results.json", "eval_results.txt", "exits.png", "predictions.tsv", "RTE.tsv"}
     derived |= {"layers_all.csv", "compare.md", "exit_config.json"}
     assert not names & derived
-    assert "notes.txt" in names
+    assert {"notes.txt", "mine.txt"} <= names
+    assert (sibling / "eval_results.json").exists()
     assert "chosen for the weights before: {'exit_thres': 0.123}" in caplog.text
+
+
+def test_an_input_that_is_an_output_is_refused(tmp_path, glue):
+    out = tmp_path / "own"
+    out.mkdir()
+    own = tsv(out / "custom.tsv", "sentence1\tlabel", [("a b", "x"), ("c d", "y")])
+    for flag in ("--train_file", "--test_file"):
+        outcome = glue(out, "--do_train", "--overwrite_output_dir", flag, own)
+        outcome.refused(flag, str(own), "move it out of that folder")
+    assert own.exists()
 
 
 def test_results_say_where_they_come_from(trained, glue, rte):
