@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from .errors import UserError
 
 LARGEST = 3.4e38  # that a float32 holds: what a model computes with
-NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class KeyTable(NamedTuple):
 def path_keys(model_name: str) -> dict[str, Key]:
     """Return the keys that name files, with a mode's defaults."""
     return {
-        "model_name": str_key(model_name, "names the folder of statistics under my_out_dir"),
+        "model_name": str_key(model_name, "folder of a model's statistics under my_out_dir"),
         "my_out_dir": str_key("stat_out", "folder of per-layer statistics"),
         "exit_config_path": str_key("", "JSON file whose exit keys override these at evaluation"),
     }

@@ -10,14 +10,14 @@ EXIT_KEYS = {
     "thres_name": str_key("bias_1", "exit rule", choices=RULE_NAMES),
     "exit_thres": float_key(
         0.1,
-        "threshold of the rule; entropy and bias_1 to 3: of normalised entropy",
+        "threshold of the rule; for entropy and bias_1 to 3, of the normalised entropy",
         minimum=0,
         maximum=1,
         grid="0:1:0.02",
     ),
     "cnt_thres": int_key(
         8,
-        "window size, in layers; at most num_hidden_layers",
+        "confidence window, in layers; at most num_hidden_layers",
         minimum=1,
         counts_layers=True,
         grid="1:N",
@@ -31,13 +31,14 @@ EXIT_KEYS = {
     ),
     "range_tmp": float_key(
         0.2,
-        "bias_3: how far p may move within the window; regression: the value, of bias_1 to 3",
+        "bias_3: how far the probability may move within the window; for regression, bias_1 to 3: "
+        "how far the value may move",
         minimum=0,
         grid="0.05,0.1,0.2",
     ),
     "window_score": str_key(
         "lead",
-        "what the window follows; class0: as ELBERT's published code",
+        "what the window follows: the leading class, or class 0 as in ELBERT's published code",
         choices=("lead", "class0"),
     ),
 }
@@ -51,14 +52,14 @@ ELBERT_KEYS = {
     "w_init": float_key(4.0, "initial W of the learned weights σ(W)"),
     "w_lr": float_key(0.01, "learning rate of W", minimum=0),
     "pooler_input": str_key(
-        "cls", "what an exit sees of the layer", choices=POOLER_INPUTS, shapes=True
+        "cls", "what an exit reads of the layer's states", choices=POOLER_INPUTS, shapes=True
     ),
     "use_out_pooler": bool_key(
         True, "exits share ALBERT's pooler (false: one pooler per exit)", shapes=True
     ),
     "num_exit_layers": int_key(
         1,
-        "number of exit classifiers; 1 is shared by all layers",
+        "number of exit classifiers; with 1, all layers share it",
         minimum=1,
         counts_layers=True,
         shapes=True,
@@ -66,7 +67,7 @@ ELBERT_KEYS = {
     "use_fc2": bool_key(False, "two-layer exit classifier", shapes=True),
     "fc_size1": int_key(
         None,
-        "width of the exit's pooled state (hidden_size)",
+        "width of the exit's pooled state",
         minimum=1,
         maximum=65536,
         shapes=True,

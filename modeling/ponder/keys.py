@@ -5,12 +5,13 @@ from ..keys import KeyTable, float_key, int_key, path_keys, str_key
 PONDER_EXIT_KEYS = {
     "exit_criteria": str_key(
         "sample",
-        "who halts: a draw (PonderNet), the halting CDF (PALBERT), or nobody (mix of all layers)",
+        "when an example exits: by a draw (PonderNet), by the halting CDF (PALBERT), or never "
+        "(mean of all layers)",
         choices=("sample", "threshold", "expectation"),
     ),
     "exit_thres": float_key(
         0.5,
-        "threshold: exit when the halting CDF exceeds it",
+        "for exit_criteria threshold: exit when the halting CDF exceeds it",
         minimum=0,
         maximum=1,
         # Early layers of a trained model may halt with a hundredth of a percent.
@@ -29,19 +30,23 @@ PONDER_KEYS = {
     ),
     "halt_normalization": str_key(
         "renormalise",
-        "where the last layer's leftover goes: to all layers, or to the last (its λ is 1)",
+        "where the probability left after the last layer goes: to all layers, or to the last "
+        "(its λ is 1)",
         choices=("renormalise", "last_layer"),
     ),
     "lambda_layer_arch": str_key(
         "mlp",
-        "halting head: PonderALBERT's, or PALBERT's on this (and the previous) layer's state",
+        "halting head: PonderALBERT's (mlp), or PALBERT's on the layer's state (linear), with the "
+        "previous one's (linear_cat, linear_diff)",
         choices=("mlp", "linear", "linear_cat", "linear_diff"),
         shapes=True,
     ),
     "num_lambda_layers": int_key(
         3, "depth of PALBERT's halting head", minimum=1, maximum=64, shapes=True
     ),
-    "lambda_lr": float_key(None, "learning rate of the halting head (the model's own)", minimum=0),
+    "lambda_lr": float_key(
+        None, "learning rate of the halting head; without it, the model's own", minimum=0
+    ),
     **path_keys("ponder_albert"),
 }
 
