@@ -89,7 +89,9 @@ def row_of(summary: dict[str, Any]) -> dict[str, str]:
     rule = summary["rule"]
     row = {"": "0"}
     if "exit_thres" in rule:
-        row["exit_thres"] = f"{rule['exit_thres']:.2f}"
+        published = f"{rule['exit_thres']:.2f}"
+        exact = float(published) == rule["exit_thres"]
+        row["exit_thres"] = published if exact else str(rule["exit_thres"])
     row |= {name: f"{number:.4f}" for name, number in numbers.items()}
     return row | {k: str(v) for k, v in rule.items() if k not in ("exit_thres", "window_score")}
 

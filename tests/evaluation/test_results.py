@@ -38,9 +38,9 @@ def test_all_appends_rows_under_one_header_and_one_starts_anew(tmp_path):
         ["0", "0.20", "0.8123", "0.5881"],
         ["0", "0.10", "0.8123", "0.5881"],
     ]
-    append_results(path, summary_of(), "one")
+    append_results(path, summary_of(exit_thres=0.0049), "one")  # of a ponder model, say
     rows = list(csv.reader(path.open()))
-    assert len(rows) == 2
+    assert [row[1] for row in rows] == ["exit_thres", "0.0049"]
 
 
 def test_rows_of_other_weights_are_said(tmp_path, caplog):
