@@ -28,8 +28,7 @@ VOCABULARIES = {
 
 def vocabulary(prefix: str) -> dict[str, Path]:
     """Find the tokenizer's files: beside a checkpoint, or in the assets of a TF-Hub export."""
-    folder = Path(prefix).parent
-    found = {}
+    folder, found = Path(prefix).parent, {}
     for name, patterns in VOCABULARIES.items():
         globs = [place.glob(p) for place in (folder, folder.parent / "assets") for p in patterns]
         if files := [path for paths in globs for path in sorted(paths)]:
@@ -48,7 +47,7 @@ def main() -> None:
     import torch
     from transformers.utils import logging as hf_logging
 
-    from modeling.loading.tensorflow import load_tf_checkpoint
+    from modeling.loading.tensorflow import checkpoint_prefix, load_tf_checkpoint
     from training.checkpoints import write_directory
 
     hf_logging.disable_progress_bar()
@@ -58,20 +57,21 @@ def main() -> None:
         raise UserError(
             f"--pytorch_dump_path {target} is a file; give a directory, or a file that ends in .bin"
         )
-    model, report = load_tf_checkpoint(args.tf_checkpoint_path, args.albert_config_file)
-    print("\n".join(report.lines()))
-    files = vocabulary(report.prefix)
-
-    def fill(directory: Path) -> None:
-        model.save_pretrained(directory)
-        for name, path in files.items():
-            shutil.copyfile(path, directory / name)
-
+    prefix = checkpoint_prefix(Path(args.tf_checkpoint_path))
+    model, report = load_tf_checkpoint(prefix, args.albert_config_file)
+    print("\n".join(report.lines()[:2]))
     if as_file:
         buffer = io.BytesIO()  # given a file, torch.save hides the reason of a failed write
         torch.save(model.state_dict(), buffer)
         write_file(target, lambda file: file.write(buffer.getbuffer()))
     else:
+        files = vocabulary(prefix)
+
+        def fill(directory: Path) -> None:
+            model.save_pretrained(directory)
+            for name, path in files.items():
+                shutil.copyfile(path, directory / name)
+
         write_directory(target, fill)
         print(f"Vocabulary: {', '.join(files) or 'none beside the checkpoint'}")
     print(f"{type(model).__name__} written to {target}")

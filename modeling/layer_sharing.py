@@ -24,13 +24,12 @@ from .pretraining import ObjectiveOutput, Sums
 
 LAYER = "encoder.albert_layer_groups.{}.albert_layers.0."
 FEED_FORWARD = {"ffn.weight", "ffn.bias", "ffn_output.weight"}  # what its width shapes
-MAPPING = "encoder.embedding_hidden_mapping_in."
 # Keys of an architecture that the student has from its teacher.
 KEPT_KEYS = (
-    *("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "hidden_act"),
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings"),
-    *("type_vocab_size", "initializer_range", "layer_norm_eps", "pad_token_id"),
-)
+    "vocab_size embedding_size hidden_size num_attention_heads intermediate_size hidden_act "
+    "hidden_dropout_prob attention_probs_dropout_prob max_position_embeddings type_vocab_size "
+    "initializer_range layer_norm_eps pad_token_id"
+).split()
 
 
 def followed_layers(passes: int, layers: int) -> list[int]:
@@ -42,34 +41,22 @@ def followed_layers(passes: int, layers: int) -> list[int]:
 
 
 def shared_config(
-    teacher: AlbertConfig,
-    passes: int,
-    embedding_size: int | None = None,
-    intermediate_size: int | None = None,
+    teacher: AlbertConfig, passes: int, intermediate_size: int | None = None
 ) -> AlbertConfig:
     """One layer of the teacher's shape, applied `passes` times.
 
-    embedding_size, intermediate_size: widths of the embeddings and of the feed-forward part; None
-    keeps the teacher's. Raises UserError for widths that `shared_model` cannot begin with.
+    intermediate_size: width of the feed-forward part; None keeps the teacher's. Raises UserError
+    for a width that `shared_model` cannot begin with.
     """
-    size, wide = embedding_size or teacher.embedding_size, teacher.intermediate_size
-    if size > teacher.embedding_size:
-        raise UserError(
-            f"--embedding_size {size}: allowed is at most the teacher's, {teacher.embedding_size}"
-        )
+    wide = teacher.intermediate_size
     parts, rest = divmod(intermediate_size or wide, wide)
     if rest or not 1 <= parts <= teacher.num_hidden_layers:
         raise UserError(
             f"--intermediate_size {intermediate_size}: allowed are the teacher's {wide} and its "
             f"multiples up to {wide * teacher.num_hidden_layers}, {wide} for each of its layers"
         )
-    kept = {key: getattr(teacher, key) for key in KEPT_KEYS}
-    return AlbertConfig(
-        **{**kept, "intermediate_size": wide * parts},
-        embedding_size=size,
-        num_hidden_layers=passes,
-        classifier_dropout_prob=0.1,
-    )
+    kept = {key: getattr(teacher, key) for key in KEPT_KEYS} | {"intermediate_size": wide * parts}
+    return AlbertConfig(**kept, num_hidden_layers=passes, classifier_dropout_prob=0.1)
 
 
 def shared_model(
@@ -85,32 +72,26 @@ def shared_model(
             "the teacher applies several layers a pass (inner_group_num > 1); give a BERT, or an "
             "ALBERT of inner_group_num 1, with --model_name_or_path"
         )
-    old = {name: tensor.detach() for name, tensor in teacher.state_dict().items()}
-    outside = ("embeddings.", "pooler.", MAPPING)  # of the layers
-    new = {name: tensor for name, tensor in old.items() if name.startswith(outside)}
-    layers = range(1, teacher.num_layers + 1)
-    if initial_layer not in (None, *layers):
+    if initial_layer not in (None, *range(1, teacher.num_layers + 1)):
         raise UserError(
             f"--initial_layer {initial_layer}: allowed is a layer from 1 to {teacher.num_layers}, "
             "or none for the mean of all"
         )
-    untied = [layer_tensors(teacher, old, layer) for layer in layers]
+    old = {name: tensor.detach() for name, tensor in teacher.state_dict().items()}
+    outside = ("embeddings.", "pooler.", "encoder.embedding_hidden_mapping_in.")  # of the layers
+    new = {name: tensor for name, tensor in old.items() if name.startswith(outside)}
+    untied = []
+    for layer in range(teacher.num_layers):
+        prefix = LAYER.format(teacher.group_of(layer))
+        untied.append({n.removeprefix(prefix): x for n, x in old.items() if n.startswith(prefix)})
     if initial_layer:
-        layer = widened(untied[initial_layer - 1], config)
+        shared = widened(untied[initial_layer - 1], config)
     else:
-        layer = mean_layer(untied, config.intermediate_size // untied[0]["ffn.weight"].shape[0])
-    new.update({LAYER.format(0) + name: x for name, x in layer.items()})
-    if config.embedding_size < old["embeddings.word_embeddings.weight"].shape[1]:
-        new.update(factorised(teacher, config.embedding_size))
+        shared = mean_layer(untied, config.intermediate_size // len(untied[0]["ffn.bias"]))
+    new.update({LAYER.format(0) + name: x for name, x in shared.items()})
     model = AlbertModel(config)
     model.load_state_dict(new)
     return model
-
-
-def layer_tensors(teacher: AlbertBackbone, tensors: Tensors, layer: int) -> Tensors:
-    """Take the weights of the teacher's `layer` (1-based) by their names within it."""
-    prefix = LAYER.format(teacher.group_of(layer - 1))
-    return {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
 
 
 def mean_layer(layers: Sequence[Tensors], parts: int = 1) -> Tensors:
@@ -145,35 +126,6 @@ def widened(layer: Tensors, config: AlbertConfig) -> Tensors:
         "ffn.bias": F.pad(layer["ffn.bias"], (0, rest)),
         "ffn_output.weight": F.pad(outputs, (0, rest)),
     }
-
-
-@torch.no_grad()
-def factorised(teacher: AlbertBackbone, size: int) -> Tensors:
-    """Embeddings of width `size`: the best of that rank, and the mapping that suits them.
-
-    Words, positions and types are projected onto the words' leading `size` right singular vectors.
-    The mapping is the least-squares one from every word's new embedding, alone at position 0, to
-    the teacher's state of that word, of a teacher in eval mode.
-    """
-    embeddings = teacher.embeddings
-    names = ("word_embeddings", "position_embeddings", "token_type_embeddings")
-    # float64, on a CPU: layer-normed rows sum to 0, so that least squares has one direction to drop
-    words, *others = (getattr(embeddings, name).weight.double().cpu() for name in names)
-    basis = torch.linalg.eigh(words.T @ words).eigenvectors.flip(1)[:, :size]  # (hidden, size)
-    words, *others = (table @ basis for table in (words, *others))
-    inputs = F.layer_norm(words + sum(table[:1] for table in others), (size,))
-    inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)  # (vocabulary, size + 1)
-    ids = torch.arange(len(words), device=embeddings.position_ids.device)[:, None]
-    wanted = teacher.embed(ids)[:, 0].double().cpu()  # (vocabulary, hidden)
-    mapping = torch.linalg.lstsq(inputs, wanted, driver="gelsd").solution  # (size + 1, hidden)
-    new = {
-        **{f"embeddings.{n}.weight": x for n, x in zip(names, (words, *others), strict=True)},
-        "embeddings.LayerNorm.weight": torch.ones(size),
-        "embeddings.LayerNorm.bias": torch.zeros(size),
-        f"{MAPPING}weight": mapping[:-1].T,
-        f"{MAPPING}bias": mapping[-1],
-    }
-    return {name: tensor.float().contiguous() for name, tensor in new.items()}
 
 
 # What it follows.
@@ -263,37 +215,21 @@ class DistillationLoss(nn.Module):
             input_ids, attention_mask, token_type_ids, output_hidden_states=True
         ).hidden_states
         errors = squared_errors(states, targets, attention_mask)  # (N+1,)
-        tokens = count_tokens(input_ids, attention_mask)
+        real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        tokens = real.sum()
         loss = (self.weights * errors / self.variances).sum() / tokens
         return ObjectiveOutput(loss, {"errors": errors.detach(), "tokens": tokens})
 
 
-def count_tokens(input_ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Real tokens of a batch, a scalar: all (batch, length) ids, or those of mask 1."""
-    return torch.tensor(input_ids.numel(), device=input_ids.device) if mask is None else mask.sum()
-
-
 def squared_errors(
-    states: tuple[torch.Tensor, ...], targets: torch.Tensor, mask: torch.Tensor | None
+    states: Sequence[torch.Tensor], targets: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
     """Σ over real tokens and features of (state − target)², for each of N+1 states: (N+1,).
 
-    states N+1 times (batch, length, hidden), targets (N+1, batch, length, hidden), mask (batch,
-    length) of 1 for real tokens or None.
+    states, targets N+1 times (batch, length, hidden); mask (batch, length) of 1 for real tokens.
     """
     errors = []
     for state, target in zip(states, targets, strict=True):
         error = (state.float() - target).square().sum(-1)  # (batch, length)
         errors.append((error if mask is None else error * mask).sum())
     return torch.stack(errors)
-
-
-def pass_weights(passes: int, last: float, embeddings: bool) -> torch.Tensor:
-    """Weights of states 0 … N in the loss, (N+1,), with sum 1.
-
-    last: how many times an inner pass's weight the last pass has. embeddings: whether state 0,
-    which frozen embeddings give, counts as an inner pass does.
-    """
-    weights = torch.ones(passes + 1)
-    weights[0], weights[-1] = float(embeddings), last
-    return weights / weights.sum()

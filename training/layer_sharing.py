@@ -16,8 +16,6 @@ from modeling.layer_sharing import (
     LAYER,
     DistillationLoss,
     Teacher,
-    count_tokens,
-    pass_weights,
     shared_config,
     shared_model,
     variance_sums,
@@ -91,14 +89,12 @@ def load_teacher(
 
 
 def new_student(settings: StudentSettings, teacher: Teacher) -> AlbertModel:
-    """Make the shared ALBERT; embeddings that are the teacher's are not trained."""
-    sizes = settings.embedding_size, settings.intermediate_size
-    config = shared_config(teacher.config, len(teacher.followed) - 1, *sizes)
+    """Make the shared ALBERT; what is the teacher's is not trained."""
+    passes = len(teacher.followed) - 1
+    config = shared_config(teacher.config, passes, settings.intermediate_size)
     student = shared_model(teacher.backbone, config, settings.initial_layer)
-    student.pooler.requires_grad_(False)
-    if config.embedding_size == teacher.config.embedding_size:
-        student.embeddings.requires_grad_(False)
-        student.encoder.embedding_hidden_mapping_in.requires_grad_(False)
+    for part in (student.embeddings, student.encoder.embedding_hidden_mapping_in, student.pooler):
+        part.requires_grad_(False)
     if settings.initial_student:
         adopt_student(student, settings.initial_student)
     return student
@@ -177,16 +173,15 @@ def make_objective(
     settings: StudentSettings, teacher: Teacher, student: AlbertModel, text: TeacherText
 ) -> DistillationLoss:
     """Make the loss, in units of the teacher's variance on the text's first batches."""
-    learns_embeddings = student.embeddings.word_embeddings.weight.requires_grad
-    passes = student.config.num_hidden_layers
-    weights = pass_weights(passes, settings.last_pass_weight, learns_embeddings)
-    if weights.isnan().any():
+    weights = torch.ones(student.config.num_hidden_layers + 1)
+    weights[0], weights[-1] = 0, settings.last_pass_weight  # frozen embeddings give state 0
+    if not weights.any():
         raise UserError("--last_pass_weight 0: the only pass would have no weight in the loss")
     sums: Sums = {}
     for inputs in islice(text.training_batches(0, 0), VARIANCE_BATCHES):
         inputs = send_to_device(inputs, teacher.device)
         sums = add_sums(sums, variance_sums(teacher.states(inputs), inputs.get("attention_mask")))
-    return DistillationLoss(student, variances(sums), weights)
+    return DistillationLoss(student, variances(sums), weights / weights.sum())
 
 
 def student_state(
@@ -208,6 +203,6 @@ def student_batches(
     shard = accelerator.process_index, accelerator.num_processes
     for inputs in text.training_batches(epoch, first, shard):
         inputs = send_to_device(inputs, accelerator.device)
-        mine = count_tokens(inputs["input_ids"], inputs.get("attention_mask"))
+        mine = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).sum()
         share = (mine / accelerator.reduce(mine, "sum")).item()
         yield Batch({**inputs, "targets": teacher.states(inputs)}, share)

@@ -148,9 +148,6 @@ class StudentSettings:
     num_hidden_layers: int | None = setting(
         None, "passes N, if not the teacher's layers", AT_LEAST_1
     )
-    embedding_size: int | None = setting(
-        None, "factorise the embeddings; default: keep them", AT_LEAST_1
-    )
     intermediate_size: int | None = setting(
         None, "a multiple of the teacher's, for a wider layer", AT_LEAST_1
     )

@@ -17,7 +17,7 @@ from tests.forks import run
 
 LAMB = ("--optimizer", "lamb")
 PONDER = ("--model_type", "ponder_albert", "--lambda_lr", 0.01)
-NARROW = ("--embedding_size", 8, "--intermediate_size", 96, "--bf16")
+NARROW = ("--intermediate_size", 96, "--bf16")
 ACT = ("--model_type", "albert_act")
 # Script and flags of each.
 TRAININGS = {

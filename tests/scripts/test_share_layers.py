@@ -176,7 +176,6 @@ def test_a_student_that_is_widened_answers_as_before(trained, wide):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("--embedding_size 33", ["--embedding_size 33", "at most", "32"]),
         ("--intermediate_size 50", ["--intermediate_size 50", "48", "144"]),
         ("--intermediate_size 192", ["--intermediate_size 192", "48", "144"]),
         ("--initial_layer 4", ["--initial_layer 4", "1 to 3"]),
