@@ -19,7 +19,6 @@ import sentencepiece
 import torch
 import transformers
 from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
@@ -51,22 +50,10 @@ settings.register_profile(
 settings.load_profile("tests")  # or --hypothesis-profile=thorough
 
 
-def tries(count: int) -> settings:
-    """So many examples of a property; the thorough profile's number where that is chosen."""
-    chosen = settings().max_examples
-    return settings(max_examples=chosen if chosen >= 1000 else count)
-
-
 def slow(*values):
     """A case that costs as much as another which shows the same of another mode or setting."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=6,
-)
 
 TINY = {
     "vocab_size": 90,

@@ -26,7 +26,7 @@ from exit_lab.settings import PickGoal
 from exit_lab.sweep import Recording, sweep
 from glue.tasks import TASKS
 from modeling import UserError
-from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
+from tests.exit_lab.builders import ELBERT, POINTS, swept
 
 
 @given(POINTS, st.integers(0, 7))
@@ -63,12 +63,6 @@ def test_a_split_is_seeded_and_leaves_nobody_out():
     assert not np.array_equal(parts.calibration, split(101, 0.4, seed=4).calibration)
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -1, 0.001, math.nan])
-def test_a_split_needs_both_parts(fraction):
-    with pytest.raises(UserError, match="calibration_fraction"):
-        split(101, fraction, seed=3)
-
-
 @pytest.mark.parametrize(
     ("events", "examples", "alpha"), [(0, 149, 0.02), (3, 300, 0.02), (40, 400, 0.1)]
 )
@@ -98,17 +92,6 @@ def test_losses_are_what_early_exit_gets_wrong():
     labels = np.array([3.0, 2.0, 3.0, 2.6])
     found = losses(TASKS["sts-b"], values, labels, np.ones((1, 4)), width=5.0)
     assert found.tolist() == [[pytest.approx(0.2), 0, 1, 0]]
-
-
-def test_the_path_goes_from_the_deepest_corner_to_the_most_eager():
-    grids = make_grids(ELBERT, ["bias_3"], SMALL, 5, False)
-    found, _ = swept(2, "rte", rules=["bias_3"], examples=300)
-    path = fixed_sequence(grids[0], ELBERT.rules(False)["bias_3"])
-    corners = [found.settings[path[0]], found.settings[path[-1]]]
-    deepest = {"exit_thres": 0.0, "cnt_thres": 5, "margin": 0.1, "range_tmp": 0.05}
-    eager = {"exit_thres": 1.0, "cnt_thres": 1, "margin": 0.0, "range_tmp": 0.3}
-    assert corners == [{"thres_name": "bias_3", **keys} for keys in (deepest, eager)]
-    assert len(set(path)) == len(path)
 
 
 @pytest.mark.parametrize("rule", ["entropy", "patience", "bias_1", "bias_3"])

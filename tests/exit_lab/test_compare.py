@@ -10,11 +10,9 @@ from exit_lab.choice import Parts, first_allowed, split
 from exit_lab.compare import (
     Point,
     against_coin,
-    choice_table,
     compare,
     estimate,
     frontier_set,
-    limits_of,
     write_comparison,
 )
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
@@ -168,14 +166,6 @@ def test_a_comparison_chooses_on_one_part_and_reports_on_the_other():
     assert not cells[COIN][0].over_coin.clear
 
 
-@pytest.mark.parametrize(
-    ("layers", "expected"),
-    [(1, [1]), (4, [1, 2, 3]), (6, [1, 2, 3, 4, 5]), (12, [1, 2, 3, 4, 7, 11])],
-)
-def test_columns_are_costs_that_truncation_has(layers, expected):
-    assert limits_of(layers) == [n / layers for n in expected]
-
-
 def test_models_of_different_data_are_not_compared(tmp_path):
     sweeps = [swept(2, "rte", rules=["entropy"], seed=seed)[0] for seed in (0, 1)]
     with pytest.raises(UserError, match="different examples"):
@@ -195,16 +185,6 @@ def test_the_comparison_is_four_markdown_tables(tmp_path, capsys):
     assert names[2:10] == [*rules, TRUNCATION, COIN, ORACLE, FULL_DEPTH]
     assert {line.count("|") for line in lines} == {6}
     assert "nan" not in text
-
-
-def test_the_choice_table_shows_both_parts():
-    found, _ = swept(2, "mrpc", examples=100)
-    parts = split(100, 0.5, seed=0)
-    lines = choice_table(found, 0, parts, seed=0).splitlines()
-    assert lines[0].startswith("| | calibration (50) | report (50) |")
-    names = [line.split("|")[1].strip() for line in lines[2:]]
-    assert names[:3] == ["acc", "acc, drop from full depth", "f1"]
-    assert names[-2:] == ["computation cost", "p95 latency, ms (recorded)"]
 
 
 def test_a_choice_that_a_coin_matches_is_called_so():

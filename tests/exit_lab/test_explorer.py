@@ -8,7 +8,6 @@ import zlib
 import numpy as np
 import pytest
 
-import exit_lab.explorer as explorer
 from exit_lab.explorer import explorer_page
 from exit_lab.tables import sweep_table
 from tests.exit_lab.builders import EVIL, EXPLORED, explored
@@ -43,13 +42,3 @@ def test_texts_and_title_are_escaped():
     assert page.count("</script>") == 2  # the data's and the program's own
     assert "<title>&lt;i&gt;&lt;/script&gt;" in page
     assert data_of(page)["texts"][3][0] == f"{EVIL} first text 3"
-
-
-def test_a_large_sweep_lists_a_sample_of_examples(monkeypatch):
-    swept, examples, confidence = explored("rte")
-    monkeypatch.setattr(explorer, "LARGEST", 20 * len(swept.settings))
-    data = data_of(explorer_page(swept, examples, confidence, "a title"))
-    assert (data["listed"], data["examples"], len(data["texts"])) == (20, 60, 20)
-    assert data["rows"] == sorted(set(data["rows"]))
-    exits = unpacked(data["exit_layer"], "<u1").reshape(-1, 20)
-    assert np.array_equal(exits, swept.exit_layer[:, data["rows"]])

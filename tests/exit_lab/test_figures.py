@@ -7,17 +7,11 @@ import pytest
 
 from exit_lab.choice import split
 from exit_lab.compare import frontier_set
-from exit_lab.figures import exits_at, frontier_figure, leads, rule_curves
+from exit_lab.figures import frontier_figure, rule_curves
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION
 from tests.exit_lab.builders import SWEPT_RULES, swept
 
 pytestmark = pytest.mark.usefixtures("close_figures")
-
-
-def test_a_lead_is_negative_where_the_answer_is_wrong():
-    found, recording = swept(3, "mnli")
-    scores = recording.tensors["all_logits"].softmax(-1).numpy()
-    assert np.array_equal(leads(scores, found.labels) < 0, found.predictions != found.labels)
 
 
 def test_a_curve_is_what_was_chosen_on_the_other_half():
@@ -48,14 +42,3 @@ def test_the_frontier_names_every_line_and_shows_all_of_it():
     for panel in figure.axes:
         low, high = panel.get_ylim()
         assert all(low <= y <= high for line in panel.lines for y in line.get_ydata())
-
-
-def test_exits_side_by_side_are_of_settings_that_may_cost_so_much():
-    found, _ = swept(2, "rte", examples=120)
-    parts = split(120, 0.5, 1)
-    rows = exits_at(frontier_set([found], parts, draws=5, seed=0), 0.6)
-    assert list(rows)[-1] == TRUNCATION
-    for exits, point in rows.values():
-        layers = np.repeat(np.arange(1, 6), exits)
-        assert len(layers) == len(parts.report)
-        assert point.cost == pytest.approx(layers.mean() / 5)

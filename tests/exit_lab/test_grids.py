@@ -47,11 +47,6 @@ def test_bad_grids_say_what_is_allowed(key, text, message):
         parse_values(key, text, 6, ELBERT.table.exit_keys)
 
 
-def test_an_unknown_rule_names_its_neighbours():
-    with pytest.raises(UserError, match="rule bias_4: did you mean bias_"):
-        make_grids(ELBERT, ["bias_4"], {}, 6, False)
-
-
 @pytest.mark.parametrize("reads", [("exit_thresh",), "exit_thres"])  # a slip; a comma forgotten
 def test_a_new_rule_that_reads_no_such_key_is_named(monkeypatch, reads):
     odd = type("Odd", (RULES["entropy"].classes,), {"reads": reads})

@@ -6,7 +6,6 @@ import torch
 
 from exit_lab.grids import RuleGrid
 from exit_lab.sweep import Recording, sweep
-from exit_lab.tables import sweep_table
 from glue.tasks import TASKS
 from modeling import UserError
 from modeling.rules import scan
@@ -49,14 +48,6 @@ def test_a_sweep_holds_all_published_runs(name):
         assert np.array_equal(found.exit_layer[number], expected), run
         cost = found.cost(found.exit_layer[number][None])[0]
         assert cost == pytest.approx(run["compute_ratio"], abs=1e-6)
-
-
-def test_chunks_of_settings_do_not_show(monkeypatch):
-    whole, _ = swept(2, "rte")
-    monkeypatch.setattr("exit_lab.metrics.CHUNK", 100)
-    pieces, _ = swept(2, "rte")
-    assert np.array_equal(whole.exit_layer, pieces.exit_layer)
-    assert sweep_table(whole) == sweep_table(pieces)
 
 
 def test_a_sweep_too_large_for_memory_is_refused(monkeypatch):

@@ -8,7 +8,6 @@ from exit_lab.sweep import scan_setting
 from exit_lab.tables import (
     concave_hull,
     frontier,
-    frontier_table,
     nearest_setting,
     sweep_table,
     write_tables,
@@ -74,16 +73,6 @@ def test_the_frontier_is_what_no_other_setting_beats(pairs):
 
     best = {pairs[i] for i in range(len(pairs)) if not beaten(i)}
     assert [pairs[i] for i in kept] == sorted(best)
-
-
-def test_the_frontier_table_counts_equal_settings():
-    rows = [
-        {"compute_ratio": c, "acc": m} for c, m in [(0.5, 0.8), (0.4, 0.7), (0.5, 0.8), (1, 0.8)]
-    ]
-    assert frontier_table(rows, "acc") == [
-        {"compute_ratio": 0.4, "acc": 0.7, "settings": 1},
-        {"compute_ratio": 0.5, "acc": 0.8, "settings": 2},
-    ]
 
 
 def test_the_nearest_setting_is_the_setting_itself_or_agrees_most():

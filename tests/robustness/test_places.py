@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from evaluation.job import ResultPaths
-from tests.commands import flags
-from tests.conftest import contents
-from tests.forks import run
 from training.checkpoints import checkpoints_of, is_finished
 from training.start import lock_of
 
@@ -60,25 +56,3 @@ def test_a_second_run_is_told_who_holds_the_folder(glue, tmp_path):
         for more in ((), ("--overwrite_output_dir",), ("--resume_from_checkpoint",)):
             glue(out, *WORK, *more).refused(out, f"process {os.getpid()} on ", "choose another")
     assert os.listdir(out) == before
-
-
-def test_a_killed_run_holds_nothing(tmp_path, albert_dir, rte):
-    command = flags(albert_dir, rte, tmp_path / "out", "RTE", *WORK, "--resume_from_checkpoint")
-    assert run(command, die_at=12) == -signal.SIGKILL
-    assert run(command) == 0
-
-
-def test_a_finished_run_is_not_asked_to_be_another(glue, tmp_path):
-    out = tmp_path / "out"
-    glue(out, "--do_train", "--max_steps", 3).done()
-    before = contents(out)
-    again = ("--do_train", "--resume_from_checkpoint", "--max_steps", 3)
-    glue(out, *again).done()  # nothing to resume
-    for more, words in (
-        (("--seed", 7), "seed was 42, is 7"),
-        (("--max_steps", 5), "max_steps was 3, is 5"),
-        (("--per_gpu_train_batch_size", 4), "train batch size was 8, is 4"),
-    ):
-        refused = glue(out, *again, *more)
-        refused.refused(out, "is finished, and was of other flags", words, "--output_dir")
-    assert contents(out) == before

@@ -1,8 +1,5 @@
 """The benchmarks: the table, and files for other runtimes."""
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,23 +12,6 @@ from modeling import ElbertConfig
 from tests.conftest import TINY
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.slow
-def test_a_quick_table_has_ratios_of_the_times_beside_them():
-    command = [sys.executable, "benchmarks/speed.py", "--quick", "--lengths", "32"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()]
-    rows = [row for row in rows if row[0].startswith(("batch 1", "SST-2", "RTE"))]
-    assert len({row[0] for row in rows}) == 3
-    first = {}
-    for case, _, _, milliseconds, ratio, spread, _ in rows:
-        base = first.setdefault(case, float(milliseconds))
-        low, high = map(float, spread.split("–"))
-        assert low <= float(ratio) <= high
-        if low == high:  # of one round: its own times, rounded
-            assert float(ratio) == pytest.approx(base / float(milliseconds), rel=0.01, abs=0.01)
-    assert re.search(r"Exit check, length 32: \d+ µs", done.stdout)
 
 
 @pytest.mark.onnx

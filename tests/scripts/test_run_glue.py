@@ -3,9 +3,7 @@ and what a run says and leaves behind."""
 
 import csv
 import json
-import os
 import re
-import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -17,34 +15,11 @@ from safetensors.torch import load_file
 
 import run_glue
 from modeling.cpu_packing import EMULATED, is_emulated
-from tests.commands import edit_key, flags, report_of
+from tests.commands import report_of
 from tests.conftest import PAIRS, TINY, edit_json, sentence, tsv, write_sts_b
 
 ROOT = Path(run_glue.__file__).parent
 LABELS = ("contradiction", "entailment", "neutral")
-
-
-@pytest.mark.slow
-def test_the_published_loop_runs_from_the_shell(trained, albert_dir, rte, script):
-    """Train, edit a threshold, evaluate at batch size 1, the last as a process of its own."""
-    assert "exit_thres 0.1 -> 0.9" in edit_key(script, trained, "exit_thres", "0.9").out
-    done = subprocess.run(
-        [
-            *(sys.executable, "run_glue.py"),
-            *flags(albert_dir, rte, trained, "RTE", "--do_eval", "--out_mode", "all"),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("Computation cost"))
-    assert re.fullmatch(r"Computation cost: [01]\.\d{4}", lines[start])
-    assert lines[start + 1] == "***** Eval results  *****"
-    assert re.fullmatch(r"acc = [01]\.\d+", lines[start + 2])
 
 
 @pytest.mark.pictures

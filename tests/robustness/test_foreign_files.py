@@ -1,0 +1,287 @@
+"""Files from anywhere: whatever they hold, no file outside a model's folder is read or written, no
+code is run, and a user sees one of the project's errors or an answer."""
+
+import builtins
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from evaluation.job import ResultPaths, load_finished
+from evaluation.modes import trained_mode
+from glue.custom import custom_task
+from glue.tasks import TASKS, get_task, read_examples
+from modeling import ElbertConfig, UserError, load_config, load_pretrained, load_tokenizer
+from modeling.elbert.keys import ELBERT_KEYS, EXIT_KEYS, INERT_KEYS, TABLE
+from modeling.exit_settings import NOTHING, resolve
+from tests.conftest import edit_json, tiny_config, write
+from training.checkpoints import MANIFEST, damage
+from training.provenance import remove_results
+
+RTE = get_task("rte")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+BYTES = st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8"))
+BYTES_OR_JSON = BYTES | JSON.map(lambda value: json.dumps(value).encode())
+ANY_TABLE = st.binary(max_size=300) | st.text(
+    alphabet='\t\n\r"{}[]:,01.na\x00\ufeff\ud7ffé', max_size=300
+).map(str.encode)
+NEAR = st.integers(-2, 40) | st.sampled_from([0.5, 1.0, 2.0, "bias_2", "lead", "gelu", "relu"])
+PLACES = ["..", "../..", "/", "/dev/zero", "/etc/passwd", "a\0b", "~", "org/kernel", "a" * 300]
+VALUES = NEAR | JSON | st.sampled_from(PLACES)
+KNOWN = sorted(json.loads(tiny_config().to_json_string(use_diff=False)))
+KNOWN += "my_out_dir model_name attn_implementation _attn_implementation auto_map".split()
+KEYS = st.sampled_from([*KNOWN, *ELBERT_KEYS, *INERT_KEYS]) | st.text(max_size=6)
+
+
+@pytest.fixture(scope="module")
+def model(trained_once, tmp_path_factory) -> Path:
+    """A trained model whose files a test may change, if it puts them back."""
+    return Path(shutil.copytree(trained_once, tmp_path_factory.mktemp("foreign") / "RTE"))
+
+
+def tried(function, *arguments):
+    """The function's answer, or the error that it refused with in the project's words."""
+    try:
+        return function(*arguments)
+    except UserError as error:
+        return error
+
+
+def refused(answer) -> bool:
+    return isinstance(answer, UserError)
+
+
+def answer(folder: Path) -> torch.Tensor:
+    """What an evaluation does with a model's folder."""
+    model = load_finished(folder, trained_mode(folder))
+    ResultPaths(folder).statistics(model.config, RTE)
+    with torch.inference_mode():
+        return model(torch.tensor([[2, 7, 3]])).logits
+
+
+# Any bytes, any values.
+
+
+@given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=4) | BYTES_OR_JSON)
+@example(b"[" * 100_000)
+@example(b'{"exit_thres": ' + b"9" * 5000 + b"}")
+@example({"cnt_thres": 10**400})
+@example({"hidden_act": "none such"})
+@example({"hidden_dropout_prob": 2.0})
+@example({"num_labels": 0})
+@example({"layer_norm_eps": "x"})
+@example({"pad_token_id": 10**6})
+@example({"eos_token_id": -(2**63) - 1})
+@example({"num_attention_heads": -4})
+@example({"vocab_size": 10**9})
+@example({"dtype": "float99"})
+@example({"model_type": []})
+@example({"id2label": {"0": 1, "1": 2}})
+@example({"id2label": {"5": "a", "6": "b"}})
+@example({"my_out_dir": "a\0b", "exit_config_path": "a\0b", "model_name": "a\0b"})
+@example({"_attn_implementation": {"": "org/kernel"}})
+def test_anything_as_config_json(model, content):
+    path = model / "config.json"
+    before, there = path.read_bytes(), {*model.parent.rglob("*")}
+    edit_json(path, **content) if isinstance(content, dict) else write(path, content)
+    try:
+        found = tried(answer, model)
+        assert (str(model) in str(found)) if refused(found) else (found.shape[0] == 1)
+        new = {*model.parent.rglob("*")} - there
+        assert all(entry.is_relative_to(model) for entry in new)
+    finally:
+        path.write_bytes(before)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(EXIT_KEYS)) | KEYS, VALUES, max_size=4).map(
+    lambda values: json.dumps(values).encode()) | BYTES_OR_JSON)  # fmt: skip
+@example(b'{"cnt_thres": 1' + b"0" * 400 + b"}")
+def test_anything_as_exit_config_json(tmp_path, content):
+    path = write(tmp_path / "exit_config.json", content)
+    config = tiny_config(exit_config_path="exit_config.json")
+    found = tried(resolve, tmp_path, TABLE, NOTHING, vars(config))
+    if refused(found):
+        assert path.name in str(found)
+    else:
+        config.update(found.values)
+        config.exit_rule()
+
+
+@given(
+    BYTES | JSON.map(lambda value: json.dumps({"weight_map": value}).encode()),
+    st.sampled_from(["model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"]),
+)
+def test_anything_as_weights(tmp_path, content, name):
+    folder = tmp_path / name
+    folder.mkdir(exist_ok=True)
+    tiny_config().save_pretrained(folder)
+    save_file({"x": torch.zeros(2)}, folder / "part.safetensors")
+    write(folder / name, content)
+    assert refused(tried(load_pretrained, folder))
+
+
+@given(BYTES_OR_JSON)
+def test_anything_as_a_checkpoints_list_of_files(tmp_path, content):
+    write(tmp_path / "config.json", "{}")
+    write(tmp_path / MANIFEST, content)
+    assert damage(tmp_path)
+
+
+@given(content=ANY_TABLE, name=st.sampled_from(list(TASKS)), split=st.sampled_from(["dev", "test"]))
+@example(content=b"\xef\xbb\xbf\n\n", name="cola", split="dev")
+def test_anything_as_a_tasks_tsv(tmp_path, content, name, split):
+    task = get_task(name)
+    columns = [*task.text_columns, task.label_column]
+    header = b"" if task.headerless and split == "dev" else "\t".join(columns).encode() + b"\n"
+    for text in (content, header + content):
+        write(tmp_path / task.files.get(split, "none"), text)
+        examples = tried(read_examples, task, tmp_path, split)
+        assert refused(examples) or all(isinstance(e.text_a, str) for e in examples)
+
+
+@given(content=ANY_TABLE, suffix=st.sampled_from([".csv", ".tsv", ".jsonl"]))
+@example(content=b"[" * 100_000, suffix=".jsonl")
+@example(content=b'{"sentence1": "\\ud800", "label": 1}', suffix=".jsonl")
+@example(content=b"\x00,\x00", suffix=".csv")
+def test_anything_as_the_users_own_file(tmp_path, content, suffix):
+    header = {".csv": b"sentence1,label\n", ".tsv": b"sentence1\tlabel\n", ".jsonl": b""}[suffix]
+    for text in (content, header + content):
+        task = tried(custom_task, write(tmp_path / f"train{suffix}", text))
+        assert refused(task) or tried(read_examples, task, "", "train")
+
+
+TEXTS = ("a man sings", "the dog \0 é 猫", "")
+NAMES = st.sampled_from(["tokenizer.json", "tokenizer_config.json"])
+
+
+def tokenised(folder: Path) -> list[int]:
+    tokenizer = load_tokenizer(folder)
+    return [piece for text in TEXTS for piece in tokenizer(text, "red cat")["input_ids"]]
+
+
+@given(NAMES, st.integers(0, 10**6), st.integers(0, 20), st.binary(max_size=8))
+def test_any_damage_to_a_tokenizer(model, name, start, length, new):
+    path = model / name
+    before = path.read_bytes()
+    start %= len(before)
+    path.write_bytes(before[:start] + new + before[start + length :])
+    try:
+        found = tried(tokenised, model)
+        assert refused(found) or all(isinstance(piece, int) for piece in found)
+    finally:
+        path.write_bytes(before)
+
+
+# Paths that lead out, and code.
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "device", "pipe", "absolute"])
+def test_an_exit_config_outside_the_model_is_not_read(kind, tmp_path, monkeypatch):
+    folder, outside = tmp_path / "model", tmp_path / "secret.json"
+    folder.mkdir()
+    outside.write_text('{"secret": "word"}')
+    paths = {"file": "../secret.json", "absolute": str(outside), "device": "/dev/zero"}
+    name = paths.get(kind, "x")
+    if kind == "link":
+        (folder / name).symlink_to(outside)
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    monkeypatch.setattr(Path, "read_bytes", lambda *_, **__: pytest.fail("it was read"))
+    with pytest.raises(UserError, match=r"leads out|not a regular file"):
+        resolve(folder, TABLE, config=vars(tiny_config(exit_config_path=name)))
+
+
+@pytest.mark.parametrize("directory", ["stat_out", "link", "loop", "../elsewhere"])
+def test_results_are_neither_written_nor_removed_outside_the_model(directory, tmp_path, caplog):
+    """What was derived from the old weights goes when a new training begins."""
+    model, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    for folder in (model / "stat_out/sample/rte", elsewhere / "sample/rte"):
+        folder.mkdir(parents=True)
+        (folder / "layers_exit.csv").write_text("mine")
+    (model / "link").symlink_to(elsewhere)
+    (model / "loop").symlink_to(model / "loop")
+    (model / "stat_out/sample/evil").symlink_to(elsewhere / "sample/rte")
+    (model / "model.safetensors").write_bytes(b"")
+    config = tiny_config(my_out_dir=directory, model_name="sample")
+    config.save_pretrained(model)
+    place = ResultPaths(model).statistics(config, RTE)
+    assert place.resolve().is_relative_to(model)
+    assert ("leads out" in caplog.text) == (directory != "stat_out")
+    remove_results(model)
+    assert (elsewhere / "sample/rte/layers_exit.csv").read_text() == "mine"
+    own = model / "stat_out/sample/rte/layers_exit.csv"
+    assert own.exists() == (directory != "stat_out")
+
+
+def test_no_attention_is_loaded_that_a_file_or_a_call_names(trained):
+    edit_json(trained / "config.json", _attn_implementation="org/kernel")
+    assert answer(trained).shape == (1, 2)
+    assert load_config(trained)._attn_implementation in (None, "sdpa")
+    with pytest.raises(UserError, match="org/kernel: names foreign code"):
+        ElbertConfig(attn_implementation="org/kernel")
+
+
+def test_a_tokenizers_code_is_neither_run_nor_asked_for(trained, tmp_path, monkeypatch):
+    (trained / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
+    evil = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+    edit_json(trained / "tokenizer_config.json", **evil)
+    monkeypatch.setattr(builtins, "input", lambda *_: pytest.fail("it asked"))
+    tried(load_tokenizer, trained)
+    assert not (tmp_path / "ran").exists()
+
+
+# Answers that would mean nothing.
+
+NAME = "albert.encoder.embedding_hidden_mapping_in.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda weights: weights.index_fill(0, torch.tensor([0]), torch.nan), "NaN or infinite"),
+        (lambda weights: torch.full_like(weights, 1e300, dtype=torch.double), "NaN or infinite"),
+        (lambda weights: weights.to(torch.int8), "torch.int8"),
+        (lambda weights: weights.to(torch.float16), None),
+        (lambda weights: weights.to(torch.float64), None),
+    ],
+)
+def test_weights_are_finite_numbers_in_any_type_of_fractions(change, words, trained):
+    path = trained / "model.safetensors"
+    tensors = load_file(path)
+    tensors[NAME] = change(tensors[NAME])
+    save_file(tensors, path)
+    if words:
+        with pytest.raises(UserError, match=f"{NAME} .*{words}"):
+            load_pretrained(trained)
+    else:
+        assert {p.dtype for p in load_pretrained(trained)[0].parameters()} == {torch.float32}
+
+
+def labelled(path: Path, *labels: str) -> Path:
+    rows = "".join(f'some text,"{label}"\n' for label in labels)
+    return write(path, f"sentence1,label\n{rows}")
+
+
+@pytest.mark.parametrize("character", ["\t", "\n", "\r", "\x00", "\x85", "\u2028"])
+def test_a_label_that_would_break_a_table_is_refused(character, tmp_path):
+    path = labelled(tmp_path / "train.csv", "good", f"b{character}d")
+    with pytest.raises(UserError, match=r"train\.csv, line 3: .*label|not valid CSV"):
+        custom_task(path)
+    with pytest.raises(UserError, match="label"):
+        custom_task(labelled(path, "a", "b"), labels=["a", f"b{character}d"])
+
+
+@pytest.mark.parametrize("pair", [("1", "1.0"), ("2", "2e0"), ("0", "-0"), ("1", "01")])
+def test_two_spellings_of_a_number_are_no_two_classes(pair, tmp_path):
+    with pytest.raises(UserError, match="are the same number"):
+        custom_task(labelled(tmp_path / "train.csv", "one", *pair))
