@@ -1,13 +1,12 @@
 """What several test files share: a tiny ALBERT with its tokenizer, tiny GLUE files, and scripts
 run in-process."""
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -22,7 +21,6 @@ from hypothesis import HealthCheck, settings
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-import download_glue_data
 import run_glue
 import run_pretraining
 from evaluation.job import Job
@@ -31,7 +29,6 @@ from glue.features import Features
 from glue.tasks import get_task
 from modeling import ElbertConfig, ElbertForSequenceClassification, load_tokenizer
 from tests.commands import Outcome, exit_status, flags, pretraining_flags, train
-from tests.downloads import Server, serving
 from training.trainer import NO_TENSORFLOW
 
 # TensorBoard reads and writes as without TensorFlow, whichever test imports it first.
@@ -242,30 +239,6 @@ def pretrain(script, corpus, spiece) -> Callable[..., Outcome]:
 
     def run(out: Path, *more, **how) -> Outcome:
         return script(run_pretraining.main, *pretraining_flags(corpus, spiece, out, *more, **how))
-
-    return run
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    """A web server without files, which a test adds."""
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
-def fetch(server, tmp_path, monkeypatch) -> Callable[..., Path]:
-    """`fetch("--tasks", "RTE")` runs download_glue_data.py on tmp_path/glue against `server`,
-    whose files it takes for GLUE's."""
-
-    def run(*arguments: str) -> Path:
-        for path, body in server.files.items():
-            known = hashlib.sha256(body).hexdigest()
-            monkeypatch.setitem(download_glue_data.SHA256, Path(path).name, known)
-        where = ("--data_dir", str(tmp_path / "glue"), "--base_url", server.url)
-        monkeypatch.setattr(sys, "argv", ["download_glue_data.py", *where, *arguments])
-        download_glue_data.main()
-        return tmp_path / "glue"
 
     return run
 

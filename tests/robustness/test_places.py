@@ -1,4 +1,4 @@
-"""Where a model may be written: a training that came to its end must not be lost to its folder."""
+"""Where results are written: odd folders, folders that others hold, and disks that fill up."""
 
 import os
 import shutil
@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from evaluation.job import ResultPaths
+from tests.commands import flags, no_file_above, report_of
+from tests.forks import start
 from training.checkpoints import checkpoints_of, is_finished
 from training.start import lock_of
 
+pytestmark = pytest.mark.pictures
 WORK = ("--do_train", "--do_eval", "--do_predict", "--save_steps", 2, "--max_steps", 3)
 
 
@@ -56,3 +60,36 @@ def test_a_second_run_is_told_who_holds_the_folder(glue, tmp_path):
         for more in ((), ("--overwrite_output_dir",), ("--resume_from_checkpoint",)):
             glue(out, *WORK, *more).refused(out, f"process {os.getpid()} on ", "choose another")
     assert os.listdir(out) == before
+
+
+@pytest.mark.parametrize("mode", ["albert", "albert_act"])
+def test_without_room_for_a_figure_an_evaluation_prints_and_saves_what_it_can(mode, glue, tmp_path):
+    out = tmp_path / "out"
+    glue(out, "--do_train", "--model_type", mode).done()
+    figure = "exits.png" if mode == "albert" else "tokens.html"
+    with no_file_above(8_000):
+        ended = glue(out, "--do_eval", "--model_type", mode)
+    ended.refused(f"cannot write {out / figure}: ")
+    assert "Computation cost: " in ended.out
+    assert not (out / figure).exists()
+    assert report_of(out)["metrics"].keys() == {"acc"}
+    assert not list(out.glob(f".{figure}.*"))
+    before = (out / "eval_results.txt").read_bytes()
+    with no_file_above(0):
+        ended = glue(out, "--do_eval", "--model_type", mode)
+    ended.refused("eval_results.txt", "eval_results.json", figure)
+    assert "Computation cost: " in ended.out
+    assert (out / "eval_results.txt").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_four_evaluations_at_a_time(trained, albert_dir, rte):
+    """Each writes whole files."""
+    command = flags(albert_dir, rte, trained, "RTE", "--do_eval", "--out_mode", "all")
+    processes = [start(command) for _ in range(4)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert len((trained / "eval_results.txt").read_text().splitlines()) == 5
+    with Image.open(trained / "exits.png") as figure:
+        figure.load()

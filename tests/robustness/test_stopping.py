@@ -38,24 +38,11 @@ def test_a_broken_pipe_stops_nothing(tmp_path, albert_dir, rte):
     assert (out / "eval_results.json").exists()
 
 
-def without_a_reader() -> int:
-    reader, writer = os.pipe()
-    os.close(reader)
-    return writer
-
-
-def on_a_full_disk() -> int:
-    return os.open("/dev/full", os.O_WRONLY)
-
-
-@pytest.mark.parametrize("opened", [without_a_reader, on_a_full_disk])
-def test_a_console_that_takes_nothing_loses_what_is_written(opened):
-    writer = opened()
-    with os.fdopen(writer, "w") as stream:
+def test_a_console_on_a_full_disk_loses_what_is_written():
+    with Path("/dev/full").open("w") as stream:
         console = Console(stream)
         for _ in range(3):
             print("x" * 10_000, file=console, flush=True)
-        assert console.fileno() == writer
 
 
 @pytest.fixture
@@ -70,23 +57,16 @@ def in_a_terminal():
 
 @pytest.mark.usefixtures("in_a_terminal")
 @pytest.mark.parametrize("launched", [False, True])
-def test_signals_that_come_twice_are_one_but_a_second_ctrl_c_alone_acts_at_once(
-    launched, monkeypatch
-):
+def test_a_second_ctrl_c_acts_at_once_unless_a_launcher_passed_it_on(launched, monkeypatch):
     """Launchers such as torchrun, which set LOCAL_RANK, pass on what all have received."""
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
     if launched:
         monkeypatch.setenv("LOCAL_RANK", "0")
-    else:
-        monkeypatch.delenv("LOCAL_RANK", raising=False)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        at_once = not launched and number == signal.SIGINT
         with StopSignal() as stop:
             os.kill(os.getpid(), number)
-            again = (
-                nullcontext()
-                if launched or number != signal.SIGINT
-                else pytest.raises(KeyboardInterrupt)
-            )
-            with again:
+            with pytest.raises(KeyboardInterrupt) if at_once else nullcontext():
                 os.kill(os.getpid(), number)
             assert stop.received == number
 
@@ -97,8 +77,6 @@ def test_under_nohup_a_closed_terminal_stops_nothing():
     with StopSignal() as stop:
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop.received is None
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.received == signal.SIGTERM
 
 
 def test_a_signal_waits_until_a_trained_model_is_saved(glue, tmp_path, monkeypatch):

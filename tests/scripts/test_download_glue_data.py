@@ -1,95 +1,138 @@
-"""Claims on download_glue_data.py, against a server on this machine with files made here."""
+"""download_glue_data.py, against a server on this machine with files made here."""
 
 import hashlib
+import io
 import os
+import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 import download_glue_data
-from download_glue_data import FOLDERS, chosen_folders, is_complete
-from glue.download import assemble_mrpc, download
+from download_glue_data import FOLDERS, chosen_folders
+from glue.download import assemble_mrpc
 from glue.tasks import get_task, read_examples
 from modeling.errors import UserError
-from tests.downloads import RTE_FILES, RTE_PATH, Server, make_zip, tree, tsv
+from tests.conftest import contents
 
 GLUE = Path(os.environ.get("GLUE_DATA") or Path(__file__).parents[3] / "shared" / "glue_data")
+HEADER = "index\tsentence1\tsentence2"
+RTE_FILES = {
+    "RTE/train.tsv": f"{HEADER}\tlabel\n0\ta\tb\tentailment\n",
+    "RTE/dev.tsv": f"{HEADER}\tlabel\n0\tc\td\tnot_entailment\n",
+    "RTE/test.tsv": f"{HEADER}\n0\te\tf\n",
+}
 
 
-# Downloads.
+def make_zip(files: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return buffer.getvalue()
 
 
-def test_a_task_is_fetched_unpacked_and_readable(server, fetch):
+def write_all(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(text.encode())
+    return folder
+
+
+class Server:
+    """A web server of files, which a test adds; it counts what is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.requests = folder, []
+        handler = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": self.log})
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=folder))
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def log(self, handler, *_: object) -> None:
+        self.requests.append(handler)
+
+    def add(self, path: str, body: bytes) -> None:
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_bytes(body)
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = Server(tmp_path / "served")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def fetch(script, server, tmp_path, monkeypatch):
+    """`fetch("RTE", "--flag", value, ...)` fetches into tmp_path/glue from `server`, whose files it
+    takes for GLUE's."""
+
+    def run(tasks: str, *more, known: bool = True):
+        for path in filter(Path.is_file, server.folder.rglob("*") if known else ()):
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            monkeypatch.setitem(download_glue_data.SHA256, path.name, digest)
+        where = ("--data_dir", tmp_path / "glue", "--base_url", server.url)
+        return script(download_glue_data.main, *where, "--tasks", tasks, *more)
+
+    return run
+
+
+def test_a_task_is_fetched_unpacked_and_readable(server, fetch, tmp_path):
     extra = {"__MACOSX/RTE/._train.tsv": "x", "RTE/original/big.jsonl": "{}", "../outside.tsv": ""}
-    server.files[RTE_PATH] = make_zip(RTE_FILES | extra)
-    data_dir = fetch("--tasks", "rte")
-    assert tree(data_dir.parent) == [f"glue/RTE/{name}.tsv" for name in ("dev", "test", "train")]
-    for split in ("train", "dev", "test"):
-        assert (data_dir / f"RTE/{split}.tsv").read_text() == RTE_FILES[f"RTE/{split}.tsv"]
-        assert len(read_examples(get_task("rte"), data_dir / "RTE", split)) == 1
+    server.add("glue/data/RTE.zip", make_zip(RTE_FILES | extra))
+    fetch("rte").done()
+    found = {name: text.encode() for name, text in RTE_FILES.items()}
+    assert contents(tmp_path / "glue") == found
+    assert len(read_examples(get_task("rte"), tmp_path / "glue/RTE", "train")) == 1
+    server.add("glue/data/AX.tsv", RTE_FILES["RTE/test.tsv"].encode())
+    fetch("diagnostic").done()
+    assert len(read_examples(get_task("ax"), tmp_path / "glue/diagnostic", "test")) == 1
 
 
-@pytest.mark.parametrize("breaks_off_after", [1000, None])
-def test_a_file_that_is_not_the_known_one_replaces_nothing(server, tmp_path, breaks_off_after):
-    body, target = bytes(range(256)) * 10, tmp_path / "f"
-    server.files["/f"], server.breaks_off_after = body, breaks_off_after
-    known = hashlib.sha256(body if breaks_off_after else b"another").hexdigest()
-    target.write_text("mine")
-    with pytest.raises(UserError, match=r"invalid hash value .*run the same command again"):
-        download(f"{server.url}/f", target, known)
-    assert tree(tmp_path) == ["f"]
-    assert target.read_text() == "mine"
-    server.breaks_off_after = None
-    download(f"{server.url}/f", target, hashlib.sha256(body).hexdigest())
-    assert target.read_bytes() == body
+def test_a_file_that_is_not_the_known_one_replaces_nothing(server, fetch, tmp_path):
+    server.add("glue/data/AX.tsv", b"cut short")
+    mine = write_all(tmp_path / "glue", {"diagnostic/diagnostic.tsv": "mine"})
+    before = contents(mine)
+    ended = fetch("diagnostic", known=False)
+    ended.refused("invalid hash value", "run the same command again")
+    assert contents(mine) == before
 
 
-def test_network_failures_say_what_to_do(server, fetch, tmp_path):
-    with pytest.raises(UserError, match=r"RTE\.zip: the server answered 404 .*--base_url"):
-        fetch("--tasks", "RTE")
-    with Server() as closed:
-        pass
-    with pytest.raises(UserError, match=r"cannot fetch .*refused.*--base_url"):
-        download(f"{closed.url}/f", tmp_path / "f", "")
-    with pytest.raises(UserError, match="does not start with http"):
-        fetch("--tasks", "RTE", "--base_url", "ftp.example")
+def test_network_and_disk_failures_say_what_to_do(server, fetch):
+    fetch("RTE").refused("RTE.zip: the server answered 404", "--base_url")
+    fetch("RTE", "--base_url", "ftp.example").refused("does not start with http")
+    server.add("glue/data/RTE.zip", make_zip(RTE_FILES))
+    fetch("RTE", "--data_dir", "/dev/null/x").refused("cannot write /dev/null/x/RTE/")
+    server.close()
+    fetch("RTE").refused("cannot fetch", "refused", "--base_url")
 
 
-def test_a_data_dir_that_cannot_be_written_is_an_error(server, fetch):
-    server.files[RTE_PATH] = make_zip(RTE_FILES)
-    with pytest.raises(UserError, match=r"cannot write /dev/null/x/RTE/"):
-        fetch("--tasks", "RTE", "--data_dir", "/dev/null/x")
-
-
-# Tasks.
-
-
-def test_a_complete_task_is_not_fetched_again(server, fetch, capsys):
-    rows = tsv(*[f"{i}\ta\tb" for i in range(146)], labelled=False)  # WNLI's 146 test pairs
-    files = {"WNLI/train.tsv": tsv(), "WNLI/dev.tsv": tsv(), "WNLI/test.tsv": rows}
-    server.files["/glue/data/WNLI.zip"] = make_zip(files)
-    data_dir = fetch("--tasks", "WNLI")
-    assert is_complete(data_dir / "WNLI")
-    fetch("--tasks", "wnli,WNLI")
+def test_a_complete_task_is_not_fetched_again(server, fetch, tmp_path):
+    rows = "".join(f"{i}\ta\tb\n" for i in range(146))  # WNLI's 146 test pairs
+    files = {"WNLI/train.tsv": f"{HEADER}\tlabel\n", "WNLI/dev.tsv": f"{HEADER}\tlabel\n"}
+    files["WNLI/test.tsv"] = f"{HEADER}\n{rows}"
+    server.add("glue/data/WNLI.zip", make_zip(files))
+    fetch("WNLI").done()
+    assert f"WNLI: already in {tmp_path / 'glue/WNLI'}" in fetch("wnli,WNLI").done().out
     assert len(server.requests) == 1
-    assert f"WNLI: already in {data_dir / 'WNLI'}" in capsys.readouterr().out
 
 
 def test_task_lists_take_every_spelling_and_name_each_once():
     assert chosen_folders("SST, sts-b,diagnostic,sst2") == ["SST-2", "STS-B", "diagnostic"]
     assert chosen_folders("mnli,MNLI-mm,sample") == ["MNLI", "sample"]
-    assert chosen_folders("all") == FOLDERS
     published = "CoLA SST-2 MRPC QQP STS-B MNLI QNLI RTE WNLI diagnostic"
-    assert sorted(FOLDERS) == sorted(published.split())
+    assert sorted(chosen_folders("all")) == sorted(FOLDERS) == sorted(published.split())
     with pytest.raises(UserError, match=r"unknown task 'SNLI'.*and: all, sample"):
         chosen_folders("SNLI")
-
-
-def test_the_diagnostic_lands_where_mnli_finds_it(server, fetch):
-    server.files["/glue/data/AX.tsv"] = tsv("0\ta\tb", labelled=False).encode()
-    data_dir = fetch("--tasks", "diagnostic")
-    assert tree(data_dir) == ["diagnostic/diagnostic.tsv"]
-    assert len(read_examples(get_task("ax"), data_dir / "diagnostic", "test")) == 1
 
 
 # MRPC.
@@ -108,45 +151,33 @@ MRPC_FILES = {
 }
 
 
-def test_mrpc_is_assembled_from_its_sources(server, fetch):
+@pytest.mark.parametrize("local", [False, True])
+def test_mrpc_is_assembled_from_its_sources(local, server, fetch, tmp_path):
+    mine = tmp_path / "mine"
     for name, text in MRPC_SOURCES.items():
         folder = "glue/data" if "ids" in name else "senteval/senteval_data"
-        server.files[f"/{folder}/{name}"] = text.encode()
-    data_dir = fetch("--tasks", "MRPC")
-    assert tree(data_dir / "MRPC") == sorted([*MRPC_FILES, *MRPC_SOURCES])
+        if local and "ids" not in name:
+            write_all(mine, {name: text})
+        else:
+            server.add(f"{folder}/{name}", text.encode())
+    fetch("MRPC", *(("--path_to_mrpc", mine) if local else ())).done()
+    assert len(server.requests) == (1 if local else 3)
     for name, text in MRPC_FILES.items():
-        assert (data_dir / "MRPC" / name).read_bytes().decode() == text
-
-
-def test_mrpc_from_a_folder_needs_the_server_for_the_dev_ids_only(server, fetch, tmp_path):
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    with pytest.raises(UserError, match=r"no msr_paraphrase_train\.txt in .*mine"):
-        fetch("--tasks", "MRPC", "--path_to_mrpc", str(mine))
-    for name, text in MRPC_SOURCES.items():
-        (mine / name).write_bytes(text.encode())
-    (mine / "mrpc_dev_ids.tsv").rename(tmp_path / "ids")
-    server.files["/glue/data/mrpc_dev_ids.tsv"] = (tmp_path / "ids").read_bytes()
-    data_dir = fetch("--tasks", "MRPC", "--path_to_mrpc", str(mine))
-    assert server.requests == ["/glue/data/mrpc_dev_ids.tsv"]
-    assert (data_dir / "MRPC/dev.tsv").read_text() == MRPC_FILES["dev.tsv"]
+        assert (tmp_path / "glue/MRPC" / name).read_bytes().decode() == text
+    fetch("MRPC", "--path_to_mrpc", tmp_path).refused("no msr_paraphrase_train.txt in")
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "words"),
     [
-        ("mrpc_dev_ids.tsv", "13\t14\n98\t99\n", "1 of the 2 dev pairs .* are not in"),
-        ("mrpc_dev_ids.tsv", "", r"mrpc_dev_ids\.tsv is empty"),
-        ("msr_paraphrase_test.txt", MRPC_HEADER + "1\t2\n", "line 2: 2 columns where 5 belong"),
+        ("mrpc_dev_ids.tsv", "13\t14\n98\t99\n", ["1 of the 2 dev pairs", "are not in"]),
+        ("mrpc_dev_ids.tsv", "", ["mrpc_dev_ids.tsv is empty"]),
+        ("msr_paraphrase_test.txt", MRPC_HEADER + "1\t2\n", ["line 2: 2 columns where 5 belong"]),
     ],
 )
-def test_bad_mrpc_sources_write_nothing(fetch, tmp_path, name, content, message):
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    for source, text in (MRPC_SOURCES | {name: content}).items():
-        (mine / source).write_bytes(text.encode())
-    with pytest.raises(UserError, match=message):
-        fetch("--tasks", "MRPC", "--path_to_mrpc", str(mine))
+def test_bad_mrpc_sources_write_nothing(fetch, tmp_path, name, content, words):
+    mine = write_all(tmp_path / "mine", MRPC_SOURCES | {name: content})
+    fetch("MRPC", "--path_to_mrpc", mine).refused(*words)
     assert not (tmp_path / "glue").exists()
 
 
@@ -170,32 +201,14 @@ def test_the_real_mrpc_is_assembled_to_the_published_files(tmp_path):
 # The bundled sample.
 
 
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "bundled"
-    folder.mkdir()
-    for name, text in RTE_FILES.items():
-        (folder / Path(name).name).write_text(text)
-    monkeypatch.setattr(download_glue_data, "SAMPLE", folder)
-    return folder
-
-
-@pytest.mark.usefixtures("sample")
-def test_the_sample_is_written_without_the_network_and_said_to_be_one(server, fetch, capsys):
-    data_dir = fetch("--tasks", "sample")
-    fetch("--tasks", "sample")
+def test_the_sample_is_said_to_be_one_and_rte_replaces_it_but_not_it_rte(server, fetch, tmp_path):
+    done = fetch("sample").done()
+    assert "bundled sample, made in RTE's layout; it is not GLUE's RTE" in done.out
+    fetch("sample").done()
     assert server.requests == []
-    assert (data_dir / "RTE/dev.tsv").read_text() == RTE_FILES["RTE/dev.tsv"]
-    assert "bundled sample, made in RTE's layout; it is not GLUE's RTE" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("sample")
-def test_the_sample_never_replaces_other_data_but_rte_replaces_the_sample(server, fetch):
-    real = {name: text + "1\tx\ty\tentailment\n" for name, text in RTE_FILES.items()}
-    server.files[RTE_PATH] = make_zip(real)
-    data_dir = fetch("--tasks", "sample,RTE")
-    before = {name: (data_dir / name).read_text() for name in real}
-    assert before == real
-    with pytest.raises(UserError, match=r"RTE/\w+\.tsv is not the sample's; .*another --data_dir"):
-        fetch("--tasks", "sample")
-    assert {name: (data_dir / name).read_text() for name in real} == before
+    server.add("glue/data/RTE.zip", make_zip(RTE_FILES))
+    fetch("RTE").done()
+    before = contents(tmp_path / "glue")
+    assert before == {name: text.encode() for name, text in RTE_FILES.items()}
+    fetch("sample").refused("is not the sample's; pass another --data_dir")
+    assert contents(tmp_path / "glue") == before

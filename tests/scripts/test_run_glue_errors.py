@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modeling import ElbertForSequenceClassification
-from tests.commands import no_file_above
 from tests.conftest import contents, edit_json
 
 TRAIN = ("--do_train", "--do_eval")
@@ -127,14 +126,6 @@ def test_an_output_dir_that_cannot_be_written_is_named(trained, glue, monkeypatc
     monkeypatch.setattr(os, "access", lambda *_: False)
     glue(trained, *action.split()).refused(trained, "written")
     assert contents(trained) == before
-
-
-def test_a_full_disk_during_an_evaluation_keeps_the_old_results(trained, glue):
-    glue(trained, "--do_eval")
-    before = (trained / "eval_results.txt").read_bytes()
-    with no_file_above(10):
-        glue(trained, "--do_eval").refused("cannot write", "eval_results.txt")
-    assert (trained / "eval_results.txt").read_bytes() == before
 
 
 def test_untrained_or_missing_or_broken_weights_are_not_evaluated(
