@@ -54,24 +54,6 @@ def drawn(ids: list[list[int]]) -> Features:
     return Features.from_lists(ids, types, list(range(len(ids))))
 
 
-@given(ids=texts, data=st.data())
-def test_taking_rows_is_taking_them_of_the_lists(ids, data):
-    inputs = {"draws": np.linspace(0, 1, len(ids), dtype=np.float32)}
-    whole = replace(drawn(ids).with_second_cls(), inputs=inputs)
-    ids, types = as_lists(whole)
-    rows = data.draw(st.lists(st.integers(0, len(ids) - 1)), label="rows")
-    step, start = data.draw(st.integers(1, 4)), data.draw(st.integers(0, len(ids) + 1))
-    for taken, chosen in (
-        (whole.take(rows), rows),
-        (whole.take(np.array(rows, dtype=np.int64)), rows),
-        (whole.take(slice(start, None, step)), range(len(ids))[start::step]),
-    ):
-        assert as_lists(taken) == ([ids[i] for i in chosen], [types[i] for i in chosen])
-        assert taken.lengths.tolist() == [len(ids[i]) for i in chosen]
-        assert taken.labels.tolist() == list(chosen)
-        assert taken.inputs["draws"].tolist() == [inputs["draws"][i] for i in chosen]
-
-
 def test_the_digest_tells_all_that_the_data_are_apart():
     ids, types = [[2, 3], [4, 5]], [[0, 1], [0, 1]]
     same = Features.from_lists(ids, types, [0, 1])

@@ -12,7 +12,7 @@ from modeling import (
     PonderAlbertConfig,
     UserError,
 )
-from modeling.albert import Pooler, cast_layers
+from modeling.albert import cast_layers
 from modeling.cpu_packing import packed_weights
 from tests.conftest import TINY, random_ids, tiny_config, tiny_model
 from tests.models import assert_near, either_way, hidden_states, mask_of, plain
@@ -60,17 +60,6 @@ def test_every_layer_is_that_of_hf_albert(shape, attention, way):
         assert_near(mine[real], theirs[real])
 
 
-@pytest.mark.parametrize("layers", range(1, 17))
-def test_groups_share_the_depth_as_in_hf_albert(layers):
-    for groups in range(1, layers + 1):
-        config = tiny_config(
-            num_hidden_layers=layers, num_hidden_groups=groups, hidden_size=4, intermediate_size=4
-        )
-        backbone = ElbertForSequenceClassification(config).albert
-        expected = [int(i / (layers / groups)) for i in range(layers)]  # HF's AlbertTransformer
-        assert [backbone.group_of(i) for i in range(layers)] == expected
-
-
 MODELS = {
     "elbert": (ElbertForSequenceClassification, tiny_config),
     "ponder_albert": (PonderAlbertClassifier, PonderAlbertConfig),
@@ -94,14 +83,6 @@ def test_a_text_of_more_tokens_than_positions_is_refused_with_both_numbers(any_m
 def test_every_model_answers_with_a_tuple_if_asked(any_model):
     with torch.no_grad():
         assert isinstance(any_model(random_ids(2, 5), return_dict=False), tuple)
-
-
-def test_the_pooler_is_the_tanh_of_a_linear_map_packed_or_not():
-    pooler, states = Pooler(tiny_config(), 12).eval(), torch.randn(3, 5, 32)
-    expected = torch.tanh(states @ pooler.weight.T + pooler.bias)
-    for way in (plain, packed_weights):
-        with way(pooler):
-            assert_near(pooler(states), expected, 1e-6)
 
 
 def test_cast_layers_are_half_precision_products_between_float32_states():

@@ -27,29 +27,8 @@ def test_a_changed_weight_shows_at_the_next_call(way):
     assert torch.equal(after, answers(other, ids, way))
 
 
-def test_a_model_trains_on_after_an_evaluation_with_packed_weights():
-    model, ids = tiny_model(), random_ids(4, 6)
-    answers(model, ids)
-    model.train()(ids, labels=torch.tensor([0, 1, 0, 1])).loss.backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    fresh = tiny_model(seed=9)
-    fresh.load_state_dict(model.state_dict())
-    assert torch.equal(answers(model.eval(), ids), answers(fresh, ids))
-
-
 def is_packed(model: torch.nn.Module) -> bool:
     return any(getattr(module, "packed", None) is not None for module in model.modules())
-
-
-def test_packed_weights_may_be_entered_twice_and_end_with_the_outer_block():
-    model = tiny_model()
-    with packed_weights(model):
-        with packed_weights(model):
-            assert is_packed(model)
-        assert is_packed(model)
-        assert torch.is_inference_mode_enabled()
-    assert not is_packed(model)
-    assert not torch.is_inference_mode_enabled()
 
 
 def test_packing_refuses_a_model_in_train_mode():

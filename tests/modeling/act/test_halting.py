@@ -3,21 +3,7 @@
 import torch
 from torch.func import functional_call
 
-from modeling.act.encoder import Halting
 from tests.models import padded_batch, tiny_act
-
-
-def test_halting_of_a_table():
-    """A token that halts at once, one that halts at the third update, one that never does."""
-    halting = Halting.start(torch.tensor([True, True, True, False]), torch.double)
-    weights = []
-    for probability in ([1.0, 0.5, 0.25, 1.0], [0.5, 0.25, 0.25, 1.0], [0.5, 0.5, 0.25, 1.0]):
-        weight, halting = halting.advance(torch.tensor(probability, dtype=torch.double), 0.01)
-        weights.append(weight.tolist())
-    assert weights == [[1.0, 0.5, 0.25, 0.0], [0.0, 0.25, 0.25, 0.0], [0.0, 0.25, 0.25, 0.0]]
-    assert halting.updates.tolist() == [1, 3, 3, 0]
-    assert halting.remainder.tolist() == [1.0, 0.25, 0.25, 0.0]
-    assert halting.running.tolist() == [False, False, True, False]
 
 
 def test_ponder_cost_gradient_reaches_the_halting_head():

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from modeling.elbert.keys import EXIT_KEYS
 from modeling.elbert.rules import RULES as TABLE
 from modeling.elbert.rules import elbert_rules
-from modeling.rules import ExitRule, LayerOutput, Size, exit_scores, normalised_entropy
+from modeling.rules import ExitRule, LayerOutput, Size, exit_scores
 from modeling.rules import scan as scan_recorded
 from tests.conftest import random_ids, tiny_model
 from tests.models import assert_near
@@ -151,13 +151,6 @@ def test_entropy_is_strict_at_equality():
     certain = torch.tensor([[[0.0, -math.inf]]] * 3)  # a probability of exactly 1: entropy 0
     assert scan(rule_of("entropy", exit_thres=0.0), certain).item() == 3
     assert scan(rule_of("entropy", exit_thres=1e-6), certain).item() == 1
-
-
-def test_entropy_is_normalised_by_the_number_of_classes():
-    thirds, halves, one = [1 / 3] * 3, [0.5, 0.5, 0.0], [0.0, 1.0, 0.0]
-    entropies = [normalised_entropy(torch.tensor(p)).item() for p in (thirds, [0.5, 0.5], halves)]
-    assert entropies == pytest.approx([1, 1, math.log(2) / math.log(3)])
-    assert normalised_entropy(torch.tensor(one)).item() == 0
 
 
 def regression(*values) -> torch.Tensor:

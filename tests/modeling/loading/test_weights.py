@@ -10,6 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from modeling import (
+    ElbertForSequenceClassification,
     PonderAlbertClassifier,
     UserError,
     load_act,
@@ -117,17 +118,25 @@ def test_the_real_minilm_equals_hf():
     assert load_tokenizer(folder)(text).input_ids == twin(text).input_ids
 
 
-def test_an_elbert_of_the_published_code_loads_as_it_is(tmp_path):
-    """Its .bin has no exit_weights, and `module.` in front when it was saved under DataParallel."""
-    source = tiny_model(num_labels=2)
-    weights = {f"module.{k}": v for k, v in source.state_dict().items() if k != "exit_weights"}
+@pytest.mark.parametrize(
+    ("prefix", "load"),
+    [
+        ("module.", lambda folder: load_pretrained(folder)[0]),  # saved under DataParallel
+        ("", ElbertForSequenceClassification.from_pretrained),
+    ],
+)
+def test_an_elbert_of_the_published_code_loads_as_it_is(prefix, load, tmp_path):
+    """Its .bin has no exit_weights, and the numbers of the positions."""
+    source = tiny_model()
+    weights = {f"{prefix}{k}": v for k, v in source.state_dict().items() if k != "exit_weights"}
+    positions = torch.arange(TINY["max_position_embeddings"])[None]
+    weights[f"{prefix}albert.embeddings.position_ids"] = positions
     torch.save(weights, tmp_path / "pytorch_model.bin")
-    config = {**TINY, "thres_name": "bias_2", "exit_layer_name": "normal", "shared": True}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    model, report = load_pretrained(tmp_path)
-    assert report.initialised == ["exit_weights"]
+    keys = {"model_type": "albert", "thres_name": "bias_2", "exit_layer_name": "normal"}
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, **keys, "shared": True}))
+    model, ids = load(tmp_path), random_ids(2, 5)
     assert model.exit_weights.tolist() == [4.0] * 3
-    ids = random_ids(2, 5)
+    assert model.config.thres_name == "bias_2"
     with torch.no_grad():
         ours, theirs = (m.eval()(ids, output_all_exits=True).all_logits for m in (model, source))
     assert_near(ours, theirs, 1e-6)

@@ -7,20 +7,17 @@ from transformers import (
     AlbertForMaskedLM,
     AlbertForSequenceClassification,
     AlbertModel,
-    AutoConfig,
-    AutoModelForSequenceClassification,
 )
 
 from modeling import (
     ElbertConfig,
     ElbertForSequenceClassification,
     PonderAlbertClassifier,
-    PonderAlbertConfig,
     PonderClassificationLoss,
     UserError,
 )
 from tests.conftest import edit_json
-from tests.models import SMALL, hidden_states, ponder_batch, tiny_ponder, word_tokenizer
+from tests.models import SMALL, hidden_states, ponder_batch, word_tokenizer
 
 
 def test_the_published_snippets_run_as_written(tmp_path):
@@ -78,24 +75,6 @@ def test_an_elbert_checkpoint_gives_its_encoder_and_not_its_entropy_threshold(tm
     layer = elbert.albert.encoder.albert_layer_groups[0].albert_layers[0]
     assert torch.equal(model.albert_layer.ffn.weight, layer.ffn.weight)
     assert model.config.exit_thres == 0.5
-
-
-def test_a_saved_model_comes_back_with_its_tokenizer_and_settings(tmp_path):
-    model = tiny_ponder(exit_criteria="threshold", exit_thres=0.7, lambda_layer_arch="linear_cat")
-    model.config.target_halt_probability = 0.15
-    model.save_pretrained(tmp_path)
-    for loaded, answer in (
-        (PonderAlbertClassifier.from_pretrained(tmp_path), "answer"),
-        (AutoModelForSequenceClassification.from_pretrained(tmp_path), "logits"),
-    ):
-        assert isinstance(loaded, PonderAlbertClassifier)
-        assert loaded.config.exit_keys() == {"exit_criteria": "threshold", "exit_thres": 0.7}
-        assert loaded.config.target_halt_probability == 0.15
-        texts = ["the cat sat", "a dog"]
-        assert torch.equal(loaded(texts)[answer], model(texts).answer)
-        for name, tensor in model.state_dict().items():
-            assert torch.equal(tensor, loaded.state_dict()[name])
-    assert isinstance(AutoConfig.from_pretrained(tmp_path), PonderAlbertConfig)
 
 
 @pytest.mark.parametrize(

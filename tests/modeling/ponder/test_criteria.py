@@ -29,14 +29,6 @@ def test_sampled_halting_layers_follow_the_pmf():
     assert stats.chisquare(counts.numpy(), frequencies.numpy()).pvalue > 0.01
 
 
-def test_examples_draw_the_same_numbers_in_whatever_portions():
-    model = tiny_ponder()
-    model.generator = torch.Generator().manual_seed(7)
-    whole = model.draw(50)
-    model.generator = torch.Generator().manual_seed(7)
-    assert torch.equal(whole, torch.cat([model.draw(n) for n in (1, 16, 30, 3)]))
-
-
 @pytest.mark.parametrize("exit_thres", [0.0, 0.2, 0.5, 0.9, 1.0])
 def test_threshold_exits_at_the_first_layer_whose_cdf_exceeds_it(exit_thres):
     model = tiny_ponder(exit_criteria="threshold", exit_thres=exit_thres)

@@ -53,11 +53,6 @@ def test_gradients_are_finite_for_every_lambda_0_and_1_included(stops):
     assert stops.grad.isfinite().all()
 
 
-def test_expected_steps_of_a_long_geometric_distribution_are_one_over_lambda():
-    dist = GeneralizedGeometricDist(0.25, max_steps=200, batch_size=3)
-    torch.testing.assert_close(dist.expected_steps(), torch.full((3,), 4.0))
-
-
 @pytest.mark.parametrize("layers", [6, 43])
 def test_the_normal_prior_is_palberts_density_far_into_its_tail(layers):
     config = PonderAlbertConfig(
