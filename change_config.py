@@ -11,10 +11,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evaluation.keys import keys_of
 from modeling.errors import UserError
 from modeling.exit_settings import depth_of, overriding_file, read_exit_file
-from modeling.keys import SIZES, KeyTable, nearest_names, parse_value, plain_value
+from modeling.keys import SIZES, KeyTable, keys_of, nearest_names, parse_value, plain_value
 from modeling.loading.files import WEIGHT_FILES, read_json
 from training.settings import FlagParser
 from utils.files import run_script, write_json

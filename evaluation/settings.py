@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from evaluation.keys import MODE_KEYS, keys_of
 from modeling.errors import UserError
 from modeling.exit_settings import NOTHING, Settings
-from modeling.keys import nearest_names, parse_value
-from modeling.ponder.keys import PONDER_KEYS
+from modeling.keys import MODE_KEYS, PONDER_KEYS, keys_of, nearest_names, parse_value
 from training.fine_tuning_settings import (
     DataSettings,
     ModelSettings,

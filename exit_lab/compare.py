@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evaluation.keys import describe
 from exit_lab.choice import TOLERANCE, Parts
 from exit_lab.metrics import bootstrap_weights, interval
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
@@ -25,6 +24,7 @@ from exit_lab.tables import concave_hull, frontier
 from glue.tables import as_csv
 from glue.tasks import primary_metric
 from modeling.errors import UserError
+from modeling.exit_settings import describe
 from utils.files import write_text
 from utils.markdown import markdown_table
 

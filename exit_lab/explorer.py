@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.keys import Setting
 from exit_lab.metrics import bootstrap_weights, interval
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
 from exit_lab.tables import frontier, hull_table, layer_table
 from glue.tasks import Example, primary_metric
+from modeling.exit_settings import Setting
 
 PARTS = {  # of the page, by their place in the template
     "style": "explorer.css",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from evaluation.keys import Setting
 from evaluation.modes.base import Mode
 from modeling.errors import UserError
+from modeling.exit_settings import Setting
 from modeling.keys import Key, checked, nearest_names
 
 # Predicted values have the labels' scale, not that of probabilities.

@@ -13,7 +13,6 @@ from transformers.utils import logging as hf_logging
 
 from evaluation.figures import save_figure
 from evaluation.job import Job, ResultPaths, load_trained
-from evaluation.keys import Setting, describe, keys_in_force
 from evaluation.modes import trained_mode
 from evaluation.modes.base import Mode
 from evaluation.predictions import run_early_exit
@@ -31,7 +30,7 @@ from glue.custom import Columns, custom_task
 from glue.features import encode
 from glue.tasks import Example, Task, compute_metrics, evaluation_tasks, get_task, read_examples
 from modeling.errors import UserError
-from modeling.exit_settings import PROVENANCE, resolve
+from modeling.exit_settings import PROVENANCE, Setting, describe, keys_in_force, resolve
 from modeling.loading.configs import trained_labels
 from modeling.loading.files import read_json, weights_hash
 from modeling.rules import exit_scores

@@ -16,13 +16,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from evaluation.job import Job
-from evaluation.keys import Setting
 from evaluation.modes.base import Mode
 from evaluation.results import labels_of, predictions_of
 from exit_lab.grids import RuleGrid
 from exit_lab.metrics import at_exit, chunks, metrics_at
 from glue.tasks import Task, primary_metric
 from modeling.errors import UserError
+from modeling.exit_settings import Setting
 from modeling.flops import early_exit_flops, full_depth_flops
 from modeling.rules import Tensors, scan
 from utils.files import write_file

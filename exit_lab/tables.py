@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.keys import Setting
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
 from glue.tables import as_csv
 from glue.tasks import primary_metric
+from modeling.exit_settings import Setting
 from utils.files import write_text
 
 

@@ -14,18 +14,13 @@ from transformers import AlbertConfig, AutoConfig
 from transformers.activations import ACT2FN
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from .act import keys as act_keys
-from .elbert import keys as elbert_keys
 from .elbert.rules import elbert_rules
 from .errors import UserError
 from .exit_settings import resolve
-from .keys import SIZES, KeyTable, checked, float_key, str_key
-from .ponder import keys as ponder_keys
+from .keys import ACT, ELBERT, PONDER, SIZES, KeyTable, checked, float_key, str_key
 from .ponder.rules import RULES as PONDER_RULES
 from .rules import ExitRule
 
-# ALBERT-xxlarge has 0.2 billion; twenty times that is a typo, or a file made to exhaust the memory.
-MOST_PARAMETERS = 4_000_000_000
 HEAD_WIDTH = 128  # published width of a ponder model's heads between their two layers
 
 
@@ -87,11 +82,6 @@ class AdaptiveConfig(AlbertConfig):
         given = {name: kwargs.pop(name) for name in self.table.keys if name in kwargs}
         super().__post_init__(**kwargs)
         check_architecture(self)
-        for name in ("num_hidden_groups", "inner_group_num"):
-            if self.one_layer and getattr(self, name) != 1:
-                raise UserError(
-                    f"{name} = {getattr(self, name)}: allowed is 1, since {self.one_layer}"
-                )
         layers = self.num_hidden_layers
         for name, key in self.table.keys.items():
             value = given.get(name)
@@ -124,9 +114,7 @@ class AdaptiveConfig(AlbertConfig):
         settings = {n: checked(n, v, keys, layers) for n, v in self.exit_keys().items()} | replaced
         return self.exit_rules(self.num_labels == 1)[settings[self.rule_key]](**settings)
 
-    def classifier_flops(self) -> int:
-        """Count the operations of one answer for one example: pooler and classifier."""
-        raise NotImplementedError
+    # classifier_flops, in each mode: of one answer for one example, pooler and classifier.
 
     def halting_flops(self) -> int:
         """Count the operations of one halting probability; 0 in a mode without any."""
@@ -141,7 +129,7 @@ class ElbertConfig(AdaptiveConfig):
     """
 
     model_type = "elbert"
-    table = elbert_keys.TABLE
+    table = ELBERT
     rule_key = "thres_name"
 
     def finalize(self) -> None:
@@ -170,7 +158,7 @@ class AlbertActConfig(AdaptiveConfig):
     """
 
     model_type = "albert_act"
-    table = act_keys.TABLE
+    table = ACT
     one_layer = "an ACT model updates every token by one layer"
 
     def classifier_flops(self) -> int:
@@ -185,7 +173,7 @@ class PonderAlbertConfig(AdaptiveConfig):
     """ALBERT's configuration with the halting keys (`PONDER_KEYS`)."""
 
     model_type = "ponder_albert"
-    table = ponder_keys.TABLE
+    table = PONDER
     rule_key = "exit_criteria"
     one_layer = "a ponder model applies one layer at every depth"
 
@@ -212,42 +200,25 @@ def config_class_of(model_type: Any) -> type[AdaptiveConfig] | None:
     return found if issubclass(found, AdaptiveConfig) else None
 
 
-def parameter_count(config: AlbertConfig) -> int:
-    """Count the weights of embeddings and layers, without the small rest."""
-    width, inner = config.hidden_size, config.intermediate_size
-    layers = config.num_hidden_groups * config.inner_group_num
-    entries = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
-    embeddings = config.embedding_size * (entries + width)
-    return embeddings + layers * (4 * width**2 + 2 * width * inner) + width**2
-
-
 def check_architecture(config: AlbertConfig) -> None:
-    """Raise UserError for sizes that no ALBERT can have."""
-    labels = config.id2label or {}
-    if {*labels} != {*range(len(labels))} or not all(isinstance(x, str) for x in labels.values()):
-        raise UserError(f"id2label = {labels}: allowed is a text for every number from 0 up")
-    if "/" in str(config._attn_implementation):  # HF would load its code
-        raise UserError(f"attn_implementation = {config._attn_implementation}: names foreign code")
+    """Raise UserError for what no ALBERT can have."""
     for name in ALBERT_KEYS:
         checked(name, getattr(config, name), ALBERT_KEYS)
-    hidden, heads = config.hidden_size, config.num_attention_heads
-    if hidden % heads:
-        raise UserError(
-            f"hidden_size = {hidden} is not a multiple of num_attention_heads = {heads}"
-        )
-    if config.num_hidden_groups > config.num_hidden_layers:
-        raise UserError(
-            f"num_hidden_groups = {config.num_hidden_groups}: allowed is 1 to num_hidden_layers"
-            f" = {config.num_hidden_layers}"
-        )
-    layers, parameters = config.num_hidden_groups * config.inner_group_num, parameter_count(config)
-    if layers > 1024 or parameters > MOST_PARAMETERS:
-        raise UserError(
-            f"vocab_size, hidden_size, intermediate_size and {layers} untied layers make "
-            f"{parameters / 1e9:.3g} billion parameters: is it the model's own config.json?"
-        )
-    if config.pad_token_id is not None and not 0 <= config.pad_token_id < config.vocab_size:
-        raise UserError(
-            f"pad_token_id = {config.pad_token_id}: allowed is 0 to vocab_size − 1"
-            f" = {config.vocab_size - 1}"
-        )
+    layers = config.num_hidden_layers
+    labels, hidden, heads = config.id2label or {}, config.hidden_size, config.num_attention_heads
+    groups, inner = config.num_hidden_groups, config.inner_group_num
+    named = {*labels} == {*range(len(labels))} and all(isinstance(x, str) for x in labels.values())
+    foreign = "/" in str(config._attn_implementation)  # HF would load its code
+    pad, words, shared = config.pad_token_id, config.vocab_size, getattr(config, "one_layer", "")
+    rules = (
+        ("id2label", named, "a text for every number from 0 up"),
+        ("_attn_implementation", not foreign, "one of transformers' own"),
+        ("hidden_size", hidden % heads == 0, f"a multiple of num_attention_heads = {heads}"),
+        ("num_hidden_groups", groups <= layers, f"1 to num_hidden_layers = {layers}"),
+        ("num_hidden_groups", not shared or groups == 1, f"1, since {shared}"),
+        ("inner_group_num", not shared or inner == 1, f"1, since {shared}"),
+        ("pad_token_id", pad is None or 0 <= pad < words, f"0 to vocab_size − 1 = {words - 1}"),
+    )
+    for name, holds, allowed in rules:
+        if not holds:
+            raise UserError(f"{name} = {getattr(config, name)}: allowed is {allowed}")

@@ -5,12 +5,15 @@ config.json, and config.json over the default. `resolve` is the one function tha
 models' loading, evaluations, sweeps and the export ask it.
 """
 
+from __future__ import annotations
+
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import UserError
 from .keys import KeyTable, checked, nearest_names
@@ -18,7 +21,10 @@ from .loading.files import WEIGHT_FILES, read_json, read_regular_file, resolve_w
 
 logger = logging.getLogger(__name__)
 
-DEFAULT = "default"
+if TYPE_CHECKING:
+    from transformers import AlbertConfig
+
+Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
 PROVENANCE = "provenance"  # in a sweep's exit_config.json: what its keys were chosen for
 
 
@@ -30,18 +36,13 @@ class Settings:
     sources: Mapping[str, str]
 
     @classmethod
-    def given(cls, values: Mapping[str, Any], source: str) -> "Settings":
+    def given(cls, values: Mapping[str, Any], source: str) -> Settings:
         """Make the settings of one source."""
         return cls(values, dict.fromkeys(values, source))
 
-    def under(self, other: "Settings") -> "Settings":
+    def under(self, other: Settings) -> Settings:
         """Put the values of `other` over these."""
         return Settings({**self.values, **other.values}, {**self.sources, **other.sources})
-
-    def select(self, names: Mapping[str, Any]) -> "Settings":
-        """Keep the keys in `names`."""
-        values = {name: value for name, value in self.values.items() if name in names}
-        return Settings(values, {name: self.sources[name] for name in values})
 
     def line(self, without: str = "") -> str:
         """ "thres_name = bias_1 (config.json), exit_thres = 0.3 (exit_config.json)"."""
@@ -72,26 +73,24 @@ def resolve(
     path = Path(source) if Path(source).is_file() else Path(source) / "config.json"
     config, folder = read_json(path) if config is None else config, path.parent
     exit_keys, layers = table.exit_keys, depth_of(config)
-    found = Settings.given({name: key.initial(layers) for name, key in exit_keys.items()}, DEFAULT)
-    stated = {name: config[name] for name in exit_keys if config.get(name) is not None}
-    found = found.under(Settings.given(checked_values(path, stated, table, layers), path.name))
+    defaults = {name: key.initial(layers) for name, key in exit_keys.items()}
+    found = Settings.given(defaults, "default")
+
+    def add(values: Mapping[str, Any], source: str, where: str | Path) -> None:
+        nonlocal found
+        stated = {name: values[name] for name in exit_keys if values.get(name) is not None}
+        try:
+            typed = {name: checked(name, x, exit_keys, layers) for name, x in stated.items()}
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
+        found = found.under(Settings.given(typed, source))
+
+    add(config, path.name, path)
     if "exit_config_path" in table.keys and (file := overriding_file(config, folder)):
-        overrides = read_overrides(file, folder, table, layers)
-        found = found.under(Settings.given(overrides, os.path.relpath(file, folder)))
+        add(read_overrides(file, folder, table), os.path.relpath(file, folder), file)
     for name, value in flags.values.items():
-        if name in exit_keys:
-            checked_values(flags.sources[name], {name: value}, table, layers)
-    return found.under(flags.select(exit_keys))
-
-
-def checked_values(
-    source: str | Path, values: Mapping[str, Any], table: KeyTable, layers: int | None
-) -> dict[str, Any]:
-    """Convert the exit keys of `source` to their types; raises UserError naming the source."""
-    try:
-        return {name: checked(name, x, table.exit_keys, layers) for name, x in values.items()}
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from error
+        add({name: value}, flags.sources[name], flags.sources[name])
+    return found
 
 
 def depth_of(config: Mapping[str, Any]) -> int | None:
@@ -121,10 +120,8 @@ def overriding_file(config: Mapping[str, Any], folder: str | Path) -> Path | Non
     return None
 
 
-def read_overrides(
-    path: Path, folder: str | Path, table: KeyTable, layers: int | None
-) -> dict[str, Any]:
-    """Read the exit keys of an exit_config.json, and warn where it was made for other weights."""
+def read_overrides(path: Path, folder: str | Path, table: KeyTable) -> dict[str, Any]:
+    """Read an exit_config.json, and warn where it was made for other weights."""
     values = read_exit_file(path)
     made_for = values.pop(PROVENANCE, None)
     chosen_for = made_for.get("weights") if isinstance(made_for, dict) else None
@@ -139,10 +136,26 @@ def read_overrides(
     for name in values.keys() - table.keys.keys() - table.ignored.keys():
         near = nearest_names(name, list(table.exit_keys))
         raise UserError(f"{path}: unknown key {name} = {values[name]!r}; {near}")
-    exits = {name: value for name, value in values.items() if name in table.exit_keys}
-    return checked_values(path, exits, table, layers)
+    return values
 
 
 def read_exit_file(path: Path) -> dict[str, Any]:
     """Read the JSON object in an exit_config.json; no file and an empty one are an empty object."""
     return read_json(path) if path.exists() and read_regular_file(path).strip() else {}
+
+
+def describe(setting: Setting, name_key: str) -> str:
+    """Write "bias_1, exit_thres 0.3, cnt_thres 4": for messages and titles."""
+    keys = [f"{key} {value:g}" for key, value in setting.items() if key != name_key]
+    return ", ".join([setting[name_key], *keys])
+
+
+@contextmanager
+def keys_in_force(config: AlbertConfig, setting: Setting) -> Iterator[None]:
+    """Put `setting` into force; on leaving, the exit keys are again what they were."""
+    before = config.exit_keys()
+    config.update({**before, **setting})
+    try:
+        yield
+    finally:
+        config.update(before)

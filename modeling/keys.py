@@ -1,8 +1,7 @@
-"""What a configuration key may hold, without torch.
+"""What a configuration key may hold, and the keys of every mode. Loads no torch.
 
-Every mode has its table, `elbert/keys.py`, `ponder/keys.py`, `act/keys.py`. The keys are the
-published ones, at top level in `config.json`. `configuration.py`, `exit_settings.py`,
-`change_config.py` and docs/configuration.md follow these tables.
+The keys are the published ones, at top level in `config.json`. `configuration.py`,
+`exit_settings.py`, `change_config.py` and docs/configuration.md follow these tables.
 """
 
 import difflib
@@ -39,9 +38,9 @@ class Key:
         return min(self.default, layers) if self.counts_layers and layers else self.default
 
     def allowed(self) -> str:
+        noun = NOUNS[self.kind]
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        noun = NOUNS[self.kind]
         if self.kind not in (int, float):
             return noun
         if self.maximum == LARGEST and self.minimum != -LARGEST:
@@ -55,9 +54,8 @@ class Key:
             return isinstance(value, self.kind) and (not self.choices or value in self.choices)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return False
-        if not self.minimum <= value <= self.maximum:
-            return False
-        if self.open and value in (self.minimum, self.maximum):
+        inside = self.minimum <= value <= self.maximum
+        if not inside or (self.open and value in (self.minimum, self.maximum)):
             return False
         # The published change_config.py writes every value as a float: 8.0 is a window of 8.
         return self.kind is float or value == int(value)
@@ -98,6 +96,161 @@ SIZES = {
         "type_vocab_size"
     ).split()
 }
+
+# ELBERT, as published, and two of our own: window_score, and patience's thres_name.
+
+# As in RULES of elbert/rules.py, which loads torch.
+RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
+POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
+
+EXIT_KEYS = {
+    "thres_name": str_key("bias_1", "exit rule", choices=RULE_NAMES),
+    "exit_thres": float_key(
+        0.1,
+        "threshold of the rule; for entropy and bias_1 to 3, of the normalised entropy",
+        minimum=0,
+        maximum=1,
+        grid="0:1:0.02",
+    ),
+    "cnt_thres": int_key(
+        8,
+        "confidence window, in layers; at most num_hidden_layers",
+        minimum=1,
+        counts_layers=True,
+        grid="1:N",
+    ),
+    "margin": float_key(
+        0.0,
+        "a class leads when p_top1 − p_top2 > 2·margin",
+        minimum=0,
+        maximum=0.5,
+        grid="0,0.05,0.1",
+    ),
+    "range_tmp": float_key(
+        0.2,
+        "bias_3: how far the probability may move within the window; for regression, bias_1 to 3: "
+        "how far the value may move",
+        minimum=0,
+        grid="0.05,0.1,0.2",
+    ),
+    "window_score": str_key(
+        "lead",
+        "what the window follows: the leading class, or class 0 as in ELBERT's published code",
+        choices=("lead", "class0"),
+    ),
+}
+
+# A key that fixes the shape of weights, and a width.
+shape, width = partial(int_key, minimum=1, shapes=True), {"maximum": 65536}
+ELBERT_KEYS = {
+    **EXIT_KEYS,
+    **path_keys("albert"),
+    "weight_name": str_key(
+        "dyn", "weights of the exits' losses: learned or equal", choices=("dyn", "equal")
+    ),
+    "w_init": float_key(4.0, "initial W of the learned weights σ(W)"),
+    "w_lr": float_key(0.01, "learning rate of W", minimum=0),
+    "pooler_input": str_key(
+        "cls", "what an exit reads of the layer's states", choices=POOLER_INPUTS, shapes=True
+    ),
+    "use_out_pooler": bool_key(
+        True, "exits share ALBERT's pooler (false: one pooler per exit)", shapes=True
+    ),
+    "num_exit_layers": shape(
+        1, "number of exit classifiers; with 1, all layers share it", counts_layers=True
+    ),
+    "use_fc2": bool_key(False, "two-layer exit classifier", shapes=True),
+    "fc_size1": shape(None, "width of the exit's pooled state", **width),
+    "fc_size2": shape(None, "width between classifier1 and classifier2", **width),
+}
+# No published run turns these on.
+INERT_KEYS = {
+    "kd_enable": "distillation",
+    "use_dml": "mutual learning",
+    "use_label_smooth": "label smoothing",
+}
+for _name in (
+    "exit_layer_name shared num_teachers cls_hidden_size cls_num_attention_heads kd_T kd_range "
+    "kd_T_s kd_T_l kd_T_idx_s num_exit idx_lst e_label_smoothing thres_lst exit_weight_lst exit_w "
+    "output_attentions"
+).split():
+    INERT_KEYS[_name] = ""
+ELBERT = KeyTable(ELBERT_KEYS, EXIT_KEYS, INERT_KEYS)
+
+# PonderNet and PALBERT.
+
+PONDER_EXIT_KEYS = {
+    "exit_criteria": str_key(
+        "sample",
+        "when an example exits: by a draw (PonderNet), by the halting CDF (PALBERT), or never "
+        "(mean of all layers)",
+        choices=("sample", "threshold", "expectation"),
+    ),
+    "exit_thres": float_key(
+        0.5,
+        "for exit_criteria threshold: exit when the halting CDF exceeds it",
+        minimum=0,
+        maximum=1,
+        # Early layers of a trained model may halt with a hundredth of a percent.
+        grid="0:0.002:0.0001,0.002:0.02:0.001,0.02:1:0.02",
+    ),
+}
+PONDER_KEYS = {
+    **PONDER_EXIT_KEYS,
+    "target_halt_probability": float_key(
+        0.2, "λ_p of the prior: 1/λ_p layers are expected", minimum=1e-6, maximum=1
+    ),
+    "kl_penalty_factor": float_key(5e-3, "weight of the KL to the prior in the loss", minimum=0),
+    "prior_type": str_key(
+        "geometric", "shape of the prior over layers", choices=("geometric", "normal")
+    ),
+    "halt_normalization": str_key(
+        "renormalise",
+        "where the probability left after the last layer goes: to all layers, or to the last "
+        "(its λ is 1)",
+        choices=("renormalise", "last_layer"),
+    ),
+    "lambda_layer_arch": str_key(
+        "mlp",
+        "halting head: PonderALBERT's (mlp), or PALBERT's on the layer's state (linear), with the "
+        "previous one's (linear_cat, linear_diff)",
+        choices=("mlp", "linear", "linear_cat", "linear_diff"),
+        shapes=True,
+    ),
+    "num_lambda_layers": shape(3, "depth of PALBERT's halting head", maximum=64),
+    "lambda_lr": float_key(
+        None, "learning rate of the halting head; without it, the model's own", minimum=0
+    ),
+    **path_keys("ponder_albert"),
+}
+PONDER = KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS)
+
+# Adaptive Depth.
+
+ACT_EXIT_KEYS = {
+    "act_epsilon": float_key(
+        0.01, "a token halts at 1 − act_epsilon", minimum=0, maximum=1, open=True
+    )
+}
+ACT_KEYS = {
+    **ACT_EXIT_KEYS,
+    "tau": float_key(5e-4, "weight τ of the ponder cost in the loss", minimum=0),
+}
+ACT = KeyTable(ACT_KEYS, ACT_EXIT_KEYS)
+
+# Named as in --model_type. A config.json has the same names, but for ELBERT's: `elbert` there means
+# `albert`, as any unknown one does.
+MODE_KEYS = {"albert": ELBERT, "ponder_albert": PONDER, "albert_act": ACT}
+
+
+def mode_name(model_type: object) -> str:
+    """Name the mode whose models have this model_type in config.json."""
+    return str(model_type) if str(model_type) in MODE_KEYS else "albert"
+
+
+def keys_of(model_type: object) -> KeyTable:
+    """Look up the keys of a config.json with this model_type."""
+    return MODE_KEYS[mode_name(model_type)]
 
 
 def checked(name: str, value: Any, keys: Mapping[str, Key], layers: int | None = None) -> Any:

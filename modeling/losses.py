@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .keys import checked
-from .ponder.keys import PONDER_KEYS
+from .keys import PONDER_KEYS, checked
 
 
 def task_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

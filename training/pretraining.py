@@ -19,8 +19,7 @@ from transformers import (
 )
 
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
-from modeling.act.keys import ACT_KEYS
-from modeling.elbert.keys import ELBERT_KEYS
+from modeling.keys import ACT_KEYS, ELBERT_KEYS
 from modeling.loading.configs import make_config
 from modeling.loading.files import find_file, read_json
 from modeling.loading.weights import (

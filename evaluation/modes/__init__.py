@@ -4,16 +4,16 @@ base      what a mode is
 examples  whole examples exit: by a rule (ELBERT), by a learned halting probability (PonderNet)
 act       a learned halting probability an update stops a token
 
-Their keys are in `evaluation/keys.py`, which loads no torch.
+Their keys are in `modeling/keys.py`, which loads no torch.
 """
 
 from pathlib import Path
 
-from evaluation.keys import mode_name
 from evaluation.modes.act import AdaptiveDepth
 from evaluation.modes.base import Mode
 from evaluation.modes.examples import Elbert, Ponder
 from modeling.errors import UserError
+from modeling.keys import mode_name
 from modeling.loading.files import find_file, read_json
 
 MODES: dict[str, Mode] = {

@@ -14,9 +14,9 @@ import torch
 from transformers import AlbertConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from evaluation.keys import Setting
 from glue.features import Features
 from modeling.errors import UserError
+from modeling.exit_settings import Setting
 from modeling.keys import KeyTable
 from modeling.rules import ExitRule, Tensors
 from training.fine_tuning import MetricAtCost

@@ -28,7 +28,6 @@ from evaluation.figures import (
     stacked,
 )
 from evaluation.job import Job, ResultPaths
-from evaluation.keys import describe
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, record_layers, run_early_exit
 from evaluation.results import (
@@ -45,6 +44,7 @@ from glue.features import Features
 from glue.tables import as_csv
 from glue.tasks import compute_metrics, primary_metric
 from modeling.elbert.model import ElbertForSequenceClassification
+from modeling.exit_settings import describe
 from modeling.export.loops import DepthLoop
 from modeling.flops import early_exit_flops, full_depth_flops
 from modeling.ponder.model import PonderAlbertClassifier

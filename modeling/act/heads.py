@@ -21,10 +21,9 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import the_input
 from ..configuration import AlbertActConfig
-from ..keys import checked
+from ..keys import ACT_KEYS, checked
 from ..loading.weights import Tensors, act_names
 from ..losses import task_loss
-from .keys import ACT_KEYS
 from .model import AlbertActModel, AlbertActModelOutput, AlbertActPreTrainedModel
 
 

@@ -26,7 +26,7 @@ from ..albert import AlbertEmbeddings, ExitLinear, attention_mask_of
 from ..configuration import HEAD_WIDTH, PonderAlbertConfig
 from ..depth import EarlyExitModel, ExampleState, ExitDecision, Inputs, layer_states
 from ..errors import UserError
-from ..keys import checked
+from ..keys import PONDER_KEYS, checked
 from ..layer import AlbertLayer
 from ..loading.configs import load_config, own_settings
 from ..loading.files import local_folder
@@ -35,7 +35,6 @@ from ..loading.weights import PONDER_NAMES, Tensors, load_into, read_weights, re
 from ..losses import PonderClassificationLoss, task_loss
 from ..rules import ExitRule, LayerOutput, State, exit_scores, scan_answers
 from .distribution import GeneralizedGeometricDist, prior
-from .keys import PONDER_KEYS
 
 HALTING_TOKEN = 1  # position of the second [CLS]
 Texts = Sequence[str] | tuple[Sequence[str], Sequence[str]]  # a list, or a pair of lists

@@ -20,9 +20,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from ..albert import attention_mask_of
-from ..keys import checked
+from ..keys import PONDER_KEYS, checked
 from .distribution import GeneralizedGeometricDist, floored_log
-from .keys import PONDER_KEYS
 from .model import HALTING_TOKEN, PonderAlbertClassifier
 
 

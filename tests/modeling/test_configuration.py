@@ -16,8 +16,7 @@ from modeling import (
     load_config,
 )
 from modeling.configuration import AdaptiveConfig
-from modeling.keys import KeyTable, float_key, int_key
-from modeling.ponder.keys import PONDER_KEYS
+from modeling.keys import PONDER_KEYS, KeyTable, float_key, int_key
 from tests.conftest import TINY, tiny_config
 from tests.golden_vectors import load_golden
 

@@ -15,8 +15,8 @@ from modeling import (
     load_config,
     load_pretrained,
 )
-from modeling.elbert.keys import TABLE
 from modeling.exit_settings import NOTHING, Settings, resolve
+from modeling.keys import ELBERT
 from tests.conftest import edit_json, tiny_model
 from tests.golden_vectors import load_golden
 
@@ -37,7 +37,7 @@ def test_each_value_has_the_source_that_wins(tmp_path):
         tmp_path, '{"exit_thres": 0.7, "margin": 0.1}', exit_thres=0.4, range_tmp=0.5
     )
     flags = Settings.given({"margin": 0.2, "pooler_input": "mean"}, "--set")
-    found = resolve(folder, TABLE, flags)
+    found = resolve(folder, ELBERT, flags)
     assert found.values == {
         "thres_name": "bias_1",
         "exit_thres": 0.7,
@@ -63,7 +63,7 @@ def test_each_value_has_the_source_that_wins(tmp_path):
 )
 def test_nothing_and_a_path_to_nothing_override_nothing(content, path, warnings, tmp_path, caplog):
     folder = folder_of(tmp_path, content, exit_thres=0.4, exit_config_path=path)
-    assert resolve(folder, TABLE).values["exit_thres"] == 0.4
+    assert resolve(folder, ELBERT).values["exit_thres"] == 0.4
     assert len(caplog.records) == warnings
     assert path in caplog.text or not warnings
 
@@ -74,7 +74,7 @@ def test_the_keys_of_a_published_config_may_stand_in_exit_config_json(tmp_path):
     notes = ("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor")
     keys = {k: v for k, v in published.items() if k not in (*plain, *notes, "num_labels")}
     assert {"exit_thres", "kd_T_idx_s", "thres_lst", "use_fc2"} <= set(keys)
-    values = resolve(folder_of(tmp_path, json.dumps({**keys, "cnt_thres": 4})), TABLE).values
+    values = resolve(folder_of(tmp_path, json.dumps({**keys, "cnt_thres": 4})), ELBERT).values
     assert (values["thres_name"], values["exit_thres"], values["cnt_thres"]) == ("bias_1", 0.1, 4)
 
 
@@ -91,18 +91,18 @@ def test_the_keys_of_a_published_config_may_stand_in_exit_config_json(tmp_path):
 )
 def test_a_bad_exit_config_names_file_key_value_and_what_is_allowed(content, words, tmp_path):
     with pytest.raises(UserError) as caught:
-        resolve(folder_of(tmp_path, content), TABLE)
+        resolve(folder_of(tmp_path, content), ELBERT)
     for word in [str(tmp_path / "exit_config.json"), *words]:
         assert word in str(caught.value)
 
 
 def test_a_bad_value_names_its_file_or_flag(tmp_path):
     with pytest.raises(UserError, match=r"/config\.json: exit_thres = 2"):
-        resolve(folder_of(tmp_path, None, exit_thres=2, exit_config_path=""), TABLE)
+        resolve(folder_of(tmp_path, None, exit_thres=2, exit_config_path=""), ELBERT)
     folder = folder_of(tmp_path, "{}")
     with pytest.raises(UserError, match=r"--set: cnt_thres = 9: allowed is 1 to num_hidden_layers"):
-        resolve(folder, TABLE, Settings.given({"cnt_thres": 9}, "--set"))
-    assert resolve(folder, TABLE, NOTHING).values["cnt_thres"] == 4
+        resolve(folder, ELBERT, Settings.given({"cnt_thres": 9}, "--set"))
+    assert resolve(folder, ELBERT, NOTHING).values["cnt_thres"] == 4
 
 
 def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path):
@@ -112,7 +112,7 @@ def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path):
     model, _ = load_pretrained(tmp_path)
     loaded = [model, *(kind.from_pretrained(tmp_path) for kind in HF_WAYS)]
     for one in loaded:
-        assert one.config.exit_keys() == resolve(tmp_path, TABLE).values
+        assert one.config.exit_keys() == resolve(tmp_path, ELBERT).values
         rule = one.config.exit_rule()
         assert (rule.thres_name, rule.exit_thres, rule.cnt_thres) == ("patience", 0.7, 3)
     assert ElbertConfig.from_pretrained(tmp_path, exit_thres=0.2).exit_thres == 0.2
@@ -122,12 +122,12 @@ def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path):
 def test_a_choice_for_other_weights_is_said(tmp_path, caplog):
     chosen_for = {"weights": hashlib.sha256(b"old").hexdigest()}
     folder = folder_of(tmp_path, json.dumps({"exit_thres": 0.7, "provenance": chosen_for}))
-    resolve(folder, TABLE)  # no weights, nothing to say
+    resolve(folder, ELBERT)  # no weights, nothing to say
     (folder / "model.safetensors").write_bytes(b"old")
-    assert resolve(folder, TABLE).values["exit_thres"] == 0.7
+    assert resolve(folder, ELBERT).values["exit_thres"] == 0.7
     assert not caplog.records
     (folder / "model.safetensors").write_bytes(b"new")
-    resolve(folder, TABLE)
+    resolve(folder, ELBERT)
     assert "exit_config.json was chosen for other weights" in caplog.text
 
 

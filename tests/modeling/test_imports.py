@@ -21,7 +21,7 @@ def printed(code: str) -> str:
 def test_what_needs_no_torch_does_not_load_it():
     modules = "modeling.keys, modeling.exit_settings"
     code = f"import sys, {modules}, change_config, download_glue_data"
-    code += "; from evaluation.keys import keys_of"
+    code += "; from modeling.keys import keys_of"
     for mode, name, value in (
         ("albert", "thres_name", "bias_2"),
         ("albert", "window_score", "lead"),

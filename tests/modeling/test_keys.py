@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from modeling.act.keys import ACT_KEYS
-from modeling.elbert.keys import ELBERT_KEYS
-from modeling.ponder.keys import PONDER_KEYS
+from modeling.keys import ACT_KEYS, ELBERT_KEYS, PONDER_KEYS
 
 
 def documented_tables() -> list[dict[str, tuple[str, str]]]:

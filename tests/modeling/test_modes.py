@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from modeling import AlbertActForSequenceClassification, UserError
-from modeling.elbert.keys import POOLER_INPUTS
 from modeling.elbert.rules import RULES
+from modeling.keys import POOLER_INPUTS
 from tests.conftest import random_ids, tiny_model
 from tests.models import (
     assert_near,

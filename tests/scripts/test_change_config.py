@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from change_config import change
 from modeling import UserError, load_config
-from modeling.elbert.keys import ELBERT_KEYS
+from modeling.keys import ELBERT_KEYS
 from tests.commands import Outcome, edit_key
 from tests.conftest import edit_json, tiny_config
 

@@ -5,8 +5,8 @@ import torch
 
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.depth import layer_states
-from modeling.elbert.keys import EXIT_KEYS
 from modeling.elbert.rules import elbert_rules
+from modeling.keys import EXIT_KEYS
 from modeling.rules import scan as scan_recorded
 from tests.golden_vectors import load_golden
 from tests.models import assert_near

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._pytree import tree_map
 
-from modeling.elbert.keys import EXIT_KEYS
 from modeling.elbert.rules import RULES as TABLE
 from modeling.elbert.rules import elbert_rules
+from modeling.keys import EXIT_KEYS
 from modeling.rules import ExitRule, LayerOutput, Size, exit_scores
 from modeling.rules import scan as scan_recorded
 from tests.conftest import random_ids, tiny_model
