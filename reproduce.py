@@ -59,7 +59,7 @@ def main() -> None:
         print(listing(output))
     if name:
         request = Request(
-            settings.weights or ENTRIES[name].weights,
+            settings.weights or ENTRIES[name]["weights"],
             Path(settings.data_dir),
             Path(settings.text) if settings.text else None,
             output / name,

@@ -134,7 +134,7 @@ def test_the_model_cards_example(reproduced, tmp_path):
     assert list(measured)[:3] == ["1 [CLS]", "2 ▁a", "3 ▁lump"]
     assert row(done, "16 [SEP]") == ["8", f"{updates[-1]:g}"]
     assert row(done, "3 ▁lump")[0] == "10"
-    assert list(measured)[:-1] == list(ENTRIES["act-updates"].published)
+    assert list(measured)[:-1] == list(ENTRIES["act-updates"]["published"])
 
 
 def test_updates_without_a_halting_head_are_refused(script, tmp_path, albert_dir, corpus):
@@ -169,13 +169,11 @@ def test_commands_run_as_a_user_would_give_them(script, tmp_path):
         ((), "name an entry"),
         (("--list", "--bf16"), "--bf16: no flag of this script"),
         (("act-pretraining-tiny",), "--text is missing"),
-        (("act-glue", "--tasks", "AX"), "the table has CoLA"),
-        (("elbert-rte", "--tasks", "MRPC"), "it has no choice"),
-        (("parity", "--weights", "x"), "parity starts from no weights"),
-        (("ponder-snippets", "--text", "x"), "ponder-snippets reads no text"),
-        (("elbert-rte", "--wieghts", "x"), "unknown flag --wieghts"),
-        (("parity", "--epoch", 2), "did you mean --epochs"),
-        (("act-updates", "--bf16"), "act-updates has no script to give it to"),
+        (("act-glue", "--tasks", "AX"), "--tasks AX: act-glue has no use for it"),
+        (("elbert-rte", "--tasks", "MRPC"), "--tasks MRPC: elbert-rte has no use"),
+        (("parity", "--weights", "x"), "--weights x: parity has no use"),
+        (("ponder-snippets", "--text", "x"), "--text x: ponder-snippets has no use"),
+        (("act-updates", "--bf16"), "--bf16: act-updates has no use"),
     ],
 )
 def test_what_cannot_be_run_is_refused(script, tmp_path, arguments, words):
