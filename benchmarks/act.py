@@ -3,13 +3,12 @@
     OMP_NUM_THREADS=2 python benchmarks/act.py
     python benchmarks/act.py --batch_sizes 1 32 --share 0.5 --device cuda
 
-No trained weights are needed: halting is forced, so that tokens get 1 to the maximum number of
-updates, spread over the text, with a mean of about `--share` of the maximum. Both loops do the
+No trained weights are needed: halting is forced, so that the 128 tokens get 1 to the maximum number
+of updates, spread over the text, with a mean of about `--share` of the maximum. Both loops do the
 same updates, and their results are compared before they are timed. Prints a Markdown table.
 """
 
 import argparse
-import json
 import statistics
 import sys
 from functools import partial
@@ -20,12 +19,14 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.timing import Times, machine, ratios, seconds, take_turns
-from modeling import AlbertActConfig, AlbertActModel
+from benchmarks.timing import Times, ratios, seconds, take_turns
+from modeling import AlbertActConfig, AlbertActModel, load_config
 from modeling.cpu_packing import packed_weights
+from utils.environment import environment
 from utils.markdown import markdown_table
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "act_base.json"
+LENGTH, REPEATS = 128, 15
 
 
 def updates_with_mean(tokens: int, maximum: int, share: float) -> torch.Tensor:
@@ -53,14 +54,13 @@ class ForcedHalting(nn.Module):
         return (updates <= self.step).to(state.dtype).view(state.shape[:-1])
 
 
-def loop_times(model: AlbertActModel, batch: int, args: argparse.Namespace) -> tuple[Times, float]:
+def loop_times(model: AlbertActModel, batch: int, share: float) -> tuple[Times, float]:
     """Time the dense and the compacted loop in turn; with the mean of updates over the maximum."""
     encoder, maximum = model.encoder, model.config.num_hidden_layers
     generator = torch.Generator().manual_seed(0)
-    tokens = batch * args.length
-    updates = updates_with_mean(tokens, maximum, args.share)
-    forced = updates[torch.randperm(tokens, generator=generator)].to(model.device)
-    shape = batch, args.length, model.config.embedding_size
+    updates = updates_with_mean(batch * LENGTH, maximum, share)
+    forced = updates[torch.randperm(batch * LENGTH, generator=generator)].to(model.device)
+    shape = batch, LENGTH, model.config.embedding_size
     embedded = torch.randn(shape, generator=generator).to(model.device)
 
     def run(compact: bool | None) -> torch.Tensor:
@@ -71,11 +71,9 @@ def loop_times(model: AlbertActModel, batch: int, args: argparse.Namespace) -> t
         return states
 
     torch.testing.assert_close(run(False), run(None), atol=1e-4, rtol=0)
-    timers = {
-        name: partial(seconds, partial(run, compact), model.device)
-        for name, compact in (("dense", False), ("compacted", None))
-    }
-    return take_turns(timers, args.repeats), updates.double().mean().item() / maximum
+    loops = {"dense": False, "compacted": None}
+    timers = {name: partial(seconds, partial(run, compact)) for name, compact in loops.items()}
+    return take_turns(timers, REPEATS), updates.double().mean().item() / maximum
 
 
 def quartiles(values: list[float]) -> str:
@@ -83,29 +81,20 @@ def quartiles(values: list[float]) -> str:
     return f"{middle:.3g} ({low:.3g}–{high:.3g})"
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("--config", type=Path, default=CONFIG)
-    add("--length", type=int, default=128)
-    add("--batch_sizes", type=int, nargs="+", default=[1, 8])
-    add("--share", type=float, default=0.3, help="mean updates over the maximum")
-    add("--repeats", type=int, default=15)
-    add("--device", type=torch.device, default=torch.device("cpu"))
-    return parser.parse_args()
-
-
 def main() -> None:
-    args = parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch_sizes", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--share", type=float, default=0.3, help="mean updates over the maximum")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    args = parser.parse_args()
     torch.manual_seed(0)
-    config = AlbertActConfig(**json.loads(args.config.read_text()))
-    model = AlbertActModel(config).eval().to(args.device)
-    print(f"{machine(args.device)}; length {args.length}, {args.config.name}")
-    print(f"Median (quartiles) of {args.repeats} runs in turn\n")
+    model = AlbertActModel(load_config(CONFIG, AlbertActConfig)).eval().to(args.device)
+    print(", ".join(environment(args.device).values()))
+    print(f"Length {LENGTH}; median (quartiles) of {REPEATS} runs in turn\n")
     rows = []
     for batch in args.batch_sizes:
         with packed_weights(model):
-            times, mean = loop_times(model, batch, args)
+            times, mean = loop_times(model, batch, args.share)
         milliseconds = [quartiles([1e3 * x for x in values]) for values in times.values()]
         slower = quartiles([1 / ratio for ratio in ratios(times, "compacted")])
         rows.append((batch, f"{mean:.3f}", *milliseconds, slower))

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from transformers import AlbertConfig, AlbertForSequenceClassification
 
+from benchmarks.timing import seconds, take_turns
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
@@ -77,17 +79,12 @@ class ForcedExits(ElbertForSequenceClassification):
         return decision._replace(exit_mask=exits, state=decision.state._replace(model=state.model))
 
 
-def hf_model() -> AlbertForSequenceClassification:
-    return AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE)
-
-
-def hf_keeping_memory() -> AlbertForSequenceClassification:
-    keep_freed_memory()
-    return hf_model()
-
-
-def hf_compiled() -> torch.nn.Module:
-    return torch.compile(hf_model(), dynamic=True)
+def hf_model(keeping: bool = False, compiled: bool = False) -> torch.nn.Module:
+    """Make HF's ALBERT; keeping: freed memory, as our scripts do."""
+    if keeping:
+        keep_freed_memory()
+    model = AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE)
+    return torch.compile(model, dynamic=True) if compiled else model
 
 
 PROCESS = ExitStack()  # what lasts as long as the process
@@ -110,8 +107,8 @@ if HAS_BF16:
     QUICK["bf16"] = partial(our_model, torch.bfloat16)
 ALL = {
     **QUICK,
-    "hf keeping": hf_keeping_memory,
-    "hf compiled": hf_compiled,
+    "hf keeping": partial(hf_model, keeping=True),
+    "hf compiled": partial(hf_model, compiled=True),
     "compiled": partial(our_model, compiled=True),
 }
 
@@ -158,21 +155,17 @@ def run_ours(batch: int, cost: float, model: ForcedExits, texts: list[list[int]]
         pass
 
 
-Trained = tuple[torch.nn.Module, torch.optim.Optimizer]  # what a training process makes
-
-
-def hf_trained() -> Trained:
-    model = hf_model().train()
-    return model, torch.optim.AdamW(model.parameters(), lr=3e-5)
-
-
-def ours_trained() -> Trained:
+def made_to_train(ours: bool) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """Make what a training process holds."""
+    if not ours:
+        model = hf_model().train()
+        return model, torch.optim.AdamW(model.parameters(), lr=3e-5)
     keep_freed_memory()
     model = ElbertForSequenceClassification(ElbertConfig(**BASE)).to(DEVICE).train()
     return model, make_optimizer(model, 3e-5, 0.0, 1e-8)
 
 
-def run_steps(width: int | None, bf16: bool, made: Trained, texts: list[list[int]]) -> None:
+def run_steps(width: int | None, bf16: bool, made: tuple, texts: list[list[int]]) -> None:
     """Train in steps of 32 texts each, in the order given."""
     model, optimizer = made
     for start in range(0, len(texts), 32):
@@ -184,3 +177,24 @@ def run_steps(width: int | None, bf16: bool, made: Trained, texts: list[list[int
         optimizer.step()
         optimizer.zero_grad()
         loss.item()
+
+
+@torch.inference_mode()
+def exit_check_times(model: ForcedExits, length: int, rounds: int) -> list[float]:
+    """Time an exit check with its decision at hand, a pooler, a layer pass: median seconds.
+
+    A layer pass goes before each, so that they find the caches as they do in a run.
+    """
+    hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
+    # An example that is told its exit carries that, too: these are the steps of those that are not.
+    plain, rule = ElbertForSequenceClassification, model.config.exit_rule()
+    state, layer_pass = plain.start(model, rule, 1, {}), partial(model.layer_pass, hidden, None, 0)
+    parts = {
+        "before": layer_pass,
+        "check": lambda: plain.check_exit(model, rule, hidden, None, 0, state).exit_mask.tolist(),
+        "pass": layer_pass,
+        "pooler": lambda: model.albert.pooler(hidden[:, 0]),
+    }
+    timers = {name: partial(seconds, part) for name, part in parts.items()}
+    times = take_turns(timers, rounds * 4 * BASE["num_hidden_layers"])
+    return [statistics.median(times[name]) for name in ("check", "pooler", "pass")]

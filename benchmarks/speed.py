@@ -10,14 +10,12 @@ process of its own, as its user would run it; ours keep freed memory and wait br
 scripts do, and a second one of HF keeps freed memory. All contenders of a case run in turn, round
 after round; a row gives the median time of a text, the median of the rounds' ratios and their
 spread (lowest to highest). Slow contenders get fewer texts, of the same lengths, so that the table
-ends in time: the column says how many. The share is that of the rate that this machine's matrix
-products of 128 rows reach on the layer's own shapes. With a CUDA device, everything runs there.
+ends in time: the column says how many. With a CUDA device, everything runs there.
 """
 
 import argparse
 import itertools
 import signal
-import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,7 +25,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import numpy as np
 import torch
 
 from benchmarks import runtimes
@@ -37,77 +34,63 @@ from benchmarks.contenders import (
     HAS_BF16,
     LENGTHS,
     QUICK,
-    hf_trained,
+    exit_check_times,
     ids_of,
+    made_to_train,
     our_model,
-    ours_trained,
     run_hf,
     run_ours,
     run_steps,
     texts_of,
 )
-from benchmarks.parts import compile_case, exit_check_case, matmul_rates
-from benchmarks.table import Contender, Table
-from benchmarks.timing import OwnProcess, Times, busy_neighbour, machine
-from glue.features import epoch_batches
+from benchmarks.timing import Contender, OwnProcess, Table, busy_neighbour
 from modeling.runtime import waiting
+from utils.environment import environment
 
 Processes = Mapping[str, OwnProcess]
-COSTS = (0.75, 0.5, 0.25)
-SUMMARY = ((1, 32), (1, 128), (32, 128))  # of all cases, texts at a time and tokens of each
-# Rows with these in their names are not in the summary.
-DETAILS = ("kept", "padded", "compiled", "c = 0.75", "c = 0.25", "file, OpenVINO")
+SUMMARY = ("batch 1, length 32", "batch 1, length 128", "batch 32, length 128")
 
 
-def case_of(batch: int, length: int) -> str:
-    return f"batch {batch}, length {length}"
+def contenders_of(processes: Processes, batch: int, length: int) -> list[Contender]:
+    """Return a row for every process and cost."""
+    # With exits, more texts than slots: admissions are part of what is timed.
+    some, many = ids_of([length] * max(3, batch)), ids_of([length] * max(6, 2 * batch))
+    hf, ours = partial(run_hf, batch, None), partial(run_ours, batch)
+    rows = [
+        ("HF eager", "hf", hf, some),
+        ("HF eager, freed memory kept", "hf keeping", hf, some),
+        ("HF compiled", "hf compiled", hf, some),
+        ("ours", "fp32", partial(ours, 1.0), some),
+        ("ours compiled", "compiled", partial(ours, 1.0), some),
+        ("ours bf16", "bf16", partial(ours, 1.0), some),
+    ]
+    for cost in (0.75, 0.5, 0.25):
+        rows.append((f"ours c = {cost}", "fp32", partial(ours, cost), many))
+    for name, process, cost in runtimes.ROWS:
+        if batch == 1 or cost != 0.5:
+            texts = many if cost == 0.5 else some
+            rows.append((name, process, partial(runtimes.run_file, batch, cost), texts))
+    for process in processes:
+        if "looks" in process:
+            rows.append((f"ours, {process}", process, partial(ours, 1.0), some))
+    return [Contender(x, processes[p], run, texts) for x, p, run, texts in rows if p in processes]
 
 
 def fixed_length_cases(table: Table, args: argparse.Namespace, processes: Processes) -> None:
     for batch, length in itertools.product(args.batches, args.lengths):
-        # With exits, more texts than slots: admissions are part of what is timed.
-        some = ids_of([length] * max(3, batch))
-        many = ids_of([length] * max(6, 2 * batch))
-        rows = [
-            ("HF eager", "hf", partial(run_hf, batch, None), 1.0),
-            ("HF eager, freed memory kept", "hf keeping", partial(run_hf, batch, None), 1.0),
-            ("HF eager, padded to 128", "hf", partial(run_hf, batch, 128), 1.0),
-            ("HF compiled", "hf compiled", partial(run_hf, batch, None), 1.0),
-            *runtimes.rows(batch),
-            ("ours", "fp32", partial(run_ours, batch, 1.0), 1.0),
-            ("ours compiled", "compiled", partial(run_ours, batch, 1.0), 1.0),
-            ("ours bf16", "bf16", partial(run_ours, batch, 1.0), 1.0),
-            *((f"ours c = {c}", "fp32", partial(run_ours, batch, c), c) for c in COSTS),
-        ]
-        contenders = [
-            Contender(name, processes[process], run, some if cost == 1 else many, cost)
-            for name, process, run, cost in rows
-            if process in processes and not (length == 128 and "padded" in name)
-        ]
-        name, more = case_of(batch, length), 3 if batch == 1 else 1  # short runs vary
-        times = table.compare(name, contenders, more)
-        cost_ratios(table, name, times, "ours", {cost: f"ours c = {cost}" for cost in COSTS})
+        rows = [x for x in contenders_of(processes, batch, length) if "looks" not in x.name]
+        # Short runs vary.
+        table.compare(f"batch {batch}, length {length}", rows, 3 if batch == 1 else 1)
 
 
-def neighbour_cases(table: Table, args: argparse.Namespace, processes: Processes) -> None:
-    """Time a text of 32 tokens beside a busy process, and on its own.
-
-    --looks adds ours whose threads look so often before they sleep.
-    """
-    texts, run = ids_of([32] * 3), partial(run_ours, 1, 1.0)
-    with ExitStack() as stack:
-        contenders = [
-            Contender("HF eager", processes["hf"], partial(run_hf, 1, None), texts),
-            Contender("ours", processes["fp32"], run, texts),
-        ]
-        for looks in args.looks:
-            process = OwnProcess(our_model, {"GOMP_SPINCOUNT": str(looks)})
-            stack.enter_context(process)
-            contenders.append(Contender(f"ours, {looks} looks", process, run, texts))
-        for name, process, run_there, cost in runtimes.rows(1):
-            if process in processes and cost == 1:
-                contenders.append(Contender(name, processes[process], run_there, texts))
-        alone_and_beside(table, "batch 1, length 32", contenders)
+def neighbour_cases(table: Table, processes: Processes) -> None:
+    """Time a text of 32 tokens beside a busy process, and on its own."""
+    rows = [
+        row
+        for row in contenders_of(processes, 1, 32)
+        if not any(word in row.name for word in ("kept", "compiled", "bf16", "c ="))
+    ]
+    alone_and_beside(table, "batch 1, length 32", rows)
 
 
 def alone_and_beside(table: Table, case: str, contenders: Sequence[Contender]) -> None:
@@ -116,105 +99,73 @@ def alone_and_beside(table: Table, case: str, contenders: Sequence[Contender]) -
             table.compare(f"{case}, beside {count} busy", contenders, 3)
 
 
-def pipeline_cases(table: Table, args: argparse.Namespace, processes: Processes) -> None:
+def pipeline_cases(table: Table, quick: bool, processes: Processes) -> None:
     """Time the way from ids to answers, texts of a task's lengths in random order.
 
     The slots' queue is long enough to be full most of the time; HF's way takes as long for every
     text, so a few tell.
     """
-    kinds = [kind for kind in ("fp32", "bf16") if kind in processes]
-    costs, batches = ((0.5,), (32,)) if args.quick else ((1.0, 0.5, 0.25), (1, 32))
     for task in LENGTHS:
-        few, queue = texts_of(task, 8), texts_of(task, 64 if args.quick else 192)
-        hf = processes["hf"]
-        rows = [Contender("HF eager, batch 1, padded to 128", hf, partial(run_hf, 1, 128), few)]
-        if not args.quick:
-            run = partial(run_hf, 32, None)
-            rows.append(Contender("HF eager, batch 32, padded to longest", hf, run, queue[:32]))
-        for kind, cost, batch in itertools.product(kinds, costs, batches):
-            name = f"ours {kind} c = {cost}, " + ("batch 1" if batch == 1 else "32 slots")
-            texts = texts_of(task, 16) if batch == 1 else queue
-            run = partial(run_ours, batch, cost)
-            rows.append(Contender(name, processes[kind], run, texts, cost))
-        times = table.compare(f"{task} lengths", rows)
-        for kind in () if args.quick else kinds:
-            names = {cost: f"ours {kind} c = {cost}, 32 slots" for cost in costs}
-            case = f"{task} lengths, {kind}, 32 slots"
-            cost_ratios(table, case, times, names.pop(1.0), names)
+        rows = [("HF eager, batch 1, padded to 128", "hf", partial(run_hf, 1, 128), 8)]
+        for cost in (0.5,) if quick else (1.0, 0.5, 0.25):
+            rows.append((f"ours c = {cost}, batch 1", "fp32", partial(run_ours, 1, cost), 16))
+            run = partial(run_ours, 32, cost)
+            rows.append((f"ours c = {cost}, 32 slots", "fp32", run, 64 if quick else 192))
+        table.compare(
+            f"{task} lengths",
+            [
+                Contender(name, processes[process], run, texts_of(task, count))
+                for name, process, run, count in rows
+            ],
+        )
 
 
-def training_case(table: Table) -> None:
-    """Time steps of 32 texts of RTE's lengths: HF fp32 padded to 128, ours with all exits.
+def training_cases(table: Table) -> None:
+    """Time steps of 32 texts: HF fp32 padded to 128 against ours with all exits, and neighbours.
 
-    Ours is in bf16 where the device has it, and takes run_glue.py's batches, whose texts are of
-    about one length: of an epoch over as many texts as RTE has, eight whose lengths spread as the
-    epoch's.
+    Ours is in bf16 where the device has it, and takes batches of about one length, as run_glue.py.
     """
-    texts = texts_of("RTE", 38 * 64)
-    batches = epoch_batches(np.array([*map(len, texts)]), 32, seed=0, epoch=0)
-    batches.sort(key=lambda batch: sum(len(texts[row]) for row in batch))
-    eighth = len(batches) / 8
-    chosen = [row for i in range(8) for row in batches[int((i + 0.5) * eighth)]]
-    mine = [texts[row] for row in chosen]
-    name = f"ours {'bf16' if HAS_BF16 else 'fp32'}, 12 exits"
-    with OwnProcess(hf_trained) as hf, OwnProcess(ours_trained, waiting()) as ours:
+    mixed = texts_of("RTE", 256)
+    alike = sorted(mixed, key=len)
+    made, run = partial(made_to_train, True), partial(run_steps, None, HAS_BF16)
+    with (
+        OwnProcess(partial(made_to_train, False)) as hf,
+        OwnProcess(made, waiting()) as brief,
+        OwnProcess(made) as awake,
+    ):
         contenders = [
-            Contender("HF fp32, padded to 128", hf, partial(run_steps, 128, False), texts[:32]),
-            Contender(name, ours, partial(run_steps, None, HAS_BF16), mine),
+            Contender("HF fp32, padded to 128", hf, partial(run_steps, 128, False), mixed[:32]),
+            Contender(f"ours {'bf16' if HAS_BF16 else 'fp32'}, 12 exits", brief, run, alike),
         ]
-        table.compare("training steps, batch 32, RTE lengths (share: × 3)", contenders)
-
-
-def training_neighbour_cases(table: Table) -> None:
-    """Time a training step of 32 texts of SST-2's lengths beside a busy process, and alone."""
-    texts, run = texts_of("SST-2", 32), partial(run_steps, None, HAS_BF16)
-    with OwnProcess(ours_trained, waiting()) as brief, OwnProcess(ours_trained) as awake:
+        table.compare("training steps, batch 32, RTE lengths", contenders)
+        texts = texts_of("SST-2", 32)
         contenders = [
             Contender("ours, OpenMP's own waiting", awake, run, texts),
             Contender("ours, waiting briefly", brief, run, texts),
         ]
-        case = "a training step, batch 32, SST-2 lengths (share: × 3)"
-        alone_and_beside(table, case, contenders)
+        alone_and_beside(table, "a training step, batch 32, SST-2 lengths", contenders)
 
 
-def cost_ratios(
-    table: Table, name: str, times: Times, full: str, by_cost: dict[float, str]
-) -> None:
-    """Note how our own time falls with the computation cost."""
-    for cost, contender in by_cost.items():
-        ratio = statistics.median(np.divide(times[contender], times[full]).tolist())
-        table.notes.append(
-            f"- {name}: time at c = {cost} over full depth {ratio:.3f} = {ratio / cost:.2f} · c; "
-            f"throughput {cost / ratio:.2f} / c."
+def exit_check_case(process: OwnProcess, rounds: int) -> None:
+    """Print the time of one exit check as a share of a layer pass; batch 1."""
+    for length in (32, 64, 128):
+        check, pooler, layer_pass = process.ask(exit_check_times, length, rounds)
+        print(
+            f"- Exit check, length {length}: {check * 1e6:.0f} µs, {check / layer_pass:.1%} of a "
+            f"layer pass; its pooler {pooler * 1e6:.0f} µs."
         )
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--quick", action="store_true", help="a part of the table, within 60 s")
-    add("--rounds", type=int, help="of each case; three times as many at batch 1")
-    add("--batches", type=int, nargs="+", help="default: 1 8 32")
-    add("--lengths", type=int, nargs="+", help="default: 32 64 128")
-    add("--looks", type=int, nargs="*", default=[], help="more rows of ours: GOMP_SPINCOUNT")
-    add("--csv", type=Path, help="write every round's time to this file")
-    args = parser.parse_args()
-    args.rounds = args.rounds or (1 if args.quick else 3)
-    args.batches = args.batches or ([1] if args.quick else [1, 8, 32])
-    args.lengths = args.lengths or ([32, 128] if args.quick else [32, 64, 128])
-    return args
-
-
-def start_processes(quick: bool, stack: ExitStack) -> Processes:
+def start_processes(args: argparse.Namespace, stack: ExitStack) -> Processes:
     """Start all contenders, until the stack ends; the runtimes' where they are installed."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     made = {
         name: OwnProcess(make, {} if name.startswith("hf") else waiting())
-        for name, make in (QUICK if quick else ALL).items()
+        for name, make in (QUICK if args.quick else ALL).items()
     }
-    if not quick and DEVICE.type == "cpu":
+    for looks in args.looks:
+        made[f"{looks} looks"] = OwnProcess(our_model, {"GOMP_SPINCOUNT": str(looks)})
+    if not args.quick and DEVICE.type == "cpu":
         there = runtimes.makers(folder)
         if there:
             runtimes.write_files(folder)
@@ -228,30 +179,42 @@ def start_processes(quick: bool, stack: ExitStack) -> Processes:
 
 
 def main() -> None:
-    args = parse_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help="a part of the table, within 60 s")
+    add("--batches", type=int, nargs="+", help="default: 1 8 32")
+    add("--lengths", type=int, nargs="+", help="default: 32 64 128")
+    add(
+        "--looks",
+        type=int,
+        nargs="*",
+        default=[],
+        help="also ours with these GOMP_SPINCOUNT, beside a neighbour",
+    )
+    add("--csv", type=Path, help="write every round's time to this file")
+    args = parser.parse_args()
+    args.batches = args.batches or ([1] if args.quick else [1, 8, 32])
+    args.lengths = args.lengths or ([32, 128] if args.quick else [32, 64, 128])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no contender is left behind
     torch.manual_seed(0)
-    print(f"{machine(DEVICE)}.\n")
-    table = Table(matmul_rates(), args.rounds)
+    print(", ".join(environment(DEVICE).values()), "\n")
+    table = Table(rounds=1 if args.quick else 3)
     with ExitStack() as stack:
         if args.csv:
             stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
         with ExitStack() as running:  # the trainings need the memory of what runs here
-            processes = start_processes(args.quick, running)
+            processes = start_processes(args, running)
             fixed_length_cases(table, args, processes)
-            pipeline_cases(table, args, processes)
+            pipeline_cases(table, args.quick, processes)
             if not args.quick:
-                neighbour_cases(table, args, processes)
+                neighbour_cases(table, processes)
+            print()
+            exit_check_case(processes["fp32"], table.rounds)
         if not args.quick:
-            training_case(table)
-            training_neighbour_cases(table)
-        print("", *table.notes, sep="\n")
-        with OwnProcess(our_model, waiting()) as fp32:
-            exit_check_case(fp32, args.rounds)
-    if not args.quick:
-        compile_case()
-    if summarised := [case_of(*shape) for shape in SUMMARY if case_of(*shape) in table.cases]:
-        print("", table.summary(summarised, DETAILS), sep="\n")
+            training_cases(table)
+    print("", table.summary(SUMMARY), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,32 +1,36 @@
-"""Runs in turn, each in a process of its own, and their ratios."""
+"""Runs in turn, each in a process of its own, and the table of their times."""
 
 import multiprocessing
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
 
-from utils.environment import environment
+from glue.tables import as_csv
+from utils.markdown import markdown_table
 
+Run = Callable[[Any, list[list[int]]], None]  # of texts, by what a process has made
 Times = dict[str, list[float]]  # of each run by name, seconds in every round
 
 
-def seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Time `run` in seconds, with the work that it leaves to the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+def seconds(run: Callable[[], object]) -> float:
+    """Time `run` in seconds, with the work that it leaves to a GPU."""
+    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else int
+    wait()
     start = time.perf_counter()
     run()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    wait()
     return time.perf_counter() - start
 
 
@@ -43,11 +47,6 @@ def ratios(times: Times, name: str) -> list[float]:
     """How many times as fast as the first run this one is, round by round."""
     base = next(iter(times.values()))
     return [b / t for b, t in zip(base, times[name], strict=True)]
-
-
-def machine(device: torch.device) -> str:
-    """Describe in a line where numbers were measured, and with what."""
-    return ", ".join(f"{name} {value}" for name, value in environment(device).items())
 
 
 class OwnProcess:
@@ -91,7 +90,7 @@ class OwnProcess:
 
 
 def serve(make: Callable[[], Any], pipe: Connection) -> None:
-    """Run an `OwnProcess`."""
+    """Run an `OwnProcess`, until its owner is gone."""
     made = make()
     while True:
         try:
@@ -99,6 +98,12 @@ def serve(make: Callable[[], Any], pipe: Connection) -> None:
         except EOFError:
             return
         pipe.send(function(made, *args))
+
+
+def timed(made: Any, run: Run, texts: list[list[int]]) -> float:
+    """Seconds of `run(made, texts)`, in the middle of its work as it were: a text goes before."""
+    run(made, texts[:1])
+    return seconds(partial(run, made, texts))
 
 
 @contextmanager
@@ -110,3 +115,65 @@ def busy_neighbour() -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
+
+
+class Contender(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    process: OwnProcess
+    run: Run
+    texts: list[list[int]]
+
+
+class Table:
+    """Seconds a text, of all cases and contenders; rounds: of each case."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self.cases: dict[str, Times] = {}
+        columns = "case", "contender", "texts", "ms a text", "times as fast as the first", "spread"
+        print(markdown_table(columns, ()))
+
+    def compare(self, case: str, contenders: Sequence[Contender], more: int = 1) -> None:
+        """Run the contenders in turn and print a row for each, as a ratio to the first.
+
+        There are `more` times as many rounds as elsewhere.
+        """
+        timers = {}
+        for name, process, run, texts in contenders:
+            process.ask(timed, run, texts[:2])  # warms caches
+            timers[name] = partial(process.ask, timed, run, texts)
+        times = self.cases[case] = take_turns(timers, self.rounds * more)
+        for name, _, _, texts in contenders:
+            times[name] = [total / len(texts) for total in times[name]]
+        for name, _, _, texts in contenders:
+            median, faster = statistics.median(times[name]), sorted(ratios(times, name))
+            print(
+                f"| {case} | {name} | {len(texts)} | {median * 1e3:.2f} "
+                f"| {statistics.median(faster):.2f} | {faster[0]:.2f}–{faster[-1]:.2f} |",
+                flush=True,
+            )
+
+    def summary(self, cases: Sequence[str]) -> str:
+        """These cases side by side, "20.1 (3.8×)": milliseconds, times as fast as the first."""
+        cases = [case for case in cases if case in self.cases]
+        shown = [self.cases[case] for case in cases]
+        rows: dict[str, list[str]] = {name: [name] for times in shown for name in times}
+        for name, row in rows.items():
+            for times in shown:
+                milliseconds = 1e3 * statistics.median(times.get(name, [0]))
+                faster = statistics.median(ratios(times, name)) if name in times else 0
+                row.append(f"{milliseconds:.1f} ({faster:.1f}×)" if name in times else "")
+        return markdown_table(["ms a text", *cases], rows.values())
+
+    def write_csv(self, path: Path) -> None:
+        """Write a row for every round."""
+        rows = [
+            {"case": case, "contender": name, "round": i, "seconds_a_text": f"{value:.6g}"}
+            for case, times in self.cases.items()
+            for name, values in times.items()
+            for i, value in enumerate(values, start=1)
+        ]
+        if rows:
+            path.write_text(as_csv(rows), encoding="utf-8")

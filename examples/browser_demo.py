@@ -17,8 +17,8 @@ Needs requirements-onnx.txt. `make demo` trains the model of the bundled sample.
 import argparse
 import json
 import os
+import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from exit_lab.grids import parse_values
 from glue.tasks import get_task, read_examples
 from modeling import ElbertConfig, UserError
 from modeling.loading.files import read_json
+from training.runs import call
 from utils.files import run_script, write_text
 
 ROOT = Path(__file__).parent.parent
@@ -39,35 +40,15 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 EXAMPLES = 12
 
 
-def export(model_dir: Path, output: Path) -> None:
-    """With every layer's answer, and the rule's numbers as inputs that JavaScript can set."""
-    flags = ("--model_dir", model_dir, "--output", output, "--layer_logits", "--no_defaults")
-    command = [sys.executable, ROOT / "export_onnx.py", *flags]
-    if subprocess.run(list(map(str, command)), check=False).returncode:
-        raise UserError(f"{output} was not written: see the message above")
-
-
 def sliders_of(mode: Mode, config: ElbertConfig) -> list[dict[str, Any]]:
     """Of every number that the model's rule reads: what it means, its values, the one now."""
-    keys, values, sliders = mode.table.exit_keys, config.exit_keys(), []
+    keys, now, sliders = mode.table.exit_keys, config.exit_keys(), []
     for name in config.exit_rule().reads:
-        key = keys[name]
-        if key.kind in (int, float):
-            grid = parse_values(name, key.grid, config.num_hidden_layers, keys)
-            steps = sorted({*grid, values[name]})
-            sliders.append(
-                {"key": name, "meaning": key.meaning, "values": steps, "value": values[name]}
-            )
+        if keys[name].kind in (int, float):
+            grid = parse_values(name, keys[name].grid, config.num_hidden_layers, keys)
+            slider = {"key": name, "meaning": keys[name].meaning}
+            sliders.append({**slider, "values": sorted({*grid, now[name]}), "value": now[name]})
     return sliders
-
-
-def meaning_of(rule: str) -> str:
-    """When a rule exits after a layer: its row in the manual, without bold type; else UserError."""
-    lines = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").splitlines()
-    for line in lines:
-        if line.startswith(f"| `{rule}` |"):
-            return line.split("|")[2].strip().replace("**", "")
-    raise UserError(f"{rule}: the page shows ELBERT's rules, which docs/configuration.md lists")
 
 
 def page_facts(model_dir: Path) -> dict[str, Any]:
@@ -76,14 +57,16 @@ def page_facts(model_dir: Path) -> dict[str, Any]:
     model = load_finished(model_dir, mode)
     config, loop = model.config, mode.export_loop(model)
     rule = config.exit_keys()[mode.rule_key]
-    if config.num_labels == 1:
-        raise UserError(f"{model_dir}: the page shows classes; this model predicts a value")
+    manual = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    meaning = re.search(rf"^\| `{rule}` \| (.*?) \|", manual, re.MULTILINE)
+    if config.num_labels == 1 or not meaning:
+        raise UserError(f"{model_dir}: the page shows classes and ELBERT's rules")
     return {
         "labels": [config.id2label[i] for i in range(config.num_labels)],
         "layers": config.num_hidden_layers,
         "longest": config.max_position_embeddings,
         "rule": rule,
-        "exits_when": meaning_of(rule),
+        "exits_when": meaning[1].replace("**", ""),
         "sliders": sliders_of(mode, config),
         "settings": {name: value.item() for name, value in loop.settings().items()},
         "types": {n: "int64" if key.kind is int else "float32" for n, key in loop.keys.items()},
@@ -107,7 +90,9 @@ def main() -> None:
         {"texts": [text for text in (row.text_a, row.text_b) if text], "label": row.label}
         for row in read_examples(get_task(args.task_name), args.data_dir, "dev", EXAMPLES)
     ]
-    export(args.model_dir, args.output_dir / "model.onnx")
+    # With every layer's answer, and the rule's numbers as inputs that JavaScript can set.
+    where = ["--model_dir", str(args.model_dir), "--output", str(args.output_dir / "model.onnx")]
+    call("export_onnx.py", [*where, "--layer_logits", "--no_defaults"])
     for name in TOKENIZER:
         shutil.copy(args.model_dir / name, args.output_dir)
     write_text(args.output_dir / "about.json", json.dumps(known) + "\n")

@@ -3,13 +3,12 @@
     python examples/estimate_cost.py --config_name configs/albert_base_v2.json --rate 100e12
 
 A training step is counted as three forward passes at full depth, a sweep as one pass over the dev
-set. `--rate` is operations a second in training: benchmarks/speed.py prints what yours reaches.
+set. `--rate` is operations a second in training.
 """
 
 import argparse
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -17,27 +16,19 @@ from modeling import UserError, load_config
 from modeling.flops import early_exit_flops
 from utils.files import run_script
 
-SECONDS_AN_HOUR = 3600
-
-
-class TaskSize(NamedTuple):
-    train: int  # examples
-    dev: int
-    length: float  # mean tokens of an example, special ones included, at most 128
-
-
+# Examples to train on, examples of the dev set, mean tokens of an example (at most 128).
 # Sizes are GLUE's own. Lengths were counted with BERT's uncased vocabulary on the training files,
 # but for QQP, MNLI, QNLI and WNLI, where they are assumed.
 SIZES = {
-    "CoLA": TaskSize(8_551, 1_043, 11.3),
-    "SST-2": TaskSize(67_349, 872, 13.3),
-    "MRPC": TaskSize(3_668, 408, 53.2),
-    "STS-B": TaskSize(5_749, 1_500, 27.8),
-    "QQP": TaskSize(363_846, 40_430, 30),
-    "MNLI": TaskSize(392_702, 19_647, 39),
-    "QNLI": TaskSize(104_743, 5_463, 50),
-    "RTE": TaskSize(2_490, 277, 66.6),
-    "WNLI": TaskSize(635, 71, 37),
+    "CoLA": (8_551, 1_043, 11.3),
+    "SST-2": (67_349, 872, 13.3),
+    "MRPC": (3_668, 408, 53.2),
+    "STS-B": (5_749, 1_500, 27.8),
+    "QQP": (363_846, 40_430, 30),
+    "MNLI": (392_702, 19_647, 39),
+    "QNLI": (104_743, 5_463, 50),
+    "RTE": (2_490, 277, 66.6),
+    "WNLI": (635, 71, 37),
 }
 
 
@@ -51,17 +42,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=3.0)
     parser.add_argument("--seeds", type=int, default=5)
     args = parser.parse_args()
-    for name in ("rate", "epochs", "seeds"):
-        if not getattr(args, name) > 0:
-            raise UserError(f"--{name} {getattr(args, name)}: allowed is a number above 0")
+    if args.rate <= 0:
+        raise UserError(f"--rate {args.rate}: allowed is a number above 0")
     config = load_config(args.config_name)
     print("| task | petaFLOP, training | petaFLOP, sweep | hours, all seeds |\n|---|---|---|---|")
     total = 0.0
-    for task, size in SIZES.items():
+    for task, (train, dev, length) in SIZES.items():
         # Of an example's pass, with an exit after every layer; a backward pass is two more.
-        forward = early_exit_flops(config, round(size.length), config.num_hidden_layers)
-        training, sweep = 3 * forward * size.train * args.epochs, forward * size.dev
-        hours = args.seeds * (training + sweep) / args.rate / SECONDS_AN_HOUR
+        forward = early_exit_flops(config, round(length), config.num_hidden_layers)
+        training, sweep = 3 * forward * train * args.epochs, forward * dev
+        hours = args.seeds * (training + sweep) / args.rate / 3600
         total += hours
         print(f"| {task} | {training / 1e15:.2f} | {sweep / 1e15:.3f} | {hours:.2f} |")
     print(f"| all | | | {total:.1f} |")

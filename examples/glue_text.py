@@ -13,21 +13,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from glue.tasks import TASKS, Task, read_examples
+from glue.tasks import TASKS, read_examples
 from modeling.errors import UserError
 from utils.files import run_script, write_text
 
 
-def folder_task(folder: Path) -> Task | None:
-    names = [task for task in TASKS.values() if "train" in task.files and task.folder]
-    return next((task for task in names if folder.name.startswith(task.folder)), None)
-
-
 def documents(data_dir: Path, split: str) -> list[str]:
     """The sentences of every example of "train" or "dev", a line each; no example twice."""
+    tasks = [task for task in TASKS.values() if "train" in task.files and task.folder]
     found: dict[str, None] = {}
     for folder in sorted(path for path in data_dir.iterdir() if path.is_dir()):
-        task = folder_task(folder)
+        task = next((task for task in tasks if folder.name.startswith(task.folder)), None)
         for example in read_examples(task, folder, split) if task else ():
             texts = [" ".join(x.split()) for x in (example.text_a, example.text_b) if x]
             found["\n".join(text for text in texts if text)] = None
@@ -46,10 +42,7 @@ def main() -> None:
         raise UserError(f"--data_dir {args.data_dir} is not a directory")
     texts = documents(args.data_dir, args.split)
     if not texts:
-        raise UserError(
-            f"no task's folder in {args.data_dir}; fetch with: python download_glue_data.py "
-            f"--data_dir {args.data_dir}"
-        )
+        raise UserError(f"no task's folder in {args.data_dir}: download_glue_data.py fetches them")
     write_text(args.output, "\n\n".join(texts) + "\n")
     print(f"{args.output}: {len(texts)} documents")
 

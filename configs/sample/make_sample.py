@@ -24,7 +24,6 @@ import sentencepiece
 PEOPLE = "Ann Ben Cat Dan Eve Fay Gus Hal Ida Joe Kim Leo".split()
 CHAIN = 6  # people between a question and its answer, at most
 ANSWERS = ("yes", "no")
-HYPOTHESIS = "{} says yes."
 LABELS = {True: "entailment", False: "not_entailment"}
 SPLITS = {"train": 2400, "dev": 360, "test": 360}
 
@@ -41,56 +40,32 @@ class Premise(NamedTuple):
         return " ".join(f"{who} {does} {what}." for who, does, what in self.facts)
 
 
-class Pair(NamedTuple):
-    premise: str
-    hypothesis: str
-    steps: int
-    entailed: bool
-
-
 def make_premise(draw: random.Random) -> Premise:
     people, endings = draw.sample(PEOPLE, len(PEOPLE)), draw.sample(ANSWERS, len(ANSWERS))
     facts, answers, steps = [], {}, {}
     for chain, answer in zip((people[:CHAIN], people[CHAIN:]), endings, strict=True):
-        for who, asked in pairwise(chain):
-            facts.append((who, "asks", asked))
+        facts += [(who, "asks", asked) for who, asked in pairwise(chain)]
         facts.append((chain[-1], "says", answer))
         answers |= dict.fromkeys(chain, answer)
         steps |= {who: CHAIN - i for i, who in enumerate(chain)}
     return Premise(sorted(facts), answers, steps)
 
 
-def make_pair(steps: int, entailed: bool, draw: random.Random) -> Pair:
-    premise = make_premise(draw)
-    answer = ANSWERS[0 if entailed else 1]
-    known = [who for who, count in premise.steps.items() if count == steps]
-    who = next(who for who in known if premise.answers[who] == answer)
-    return Pair(premise.text, HYPOTHESIS.format(who), steps, entailed)
-
-
-def make_splits(seed: int) -> dict[str, list[Pair]]:
-    """Train, dev and test pairs; no premise stands twice, in one split or in two."""
+def make_splits(seed: int) -> dict[str, list[list[str]]]:
+    """Rows of premise, hypothesis, steps, label; no premise stands twice, in one split or two."""
     draw, seen, splits = random.Random(seed), set(), {}
     for split, size in SPLITS.items():
-        pairs = []
-        while len(pairs) < size:
-            steps, entailed = 1 + len(pairs) % CHAIN, len(pairs) // CHAIN % 2 == 0
-            pair = make_pair(steps, entailed, draw)
-            if pair.premise not in seen:
-                seen.add(pair.premise)
-                pairs.append(pair)
-        draw.shuffle(pairs)
-        splits[split] = pairs
+        rows = splits[split] = []
+        while len(rows) < size:
+            steps, entailed = 1 + len(rows) % CHAIN, len(rows) // CHAIN % 2 == 0
+            premise, answer = make_premise(draw), ANSWERS[0 if entailed else 1]
+            known = [who for who, count in premise.steps.items() if count == steps]
+            who = next(who for who in known if premise.answers[who] == answer)
+            if premise.text not in seen:
+                seen.add(premise.text)
+                rows.append([premise.text, f"{who} says yes.", str(steps), LABELS[entailed]])
+        draw.shuffle(rows)
     return splits
-
-
-def as_tsv(pairs: list[Pair], labelled: bool) -> str:
-    header = ["index", "sentence1", "sentence2", "steps"] + ["label"] * labelled
-    lines = ["\t".join(header)]
-    for index, pair in enumerate(pairs):
-        row = [str(index), pair.premise, pair.hypothesis, str(pair.steps)]
-        lines.append("\t".join(row + [LABELS[pair.entailed]] * labelled))
-    return "\n".join(lines) + "\n"
 
 
 def write_tokenizer(sentences: list[str], directory: Path) -> None:
@@ -123,10 +98,13 @@ def main() -> None:
     args = parser.parse_args()
     splits = make_splits(args.seed)
     (args.output_dir / "RTE").mkdir(parents=True, exist_ok=True)
-    for split, pairs in splits.items():
+    for split, rows in splits.items():
+        columns = ["sentence1", "sentence2", "steps", "label"][: 3 if split == "test" else 4]
+        lines = ["\t".join(["index", *columns])]
+        lines += ["\t".join([str(i), *row[: len(columns)]]) for i, row in enumerate(rows)]
         path = args.output_dir / "RTE" / f"{split}.tsv"
-        path.write_text(as_tsv(pairs, split != "test"), encoding="utf-8", newline="\n")
-    write_tokenizer([text for pair in splits["train"] for text in pair[:2]], args.output_dir)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+    write_tokenizer([text for row in splits["train"] for text in row[:2]], args.output_dir)
 
 
 if __name__ == "__main__":

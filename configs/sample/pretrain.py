@@ -9,11 +9,9 @@ since all are the same layer. It takes about two minutes of one core. Whether th
 follows, and when to exit, is left to fine-tuning.
 """
 
-import argparse
 import random
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from make_sample import ANSWERS, PEOPLE, make_premise
@@ -37,13 +35,8 @@ UNKNOWN = len(ANSWERS)  # the class of an answer that is not known yet
 PLACES = [*(3 + 4 * i for i in range(len(PEOPLE))), 2 + 4 * len(PEOPLE)]
 
 
-class PuzzleBatch(NamedTuple):
-    inputs: dict[str, torch.Tensor]
-    answers: torch.Tensor  # (batch, places): an index of ANSWERS
-    steps: torch.Tensor  # (batch, places): passes after which it is known
-
-
-def make_batch(tokenizer: PreTrainedTokenizerBase, draw: random.Random) -> PuzzleBatch:
+def make_batch(tokenizer: PreTrainedTokenizerBase, draw: random.Random) -> tuple:
+    """Inputs; answers (batch, places), an index of ANSWERS; passes after which each is known."""
     texts, answers, steps = [], [], []
     for _ in range(BATCH):
         premise, who = make_premise(draw), draw.choice(PEOPLE)
@@ -53,7 +46,7 @@ def make_batch(tokenizer: PreTrainedTokenizerBase, draw: random.Random) -> Puzzl
         steps.append([*(premise.steps[name] for name in named), 1 + premise.steps[who]])
     inputs = tokenizer(texts, return_token_type_ids=True, return_tensors="pt")
     del inputs["attention_mask"]  # all texts are of one length
-    return PuzzleBatch(inputs, torch.tensor(answers), torch.tensor(steps))
+    return inputs, torch.tensor(answers), torch.tensor(steps)
 
 
 def pretrained_albert(seed: int) -> nn.Module:
@@ -68,11 +61,11 @@ def pretrained_albert(seed: int) -> nn.Module:
     for passes, steps in STAGES:
         model.config.num_hidden_layers = passes
         for number in range(1, steps + 1):
-            batch = make_batch(tokenizer, draw)
-            states = layer_states(model, model.embed(**batch.inputs), None)
+            inputs, answers, known = make_batch(tokenizer, draw)
+            states = layer_states(model, model.embed(**inputs), None)
             logits = head(torch.stack([state[:, PLACES] for state in states]))
             after = torch.arange(1, passes + 1)[:, None, None]
-            target = torch.where(batch.steps <= after, batch.answers, UNKNOWN)
+            target = torch.where(known <= after, answers, UNKNOWN)
             loss = F.cross_entropy(logits.flatten(0, 2), target.flatten())
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -86,18 +79,8 @@ def pretrained_albert(seed: int) -> nn.Module:
     return model.albert
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output_dir", type=Path, default=HERE)
-    args = parser.parse_args()
-    albert = pretrained_albert(args.seed)
-    # The exit classifier, which was not trained, lies within ALBERT's encoder.
-    tensors = {f"albert.{name}": x for name, x in albert.state_dict().items() if "exit" not in name}
-    save_file(tensors, args.output_dir / "model.safetensors", {"format": "pt"})
-
-
 if __name__ == "__main__":
-    main()
+    # The exit classifier, which was not trained, lies within ALBERT's encoder.
+    weights = pretrained_albert(seed=0).state_dict()
+    tensors = {f"albert.{name}": x for name, x in weights.items() if "exit" not in name}
+    save_file(tensors, HERE / "model.safetensors", {"format": "pt"})

@@ -76,28 +76,14 @@ def test_the_estimate_follows_from_operations_and_rate(script):
     assert row.split("|")[4].strip() == f"{hours:.2f}"
 
 
-SICK = (
-    "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\t"
-    "entailment_BA\tsentence_A_original\tsentence_B_original\tsentence_A_dataset\t"
-    "sentence_B_dataset\tSemEval_set"
-)
-
-
-def sick_line(pair: int, label: str, part: str) -> str:
-    cells = (pair, f"A man eats {pair}", "Nobody eats", label, 3.5, "A_x_B", "B_x_A")
-    return "\t".join(map(str, (*cells, "He eats.", "-", "FLICKR", "FLICKR", part)))
-
-
 def test_sick_becomes_mnli(script, tmp_path):
-    lines = [
-        sick_line(1, "NEUTRAL", "TRAIN"),
-        sick_line(4, "CONTRADICTION", "TRIAL"),
-        sick_line(5, "ENTAILMENT", "TRAIN"),
-        sick_line(6, "NEUTRAL", "TEST"),
-    ]
-    write(tmp_path / "SICK.txt", "\n".join([SICK, *lines]) + "\n")
-    flags = ("--sick", tmp_path / "SICK.txt", "--output", tmp_path / "out")
-    done = script(main_of("sick_as_mnli.py"), *flags).done()
+    head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+    parts = {"train": {1: "NEUTRAL", 5: "ENTAILMENT"}, "trial": {4: "CONTRADICTION"}}
+    files = []
+    for part, pairs in {**parts, "test": {6: "NEUTRAL"}}.items():
+        lines = [f"{i}\tA man eats {i}\tNobody eats\t3.5\t{x}\n" for i, x in pairs.items()]
+        files.append(write(tmp_path / f"SICK_{part}.txt", head + "".join(lines)))
+    done = script(main_of("sick_as_mnli.py"), "--sick", *files, "--output", tmp_path / "out").done()
     assert f"{tmp_path / 'out/train.tsv'}: 2 pairs" in done.out
     # As in the files of the same name that were made by hand.
     assert (tmp_path / "out/dev_matched.tsv").read_text() == (
