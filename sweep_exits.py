@@ -19,19 +19,17 @@ layers, the oracle each example at its first right layer. Then
     --vary exit_thres                 the published loop: rows of eval_results.txt
 """
 
-from exit_lab.settings import ChoiceSettings, LabSettings, SweepSettings
-from modeling.errors import UserError
+from exit_lab.settings import SweepRequest
 from training.settings import parse
 from utils.files import run_script
 
 
 def main() -> None:
-    data, sweep, choice = parse((LabSettings, SweepSettings, ChoiceSettings), __doc__)
-    if len(data.model_dir) > 1 and (choice.pick or sweep.vary):
-        raise UserError("--pick and --vary take one --model_dir")
+    request = SweepRequest(*parse(tuple(SweepRequest.__annotations__.values()), __doc__))
+    request.check()
     from exit_lab.lab import run  # torch: seconds, once the flags are right
 
-    run(data, sweep, choice)
+    run(request)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from evaluation.job import Job, ResultPaths, load_trained
+from evaluation.job import Job, load_trained, results_folder
 from evaluation.modes import MODES, check_mode
 from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
@@ -333,20 +333,8 @@ class GlueRun:
         size, file = how.per_gpu_eval_batch_size, None
         if how.onnx:
             file = OnnxFile(how.onnx, model.config, size, hashes["weights"])
-        return Job(
-            mode,
-            model,
-            tokenizer,
-            part,
-            features,
-            size,
-            dtype=how.dtype,
-            compile=how.compile,
-            out_mode=how.out_mode,
-            skip_full_depth=how.skip_full_depth,
-            file=file,
-            origin={"rule_sources": keys.sources, "provenance": about_run},
-        )
+        origin = {"rule_sources": keys.sources, "provenance": about_run}
+        return Job(mode, model, tokenizer, part, features, size, how, file, origin)
 
     def warn_truncation(self, features: Features) -> None:
         """Say when texts are cut that the training would have seen whole."""
@@ -366,10 +354,16 @@ class GlueRun:
             name = "" if checkpoint == self.directory else checkpoint.name
             for part, suffix in evaluation_tasks(self.task):
                 job = self.job(checkpoint, part, "dev")
-                paths = ResultPaths(self.directory, suffix, name)
-                check_results(paths.results, job)
-                job.announce(name)
-                self.mode.evaluate(job, paths)
+                folder = results_folder(self.directory, suffix, name)
+                check_results(folder, job)
+                facts = {
+                    "Task": about(part),
+                    "Device": f"{job.model.device}, dtype {job.how.dtype}",
+                    "Num examples": job.features.size,
+                    "Batch size": job.batch_size,
+                }
+                log_facts(f"Running evaluation {name}", facts)
+                self.mode.evaluate(job, folder, self.directory, name)
 
     def predict(self) -> None:
         """Answer the test sets: the official GLUE files, and predictions.tsv with details."""

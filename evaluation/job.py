@@ -14,8 +14,9 @@ import torch
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from evaluation.onnx_file import OnnxFile
+from evaluation.settings import EvaluationSettings
 from glue.features import Features
-from glue.tasks import Task, about
+from glue.tasks import Task
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference, repays
 from modeling.cpu_packing import EMULATED, is_emulated
@@ -26,7 +27,6 @@ from modeling.loading.files import resolve_within
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import abbreviate, load_model
 from training.start import check_vocab_size
-from utils.console import log_facts
 from utils.environment import environment
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Job:
     """What is run, and how.
 
     batch_size: 1 goes in input order and never pads; larger ones give the same answers.
-    dtype, compile, out_mode, skip_full_depth: of the flags of these names.
+    how: the flags of an evaluation.
     file: answers in place of the model, which it was exported from.
     origin: what reports say of where all of this comes from and, see `for_inference`, how it runs.
     """
@@ -53,81 +53,56 @@ class Job:
     task: Task
     features: Features
     batch_size: int = 1
-    dtype: str = "fp32"
-    compile: str = "auto"
-    out_mode: str = "one"
+    how: EvaluationSettings = field(default_factory=EvaluationSettings)
     file: OnnxFile | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
-    skip_full_depth: bool = False
-
-    def announce(self, checkpoint: str) -> None:
-        """Log what is about to be evaluated on what; a checkpoint by its name."""
-        facts = {
-            "Task": about(self.task),
-            "Device": f"{self.model.device}, dtype {self.dtype}",
-            "Num examples": self.features.size,
-            "Batch size": self.batch_size,
-        }
-        log_facts(f"Running evaluation {checkpoint}", facts)
-        if is_emulated(DTYPES[self.dtype], self.model.device):
-            logger.warning("--dtype %s: %s", self.dtype, EMULATED)
 
     def for_inference(self) -> Job:
-        """The job with a model in `dtype`, compiled where that is asked for and pays.
+        """The job with a model in --dtype, compiled where that is asked for and pays.
 
         Its `origin` says so. This job's own model stays as it is.
         """
-        model, device, about, compiled = self.model, self.model.device, {"dtype": self.dtype}, False
+        model, device, wanted = self.model, self.model.device, self.how.compile
+        about, compiled, dtype = {"dtype": self.how.dtype}, False, DTYPES[self.how.dtype]
+        if is_emulated(dtype, device):
+            logger.warning("--dtype %s: %s", self.how.dtype, EMULATED)
+        if wanted == "on" and self.mode.uncompiled:
+            logger.warning("--compile on: %s; not compiled", self.mode.uncompiled)
+        lengths = sorted(self.features.lengths)
         if self.file:
             about, device = self.file.conditions(), torch.device("cpu")
-        elif (compiling := self.wants_compiling()) or self.dtype != "fp32":
-            model = copy.deepcopy(model)
-            cast_layers(model, DTYPES[self.dtype])
-            compiled = compiling and compile_for_inference(model)
+        else:
+            compiling = not self.mode.uncompiled and (
+                wanted == "on"
+                or (wanted == "auto" and repays(model, len(lengths), lengths[len(lengths) // 2]))
+            )
+            if compiling or dtype != torch.float32:
+                model = copy.deepcopy(model)
+                cast_layers(model, dtype)
+                compiled = compiling and compile_for_inference(model)
         about |= {"compiled": compiled, "environment": environment(device)}
         return replace(self, model=model, origin={**self.origin, **about})
 
-    def wants_compiling(self) -> bool:
-        if self.mode.uncompiled:
-            if self.compile == "on":
-                logger.warning("--compile on: %s; not compiled", self.mode.uncompiled)
-            return False
-        lengths = sorted(self.features.lengths)
-        return self.compile == "on" or (
-            self.compile == "auto" and repays(self.model, len(lengths), lengths[len(lengths) // 2])
-        )
+
+def results_folder(model: Path, suffix: str, checkpoint: str = "") -> Path:
+    """Where an evaluation's results go: the folder of the trained model, with `suffix` for the
+    second half of a task, and in it one for a `checkpoint`."""
+    # As text: "." has no name to add to.
+    return Path(os.path.abspath(model) + suffix) / checkpoint
 
 
-@dataclass(frozen=True)
-class ResultPaths:
-    """Where an evaluation's results go.
-
-    model: the folder of the trained model.
-    suffix: of the folder's name, for the second half of a task.
-    checkpoint: name of the checkpoint that is evaluated; "" for the finished model.
-    """
-
-    model: Path
-    suffix: str = ""
-    checkpoint: str = ""
-
-    @property
-    def results(self) -> Path:
-        # As text: "." has no name to add to.
-        return Path(os.path.abspath(self.model) + self.suffix) / self.checkpoint
-
-    def statistics(self, config: AlbertConfig, task: Task) -> Path:
-        """`my_out_dir`/model/task, in the model's folder; in stat_out if it cannot be made."""
-        name = Path(config.my_out_dir, config.model_name, task.name)
-        try:
-            if resolve_within(self.model, name) is None:  # a foreign config.json must not write
-                raise OSError(None, f"leads out of {self.model}")
-            (self.model / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            fallback = self.model / "stat_out" / task.name
-            logger.warning("my_out_dir %s: %s; using %s", name, error.strerror, fallback)
-            return fallback
-        return self.model / name
+def statistics_folder(model: Path, config: AlbertConfig, task: Task) -> Path:
+    """`my_out_dir`/model/task, in the model's folder; in stat_out if it cannot be made."""
+    name = Path(config.my_out_dir, config.model_name, task.name)
+    try:
+        if resolve_within(model, name) is None:  # a foreign config.json must not write
+            raise OSError(None, f"leads out of {model}")
+        (model / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fallback = model / "stat_out" / task.name
+        logger.warning("my_out_dir %s: %s; using %s", name, error.strerror, fallback)
+        return fallback
+    return model / name
 
 
 def load_finished(directory: Path, mode: Mode, settings: Settings | None = None) -> PreTrainedModel:

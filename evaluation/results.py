@@ -129,7 +129,7 @@ def check_results(directory: Path, job: Job) -> None:
     rule = job.model.config.exit_keys()
     row = row_of({"metrics": best, "computation_cost": 1.0, "rule": rule})
     with suppress(OSError):  # which the end says, beside the results
-        earlier_lines(directory / ROWS, ",".join(row), job.out_mode)
+        earlier_lines(directory / ROWS, ",".join(row), job.how.out_mode)
 
 
 def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> list[Path]:

@@ -10,8 +10,9 @@ methods share the draws, so that differences are paired.
 A metric is an array (…, 1 + draws): its value first, then that in each draw.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,24 +32,7 @@ from utils.markdown import markdown_table
 BASELINES = (TRUNCATION, COIN, ORACLE, FULL_DEPTH)  # methods that are no rule
 DRAWS = 1000  # of the intervals
 MOST_LIMITS = 6  # columns of a table
-
-
-class Bootstrap(NamedTuple):
-    """How often each draw takes each example, and which share each model has."""
-
-    examples: np.ndarray  # (1 + draws, examples)
-    models: np.ndarray  # (1 + draws, models), rows sum to 1
-
-
-def make_bootstrap(examples: int, models: int, draws: int, seed: int) -> Bootstrap:
-    """Draw examples, and models whose shares are spread by √(n/(n−1)).
-
-    Drawn plainly, n models differ from their own mean by (n−1)/n of the variance that others would
-    have (Davison and Hinkley 1997, section 2.3): a third too little for three seeds.
-    """
-    shares = bootstrap_weights(models, draws, seed + 1) / models
-    equal, spread = shares[0], np.sqrt(models / max(1, models - 1))
-    return Bootstrap(bootstrap_weights(examples, draws, seed), equal + spread * (shares - equal))
+Cells = dict[str, list[dict[str, Any] | None]]  # by method: at each cost limit, see `cell_at`
 
 
 @dataclass(frozen=True)
@@ -56,79 +40,60 @@ class Frontier:
     """One model's best settings of a method, by rising cost.
 
     settings: their descriptions, (points,).
-    exit_layer: of the report part, (points, examples).
     allowed: the cost that they were chosen by, (points,).
-    cost, metric: on the report part, (points,) and (points, 1 + draws).
+    exit_layer, cost, metric: of the report part, (points, examples), (points,) and
+        (points, 1 + draws).
     mixes: does a coin between two settings give the costs between them?
     """
 
-    settings: tuple[str, ...]
-    exit_layer: np.ndarray
+    settings: list[str]
     allowed: np.ndarray
+    exit_layer: np.ndarray
     cost: np.ndarray
     metric: np.ndarray
     mixes: bool = False
 
-    def positions(self, costs: np.ndarray | float, by: np.ndarray | None = None) -> np.ndarray:
-        """The setting that answers at each cost; −1 where even the cheapest costs more.
+    def position(self, limit: float) -> float:
+        """The setting that answers under a cost limit; −1 where even the cheapest costs more.
 
         2.3 is a coin's: setting 2 for 0.7 of the examples, setting 3 for the other 0.3.
-        by: what the settings cost (default: what they were chosen by).
         """
-        by = self.allowed if by is None else by
-        found = np.searchsorted(by, np.asarray(costs) + TOLERANCE, "right") - 1.0
-        if self.mixes:
-            between = np.interp(costs, by, np.arange(len(by)))
-            found = np.where(found < 0, found, np.maximum(found, between))
-        return found
-
-    def names(self, position: float) -> str:
-        """The one setting at a position, or the two of a mixture."""
-        first = int(position)
-        return " or ".join(self.settings[first : first + 1 + (position > first)])
-
-    def along(self, costs: np.ndarray) -> np.ndarray:
-        """The metric at costs of the report part, none below the cheapest: (costs, 1 + draws).
-
-        A setting that was chosen as dearer never counts as cheaper.
-        """
-        return mixed(self.metric, self.positions(costs, np.maximum.accumulate(self.cost)))
+        found = int(np.searchsorted(self.allowed, limit + TOLERANCE, "right")) - 1
+        if not self.mixes or found < 0:
+            return found
+        return max(found, float(np.interp(limit, self.allowed, np.arange(len(self.allowed)))))
 
 
-def mixed(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Values (settings, …) at positions between the settings: (positions, …)."""
-    first = np.asarray(positions).astype(int)
-    share = np.reshape(positions - first, first.shape + (1,) * (values.ndim - 1))
-    return (1 - share) * values[first] + share * values[(first + 1).clip(max=len(values) - 1)]
+def mixed(values: np.ndarray, position: float) -> np.ndarray:
+    """The value, (…), at a position between settings, of values (settings, …)."""
+    first, last = int(position), len(values) - 1
+    share = position - first
+    return (1 - share) * values[first] + share * values[min(first + 1, last)]
 
 
-def method_settings(swept: Sweep, name: str) -> tuple[np.ndarray, list[str]]:
-    """Exit layers (settings, examples) and descriptions of a method's settings."""
+def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Frontier:
+    """A method's frontier on the calibration part, measured on the report part."""
     layers = [f"layer {n}" for n in range(1, swept.num_layers + 1)]
     if name == FULL_DEPTH:
-        return swept.truncations[-1:], layers[-1:]
-    if name == ORACLE:
-        return swept.oracle, [f"oracle to {layer}" for layer in layers]
-    if name in (TRUNCATION, COIN):
-        return swept.truncations, layers
-    own = swept.of_rule(name)
-    names = [describe(setting, swept.name_key) for setting in swept.settings[own]]
-    return swept.exit_layer[own], names
-
-
-def frontier_of(swept: Sweep, name: str, parts: Parts, weights: np.ndarray) -> Frontier:
-    """A method's frontier on the calibration part, measured on the report part."""
-    exits, names = method_settings(swept, name)
+        exits, names = swept.truncations[-1:], layers[-1:]
+    elif name == ORACLE:
+        exits, names = swept.oracle, [f"oracle to {layer}" for layer in layers]
+    elif name in (TRUNCATION, COIN):
+        exits, names = swept.truncations, layers
+    else:
+        own = swept.of_rule(name)
+        exits = swept.exit_layer[own]
+        names = [describe(setting, swept.name_key) for setting in swept.settings[own]]
     mixes = name in (COIN, ORACLE)
     rows = parts.report if name == ORACLE else parts.calibration  # the oracle knows every label
     cost, metric = swept.cost(exits, rows), swept.main_metric(exits, rows)
     best = concave_hull(cost, metric) if mixes else frontier(cost, metric)
     return Frontier(
-        tuple(names[i] for i in best),
-        exits[best][:, parts.report],
+        [names[i] for i in best],
         cost[best],
+        exits[best][:, parts.report],
         swept.cost(exits[best], parts.report),
-        swept.main_metric(exits[best], parts.report, weights),
+        swept.main_metric(exits[best], parts.report, drawn),
         mixes,
     )
 
@@ -139,35 +104,27 @@ class Point(NamedTuple):
     settings, cost: of each model. metric: the mean over the models, (1 + draws,).
     """
 
-    settings: tuple[str, ...]
+    settings: list[str]
     cost: np.ndarray
     metric: np.ndarray
 
 
-class Estimate(NamedTuple):
-    """A number and its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def clear(self) -> bool:
-        """Does the interval leave out 0, by more than rounding?"""
-        return self.low > TOLERANCE or self.high < -TOLERANCE
-
-
-def estimate(metric: np.ndarray) -> Estimate:
-    """The value of a metric (1 + draws,), and its interval."""
-    return Estimate(float(metric[0]), *map(float, interval(metric)))
+def estimate(metric: np.ndarray) -> tuple[float, float, float]:
+    """The value of a metric (1 + draws,), and its 95% interval."""
+    return float(metric[0]), *map(float, interval(metric))
 
 
 @dataclass(frozen=True)
 class FrontierSet:
-    """All methods' frontiers, one a model, by name; the models share examples and draws."""
+    """All methods' frontiers, one a model, by name; the models share examples and draws.
+
+    drawn: how often each draw takes each example, (1 + draws, examples).
+    models: which share each model has in it, (1 + draws, models); rows sum to 1.
+    """
 
     frontiers: dict[str, list[Frontier]]
-    bootstrap: Bootstrap
+    drawn: np.ndarray
+    models: np.ndarray
     layers: int
     parts: Parts
 
@@ -176,29 +133,27 @@ class FrontierSet:
         """The methods that are no baselines."""
         return [name for name in self.frontiers if name not in BASELINES]
 
-    def mean_over_models(self, metrics: Sequence[np.ndarray]) -> np.ndarray:
-        """The mean of each model's metric, (…, 1 + draws)."""
-        return np.einsum("m...d,dm->...d", np.stack(metrics), self.bootstrap.models)
-
     def at(self, name: str, limits: float | np.ndarray) -> Point | None:
         """What a method does at a cost limit, or at one a model; None if a model's is too low.
 
         A mixture costs exactly the limit. Its metric is linear in it: of a metric that is no mean
         over the examples, that of a coin thrown once for all of them.
         """
-        fronts = self.frontiers[name]
+        fronts, settings = self.frontiers[name], []
         limits = np.broadcast_to(limits, len(fronts))
-        places = [front.positions(limit) for front, limit in zip(fronts, limits, strict=True)]
-        if min(places) < 0:
-            return None
-        pairs = list(zip(fronts, places, strict=True))
-        return Point(
-            tuple(front.names(place) for front, place in pairs),
-            np.array([mixed(front.cost, place) for front, place in pairs]),
-            self.mean_over_models([mixed(front.metric, place) for front, place in pairs]),
-        )
+        found = [
+            (front, front.position(limit)) for front, limit in zip(fronts, limits, strict=True)
+        ]
+        for front, place in found:
+            if place < 0:
+                return None
+            first = int(place)  # one setting, or the two of a mixture
+            settings.append(" or ".join(front.settings[first : first + 1 + (place > first)]))
+        metrics = np.stack([mixed(front.metric, place) for front, place in found], 1)
+        cost = np.array([mixed(front.cost, place) for front, place in found])
+        return Point(settings, cost, (metrics * self.models).sum(1))
 
-    def efficiency(self, point: Point) -> Estimate | None:
+    def efficiency(self, point: Point) -> tuple[float, float, float] | None:
         """Exit efficiency η = (rule − coin) / (oracle − coin) at the point's own costs.
 
         1: every example exits where it should; 0: a coin would do. None where the oracle is no
@@ -214,14 +169,21 @@ class FrontierSet:
 def frontier_set(
     sweeps: Sequence[Sweep], parts: Parts, draws: int, seed: int, names: Sequence[str] = ()
 ) -> FrontierSet:
-    """The frontiers of `names` (default: every rule and baseline), over several models."""
+    """The frontiers of `names` (default: every rule and baseline), over several models.
+
+    The models' shares in a draw are spread by √(n/(n−1)). Drawn plainly, n models differ from their
+    own mean by (n−1)/n of the variance that others would have (Davison and Hinkley 1997, section
+    2.3): a third too little for three seeds.
+    """
     names = names or [*(grid.rule for grid in sweeps[0].grids), *BASELINES]
-    bootstrap = make_bootstrap(len(parts.report), len(sweeps), draws, seed)
+    count = len(sweeps)
+    drawn = bootstrap_weights(len(parts.report), draws, seed)
+    shares = bootstrap_weights(count, draws, seed + 1) / count
+    models = shares[0] + np.sqrt(count / max(1, count - 1)) * (shares - shares[0])
     frontiers = {
-        name: [frontier_of(swept, name, parts, bootstrap.examples) for swept in sweeps]
-        for name in names
+        name: [frontier_of(swept, name, parts, drawn) for swept in sweeps] for name in names
     }
-    return FrontierSet(frontiers, bootstrap, sweeps[0].num_layers, parts)
+    return FrontierSet(frontiers, drawn, models, sweeps[0].num_layers, parts)
 
 
 # As tables.
@@ -234,108 +196,77 @@ def limits_of(layers: int) -> list[float]:
     return [n / layers for n in chosen.tolist()]
 
 
-class Cell(NamedTuple):
-    """A method at a cost limit: means over the models.
+def cell_at(found: FrontierSet, name: str, limit: float) -> dict[str, Any] | None:
+    """A method's best setting at or under a cost limit, a row of compare.csv; None of none.
 
     over_coin: the metric less that of the coin at the same cost; over_full_depth: less full
-    depth's; both paired. efficiency: η, see `FrontierSet.efficiency`.
-    cost: on the report part. settings: of each model.
+    depth's; both paired. efficiency: see `FrontierSet.efficiency`.
     """
-
-    metric: Estimate
-    over_coin: Estimate
-    over_full_depth: Estimate
-    efficiency: Estimate | None
-    cost: float
-    settings: tuple[str, ...]
-
-    def row(self) -> dict[str, Any]:
-        """The cell as a row of compare.csv."""
-        row = dict(zip(("metric", "low", "high"), self.metric, strict=True))
-        for name in ("over_coin", "over_full_depth", "efficiency"):
-            columns = (name, f"{name}_low", f"{name}_high")
-            row |= dict(zip(columns, getattr(self, name) or ("", "", ""), strict=True))
-        return {**row, "cost": self.cost, "settings": "; ".join(self.settings)}
-
-
-Cells = dict[str, list[Cell | None]]
-
-
-def compare(found: FrontierSet, limits: Sequence[float]) -> Cells:
-    """Each method's cells at the cost limits; None where it has none."""
-    cells = {
-        name: [cell_at(found, name, limit) for limit in limits]
-        for name in found.frontiers
-        if name != FULL_DEPTH
-    }
-    return {**cells, FULL_DEPTH: [cell_at(found, FULL_DEPTH, 1.0)] * len(limits)}
-
-
-def cell_at(found: FrontierSet, name: str, limit: float) -> Cell | None:
-    """A method's best setting at or under a cost limit; None where a model has none."""
-    point = found.at(name, limit)
+    full = found.at(FULL_DEPTH, 1.0)
+    point = full if name == FULL_DEPTH else found.at(name, limit)
     if point is None:
         return None
-    return Cell(
-        estimate(point.metric),
-        estimate(point.metric - found.at(COIN, point.cost).metric),
-        estimate(point.metric - found.at(FULL_DEPTH, 1.0).metric),
-        found.efficiency(point),
-        float(point.cost.mean()),
-        point.settings,
-    )
+    estimates = {
+        "metric": estimate(point.metric),
+        "over_coin": estimate(point.metric - found.at(COIN, point.cost).metric),
+        "over_full_depth": estimate(point.metric - full.metric),
+        "efficiency": found.efficiency(point),
+    }
+    row: dict[str, Any] = {"rule": name, "max_cost": limit}
+    for column, number in estimates.items():
+        columns = (column, f"{column}_low", f"{column}_high")
+        row |= dict(zip(columns, number or ("", "", ""), strict=True))
+    return {**row, "cost": float(point.cost.mean()), "settings": "; ".join(point.settings)}
 
 
-def metric_at_cost(cell: Cell | None) -> str:
-    """ "83.1 [81.0, 85.2] at 0.42": 100 × the metric, its interval, the cost."""
-    if cell is None:
+def written(row: dict[str, Any], name: str, scale: float = 1, number: str = ".2f") -> str:
+    """ "0.45 [0.40, 0.50]": an estimate of a row times `scale`, in a number format."""
+    if row[name] == "":
         return "–"
-    value, low, high = (100 * number for number in cell.metric)
-    return f"{value:.1f} [{low:.1f}, {high:.1f}] at {cell.cost:.2f}"
+    parts = (row[name], row[f"{name}_low"], row[f"{name}_high"])
+    value, low, high = (format(scale * part, number) for part in parts)
+    return f"{value} [{low}, {high}]"
 
 
-def difference(found: Estimate | None) -> str:
-    """In points; bold where the interval leaves out 0."""
-    if found is None:
-        return "–"
-    value, low, high = (100 * number for number in found)
-    text = f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
-    return f"**{text}**" if found.clear else text
-
-
-def share(found: Estimate | None) -> str:
-    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]" if found else "–"
+def difference(row: dict[str, Any], name: str) -> str:
+    """In points; bold where the interval leaves out 0, by more than rounding."""
+    text = written(row, name, 100, "+.1f")
+    clear = row[f"{name}_low"] > TOLERANCE or row[f"{name}_high"] < -TOLERANCE
+    return f"**{text}**" if clear else text
 
 
 def comparison(sweeps: Sequence[Sweep], found: FrontierSet, cells: Cells) -> str:
     """The tables of compare.md: the metric, its differences to coin and full depth, efficiency."""
     several, task = len(sweeps) > 1, sweeps[0].task
-    models = f"mean of {len(sweeps)} models, " if several else ""
-    drawn = "models and examples" if several else "examples"
-    chosen, reported = map(len, found.parts)
-    shown = [name for name in cells if name not in (COIN, ORACLE, FULL_DEPTH)]
     columns = ["", *(f"cost ≤ {limit:.2f}" for limit in limits_of(found.layers))]
+    shown = [*found.rules, TRUNCATION]
 
-    def table(names: Sequence[str], text: Any) -> str:
-        return markdown_table(columns, ([name, *map(text, cells[name])] for name in names))
+    def table(names: Sequence[str], text: Callable[[dict[str, Any]], str]) -> str:
+        rows = [[name, *(text(row) if row else "–" for row in cells[name])] for name in names]
+        return markdown_table(columns, rows)
 
     return "\n\n".join(
         [
-            f"{task.name}, 100 × {primary_metric(task)}: {models}best setting "
-            f"at or under each cost, chosen on {chosen} examples, reported on the other {reported} "
-            f"[95% interval, drawing {drawn}] at its cost there. "
-            f"{TRUNCATION}: everyone stops at one layer. {COIN}: at one of two layers, by chance, "
-            f"for exactly the cost. {ORACLE}: each example stops at its first right layer, as far "
-            "as the cost allows.",
-            table(list(cells), metric_at_cost),
+            f"{task.name}, 100 × {primary_metric(task)}: "
+            f"{f'mean of {len(sweeps)} models, ' if several else ''}best setting "
+            f"at or under each cost, chosen on {len(found.parts.calibration)} examples, reported "
+            f"on the other {len(found.parts.report)} "
+            f"[95% interval, drawing {'models and ' if several else ''}examples] at its cost "
+            f"there. {TRUNCATION}: everyone stops at one layer. {COIN}: at one of two layers, by "
+            f"chance, for exactly the cost. {ORACLE}: each example stops at its first right layer, "
+            "as far as the cost allows.",
+            table(
+                list(cells),
+                lambda row: f"{written(row, 'metric', 100, '.1f')} at {row['cost']:.2f}",
+            ),
             f"Less the {COIN} at the same cost, in points (paired; bold: the interval leaves out "
             "0):",
-            table(shown, lambda cell: difference(cell and cell.over_coin)),
+            table(shown, lambda row: difference(row, "over_coin")),
             "Less full depth:",
-            table(shown, lambda cell: difference(cell and cell.over_full_depth)),
+            table(shown, lambda row: difference(row, "over_full_depth")),
             f"Exit efficiency: what a rule gains over the {COIN}, as a share of what the {ORACLE} "
             "gains at the same cost:",
-            table(shown, lambda cell: share(cell and cell.efficiency)),
+            table(shown, lambda row: written(row, "efficiency")),
         ]
     )
 
@@ -346,16 +277,10 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
         raise UserError("the models were recorded on different examples; give all the same data")
     found = frontier_set(sweeps, parts, DRAWS, seed)
     limits = limits_of(found.layers)
-    cells = compare(found, limits)
+    cells = {name: [cell_at(found, name, limit) for limit in limits] for name in found.frontiers}
     text = comparison(sweeps, found, cells) + "\n"
-    rows = [
-        {"rule": name, "max_cost": limit, **cell.row()}
-        for name, row in cells.items()
-        for limit, cell in zip(limits, row, strict=True)
-        if cell
-    ]
     write_text(output / "compare.md", text)
-    write_text(output / "compare.csv", as_csv(rows))
+    write_text(output / "compare.csv", as_csv([row for row in chain(*cells.values()) if row]))
     print(f"\n{text}")
     return found
 
@@ -365,22 +290,20 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
 
 def choice_table(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
     """Metrics, drop from full depth and cost of a setting on both parts, as Markdown."""
-    chosen, full = swept.exit_layer[setting][None], swept.truncations[-1:]
-
-    def metrics_on(rows: np.ndarray, draws: int) -> dict[str, np.ndarray]:
-        weights = bootstrap_weights(len(rows), draws, seed)
-        early, deep = (swept.metrics(exits, rows, weights) for exits in (chosen, full))
-        found = {}
-        for name in early:
-            found[name] = early[name][0]
-            found[f"{name}, drop from full depth"] = deep[name][0] - early[name][0]
-        return found
-
-    calibration, report = metrics_on(parts.calibration, 0), metrics_on(parts.report, DRAWS)
-    rows = [
-        (name, f"{calibration[name][0]:.4f}", f"{value:.4f}", f"{low:.4f} … {high:.4f}")
-        for name, (value, low, high) in ((name, estimate(drawn)) for name, drawn in report.items())
-    ]
+    chosen = swept.exit_layer[setting][None]
+    both = np.concatenate([chosen, swept.truncations[-1:]])
+    drawn = bootstrap_weights(len(parts.report), DRAWS, seed)
+    calibration, report = (
+        swept.metrics(both, parts.calibration),
+        swept.metrics(both, parts.report, drawn),
+    )
+    rows = []
+    for name, (early, full) in report.items():
+        here, deep = calibration[name]
+        drop = f"{name}, drop from full depth"
+        for row, number, metric in ((name, here, early), (drop, deep - here, full - early)):
+            value, low, high = estimate(metric)
+            rows.append((row, f"{number:.4f}", f"{value:.4f}", f"{low:.4f} … {high:.4f}"))
     costs = [swept.cost(chosen, part)[0] for part in parts]
     rows.append(("computation cost", *(f"{cost:.4f}" for cost in costs), ""))
     if swept.seconds is not None:
@@ -396,15 +319,17 @@ def against_coin(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
     Compared on the report part, paired; the coin's layers are chosen on the calibration part.
     """
     found = frontier_set([swept], parts, DRAWS, seed, (COIN, ORACLE))
-    exits, name = swept.exit_layer[setting][None], primary_metric(swept.task)
-    (metric,) = swept.main_metric(exits, parts.report, found.bootstrap.examples)
-    here = Point((), swept.cost(exits, parts.report), metric)
+    exits = swept.exit_layer[setting][None]
+    (metric,) = swept.main_metric(exits, parts.report, found.drawn)
+    here = Point([], swept.cost(exits, parts.report), metric)
     coin = found.at(COIN, here.cost)
-    over, efficiency = estimate(metric - coin.metric), found.efficiency(here)
-    verdict = "Better than" if over.low > TOLERANCE else "Not shown to be better than"
+    value, low, high = estimate(metric - coin.metric)
+    efficiency = found.efficiency(here)
+    share = "–" if efficiency is None else "{:.2f} [{:.2f}, {:.2f}]".format(*efficiency)
+    verdict = "Better than" if low > TOLERANCE else "Not shown to be better than"
     return (
         f"{verdict} a coin that stops each example at {coin.settings[0]} for the same cost, "
         f"{coin.cost[0]:.4f}:\n"
-        f"  {name} {over.value:+.4f} [{over.low:+.4f}, {over.high:+.4f}]\n"
-        f"  exit efficiency, its gain over the coin as a share of the oracle's: {share(efficiency)}"
+        f"  {primary_metric(swept.task)} {value:+.4f} [{low:+.4f}, {high:+.4f}]\n"
+        f"  exit efficiency, its gain over the coin as a share of the oracle's: {share}"
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from exit_lab.metrics import bootstrap_weights, interval
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
-from exit_lab.tables import frontier, hull_table, layer_table
+from exit_lab.tables import best_rows, concave_hull, frontier, layer_table
 from glue.tasks import Example, primary_metric
 from modeling.exit_settings import Setting
 
@@ -108,22 +108,17 @@ def intervals(swept: Sweep, exit_layer: np.ndarray, seed: int) -> tuple[np.ndarr
 
 def baselines(swept: Sweep, seed: int) -> dict[str, list[dict[str, float]]]:
     """Stopping everyone at layer 1, 2, …; the points that the coin and the oracle go between."""
-    metric, layers = primary_metric(swept.task), layer_table(swept)
-    low, high = intervals(swept, swept.truncations, seed)
-    ends = {
-        TRUNCATION: layers,
-        COIN: hull_table(layers, metric, COIN),
-        ORACLE: hull_table(layer_table(swept, ORACLE), metric, ORACLE),
-    }
-    points = {
-        name: [
+    metric, points = primary_metric(swept.task), {}
+    for name in (TRUNCATION, COIN, ORACLE):
+        rows = layer_table(swept, name)
+        rows = rows if name == TRUNCATION else best_rows(rows, metric, concave_hull)
+        points[name] = [
             {"layer": row["layer"], "cost": row["compute_ratio"], "value": row[metric]}
             for row in rows
         ]
-        for name, rows in ends.items()
-    }
-    for point, *ends in zip(points[TRUNCATION], low.tolist(), high.tolist(), strict=True):
-        point["low"], point["high"] = ends
+    ends = intervals(swept, swept.truncations, seed)
+    for point, low, high in zip(points[TRUNCATION], *ends, strict=True):
+        point |= {"low": float(low), "high": float(high)}
     return points
 
 
@@ -132,17 +127,10 @@ def settings_columns(swept: Sweep, seed: int) -> dict[str, str]:
 
     low, high: the main metric's interval.
     """
-    exits = swept.exits_per_layer(swept.exit_layer)
     low, high = intervals(swept, swept.exit_layer, seed)
-    columns = {
-        **swept.metrics(swept.exit_layer),
-        **swept.measured(swept.exit_layer),
-        "low": low,
-        "high": high,
-        "compute_ratio": swept.cost(swept.exit_layer),
-        "exit_sample_ratio": 1 - exits[:, -1] / len(swept.labels),
-    }
+    columns = {**swept.columns(swept.exit_layer), "low": low, "high": high}
     packed_columns = {name: packed(values.astype("<f8")) for name, values in columns.items()}
+    exits = swept.exits_per_layer(swept.exit_layer)
     return {**packed_columns, "exits": packed(exits.astype("<u4"))}
 
 

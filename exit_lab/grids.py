@@ -79,10 +79,11 @@ def make_grids(
     texts: Mapping[str, str],
     num_layers: int,
     regression: bool,
+    fixed: Setting | None = None,
 ) -> tuple[RuleGrid, ...]:
     """A grid a rule, from each key's values as text (see `parse_values`); defaults fill in.
 
-    Raises UserError for an unknown rule as well.
+    fixed: keys that are the same in all settings. Raises UserError for an unknown rule as well.
     """
     rules, keys = mode.rules(regression), mode.table.exit_keys
     for name in names:
@@ -97,10 +98,13 @@ def make_grids(
         key: tuple(sorted(set(parse_values(key, text, num_layers, keys))))
         for key, text in texts.items()
     }
+    grids = []
     for name in names:
-        if unknown := [key for key in rules[name].reads if key not in values]:
+        reads = rules[name].reads
+        if unknown := [key for key in reads if key not in values]:
             raise UserError(
                 f"rule {name} reads {unknown[0]!r}: `reads` may name {', '.join(values)}, as a "
                 "tuple of texts"
             )
-    return tuple(RuleGrid(name, {key: values[key] for key in rules[name].reads}) for name in names)
+        grids.append(RuleGrid(name, {key: values[key] for key in reads}, fixed or {}))
+    return tuple(grids)

@@ -1,6 +1,5 @@
 """A run of sweep_exits.py: open the models, record, sweep, pick, verify, draw, compare."""
 
-import logging
 import shlex
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,22 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.tensorboard import SummaryWriter
-from transformers.utils import logging as hf_logging
 
 from evaluation.figures import save_figure
-from evaluation.job import Job, ResultPaths, load_trained
+from evaluation.job import Job, load_trained, results_folder
 from evaluation.modes import trained_mode
 from evaluation.modes.base import Mode
 from evaluation.predictions import run_early_exit
-from evaluation.results import append_results
+from evaluation.results import ROWS, append_results
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import against_coin, choice_table, frontier_set, write_comparison
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import exits_figure, frontier_figure, heatmap_figure
 from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.metrics import at_exit
-from exit_lab.settings import ChoiceSettings, LabSettings, PickGoal, SweepSettings
+from exit_lab.settings import LabSettings, SweepRequest
 from exit_lab.sweep import RECORDING, Recording, Sweep, load_or_record, scan_setting, sweep
 from exit_lab.tables import nearest_setting, write_tables
 from glue.custom import Columns, custom_task
@@ -34,93 +31,18 @@ from modeling.exit_settings import PROVENANCE, Setting, describe, keys_in_force,
 from modeling.loading.configs import trained_labels
 from modeling.loading.files import read_json, weights_hash
 from modeling.rules import exit_scores
-from modeling.runtime import keep_freed_memory
 from training.checkpoints import check_finished
 from training.provenance import provenance, remove
 from training.settings import as_dict
-from utils.console import StdoutHandler
+from training.start import make_accelerator, start_script
 from utils.files import run_all_then_raise, write_json, write_text
 
 # What a sweep leaves beside its recording: another sweep there begins without.
 WRITTEN = (
     *("sweep.csv", "frontier.csv", "compare.csv", "compare.md", "explorer.html", "provenance.json"),
-    *("frontier.png", "heatmap.png", "exits.png", "compare.png", "runs"),
+    *("frontier.png", "heatmap.png", "exits.png", "compare.png"),
 )
 BAND_DRAWS = 400  # of a figure's intervals
-
-
-def run(data: LabSettings, wanted: SweepSettings, choice: ChoiceSettings) -> None:
-    """Do what the flags ask for, on the task's dev set and, of MNLI, on its second half."""
-    logging.basicConfig(
-        format="%(levelname)s - %(message)s", level="INFO", handlers=[StdoutHandler()]
-    )
-    logging.getLogger("filelock").setLevel(logging.WARNING)
-    hf_logging.disable_progress_bar()
-    hf_logging.set_verbosity_error()
-    keep_freed_memory()
-    goal = choice.goal()
-    if goal and goal.max_p95_ms is not None and data.batch_size > 1:
-        raise UserError(
-            f"--batch_size {data.batch_size}: --pick max_p95_ms needs the times of one "
-            "text at a time, so leave it out"
-        )
-    task = task_of(data)
-    for part, suffix in evaluation_tasks(task):
-        run_part(data, wanted, choice, task, part, suffix)
-
-
-def task_of(data: LabSettings) -> Task:
-    """The GLUE task, or the user's own with the labels that the trained model has."""
-    if data.task_name:
-        return get_task(data.task_name)
-    columns = Columns.named(data.text_column_names, data.label_column_name)
-    labels = trained_labels(data.model_dir[0])
-    return custom_task(None, data.validation_file, None, labels, columns)
-
-
-def run_part(
-    data: LabSettings,
-    wanted: SweepSettings,
-    choice: ChoiceSettings,
-    task: Task,
-    part: Task,
-    suffix: str,
-) -> None:
-    """Do all of it on the dev set of `part`: the task, or its second half."""
-    directories = [Path(name) for name in data.model_dir]
-    outputs = output_folders(directories, data.output_dir, suffix)
-    flags = as_dict(data, wanted, choice)
-    labs = [
-        open_lab(data, wanted, directory, output, task, part, flags)
-        for directory, output in zip(directories, outputs, strict=True)
-    ]
-    if wanted.vary:
-        vary(labs[0], wanted.vary, ResultPaths(directories[0], suffix).results / "eval_results.txt")
-        return
-    # Settings are chosen on one part of the examples, and shown on the other.
-    goal, parts = choice.goal() if part == task else None, None
-    if goal or choice.compare or not wanted.tables_only:
-        parts = split(len(labs[0].examples), choice.calibration_fraction, data.seed)
-    recordings = [load_or_record(lab.output, lab.job) for lab in labs]
-    sweeps = [
-        sweep_model(lab, recording, parts, wanted, goal)
-        for lab, recording in zip(labs, recordings, strict=True)
-    ]
-    if choice.compare:
-        place = outputs[0] if len(labs) == 1 else outputs[0].parent
-        found = write_comparison(sweeps, parts, data.seed, place)
-        if len(labs) > 1 and not wanted.tables_only:
-            save_figure(frontier_figure(found, part), place / "compare.png")
-
-
-def output_folders(models: list[Path], output_dir: str | None, suffix: str) -> list[Path]:
-    """Where each model's results go; several models' comparison goes beside the first's."""
-    if not output_dir:
-        return [ResultPaths(model, suffix).results / "sweep" for model in models]
-    output = Path(output_dir + suffix)
-    if len(models) == 1:
-        return [output]
-    return [output / f"{i}-{model.name}" for i, model in enumerate(models, start=1)]
 
 
 @dataclass(frozen=True)
@@ -128,7 +50,7 @@ class Lab:
     """What a sweep of one model works with.
 
     directory: of the model; output: where results go; job: the model on the dev set.
-    fixed: exit keys that no grid varies, choices such as window_score.
+    grids: of the rules that are swept; fixed: exit keys that no grid varies, such as window_score.
     """
 
     directory: Path
@@ -159,51 +81,93 @@ class Lab:
         return mode.named(keys, regression)
 
 
+def run(request: SweepRequest) -> None:
+    """Do what the flags ask for, on the task's dev set and, of MNLI, on its second half."""
+    data = request.data
+    accelerator = make_accelerator(data.no_cuda, "no")
+    start_script(accelerator, data.seed)
+    if data.task_name:
+        task = get_task(data.task_name)
+    else:  # the user's own, with the labels that the trained model has
+        columns = Columns.named(data.text_column_names, data.label_column_name)
+        labels = trained_labels(data.model_dir[0])
+        task = custom_task(None, data.validation_file, None, labels, columns)
+    for part, suffix in evaluation_tasks(task):
+        run_part(request, task, part, suffix, accelerator.device)
+
+
+def run_part(
+    request: SweepRequest, task: Task, part: Task, suffix: str, device: torch.device
+) -> None:
+    """Do all of it on the dev set of `part`: the task, or its second half."""
+    (data, wanted, choice), labs = request, []
+    for number, directory in enumerate(map(Path, data.model_dir), start=1):
+        output = Path(data.output_dir + suffix if data.output_dir else "")
+        if not data.output_dir:
+            output = results_folder(directory, suffix) / "sweep"
+        elif len(data.model_dir) > 1:
+            output /= f"{number}-{directory.name}"
+        labs.append(open_lab(request, directory, output, task, part, device))
+    if wanted.vary:
+        vary(labs[0], wanted.vary, results_folder(labs[0].directory, suffix) / ROWS)
+        return
+    # Settings are chosen on one part of the examples, and shown on the other.
+    parts, picks = None, bool(choice.pick) and part == task
+    if picks or choice.compare or not wanted.tables_only:
+        parts = split(len(labs[0].examples), choice.calibration_fraction, data.seed)
+    recordings = [load_or_record(lab.output, lab.job) for lab in labs]
+    sweeps = [
+        sweep_model(lab, recording, parts, request, picks)
+        for lab, recording in zip(labs, recordings, strict=True)
+    ]
+    if choice.compare:
+        place = labs[0].output if len(labs) == 1 else labs[0].output.parent
+        found = write_comparison(sweeps, parts, data.seed, place)
+        if len(labs) > 1 and not wanted.tables_only:
+            save_figure(frontier_figure(found, part), place / "compare.png")
+
+
 def open_lab(
-    data: LabSettings,
-    wanted: SweepSettings,
+    request: SweepRequest,
     directory: Path,
     output: Path,
     task: Task,
     part: Task,
-    flags: dict,
+    device: torch.device,
 ) -> Lab:
     """Load a model trained on `task`, and the dev set of `part`: the task or its second half.
 
-    flags: all of the run's, for the results' provenance. Raises UserError for an unknown rule, key
-    or value of a grid, before minutes go into a recording.
+    Raises UserError for an unknown rule, key or value of a grid, before minutes go into a
+    recording.
     """
+    data, wanted = request.data, request.sweep
     check_finished(directory)
-    cuda = torch.cuda.is_available() and not data.no_cuda
-    device, mode = torch.device("cuda" if cuda else "cpu"), trained_mode(directory)
-    regression = task.is_regression
+    mode, regression = trained_mode(directory), task.is_regression
     mode.rules(regression)  # raises for a mode with nothing to sweep
     model, tokenizer = load_trained(directory, mode, task, device, data.do_lower_case)
     mode.check_length(data.max_seq_length, model.config)
     examples = read_examples(part, data.data_dir, "dev", data.max_eval_samples)
     features = encode(examples, tokenizer, data.max_seq_length - mode.extra_tokens)
     features = mode.prepare(features, data.seed)
-    origin = provenance(flags, weights=weights_hash(directory), data=features.digest())
+    hashes = {"weights": weights_hash(directory), "data": features.digest()}
+    origin = provenance(as_dict(*request), **hashes)
     job = Job(mode, model, tokenizer, part, features, data.batch_size, origin=origin)
     rules = list(dict.fromkeys(wanted.rules or mode.swept(regression)))
     layers, keys = model.config.num_hidden_layers, model.config.exit_keys()
     choices = [name for name, key in mode.table.exit_keys.items() if key.choices]
     fixed = {name: keys[name] for name in choices if name != mode.rule_key}
-    grids = make_grids(mode, rules, wanted.grid_texts(), layers, regression)
-    grids = tuple(replace(grid, fixed=fixed) for grid in grids)
+    grids = make_grids(mode, rules, wanted.grid_texts(), layers, regression, fixed)
     return Lab(directory, output, job, examples, grids, fixed, data)
 
 
 def sweep_model(
-    lab: Lab,
-    recording: Recording,
-    parts: Parts | None,
-    wanted: SweepSettings,
-    goal: PickGoal | None,
+    lab: Lab, recording: Recording, parts: Parts | None, request: SweepRequest, picks: bool
 ) -> Sweep:
-    """Sweep, and for a `goal` choose, one model; write what there is to see."""
+    """Sweep, and where `picks` choose, one model; write what there is to see."""
+    _, wanted, asked = request
     swept = sweep(lab.mode, lab.grids, recording, lab.task)
-    setting, choice = lab.own_setting(), None
+    setting, goal = lab.own_setting(), asked.goal() if picks else None
+    choice = None
     if goal:
         # Every rule costs a share of delta, so without --rules only the model's own is tested.
         rules = wanted.rules or [setting[swept.name_key]]
@@ -222,7 +186,10 @@ def sweep_model(
         last.append(partial(report_choice, lab, swept, choice, parts))
     run_all_then_raise(*last)
     if goal and goal.max_p95_ms is not None:
-        print_latency(lab, setting)
+        with keys_in_force(lab.job.model.config, setting):
+            seconds = run_early_exit(replace(lab.job, batch_size=1))["seconds"]
+        median, p95 = np.percentile(seconds * 1000, [50, 95])
+        print(f"Measured, one text at a time: {median:.2f} ms median, {p95:.2f} ms p95")
     return swept
 
 
@@ -253,7 +220,7 @@ def verify(lab: Lab, recording: Recording, swept: Sweep, count: int) -> None:
 
 
 def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, parts: Parts) -> None:
-    """Write the figures, as PNG and to TensorBoard, and the explorer, which opens at `setting`."""
+    """Write the figures, and the explorer, which opens at `setting`."""
     task, seed = lab.task, lab.data.seed
     exits = scan_setting(lab.mode, {**lab.fixed, **setting}, recording)
     scores = exit_scores(recording.tensors["all_logits"]).numpy()
@@ -264,10 +231,8 @@ def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, parts: 
         "exits": exits_figure(found, task),
         "heatmap": heatmap_figure(scores, swept.labels, exits[0], task, rule),
     }
-    with SummaryWriter(str(lab.output / "runs")) as writer:
-        for name, figure in figures.items():
-            writer.add_figure(f"{task.name}/{name}", figure, close=False)
-            save_figure(figure, lab.output / f"{name}.png")
+    for name, figure in figures.items():
+        save_figure(figure, lab.output / f"{name}.png")
     title = f"Exit explorer: {task.name}, {lab.directory.name}"
     start = nearest_setting(swept, setting, exits)
     command = evaluation_command(lab)
@@ -280,36 +245,25 @@ def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, parts: 
 
 def evaluation_command(lab: Lab) -> str:
     """The command that evaluates the model in its folder, on the data that the sweep has."""
-    data, folder = lab.data, str(lab.directory)
-    if data.task_name:
-        names = ("data_dir", "task_name")
-    else:
-        names = ("validation_file", "text_column_names", "label_column_name")
-    flags = {
-        "model_type": lab.mode.name,
-        **{name: value for name in names if (value := getattr(data, name))},
-        "model_name_or_path": folder,
-        "output_dir": folder,
-        "max_seq_length": data.max_seq_length,
-    }
-    lower = " --do_lower_case" if data.do_lower_case else ""
-    words = [f"--{flag} {shlex.quote(str(value))}" for flag, value in flags.items()]
+    folder = str(lab.directory)
+    flags = {"model_type": lab.mode.name, "model_name_or_path": folder, "output_dir": folder}
+    names = ("validation_file", "text_column_names", "label_column_name")
+    names = ("data_dir", "task_name") if lab.data.task_name else names
+    flags |= {name: getattr(lab.data, name) for name in (*names, "max_seq_length")}
+    words = [f"--{flag} {shlex.quote(str(value))}" for flag, value in flags.items() if value]
+    lower = " --do_lower_case" if lab.data.do_lower_case else ""
     return f"python run_glue.py --do_eval {' '.join(words)}{lower}"
 
 
 def report_choice(lab: Lab, swept: Sweep, choice: Choice, parts: Parts) -> None:
-    """Print the setting that was chosen, and put it into force; UserError when there is none."""
+    """Print the setting that was chosen, and make it what the next evaluation uses, by
+    exit_config.json; UserError when there is none."""
     if choice.setting is None:
         raise UserError(f"no setting qualifies: {choice.note}; exit_config.json not written")
     setting, seed = swept.settings[choice.setting], lab.data.seed
     print(f"\nPicked: {describe(setting, swept.name_key)}\n({choice.note})\n")
     print(choice_table(swept, choice.setting, parts, seed) + "\n")
     print(against_coin(swept, choice.setting, parts, seed) + "\n")
-    write_choice(lab, setting)
-
-
-def write_choice(lab: Lab, setting: Setting) -> None:
-    """Make `setting` what the next evaluation uses, by exit_config.json."""
     path, config_path = lab.directory / "exit_config.json", lab.directory / "config.json"
     config = read_json(config_path)
     old = read_json(path) if path.is_file() and path.read_bytes().strip() else {}
@@ -322,37 +276,18 @@ def write_choice(lab: Lab, setting: Setting) -> None:
         print(f"{config_path}: exit_config_path {pointed!r} -> {path.name!r}")
 
 
-def print_latency(lab: Lab, setting: Setting) -> None:
-    """Print the latency of a real run with `setting`, one text at a time."""
-    with keys_in_force(lab.job.model.config, setting):
-        seconds = run_early_exit(replace(lab.job, batch_size=1))["seconds"]
-    median, p95 = np.percentile(seconds * 1000, [50, 95])
-    print(f"Measured, one text at a time: {median:.2f} ms median, {p95:.2f} ms p95")
-
-
-# The published loop over one key.
-
-
-def varied_values(lab: Lab, request: str) -> tuple[str, tuple[float, ...]]:
-    """Key and values of --vary; without values those of the published loop."""
-    config = lab.job.model.config
-    layers, rule = config.num_hidden_layers, config.exit_rule()
-    if rule.never_exits:
-        name = config.exit_keys()[lab.mode.rule_key]
-        raise UserError(f"--vary {request}: {name} has no exits: {rule.never_exits}")
-    key, _, text = request.partition("=")
-    published = {
-        "exit_thres": "0.9:0.1:-0.1",
-        "cnt_thres": f"{min(2, layers)}:{min(12, layers)}",
-    }
-    return key, parse_values(key, text or published.get(key, ""), layers, lab.mode.table.exit_keys)
-
-
 def vary(lab: Lab, request: str, results: Path) -> None:
-    """Write eval_results.txt anew: a row for every value of a key, the others as configured."""
-    key, values = varied_values(lab, request)
-    config, recording = lab.job.model.config, load_or_record(lab.output, lab.job)
-    configured = config.exit_keys()
+    """Write eval_results.txt anew, as the published loop over one key: a row for every value, the
+    other keys as configured. `request` as of --vary, without values those of that loop."""
+    config = lab.job.model.config
+    configured, layers = config.exit_keys(), config.num_hidden_layers
+    if never := config.exit_rule().never_exits:
+        raise UserError(f"--vary {request}: {configured[lab.mode.rule_key]} has no exits: {never}")
+    key, _, text = request.partition("=")
+    counts = f"{min(2, layers)}:{min(12, layers)}"
+    published = {"exit_thres": "0.9:0.1:-0.1", "cnt_thres": counts}
+    values = parse_values(key, text or published.get(key, ""), layers, lab.mode.table.exit_keys)
+    recording = load_or_record(lab.output, lab.job)
     print(f"{key} varies; held: {resolve(lab.directory, lab.mode.table).line(without=key)}")
     for number, value in enumerate(values):
         rule = {**configured, key: value}
@@ -360,7 +295,7 @@ def vary(lab: Lab, request: str, results: Path) -> None:
         answers = at_exit(recording.predictions, exits)
         summary = {
             "metrics": compute_metrics(lab.task, answers, recording.labels),
-            "computation_cost": exits.mean(dtype=float) / config.num_hidden_layers,
+            "computation_cost": exits.mean(dtype=float) / layers,
             "rule": rule,
         }
         append_results(results, summary, "all" if number else "one")

@@ -56,14 +56,15 @@ class SweepSettings:
 
     def grid_texts(self) -> dict[str, str]:
         """KEY=VALUES texts of --grid by key."""
-        for item in self.grid:
-            if "=" not in item:
-                raise UserError(f"--grid {item}: expected KEY=VALUES, e.g. exit_thres=0:1:0.02")
-        return dict(item.split("=", 1) for item in self.grid)
+        texts = dict(item.partition("=")[::2] for item in self.grid)
+        for key, text in texts.items():
+            if not text:
+                raise UserError(f"--grid {key}: expected KEY=VALUES, e.g. exit_thres=0:1:0.02")
+        return texts
 
 
 class PickGoal(NamedTuple):
-    """What --pick asks for; exactly one of max_cost, max_p95_ms, max_drop and (risk, delta)."""
+    """What --pick asks for: max_cost, max_p95_ms, max_drop, or risk and delta."""
 
     max_cost: float | None = None
     max_p95_ms: float | None = None  # latency of one text at a time
@@ -98,19 +99,36 @@ class ChoiceSettings:
             key, _, text = item.partition("=")
             if key not in PickGoal._fields:
                 raise UserError(f"--pick {item}: {nearest_names(key, list(PickGoal._fields))}")
+            share = key in ("risk", "delta")
             try:
                 values[key] = float(text)
             except ValueError as error:
                 raise UserError(f"--pick {item}: {text!r} is not a number") from error
-            share = key in ("risk", "delta")
             if not (0 < values[key] < 1 if share else 0 <= values[key] < math.inf):
                 allowed = "between 0 and 1" if share else "0 or more"
                 raise UserError(f"--pick {item}: allowed is a number {allowed}")
-        if values.keys() - {"range"} in GOALS:
-            return PickGoal(**values)
-        if self.pick:
+        if self.pick and values.keys() - {"range"} not in GOALS:
             raise UserError(
                 f"--pick {' '.join(self.pick)}: give max_cost=…, or max_drop=…, or max_p95_ms=…, "
                 "or risk=… with delta=…"
             )
-        return None
+        return PickGoal(**values) if self.pick else None
+
+
+class SweepRequest(NamedTuple):
+    """All settings of sweep_exits.py, in the order of --help."""
+
+    data: LabSettings
+    sweep: SweepSettings
+    choice: ChoiceSettings
+
+    def check(self) -> None:
+        """Raise UserError for flags that do not go together."""
+        several, pick = len(self.data.model_dir) > 1, self.choice.goal()
+        if several and (pick or self.sweep.vary):
+            raise UserError("--pick and --vary take one --model_dir")
+        if pick and pick.max_p95_ms is not None and self.data.batch_size > 1:
+            raise UserError(
+                f"--batch_size {self.data.batch_size}: --pick max_p95_ms needs the times of one "
+                "text at a time, so leave it out"
+            )

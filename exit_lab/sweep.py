@@ -189,17 +189,16 @@ class Sweep:
         p95 = partial(np.percentile, q=95)
         return over_examples(1000 * self.seconds[:, rows], exit_layer[:, rows], p95)
 
-    def measured(self, exit_layer: np.ndarray) -> dict[str, np.ndarray]:
-        """What settings take: FLOPs ratio, and the recorded latency in ms, (settings,) each.
-
-        Empty where it is not known.
-        """
-        found: dict[str, np.ndarray] = {}
+    def columns(self, exit_layer: np.ndarray) -> dict[str, np.ndarray]:
+        """What settings come to, (settings,) each: every metric, cost, and where they are known
+        FLOPs ratio and the recorded latency in ms."""
+        found = {**self.metrics(exit_layer), "compute_ratio": self.cost(exit_layer)}
         if self.flops is not None:
             found["flops_ratio"] = over_examples(self.flops, exit_layer, np.mean)
         if self.seconds is not None:
             found["latency_ms"] = over_examples(1000 * self.seconds, exit_layer, np.median)
             found["latency_p95_ms"] = self.p95_ms(exit_layer)
+        found["exit_sample_ratio"] = 1 - (exit_layer == self.num_layers).mean(1)
         return found
 
     def exits_per_layer(self, exit_layer: np.ndarray) -> np.ndarray:

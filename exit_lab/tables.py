@@ -1,6 +1,6 @@
 """A sweep as rows: every setting, the frontier that no other setting beats, and truncation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from utils.files import write_text
 
 def write_tables(swept: Sweep, output: Path) -> None:
     """Write sweep.csv, with truncation's rows last, and frontier.csv, with all baselines'."""
-    rows, layers, metric = sweep_table(swept), layer_table(swept), primary_metric(swept.task)
-    best = frontier_table(rows, metric)
+    rows, metric = sweep_table(swept), primary_metric(swept.task)
+    layers, coin, oracle = (layer_table(swept, name) for name in (TRUNCATION, COIN, ORACLE))
+    best = best_rows(rows, metric)
     baselines = [
-        *frontier_table(layers, metric),
-        *hull_table(layers, metric, COIN),
-        *hull_table(layer_table(swept, ORACLE), metric, ORACLE),
+        *best_rows(layers, metric),
+        *best_rows(coin, metric, concave_hull),
+        *best_rows(oracle, metric, concave_hull),
     ]
     write_text(output / "sweep.csv", as_csv([*rows, *layers]))
     write_text(output / "frontier.csv", as_csv([*best, *baselines]))
@@ -47,18 +48,14 @@ def filled(
     swept: Sweep, heads: Sequence[dict[str, Any]], exit_layer: np.ndarray
 ) -> list[dict[str, Any]]:
     """Rows that begin with what `heads` hold, and then say what these exits come to."""
-    exits, metrics = swept.exits_per_layer(exit_layer), swept.metrics(exit_layer)
-    costs, measured = swept.cost(exit_layer), swept.measured(exit_layer)
     keys = dict.fromkeys(key for grid in swept.grids for key in grid.values)
+    columns = {name: values.tolist() for name, values in swept.columns(exit_layer).items()}
+    exits = swept.exits_per_layer(exit_layer).tolist()
     rows = []
     for i, head in enumerate(heads):
         row = {key: head.get(key, "") for key in ("rule", *keys, "layer")}
-        row |= {name: float(values[i]) for name, values in metrics.items()}
-        row["compute_ratio"] = float(costs[i])
-        row |= {name: float(values[i]) for name, values in measured.items()}
-        row["exit_sample_ratio"] = 1 - int(exits[i, -1]) / len(swept.labels)
-        row |= {f"exits_{n}": int(count) for n, count in enumerate(exits[i], start=1)}
-        rows.append(row)
+        row |= {name: values[i] for name, values in columns.items()}
+        rows.append(row | {f"exits_{n}": count for n, count in enumerate(exits[i], start=1)})
     return rows
 
 
@@ -84,23 +81,17 @@ def concave_hull(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:
     return np.array(hull)
 
 
-def frontier_table(rows: Sequence[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
-    """The rows of `sweep_table` on the frontier; `settings` counts those with the same point."""
-    cost, value = points_of(rows, metric)
+def best_rows(
+    rows: Sequence[dict[str, Any]],
+    metric: str,
+    best: Callable[[np.ndarray, np.ndarray], np.ndarray] = frontier,
+) -> list[dict[str, Any]]:
+    """The rows on the frontier, or on the hull; `settings` counts those with the same point."""
+    cost, value = (np.array([row[name] for row in rows]) for name in ("compute_ratio", metric))
     return [
         {**rows[i], "settings": int(((cost == cost[i]) & (value == value[i])).sum())}
-        for i in frontier(cost, value)
+        for i in best(cost, value)
     ]
-
-
-def hull_table(rows: Sequence[dict[str, Any]], metric: str, name: str) -> list[dict[str, Any]]:
-    """The rows between which a coin gives every cost, as rows of a method of that name."""
-    return [{**rows[i], "rule": name} for i in concave_hull(*points_of(rows, metric))]
-
-
-def points_of(rows: Sequence[dict[str, Any]], metric: str) -> tuple[np.ndarray, np.ndarray]:
-    cost, value = (np.array([row[name] for row in rows]) for name in ("compute_ratio", metric))
-    return cost, value
 
 
 def nearest_setting(swept: Sweep, setting: Setting, exit_layer: np.ndarray) -> int:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from evaluation.job import Job, ResultPaths
+from evaluation.job import Job
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, inputs_of, is_main, sharded
 from evaluation.results import (
@@ -102,7 +102,7 @@ class AdaptiveDepth(Mode):
         updates, lengths = predictions["updates"].sum(1), torch.as_tensor(job.features.lengths)
         return {"all_logits": predictions["logits"][None], "cost": updates / lengths / maximum}
 
-    def evaluate(self, job: Job, paths: ResultPaths) -> dict[str, Any]:
+    def evaluate(self, job: Job, folder: Path, directory: Path, checkpoint: str) -> dict[str, Any]:
         """How often tokens are updated, and at which cost."""
         fast = job.for_inference()
         predictions = self.run(fast)
@@ -114,9 +114,9 @@ class AdaptiveDepth(Mode):
                 *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
             ]
             write_all(
-                partial(write_results, paths.results, summary, job.out_mode),
-                partial(draw_tokens, paths.results, job, predictions, summary),
-                partial(print_summary, summary, paths.checkpoint, lines),
+                partial(write_results, folder, summary, job.how.out_mode),
+                partial(draw_tokens, folder / "tokens.html", job, predictions, summary),
+                partial(print_summary, summary, checkpoint, lines),
             )
         return summary
 
@@ -156,24 +156,22 @@ def summarise_updates(job: Job, predictions: Predictions) -> dict[str, Any]:
 
 
 def draw_tokens(
-    directory: Path, job: Job, predictions: Predictions, summary: dict[str, Any]
+    page: Path, job: Job, predictions: Predictions, summary: dict[str, Any]
 ) -> list[Path]:
     """Write the first examples as tokens.html; returns its path."""
     answers, labels = predictions_of(predictions["logits"]), labels_of(job.features)
     pictured = []
     for row in range(min(ON_PAGE, len(labels))):
-        ids = job.features.input_ids(row)
+        ids, wrong = job.features.input_ids(row), bool(answers[row] != labels[row])
         pictured.append(
             TokenExample(
                 job.tokenizer.convert_ids_to_tokens(ids),
                 predictions["updates"][row, : len(ids)].tolist(),
-                job.model.config.num_hidden_layers,
                 label_text(job.task, answers[row]),
                 label_text(job.task, labels[row]),
-                wrong=not job.task.is_regression and bool(answers[row] != labels[row]),
+                wrong and not job.task.is_regression,
             )
         )
     counts = dict(enumerate(summary["tokens_per_updates"], start=1))
-    page = directory / "tokens.html"
-    write_text(page, tokens_html(pictured, counts))
+    write_text(page, tokens_html(pictured, counts, summary["maximum_updates"]))
     return [page]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from modeling.rules import ExitRule, Tensors
 from training.fine_tuning import MetricAtCost
 
 if TYPE_CHECKING:
-    from evaluation.job import Job, ResultPaths
+    from evaluation.job import Job
     from evaluation.predictions import Predictions
     from modeling.export.loops import ExportLoop
 
@@ -104,8 +105,11 @@ class Mode(ABC):
         """The mode's own columns of predictions.tsv, by name."""
 
     @abstractmethod
-    def evaluate(self, job: Job, paths: ResultPaths) -> dict[str, Any]:
-        """Run, print and write the reports; returns the content of eval_results.json."""
+    def evaluate(self, job: Job, folder: Path, directory: Path, checkpoint: str) -> dict[str, Any]:
+        """Run, print and write the reports; returns the content of eval_results.json.
+
+        folder: of the results; directory: of the trained model; checkpoint: its name, or "".
+        """
 
     @abstractmethod
     def record(self, job: Job) -> dict[str, torch.Tensor]:

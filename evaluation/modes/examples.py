@@ -3,7 +3,6 @@ exit, at which cost, and what every layer says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
@@ -27,7 +25,7 @@ from evaluation.figures import (
     set_titles,
     stacked,
 )
-from evaluation.job import Job, ResultPaths
+from evaluation.job import Job, statistics_folder
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, record_layers, run_early_exit
 from evaluation.results import (
@@ -79,24 +77,25 @@ class ExampleMode(Mode):
     def record(self, job: Job) -> dict[str, torch.Tensor]:
         return record_layers(job, job.batch_size, NeverExits())
 
-    def evaluate(self, job: Job, paths: ResultPaths) -> dict[str, Any]:
+    def evaluate(self, job: Job, folder: Path, directory: Path, checkpoint: str) -> dict[str, Any]:
         """Where examples exit, at which cost, and what every layer would answer."""
-        recorded = None if job.skip_full_depth else record_layers(job, batch_size=32)
+        recorded = None if job.how.skip_full_depth else record_layers(job, batch_size=32)
         fast = job.for_inference()
         predictions = self.run(fast)
         summary = summarise(fast, predictions)
         if recorded:
             summary |= against_all_layers(job, predictions, recorded)
-        if is_main():
-            statistics = paths.statistics(job.model.config, job.task)
-            picture = paths.results / "exits.png"
-            steps = [partial(write_results, paths.results, summary, job.out_mode)]
-            if recorded:
-                steps.append(partial(write_statistics, statistics, job, predictions, recorded))
-                steps.append(partial(draw_exits, picture, job, predictions, recorded))
-            else:  # of an earlier evaluation, perhaps under another rule
-                remove([picture, *(statistics / name for name in STATISTICS)])
-            write_all(*steps, partial(print_results, summary, paths.checkpoint))
+        if not is_main():
+            return summary
+        statistics = statistics_folder(directory, job.model.config, job.task)
+        picture, tables = folder / "exits.png", [statistics / name for name in STATISTICS]
+        steps = [partial(write_results, folder, summary, job.how.out_mode)]
+        if recorded:
+            steps.append(partial(write_statistics, tables, job, predictions, recorded))
+            steps.append(partial(draw_exits, picture, job, predictions, recorded))
+        else:  # of an earlier evaluation, perhaps under another rule
+            remove([picture, *tables])
+        write_all(*steps, partial(print_results, summary, checkpoint))
         return summary
 
 
@@ -212,30 +211,30 @@ def rule_frontier(job: Job, recorded: Tensors) -> dict[str, list[list[float]]]:
     return found
 
 
-def print_results(summary: dict[str, Any], prefix: str = "") -> None:
+def print_results(summary: dict[str, Any], checkpoint: str = "") -> None:
     """The published closing lines, then what the published code does not measure."""
-    average = f"{summary['average_layer']:.2f} of {summary['num_layers']}"
-    per_layer = summary["exits_per_layer"]
-    lines = [f"average layer = {average}", f"exits per layer = {per_layer}"]
+    lines = [
+        f"average layer = {summary['average_layer']:.2f} of {summary['num_layers']}",
+        f"exits per layer = {summary['exits_per_layer']}",
+    ]
     for name, curve in summary.items():
         if name.endswith("_per_layer") and name != "exits_per_layer":
             shown = ", ".join(f"{value:.4f}" for value in curve)
             lines.append(f"{name.replace('_', ' ')} = [{shown}]")
-    print_summary(summary, prefix, lines)
-    compared = "same_exit_layer_as_fp32" in summary
-    if compared and (summary["dtype"] != "fp32" or "onnx" in summary):
-        print(f"exit layers as in fp32 = {summary['same_exit_layer_as_fp32']:.4f}")
+    print_summary(summary, checkpoint, lines)
+    same = summary.get("same_exit_layer_as_fp32")
+    if same is not None and (summary["dtype"] != "fp32" or "onnx" in summary):
+        print(f"exit layers as in fp32 = {same:.4f}")
 
 
 def write_statistics(
-    directory: Path, job: Job, predictions: Predictions, recorded: Tensors
+    paths: list[Path], job: Job, predictions: Predictions, recorded: Tensors
 ) -> list[Path]:
     """layers_all.csv and layers_exit.csv, as the published code has them; their paths."""
     labels = torch.tensor(labels_of(job.features))
-    for name, exits_only in zip(STATISTICS, (False, True), strict=True):
-        exit_layer = predictions["exit_layer"] if exits_only else None
-        write_text(directory / name, layer_table(recorded["all_logits"], labels, exit_layer))
-    return [directory / name for name in STATISTICS]
+    for path, exit_layer in zip(paths, (None, predictions["exit_layer"]), strict=True):
+        write_text(path, layer_table(recorded["all_logits"], labels, exit_layer))
+    return paths
 
 
 def layer_table(
@@ -263,47 +262,12 @@ def layer_table(
 
 
 def draw_exits(path: Path, job: Job, predictions: Predictions, recorded: Tensors) -> list[Path]:
-    """exits.png: where examples exit and why, and the metric of every layer; its path."""
+    """exits.png: the metric of every layer; below, exits per layer, coloured by what ended the
+    pass; its path."""
     config, mode, metric = job.model.config, job.mode, primary_metric(job.task)
     reached = metrics_of(job, predictions["logits"])[metric]
-    cost = predictions["exit_layer"].double().mean().item() / config.num_hidden_layers
-    figure = exits_figure(
-        layer_curve(job, recorded["all_logits"]),
-        exits_by_cause(job, predictions["exit_layer"], recorded),
-        metric,
-        reached,
-    )
-    title = f"{job.task.name}: {metric} {reached:.3f} at a computation cost of {cost:.2f}"
-    rule = describe(mode.named(config.exit_keys(), job.task.is_regression), mode.rule_key)
-    set_titles(figure.axes[0], title, rule)
-    save_figure(figure, path)
-    return [path]
-
-
-def exits_by_cause(job: Job, exit_layer: torch.Tensor, recorded: Tensors) -> dict[str, np.ndarray]:
-    """What ended the passes -> how many at each layer, (layers,)."""
-    config, layers = job.model.config, len(recorded["all_logits"])
-    rule = config.exit_rule()
-    by_window, ran_all = rule.window(recorded) > 0, exit_layer == layers
-    parts = {
-        rule.cause or config.exit_keys()[job.mode.rule_key]: ~by_window & ~ran_all,
-        "window": by_window & ~ran_all,
-        "all layers run": ran_all,
-    }
-    return {
-        name: exit_layer[rows].bincount(minlength=layers + 1)[1:].numpy()
-        for name, rows in parts.items()
-    }
-
-
-def exits_figure(
-    curve: Sequence[float], by_cause: Mapping[str, np.ndarray], metric: str, reached: float
-) -> Figure:
-    """The metric of every layer; below, exits per layer, coloured by what ended the pass.
-
-    reached: the metric of the answers taken; full depth's is the curve's last.
-    """
-    layers = np.arange(1, len(curve) + 1)
+    curve = layer_curve(job, recorded["all_logits"])
+    layers, ends = np.arange(1, len(curve) + 1), predictions["exit_layer"].numpy()
     figure, top, bottom = stacked("layer", metric, "examples that exit")
     top.plot(layers, curve, color=LINE, marker="o", markersize=4, label="everyone stops here")
     for value, name, color, style in (
@@ -312,9 +276,17 @@ def exits_figure(
     ):
         top.axhline(value, color=color, linestyle=style, linewidth=1.2, label=f"{name} {value:.3f}")
     top.set_ylim(*padded_limits(np.array([*curve, reached])))
+    rule = config.exit_rule()
+    by_window, ran_all = rule.window(recorded).numpy() > 0, ends == len(curve)
+    causes = {
+        rule.cause or config.exit_keys()[mode.rule_key]: ~by_window & ~ran_all,
+        "window": by_window & ~ran_all,
+        "all layers run": ran_all,
+    }
     base = np.zeros(len(layers))
-    for (cause, counts), color in zip(by_cause.items(), CAUSES, strict=False):
-        if np.any(counts):
+    for (cause, rows), color in zip(causes.items(), CAUSES, strict=True):
+        counts = np.bincount(ends[rows], minlength=len(curve) + 1)[1:]
+        if counts.any():
             bottom.bar(layers, counts, bottom=base, color=color, width=0.72, label=cause)
         base = base + counts
     for layer, count in zip(layers, base.astype(int), strict=True):
@@ -322,4 +294,9 @@ def exits_figure(
             annotate(bottom, str(count), (layer, count), ha="center")
     for panel in (top, bottom):
         panel.legend(fontsize=8.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure
+    cost = ends.mean() / len(curve)
+    title = f"{job.task.name}: {metric} {reached:.3f} at a computation cost of {cost:.2f}"
+    named = mode.named(config.exit_keys(), job.task.is_regression)
+    set_titles(top, title, describe(named, mode.rule_key))
+    save_figure(figure, path)
+    return [path]

@@ -4,32 +4,29 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 
-from matplotlib.colors import to_hex
-
-from evaluation.token_pictures import UPDATE_COLOURS, TokenExample, tokens_html
+from evaluation.token_pictures import TokenExample, tokens_html
 
 FILM = TokenExample(
     ["[CLS]", "▁a", "▁thrill", "ing", "▁", "<b>&\"'", "$x$", "[SEP]"],
     [6, 0, 3, 1, 2, 5, 4, 6],
-    6,
     "positive",
     "<negative>",
 )
 
 
 class Spans(HTMLParser):
-    """The spans of a page, in order: class, tooltip and text of each; and all tags."""
+    """The spans of a page, in order: style, tooltip and text of each; and all tags."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.page, self.spans, self.tags, self.inside = page, [], [], False
+        self.spans, self.tags, self.inside = [], [], False
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
         if tag == "span":
             given, self.inside = dict(attributes), True
-            self.spans.append([given["class"].split()[0], given["title"], ""])
+            self.spans.append([given["style"], given["title"], ""])
 
     def handle_endtag(self, tag):
         self.inside = self.inside and tag != "span"
@@ -38,15 +35,10 @@ class Spans(HTMLParser):
         if self.inside:
             self.spans[-1][2] += data
 
-    def colours(self, scale: int = 0) -> dict[str, str]:
-        """The colour of each class: of the fitted scale, or (1) of the whole one."""
-        names = re.findall(r"\.(u\d+) \{ background: var\(--\1\); \}", self.page)
-        return {name: re.findall(rf"--{name}: (#\w+);", self.page)[scale] for name in names}
-
 
 def page_of(*examples: TokenExample) -> str:
     """With the scale that these examples' own tokens make."""
-    return tokens_html(examples, Counter(n for example in examples for n in example.updates))
+    return tokens_html(examples, Counter(n for example in examples for n in example.updates), 6)
 
 
 def test_every_token_stands_over_its_number_of_updates():
@@ -54,19 +46,14 @@ def test_every_token_stands_over_its_number_of_updates():
     texts = ["[CLS]6", "a0", "thrill3", "ing1", "▁2", "<b>&\"'5", "$x$4", "[SEP]6"]
     assert [text for _, _, text in page.spans] == texts
     assert [title for _, title, _ in page.spans] == [f"{n} of 6 updates" for n in FILM.updates]
-    colours = [page.colours()[kind] for kind, _, _ in page.spans]
-    assert colours == [to_hex(UPDATE_COLOURS(number / 6)) for number in FILM.updates]
+    assert [style for style, _, _ in page.spans] == [f"--n:{n}" for n in FILM.updates]
 
 
 def test_the_scale_is_fitted_or_whole_and_counts_all_tokens():
     fitted = page_of(FILM._replace(updates=[2, 3, 3, 2, 2, 3, 2, 4]))
-    assert Spans(fitted).colours() == {
-        **{f"u{n}": "#fff" for n in (0, 1, 5, 6)},  # that no token has
-        **{f"u{n}": to_hex(UPDATE_COLOURS((n - 2) / 2)) for n in (2, 3, 4)},
-    }
-    assert Spans(fitted).colours(1) == {f"u{n}": to_hex(UPDATE_COLOURS(n / 6)) for n in range(7)}
+    assert re.findall(r"--low: (\d+); --high: (\d+);", fitted) == [("2", "4"), ("0", "6")]
     assert re.findall(r"<div>(\d+%)", fitted) == ["50%", "38%", "12%"]
-    given = tokens_html([FILM._replace(updates=[1] * 8)], {1: 10, 2: 30})
+    given = tokens_html([FILM._replace(updates=[1] * 8)], {1: 10, 2: 30}, 6)
     assert re.findall(r"<div>(\d+%)", given) == ["25%", "75%"]
 
 

@@ -1,7 +1,7 @@
 """Coin and oracle by hand and by brute force; rules at equal costs; the report of a choice."""
 
 import dataclasses
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -10,7 +10,8 @@ from exit_lab.choice import Parts, first_allowed, split
 from exit_lab.compare import (
     Point,
     against_coin,
-    compare,
+    cell_at,
+    difference,
     estimate,
     frontier_set,
     write_comparison,
@@ -56,7 +57,7 @@ def baselines(made: Sweep, draws: int = 20):
 def test_a_coin_between_two_layers_by_hand(cost, coin, layers):
     point = baselines(by_hand()).at(COIN, cost)
     assert point.metric[0] == pytest.approx(coin)
-    assert point.settings == (layers,)
+    assert point.settings == [layers]
     assert point.cost == pytest.approx(min(cost, 0.75))
 
 
@@ -67,7 +68,7 @@ def test_a_coin_is_the_best_mixture_of_any_two_layers_on_the_calibration_part():
     fronts = frontier_set([found], parts, draws=30, seed=0)
     right = found.predictions == found.labels
     calibration, report = (right[:, rows].mean(1) for rows in parts)
-    drawn = right[:, parts.report] @ fronts.bootstrap.examples[1:].T / len(parts.report)
+    drawn = right[:, parts.report] @ fronts.drawn[1:].T / len(parts.report)
     for layers in np.linspace(1, 5, 23):
         mixtures = [
             (calibration[k - 1], report[k - 1], drawn[k - 1]) for k in range(1, 6) if k <= layers
@@ -110,10 +111,10 @@ def test_the_oracle_of_a_regression_takes_the_first_of_the_least_errors():
 def test_exit_efficiency_by_hand():
     """At a cost of 0.45 the coin has 0.6 and the oracle 0.9: 0.75 is half the way."""
     found = baselines(by_hand())
-    rule = Point((), np.array([0.45]), np.full(21, 0.75))
-    assert found.efficiency(rule).value == pytest.approx(0.5)
-    assert found.efficiency(found.at(ORACLE, 0.45)).value == pytest.approx(1)
-    assert found.efficiency(found.at(COIN, 0.45)).value == pytest.approx(0)
+    rule = Point([], np.array([0.45]), np.full(21, 0.75))
+    assert found.efficiency(rule)[0] == pytest.approx(0.5)
+    assert found.efficiency(found.at(ORACLE, 0.45))[0] == pytest.approx(1)
+    assert found.efficiency(found.at(COIN, 0.45))[0] == pytest.approx(0)
     assert found.efficiency(found.at(COIN, 0.25)) is None  # nothing to gain
 
 
@@ -127,12 +128,12 @@ def test_intervals_draw_models_and_examples():
         found = frontier_set(sweeps, parts, draws=300, seed=0)
         return estimate(found.at(FULL_DEPTH, 1.0).metric)
 
-    alone, opposite, both = full_depth(one), full_depth(other), full_depth(one, other)
-    assert both.value == pytest.approx((alone.value + opposite.value) / 2)
-    # A quarter of the draws is the one twice, and spread by √2: see `make_bootstrap`.
-    half = np.sqrt(2) * (alone.value - opposite.value) / 2
-    assert both.low == pytest.approx(both.value - half, abs=0.1)
-    assert both.high == pytest.approx(both.value + half, abs=0.1)
+    alone, opposite, (value, low, high) = full_depth(one), full_depth(other), full_depth(one, other)
+    assert value == pytest.approx((alone[0] + opposite[0]) / 2)
+    # A quarter of the draws is the one twice, and spread by √2: see `frontier_set`.
+    half = np.sqrt(2) * (alone[0] - opposite[0]) / 2
+    assert low == pytest.approx(value - half, abs=0.1)
+    assert high == pytest.approx(value + half, abs=0.1)
     assert full_depth(one, one) == pytest.approx(alone)
 
 
@@ -140,30 +141,29 @@ def test_a_comparison_chooses_on_one_part_and_reports_on_the_other():
     found, _ = swept(2, "rte", examples=200)
     parts = split(200, 0.5, seed=1)
     fronts = frontier_set([found], parts, draws=200, seed=0)
-    cells = compare(fronts, (0.5, 0.8))
-    assert list(cells) == [*SWEPT_RULES, TRUNCATION, COIN, ORACLE, FULL_DEPTH]
+    assert list(fronts.frontiers) == [*SWEPT_RULES, TRUNCATION, COIN, ORACLE, FULL_DEPTH]
     right = found.predictions[:, parts.report] == found.labels[parts.report]
-    for rule in SWEPT_RULES:
-        exits = found.exit_layer[found.of_rule(rule)]
+    for rule, limit in product(SWEPT_RULES, (0.5, 0.8)):
+        exits, cell = found.exit_layer[found.of_rule(rule)], cell_at(fronts, rule, limit)
         cost, metric = (f(exits, parts.calibration) for f in (found.cost, found.main_metric))
-        for limit, cell in zip((0.5, 0.8), cells[rule], strict=False):
-            best = first_allowed(cost <= limit + 1e-9, -metric, cost)
-            if best is None:
-                assert cell is None
-                continue
-            report = exits[best][None]
-            value, low, high = cell.metric
-            assert value == pytest.approx(found.main_metric(report, parts.report)[0])
-            assert cell.cost == pytest.approx(found.cost(report, parts.report)[0])
-            assert low <= value <= high
-            coin = fronts.at(COIN, cell.cost)
-            assert cell.over_coin.value == pytest.approx(value - coin.metric[0])
-            assert cell.over_full_depth.value == pytest.approx(value - right[-1].mean())
-    assert cells[FULL_DEPTH][0].metric.value == pytest.approx(right[-1].mean())
-    assert cells[TRUNCATION][0].cost in (0.2, 0.4)
+        best = first_allowed(cost <= limit + 1e-9, -metric, cost)
+        if best is None:
+            assert cell is None
+            continue
+        report = exits[best][None]
+        assert cell["metric"] == pytest.approx(found.main_metric(report, parts.report)[0])
+        assert cell["cost"] == pytest.approx(found.cost(report, parts.report)[0])
+        assert cell["metric_low"] <= cell["metric"] <= cell["metric_high"]
+        coin = fronts.at(COIN, cell["cost"])
+        assert cell["over_coin"] == pytest.approx(cell["metric"] - coin.metric[0])
+        assert cell["over_full_depth"] == pytest.approx(cell["metric"] - right[-1].mean())
+    assert cell_at(fronts, FULL_DEPTH, 0.5)["metric"] == pytest.approx(right[-1].mean())
+    assert cell_at(fronts, TRUNCATION, 0.5)["cost"] in (0.2, 0.4)
     # Paired: no draw differs from itself.
-    assert cells[COIN][0].over_coin == pytest.approx((0, 0, 0))
-    assert not cells[COIN][0].over_coin.clear
+    coin = cell_at(fronts, COIN, 0.5)
+    names = ("over_coin", "over_coin_low", "over_coin_high")
+    assert [coin[name] for name in names] == pytest.approx([0, 0, 0])
+    assert difference(coin, "over_coin") == "+0.0 [+0.0, +0.0]"
 
 
 def test_models_of_different_data_are_not_compared(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from evaluation.job import ResultPaths, load_finished
+from evaluation.job import load_finished, statistics_folder
 from evaluation.modes import trained_mode
 from glue.custom import custom_task
 from glue.tasks import TASKS, get_task, read_examples
@@ -64,7 +64,7 @@ def refused(answer) -> bool:
 def answer(folder: Path) -> torch.Tensor:
     """What an evaluation does with a model's folder."""
     model = load_finished(folder, trained_mode(folder))
-    ResultPaths(folder).statistics(model.config, RTE)
+    statistics_folder(folder, model.config, RTE)
     with torch.inference_mode():
         return model(torch.tensor([[2, 7, 3]])).logits
 
@@ -214,7 +214,7 @@ def test_results_are_neither_written_nor_removed_outside_the_model(directory, tm
     (model / "model.safetensors").write_bytes(b"")
     config = tiny_config(my_out_dir=directory, model_name="sample")
     config.save_pretrained(model)
-    place = ResultPaths(model).statistics(config, RTE)
+    place = statistics_folder(model, config, RTE)
     assert place.resolve().is_relative_to(model)
     assert ("leads out" in caplog.text) == (directory != "stat_out")
     remove_results(model)

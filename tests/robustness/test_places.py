@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from evaluation.job import ResultPaths
+from evaluation.job import results_folder
 from tests.commands import flags, no_file_above, report_of
 from tests.forks import start
 from training.checkpoints import checkpoints_of, is_finished
@@ -29,7 +29,7 @@ def check_whole(out: Path) -> None:
 
 def test_the_folder_that_one_is_in(glue, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert ResultPaths(Path("."), "-MM").results == tmp_path.parent / f"{tmp_path.name}-MM"
+    assert results_folder(Path("."), "-MM") == tmp_path.parent / f"{tmp_path.name}-MM"
     for more in ((), ("--overwrite_output_dir",)):
         glue(Path("."), *WORK, *more).done()
         check_whole(tmp_path)

@@ -234,7 +234,8 @@ def test_several_models_are_compared_in_one_table(place, sweep):
     assert folders == ["1-rte", "2-rte-2"]
     rows = rows_of(place / "both/compare.csv")
     assert all(row["settings"].count(";") == 1 for row in rows)
-    assert all(float(row["low"]) <= float(row["metric"]) <= float(row["high"]) for row in rows)
+    for row in rows:
+        assert float(row["metric_low"]) <= float(row["metric"]) <= float(row["metric_high"])
 
 
 @pytest.mark.parametrize("task", [pytest.param("rte", marks=pytest.mark.slow), "mnli", "sts-b"])
@@ -249,12 +250,10 @@ def test_all_of_it_works_for_every_kind_of_task(place, sweep, task):
         names = {path.name for path in folder.iterdir()}
         assert names >= {
             *("all_logits.safetensors sweep.csv frontier.csv compare.md compare.csv".split()),
-            *("frontier.png exits.png heatmap.png explorer.html runs".split()),
+            *("frontier.png exits.png heatmap.png explorer.html".split()),
         }
         for picture in folder.glob("*.png"):
             assert picture.read_bytes().startswith(b"\x89PNG")
-        events = b"".join(path.read_bytes() for path in (folder / "runs").iterdir())
-        assert all(name.encode() in events for name in ("frontier", "exits", "heatmap"))
     assert (model / "exit_config.json").exists()
     assert not model.with_name("mnli-MM").joinpath("exit_config.json").exists()
 
