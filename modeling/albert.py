@@ -34,20 +34,6 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
         getattr(self, "albert", self).embeddings.word_embeddings = value
 
 
-def the_input(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-    """Whichever of a model's two inputs is given; raises UserError for both and for neither."""
-    if (input_ids is None) == (inputs_embeds is None):
-        raise UserError("a model takes input_ids or inputs_embeds, one of the two")
-    return inputs_embeds if input_ids is None else input_ids
-
-
-def drop_position_ids(
-    embeddings: nn.Module, state_dict: dict[str, torch.Tensor], prefix: str, *_: Any
-) -> None:
-    """Lets `load_state_dict` take a published checkpoint as it is."""
-    state_dict.pop(f"{prefix}position_ids", None)
-
-
 class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
     """HF's embeddings, summed in the published order: float32 sums depend on it in the last bit."""
 
@@ -56,12 +42,16 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         end = config.eos_token_id
         # [SEP]; HF admits lists, and numbers of no piece, too.
         self.separator = end if isinstance(end, int) and 0 <= end < config.vocab_size else None
-        self.register_load_state_dict_pre_hook(drop_position_ids)
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *rest: Any) -> None:
+        state_dict.pop(f"{prefix}position_ids", None)  # of published checkpoints
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Ids (batch, length) or their words (batch, length, embedding) -> the latter's shape.
@@ -71,27 +61,24 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
 
         Raises UserError for a text of more tokens than there are positions.
         """
-        shape = the_input(input_ids, inputs_embeds).shape[:2]
-        if shape[1] > self.position_embeddings.num_embeddings:
-            raise UserError(
-                f"{shape[1]} tokens in a text: allowed are at most max_position_embeddings"
-                f" = {self.position_embeddings.num_embeddings}; cut it, with the tokenizer's"
-                " truncation=True and max_length"
-            )
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        if token_type_ids is None:
-            token_type_ids = self.segments(input_ids, words)
-        positions = self.position_embeddings(self.position_ids[:, : shape[1]])
+        length, longest = words.shape[1], self.position_embeddings.num_embeddings
+        if length > longest:
+            raise UserError(
+                f"{length} tokens in a text: allowed are at most max_position_embeddings"
+                f" = {longest}; cut it, with the tokenizer's truncation=True and max_length"
+            )
+        if position_ids is None:
+            position_ids = self.position_ids[:, :length]
+        if token_type_ids is None and input_ids is not None and self.separator is not None:
+            ends = (input_ids == self.separator).long()
+            before = ends.cumsum(1) - ends  # how many [SEP] stand before each token
+            token_type_ids = before.clamp(max=self.token_type_embeddings.num_embeddings - 1)
+        elif token_type_ids is None:
+            token_type_ids = torch.zeros(words.shape[:2], dtype=torch.long, device=words.device)
+        positions = self.position_embeddings(position_ids)
         embedded = words + positions + self.token_type_embeddings(token_type_ids)
         return self.dropout(self.LayerNorm(embedded))
-
-    def segments(self, input_ids: torch.Tensor | None, words: torch.Tensor) -> torch.Tensor:
-        """Segment ids (batch, length): 1 behind the first [SEP] of a text, 0 before."""
-        if input_ids is None or self.separator is None:
-            return torch.zeros(words.shape[:2], dtype=torch.long, device=words.device)
-        ends = (input_ids == self.separator).long()
-        before = ends.cumsum(1) - ends  # how many [SEP] stand before each token
-        return before.clamp(max=self.token_type_embeddings.num_embeddings - 1)
 
 
 class AlbertLayerGroup(GradientCheckpointingLayer):

@@ -7,14 +7,12 @@ from .act.heads import (
     AlbertActForMaskedLM,
     AlbertActForMultipleChoice,
     AlbertActForPreTraining,
-    AlbertActForPreTrainingOutput,
     AlbertActForQuestionAnswering,
     AlbertActForSequenceClassification,
     AlbertActForTokenClassification,
     AlbertActModel,
     AlbertActModelOutput,
     AlbertActOutput,
-    AlbertActQuestionAnsweringOutput,
 )
 from .elbert.model import ElbertConfig, ElbertForSequenceClassification, ElbertOutput
 from .loading.configs import load_config

@@ -13,9 +13,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ..configuration import AlbertActConfig
-from ..cpu_packing import PackedLayer
 from ..flops import layer_pass_flops
-from ..keys import ACT_KEYS, checked
 from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
 
 # The work of a layer pass that takes as long as gathering and scattering the running tokens: a
@@ -100,10 +98,6 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
     def attention_norm(self) -> nn.LayerNorm:
         return self.LayerNorm
 
-    def layer_ops(self) -> "AlbertActLayer | PackedLayer":
-        """What runs `project` and `finish`: packed weights inside `packed_weights`."""
-        return self if torch.compiler.is_compiling() else self.packed or self
-
     def feed_forward(self, attended: torch.Tensor) -> torch.Tensor:
         return self.dropout(super().feed_forward(attended))
 
@@ -115,12 +109,6 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
         """The pass after attention: states and contexts (tokens, hidden) -> new states."""
         (context,) = self.attention.split_heads(context[None])
         return self.feed_forward_block(flat, self.attention.output(context)[0])
-
-
-def append_clone(trail: list[torch.Tensor] | None, states: torch.Tensor) -> None:
-    """Add a copy of the states, which a later pass may overwrite, to a trail that is wanted."""
-    if trail is not None:
-        trail.append(states.clone())
 
 
 class AlbertActEncoder(nn.Module):
@@ -154,22 +142,25 @@ class AlbertActEncoder(nn.Module):
         # Under autocast the mapping answers in half precision; states are kept as the weights are.
         hidden = self.embedding_hidden_mapping_in(embedded)
         hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
-        halting, epsilon = self.start(hidden, mask), self.epsilon
-        append_clone(trail, hidden)
-        maximum = self.config.num_hidden_layers
-        for step in range(maximum):
+        halting, epsilon, tokens = self.start(hidden, mask), self.config.act_epsilon, None
+        if trail is not None:
+            trail.append(hidden.clone())
+        for _ in range(self.config.num_hidden_layers):
             running = int(halting.running.sum())
             if running == 0:
                 break
             if attentions is not None:
                 attentions.append(self.albert_layer.attention.weights(hidden, mask))
-            elif self.compaction_pays(hidden, running):
-                tokens = RunningTokens(self.albert_layer, hidden, mask, halting, epsilon)
-                return tokens.finish(maximum - step, trail), tokens.halting
-            new = self.albert_layer(hidden, mask)
-            weight, halting = halting.advance(self.albert_layer.act(new), epsilon)
-            hidden = interpolate(new, hidden, weight)
-            append_clone(trail, hidden)
+            elif tokens is None and self.compaction_pays(hidden, running):
+                tokens = RunningTokens(self.albert_layer, hidden, mask)
+            if tokens is not None:
+                hidden, halting = tokens.update(halting, epsilon)
+            else:
+                new = self.albert_layer(hidden, mask)
+                weight, halting = halting.advance(self.albert_layer.act(new), epsilon)
+                hidden = interpolate(new, hidden, weight)
+            if trail is not None:
+                trail.append(hidden.clone())  # a later pass may overwrite the states
         return hidden, halting
 
     def start(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> Halting:
@@ -177,13 +168,7 @@ class AlbertActEncoder(nn.Module):
         running = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
         if mask is not None:
             running = running & mask[:, 0, 0]
-        dtype = torch.promote_types(hidden.dtype, torch.float)
-        return Halting.start(running, dtype)
-
-    @property
-    def epsilon(self) -> float:
-        """ε as the configuration has it now: a token halts at 1 − ε."""
-        return checked("act_epsilon", self.config.act_epsilon, ACT_KEYS)
+        return Halting.start(running, torch.promote_types(hidden.dtype, torch.float))
 
     def compaction_pays(self, hidden: torch.Tensor, running: int) -> bool:
         """Is leaving out the halted tokens of (batch, length, hidden) worth its overhead?"""
@@ -197,80 +182,51 @@ class AlbertActEncoder(nn.Module):
         return saved > COMPACTION_FLOPS.get(hidden.device.type, COMPACTION_FLOPS["cuda"])
 
 
-def packed_positions(running: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Where the running tokens of (batch, length) go in a (batch, width) grid, and its width.
-
-    An example's tokens stand side by side at the left of its row of the grid. Returns their flat
-    positions in the grid (running,), and the largest number of tokens that an example has.
-    """
-    place = running.cumsum(1)  # counted from 1
-    width = int(place[:, -1].max())
-    row_start = torch.arange(len(running), device=running.device)[:, None] * width
-    return (row_start + place - 1)[running], width
-
-
 class RunningTokens:
-    """A batch's tokens: a pass gathers, updates and scatters those that `halting` says run.
+    """A batch's tokens: a pass gathers, updates and scatters those that still run.
 
     states: (batch · length, hidden), of all tokens; the caller's `hidden` is left as it is.
     key_value: (batch · length, 2·hidden), their keys and values.
     """
 
     def __init__(
-        self,
-        layer: AlbertActLayer,
-        hidden: torch.Tensor,
-        mask: torch.Tensor | None,
-        halting: Halting,
-        epsilon: float,
+        self, layer: AlbertActLayer, hidden: torch.Tensor, mask: torch.Tensor | None
     ) -> None:
-        self.layer, self.mask, self.halting, self.epsilon = layer, mask, halting, epsilon
-        self.layer_ops = layer.layer_ops()
+        self.layer, self.mask = layer, mask
+        # Packed weights run the same two steps.
+        self.layer_ops = layer if torch.compiler.is_compiling() else layer.packed or layer
         self.states = hidden.flatten(0, 1).clone()
         self.key_value = self.layer_ops.project(self.states, KEY_VALUE)
         self.changed: torch.Tensor | None = None  # rows of which key_value is out of date
 
-    def finish(self, passes: int, trail: list[torch.Tensor] | None) -> torch.Tensor:
-        """At most `passes` more passes; returns all tokens' states, (batch, length, hidden)."""
-        shape = (*self.halting.running.shape, -1)
-        for _ in range(passes):
-            rows = self.halting.running.flatten().nonzero()[:, 0]
-            if len(rows) == 0:
-                break
-            self.states[rows] = self.update(rows, self.states[rows])
-            self.changed = rows
-            append_clone(trail, self.states.view(shape))
-        return self.states.view(shape)
-
-    def update(self, rows: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """The running tokens' states, (running, hidden), one pass later; advances `halting`."""
-        new = self.layer_pass(state)
-        probability = self.halting.spent.new_zeros(len(self.states))
+    def update(self, halting: Halting, epsilon: float) -> tuple[torch.Tensor, Halting]:
+        """One pass: all tokens' states, (batch, length, hidden), and who runs on."""
+        rows = halting.running.flatten().nonzero()[:, 0]
+        if self.changed is not None:
+            changed = self.states[self.changed]
+            self.key_value[self.changed] = self.layer_ops.project(changed, KEY_VALUE)
+        self.changed, state = rows, self.states[rows]  # (running, hidden)
+        new = self.layer_pass(state, halting.running)
+        probability = halting.spent.new_zeros(len(self.states))
         probability[rows] = self.layer.act(new)
-        probability = probability.view_as(self.halting.spent)
-        weight, self.halting = self.halting.advance(probability, self.epsilon)
-        return interpolate(new, state, weight.flatten()[rows])
+        weight, halting = halting.advance(probability.view_as(halting.spent), epsilon)
+        self.states[rows] = interpolate(new, state, weight.flatten()[rows])
+        return self.states.view(*halting.running.shape, -1), halting
 
-    def layer_pass(self, state: torch.Tensor) -> torch.Tensor:
+    def layer_pass(self, state: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         """What the layer makes of the running tokens' states, (running, hidden).
 
         Every query meets the keys of its own example; the linear layers see running tokens only.
+        An example's queries stand side by side at the left of its row of a (batch, width) grid.
         """
-        attention, running = self.layer.attention, self.halting.running
-        slots, width = packed_positions(running)
+        attention, place = self.layer.attention, running.cumsum(1)  # counted from 1
+        width = int(place[:, -1].max())
+        row_start = torch.arange(len(running), device=running.device)[:, None] * width
+        slots = (row_start + place - 1)[running]  # flat positions in the grid, (running,)
         query = self.layer_ops.project(state, QUERY)
         grid = query.new_zeros(len(running) * width, query.shape[-1])
         grid[slots] = query
         (query,) = attention.split_heads(grid.view(len(running), width, -1))
-        key, value = attention.split_heads(self.keys_and_values().view(*running.shape, -1))
+        key, value = attention.split_heads(self.key_value.view(*running.shape, -1))
         context = attention.attend(query, key, value, self.mask)  # (batch, heads, width, head_size)
         return self.layer_ops.finish(state, context.transpose(1, 2).reshape(grid.shape)[slots])
-
-    def keys_and_values(self) -> torch.Tensor:
-        """`key_value`, after those that the last pass changed are brought up to date."""
-        if self.changed is not None:
-            self.key_value[self.changed] = self.layer_ops.project(
-                self.states[self.changed], KEY_VALUE
-            )
-            self.changed = None
-        return self.key_value

@@ -63,11 +63,6 @@ class AlbertActModelOutput(ModelOutput):
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
 
-    def encoder_fields(self) -> dict[str, Any]:
-        """What a head's output has of the encoder's."""
-        names = ("updates", "ponder_cost", "hidden_states", "attentions")
-        return {name: getattr(self, name) for name in names}
-
 
 class AlbertActModel(AlbertActPreTrainedModel):
     """The encoder: embeddings, the shared layer, and a pooler unless `add_pooling_layer` is off."""
@@ -87,6 +82,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
@@ -94,7 +90,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         """Encode a batch, as HF ALBERT does; `return_dict=False` answers with a tuple.
 
         Args:
-            input_ids, attention_mask, token_type_ids: (batch, length) int64.
+            input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64.
             inputs_embeds: (batch, length, embedding), in place of input_ids.
             output_hidden_states: return the states of every depth; None is the configuration's.
             output_attentions: return the attention weights of every pass; likewise.
@@ -105,7 +101,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
             output_attentions = self.config.output_attentions
         trail, attentions = [] if output_hidden_states else None, [] if output_attentions else None
         mask = attention_mask_of(attention_mask)
-        embedded = self.embeddings(input_ids, token_type_ids, inputs_embeds)
+        embedded = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         hidden, halting = self.encoder(embedded, mask, trail, attentions)
         return AlbertActModelOutput(
             last_hidden_state=hidden,

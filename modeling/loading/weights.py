@@ -81,7 +81,7 @@ def suite_names(tensors: Tensors) -> Tensors:
 
 
 def act_names(tensors: Tensors) -> Tensors:
-    """Name an ALBERT or ACT checkpoint's tensors as `AlbertActTask` does."""
+    """Name an ALBERT or ACT checkpoint's tensors as Adaptive Depth's models do."""
     return renamed(suite_names(tensors), ACT_NAMES)
 
 
