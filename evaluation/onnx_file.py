@@ -91,8 +91,7 @@ class OnnxFile:
         for name, kind in self.settings.items():
             feed[name] = np.array(getattr(self.config, name), kind)
         arrays = zip(self.outputs, self.session.run(self.outputs, feed), strict=True)
-        out = {name: torch.as_tensor(array) for name, array in arrays}
-        return SimpleNamespace(**out, answer=out["logits"])
+        return SimpleNamespace(**{name: torch.as_tensor(array) for name, array in arrays})
 
 
 def session_of(path: str) -> Any:

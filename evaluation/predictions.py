@@ -123,7 +123,7 @@ def run_early_exit(job: Job) -> Predictions:
             out = run(**batch)
             exit_layer = out.exit_layer.cpu()  # waits for the device
             seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
-            predictions.add(rows, logits=out.answer, exit_layer=exit_layer, seconds=seconds)
+            predictions.add(rows, logits=out.logits, exit_layer=exit_layer, seconds=seconds)
     return predictions
 
 

@@ -7,11 +7,13 @@ loops are here: `layer_states` through all layers, `iter_layers` with an exit ch
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map
+from transformers.utils import ModelOutput
 
 from .albert import AlbertPreTrainedModel, attention_mask_of
 from .rules import ExitRule, LayerOutput, Size, State
@@ -36,11 +38,21 @@ class ExitDecision(NamedTuple):
     seen: LayerOutput  # what the rule read
 
 
-class EarlyExitOutput(NamedTuple):
-    """Where examples exited, and with what."""
+@dataclass
+class EarlyExitOutput(ModelOutput):
+    """What a model answers of a batch.
 
-    answer: torch.Tensor  # (batch, num_labels)
-    exit_layer: torch.Tensor  # (batch,) int64, 1-based
+    loss: scalar; train(): of all exits, eval(): of the answers.
+    logits: (batch, num_labels), of the exit taken (train(): of the last layer).
+    exit_layer: (batch,) int64, 1-based.
+    all_logits: (layers, batch, num_labels), when training or asked for; an example that has exited
+        keeps its last ones.
+    """
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    exit_layer: torch.Tensor | None = None
+    all_logits: torch.Tensor | None = None
 
 
 class EarlyExitModel(AlbertPreTrainedModel, ABC):
@@ -94,11 +106,7 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
         shape = batch, config.num_labels, config.num_hidden_layers
         remembered = rule.start(Size(rule.settings_shape, *shape, device), inputs)
         depth = torch.zeros(batch, dtype=torch.long, device=device)
-        return ExampleState(depth, remembered, self.start_own(batch))
-
-    def start_own(self, batch: int) -> State:
-        """What the model itself remembers of so many examples at depth 0."""
-        return ()
+        return ExampleState(depth, remembered, model=())
 
     def check_exit(
         self,
@@ -121,25 +129,21 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
-        steps_out: list[tuple[torch.Tensor, ExitDecision]] | None = None,
         **inputs: torch.Tensor,
     ) -> EarlyExitOutput:
         """A batch's answers and exit layers; ids, mask and segments (batch, length).
 
-        inputs: of `own_inputs`. Every layer's running rows and decision are added to `steps_out`,
-        if given.
+        inputs: of `own_inputs`.
         """
         hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
-        answers = torch.empty(len(hidden), self.config.num_labels, device=hidden.device)
+        logits = torch.empty(len(hidden), self.config.num_labels, device=hidden.device)
         exit_layer = torch.empty(len(hidden), dtype=torch.long, device=hidden.device)
         layers = iter_layers(self, hidden, mask, inputs)
         for layer, (rows, decision, exiting) in enumerate(layers, start=1):
-            if steps_out is not None:
-                steps_out.append((rows, decision))
             if exiting:
-                answers[rows[exiting]] = decision.answer[exiting]
+                logits[rows[exiting]] = decision.answer[exiting]
                 exit_layer[rows[exiting]] = layer
-        return EarlyExitOutput(answers, exit_layer)
+        return EarlyExitOutput(None, logits, exit_layer)
 
 
 def layer_states(

@@ -14,7 +14,8 @@ from .act.heads import (
     AlbertActModelOutput,
     AlbertActOutput,
 )
-from .elbert.model import ElbertConfig, ElbertForSequenceClassification, ElbertOutput
+from .depth import EarlyExitOutput
+from .elbert.model import ElbertConfig, ElbertForSequenceClassification
 from .loading.configs import load_config
 from .loading.models import load_act, load_ponder, load_pretrained
 from .loading.tokenizers import load_tokenizer
@@ -25,7 +26,6 @@ from .ponder.model import (
     PonderAlbertConfig,
     PonderAlbertForSequenceClassification,
     PonderOutput,
-    PonderSequenceClassifierOutput,
     with_halting_token,
 )
 from .ponder.pondernet import (

@@ -14,7 +14,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ..configuration import AlbertActConfig
 from ..flops import layer_pass_flops
+from ..keys import checked
 from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
+from .keys import ACT_KEYS
 
 # The work of a layer pass that takes as long as gathering and scattering the running tokens: a
 # fixed time, so more work where work is faster. Measured on a CPU, estimated for accelerators.
@@ -142,7 +144,8 @@ class AlbertActEncoder(nn.Module):
         # Under autocast the mapping answers in half precision; states are kept as the weights are.
         hidden = self.embedding_hidden_mapping_in(embedded)
         hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
-        halting, epsilon, tokens = self.start(hidden, mask), self.config.act_epsilon, None
+        epsilon = checked("act_epsilon", self.config.act_epsilon, ACT_KEYS)
+        halting, tokens = self.start(hidden, mask), None
         if trail is not None:
             trail.append(hidden.clone())
         for _ in range(self.config.num_hidden_layers):

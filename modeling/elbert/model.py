@@ -5,18 +5,16 @@ Training weighs the losses of all exits; inference stops each example where its 
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 from transformers import initialization as init
-from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of
 from ..configuration import ElbertConfig
-from ..depth import EarlyExitModel, ExampleState
+from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, layer_states
 from ..loading.weights import Tensors, suite_names
 from ..losses import joint_loss, task_loss
 from ..rules import LayerOutput, State, exit_scores, scan_answers
@@ -87,22 +85,6 @@ class ExitClassifier(nn.Module):
         return self.classifier2(self.classifier1(features).tanh()).float()
 
 
-@dataclass
-class ElbertOutput(ModelOutput):
-    """What the model answers.
-
-    loss: scalar; train(): joint loss over all exits, eval(): loss at the exit taken.
-    logits: (batch, num_labels), of the exit taken (train(): of the last layer).
-    exit_layer: (batch,) int64, 1-based.
-    all_logits: (num_layers, batch, num_labels), when training or asked for.
-    """
-
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    exit_layer: torch.Tensor | None = None
-    all_logits: torch.Tensor | None = None
-
-
 class ElbertForSequenceClassification(EarlyExitModel):
     """Sequence classification (num_labels > 1) or regression (num_labels = 1) with early exit.
 
@@ -153,7 +135,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         output_all_exits: bool = False,
-    ) -> ElbertOutput:
+    ) -> EarlyExitOutput:
         """Classify a batch.
 
         Args:
@@ -161,23 +143,23 @@ class ElbertForSequenceClassification(EarlyExitModel):
             labels: (batch,) class ids, or values for regression.
             output_all_exits: in eval(), run full depth and return every layer's answer too.
         """
+        text = (input_ids, attention_mask, token_type_ids)
         if self.training:
-            all_logits = self.all_exits(input_ids, attention_mask, token_type_ids)
-            loss = None
+            all_logits, loss = self.all_exits(*text), None
             if labels is not None:
                 losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
                 loss = joint_loss(losses, self.exit_weights)
             last = torch.full((len(input_ids),), len(all_logits), device=input_ids.device)
-            return ElbertOutput(loss, all_logits[-1], last, all_logits)
-        all_logits = None
+            return EarlyExitOutput(loss, all_logits[-1], last, all_logits)
         if output_all_exits:
-            all_logits = self.all_exits(input_ids, attention_mask, token_type_ids)
-            rule = self.config.exit_rule()
-            logits, exit_layer = scan_answers(rule, {"all_logits": all_logits})
+            all_logits = self.all_exits(*text)
+            answers = scan_answers(self.config.exit_rule(), {"all_logits": all_logits})
+            out = EarlyExitOutput(None, *answers, all_logits)
         else:
-            logits, exit_layer = self.exits(input_ids, attention_mask, token_type_ids)
-        loss = None if labels is None else task_loss(logits, labels)
-        return ElbertOutput(loss, logits, exit_layer, all_logits)
+            out = self.exits(*text)
+        if labels is not None:
+            out.loss = task_loss(out.logits, labels)
+        return out
 
     def all_exits(
         self,
@@ -187,13 +169,10 @@ class ElbertForSequenceClassification(EarlyExitModel):
     ) -> torch.Tensor:
         """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""
         hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
-        pooled = []
-        for layer in range(self.config.num_hidden_layers):
-            hidden = self.layer_pass(hidden, mask, self.param_index(layer))
-            pooled.append(pool(hidden, mask, self.config.pooler_input))
+        states, pooler_input = layer_states(self, hidden, mask), self.config.pooler_input
+        pooled = torch.stack([pool(state, mask, pooler_input) for state in states])
         layers_of_exits = Counter(map(self.exit_number, range(len(pooled))))
-        pieces = torch.stack(pooled).split(list(layers_of_exits.values()))
-        pairs = zip(self.exit_heads(), pieces, strict=True)
+        pairs = zip(self.exit_heads(), pooled.split(list(layers_of_exits.values())), strict=True)
         return torch.cat([exit_.classify(piece, self.albert.pooler) for exit_, piece in pairs])
 
     # The steps of depth: see EarlyExitModel.

@@ -24,7 +24,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, ExitLinear, attention_mask_of
 from ..configuration import HEAD_WIDTH, PonderAlbertConfig
-from ..depth import EarlyExitModel, ExampleState, ExitDecision, Inputs, layer_states
+from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, Inputs, iter_layers, layer_states
 from ..errors import UserError
 from ..keys import PONDER_KEYS, checked
 from ..layer import AlbertLayer
@@ -65,29 +65,6 @@ class PonderOutput(ModelOutput):
     weighted_ce_loss: torch.Tensor | None = None
     kl_loss: torch.Tensor | None = None
 
-    @property
-    def all_logits(self) -> torch.Tensor:
-        """`logits` under the name that ELBERT's output has for them."""
-        return self.logits
-
-
-@dataclass
-class PonderSequenceClassifierOutput(ModelOutput):
-    """What `PonderAlbertForSequenceClassification` answers.
-
-    loss: scalar; train(): total loss, eval(): loss of the answers.
-    logits: (batch, num_labels), of the halting layer (train(): of the last layer).
-    exit_layer: (batch,) int64, 1-based, eval() only.
-    all_logits: (layers, batch, num_labels), of the layers that ran.
-    halt_probabilities: λ, (batch, layers); 0 once an example has halted.
-    """
-
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    exit_layer: torch.Tensor | None = None
-    all_logits: torch.Tensor | None = None
-    halt_probabilities: torch.Tensor | None = None
-
 
 def with_halting_token(values: list[Any] | torch.Tensor) -> list[Any] | torch.Tensor:
     """Insert the second [CLS]: the first entry twice, of one example's list or (…, length).
@@ -97,62 +74,6 @@ def with_halting_token(values: list[Any] | torch.Tensor) -> list[Any] | torch.Te
     if isinstance(values, torch.Tensor):
         return torch.cat((values[..., :1], values), dim=-1)
     return [values[0], *values]
-
-
-def has_halting_token(input_ids: torch.Tensor) -> bool:
-    """Do all texts of (batch, length) begin with one token twice, as with the second [CLS]?"""
-    return bool((input_ids[:, :1] == input_ids[:, HALTING_TOKEN : HALTING_TOKEN + 1]).all())
-
-
-def encode_texts(
-    tokenizer: PreTrainedTokenizerBase | None,
-    texts: Texts,
-    longest: int,
-    cls_in_second_text: bool = False,
-) -> tuple[torch.Tensor, ...]:
-    """Ids, attention mask and segments, (batch, length) each, of at most `longest` tokens.
-
-    A pair is [CLS] [CLS] a [SEP] b [SEP], or [CLS] [CLS] a [SEP] [CLS] b [SEP], as PonderALBERT has
-    it, with `cls_in_second_text`.
-
-    Raises UserError for what is no batch of texts, and without a tokenizer.
-    """
-    first, second = check_texts(texts)
-    if tokenizer is None:
-        raise UserError("the model has no tokenizer: give it one, or call it with token ids")
-    if cls_in_second_text and second is not None:
-        second = [tokenizer.cls_token + text for text in second]
-    encoded = tokenizer(
-        first,
-        second,
-        padding=True,
-        padding_side="right",
-        truncation=True,
-        max_length=min(tokenizer.model_max_length, longest) - 1,  # room for the second [CLS]
-        return_token_type_ids=True,
-        return_tensors="pt",
-    )
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    return tuple(with_halting_token(encoded[name]) for name in names)
-
-
-def check_texts(texts: Texts) -> tuple[list[str], list[str] | None]:
-    """The texts, and their partners when they are pairs; raises UserError for what is neither."""
-    if isinstance(texts, str):
-        raise UserError(f"expected a list of texts, got one text: write [{texts[:20]!r}]")
-    if len(texts) == 0:
-        raise UserError("the list of texts is empty: give at least one")
-    if isinstance(texts[0], str) and not isinstance(texts, tuple):
-        return list(texts), None
-    if len(texts) != 2 or any(isinstance(part, str) for part in texts):
-        raise UserError(f"expected a list of texts or a pair of lists, got {len(texts)} parts")
-    first, second = map(list, texts)
-    if len(first) != len(second):
-        raise UserError(
-            f"the pair has {len(first)} first texts and {len(second)} second ones: "
-            "each first text needs its second"
-        )
-    return check_texts(first)[0], second
 
 
 class SharedLayer(GradientCheckpointingLayer, AlbertLayer):
@@ -178,10 +99,9 @@ def halting_head(config: PonderAlbertConfig) -> nn.Sequential:
 class PonderAlbertClassifier(EarlyExitModel):
     """ALBERT that learns when to halt: classification, or regression for num_labels = 1.
 
-    The criterion is read from `config` at every call. Depth is free, as all layers are one. Draws
-    of the `sample` criterion come from `generator` (a CPU torch.Generator; None is PyTorch's own),
-    one an example, in the order of the examples. With `cls_in_second_text` a call with pairs of
-    texts begins the second with a [CLS] as well, as PonderALBERT does and run_glue.py does not.
+    The criterion is read from `config` at every call. Depth is free, as all layers are one. With
+    `cls_in_second_text` a call with pairs of texts begins the second with a [CLS] as well, as
+    PonderALBERT does and run_glue.py does not.
 
     Args:
         config: PonderAlbertConfig, or a plain AlbertConfig, which gets the halting defaults.
@@ -216,7 +136,6 @@ class PonderAlbertClassifier(EarlyExitModel):
         )
         self.ponder = halting_head(config)
         self.tokenizer = tokenizer
-        self.generator: torch.Generator | None = None
         self.cls_in_second_text = False
         self.post_init()
 
@@ -295,47 +214,53 @@ class PonderAlbertClassifier(EarlyExitModel):
         """
         if not isinstance(input_ids, torch.Tensor):
             input_ids, attention_mask, token_type_ids = self.tokenize(input_ids)
-        if self.lacks_halting_token(input_ids):
+        second = input_ids[:, HALTING_TOKEN : HALTING_TOKEN + 1]
+        cls_id = second if self.tokenizer is None else self.tokenizer.cls_token_id
+        if not second.numel() or (second != cls_id).any():
             raise UserError(
                 "input_ids lack the second [CLS]: insert it by with_halting_token, or give texts; "
                 "the model that AutoModelForSequenceClassification loads inserts it by itself"
             )
-        if labels is not None:
-            labels = torch.as_tensor(labels, device=self.device)
         text = (input_ids, attention_mask, token_type_ids)
-        if self.training:
-            return self.training_output(text, labels)
         inputs = {} if draws is None else {"draws": draws}
-        rule = self.config.exit_rule()
-        if output_all_exits or rule.never_exits:
+        rule, answer, exit_layer = self.config.exit_rule(), None, None
+        if self.training or output_all_exits or rule.never_exits:
             logits, halt_logits = self.all_exits(*text)
-            halts = halt_logits.sigmoid()
-            recorded = {"all_logits": logits, "halt_probabilities": halts}
-            recorded |= self.with_draws(rule, len(input_ids), inputs)
-            answer, exit_layer = scan_answers(rule, recorded)
+            dist = GeneralizedGeometricDist.from_logits(halt_logits)
+            recorded = {"all_logits": logits, "halt_probabilities": dist.stop_probabilities}
+            if not self.training:
+                answer, exit_layer = scan_answers(rule, {**recorded, **inputs})
         else:
-            steps: list = []
-            answer, exit_layer = self.exits(*text, steps, **inputs)
-            logits, halts = of_all_rows(steps, answer)
-        loss = None if labels is None else task_loss(answer, labels)
-        dist = GeneralizedGeometricDist(halts)
-        target = prior(self.config, *halts.shape, self.device)
-        return PonderOutput(loss, logits, halts, dist, target, len(logits), answer, exit_layer)
-
-    def training_output(
-        self, text: tuple[torch.Tensor | None, ...], labels: torch.Tensor | None
-    ) -> PonderOutput:
-        """Every layer's answer and, with labels, the total loss and its parts."""
-        logits, halt_logits = self.all_exits(*text)
-        dist = GeneralizedGeometricDist.from_logits(halt_logits)
-        target = prior(self.config, *halt_logits.shape, self.device)
+            logits, halts, exit_layer = self.early_exits(*text, inputs)
+            answer, dist = logits[-1], GeneralizedGeometricDist(halts)
         halts = dist.stop_probabilities
-        out = PonderOutput(None, logits, halts, dist, target, len(logits))
-        if labels is not None:
+        target = prior(self.config, *halts.shape, self.device)
+        out = PonderOutput(None, logits, halts, dist, target, len(logits), answer, exit_layer)
+        if labels is not None and self.training:
             losses = PonderClassificationLoss(self.config.kl_penalty_factor)(out, labels)
             out.loss = losses["total_loss"]
             out.weighted_ce_loss, out.kl_loss = losses["weighted_ce_loss"], losses["kl_loss"]
+        elif labels is not None:
+            out.loss = task_loss(answer, torch.as_tensor(labels, device=self.device))
         return out
+
+    def early_exits(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        inputs: Inputs,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As PonderOutput has them: logits, λ of the layers that ran, and exit layers (batch,)."""
+        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
+        none = torch.zeros(len(hidden), device=hidden.device)
+        exit_layer = torch.zeros_like(none, dtype=torch.long)
+        logits, halts = [none[:, None].expand(-1, self.config.num_labels)], []
+        for rows, decision, _ in iter_layers(self, hidden, mask, inputs):
+            logits.append(logits[-1].index_copy(0, rows, decision.answer))
+            halts.append(none.index_copy(0, rows, decision.seen.halt_probability))
+            exit_layer[rows] += 1
+        return torch.stack(logits[1:]), torch.stack(halts, dim=1), exit_layer
 
     def all_exits(
         self,
@@ -354,18 +279,38 @@ class PonderAlbertClassifier(EarlyExitModel):
             halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
         return self.classifier(stacked[:, :, 0]).float(), halts
 
-    def lacks_halting_token(self, input_ids: torch.Tensor) -> bool:
-        """Is there no second token, or one that the tokenizer, if any, says is no [CLS]?"""
-        if input_ids.shape[1] <= HALTING_TOKEN:
-            return True
-        second = input_ids[:, HALTING_TOKEN]
-        return self.tokenizer is not None and bool((second != self.tokenizer.cls_token_id).any())
+    def tokenize(self, texts: Texts) -> tuple[torch.Tensor, ...]:
+        """Ids, attention mask and segments, (batch, length) each, of texts or a pair of lists.
 
-    def tokenize(self, texts: Texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Ids with the second [CLS], attention mask and segments of texts, (batch, length) each."""
-        longest = self.config.max_position_embeddings
-        encoded = encode_texts(self.tokenizer, texts, longest, self.cls_in_second_text)
-        return tuple(tensor.to(self.device) for tensor in encoded)
+        A pair is [CLS] [CLS] a [SEP] b [SEP], or [CLS] [CLS] a [SEP] [CLS] b [SEP], as PonderALBERT
+        has it, with `cls_in_second_text`.
+
+        Raises UserError for what is no batch of texts, and without a tokenizer.
+        """
+        tokenizer, first, second = self.tokenizer, texts, None
+        if len(texts) == 2 and not any(isinstance(part, str) for part in texts):
+            first, second = map(list, texts)
+        if isinstance(texts, str) or not first or not all(isinstance(x, str) for x in first):
+            raise UserError("expected a list of texts, or two lists of equal length for pairs")
+        if second is not None and len(first) != len(second):
+            raise UserError(f"{len(first)} first texts and {len(second)} second: each needs one")
+        if tokenizer is None:
+            raise UserError("the model has no tokenizer: give it one, or call it with token ids")
+        if self.cls_in_second_text and second is not None:
+            second = [tokenizer.cls_token + text for text in second]
+        longest = min(tokenizer.model_max_length, self.config.max_position_embeddings)
+        encoded = tokenizer(
+            list(first),
+            second,
+            padding=True,
+            padding_side="right",
+            truncation=True,
+            max_length=longest - 1,  # room for the second [CLS]
+            return_token_type_ids=True,
+            return_tensors="pt",
+        ).to(self.device)
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return tuple(with_halting_token(encoded[name]) for name in names)
 
     # The steps of depth: see EarlyExitModel.
 
@@ -389,29 +334,18 @@ class PonderAlbertClassifier(EarlyExitModel):
     ) -> torch.Tensor:
         return self.albert_layer(hidden, mask)
 
-    def draw(self, count: int) -> torch.Tensor:
-        """(count,) uniform numbers for as many examples; the same ones in whatever portions."""
-        return torch.rand(count, generator=self.generator).to(self.device)
-
-    def with_draws(self, rule: ExitRule, batch: int, inputs: Inputs) -> Inputs:
-        """The inputs, with new uniform numbers (batch,) where the rule reads some and none came."""
-        if "draws" in rule.inputs and "draws" not in inputs:
-            return {**inputs, "draws": self.draw(batch)}
-        return inputs
-
-    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
-        return super().start(rule, batch, self.with_draws(rule, batch, inputs))
-
-    def start_own(self, batch: int) -> State:
-        """The halting token's previous state (batch, hidden), where the head reads it."""
-        if not self.reads_previous:
-            return ()
-        return torch.zeros(batch, self.config.hidden_size, device=self.device, dtype=self.dtype)
-
     @property
     def reads_previous(self) -> bool:
         """Does the halting head see the layer before, too?"""
         return self.config.lambda_layer_arch in ("linear_cat", "linear_diff")
+
+    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
+        """As EarlyExitModel's, with the halting token's previous state where the head reads it."""
+        state = super().start(rule, batch, inputs)
+        if not self.reads_previous:
+            return state
+        size = (batch, self.config.hidden_size)
+        return state._replace(model=torch.zeros(size, device=self.device, dtype=self.dtype))
 
     def halt_logits(self, now: torch.Tensor, previous: Any) -> torch.Tensor:
         """Logits of λ, (…), from the halting token's states after this layer and the previous one.
@@ -436,21 +370,6 @@ class PonderAlbertClassifier(EarlyExitModel):
         return seen, halting if self.reads_previous else ()
 
 
-def of_all_rows(
-    steps: list[tuple[torch.Tensor, ExitDecision]], answer: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (layers, batch, num_labels) and λ (batch, layers) of the layers that ran.
-
-    As `PonderOutput` has them. answer: (batch, num_labels).
-    """
-    logits, halts = [torch.zeros_like(answer)], []
-    for rows, decision in steps:
-        logits.append(logits[-1].index_copy(0, rows, decision.answer))
-        none = answer.new_zeros(len(answer))
-        halts.append(none.index_copy(0, rows, decision.seen.halt_probability))
-    return torch.stack(logits[1:]), torch.stack(halts, dim=1)
-
-
 class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
     """The classifier as transformers' pipelines and Trainer want one.
 
@@ -465,16 +384,18 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | Sequence[float] | None = None,
-    ) -> PonderSequenceClassifierOutput:
+    ) -> EarlyExitOutput:
         """Classify a batch; inputs as `PonderAlbertClassifier`'s, with or without second [CLS]."""
         inputs = (input_ids, attention_mask, token_type_ids)
-        if isinstance(input_ids, torch.Tensor) and not has_halting_token(input_ids):
+        is_text = not isinstance(input_ids, torch.Tensor)
+        if (
+            not is_text
+            and (input_ids[:, :1] != input_ids[:, HALTING_TOKEN : HALTING_TOKEN + 1]).any()
+        ):
             inputs = (x if x is None else with_halting_token(x) for x in inputs)
         out = super().forward(*inputs, labels, return_dict=True)
         answer = out.logits[-1] if out.answer is None else out.answer
-        return PonderSequenceClassifierOutput(
-            out.loss, answer, out.exit_layer, out.logits, out.halt_probabilities
-        )
+        return EarlyExitOutput(out.loss, answer, out.exit_layer, out.logits)
 
 
 AutoModelForSequenceClassification.register(

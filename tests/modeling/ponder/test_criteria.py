@@ -21,7 +21,7 @@ def test_sampled_halting_layers_follow_the_pmf():
     expected = torch.tensor(direct_pmf(full.halt_probabilities[0].tolist()))
     assert expected.sum().item() == pytest.approx(1, abs=1e-5)
     assert (expected * 20_000 > 5).all()
-    model.generator = torch.Generator().manual_seed(1)
+    torch.manual_seed(1)
     with torch.no_grad():
         out = model(**{name: tensor.expand(20_000, -1) for name, tensor in example.items()})
     counts = torch.bincount(out.exit_layer, minlength=7)[1:]
