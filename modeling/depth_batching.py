@@ -11,10 +11,11 @@ order, up and down the lengths of a window of them, so that neighbours in length
 
 import time
 from bisect import bisect_left, insort
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +25,6 @@ from torch.utils._pytree import tree_map
 from .depth import EarlyExitModel, ExampleState, select_rows
 from .errors import UserError
 from .rules import ExitRule
-
-END = object()  # of a source
 
 
 class Answer(NamedTuple):
@@ -37,23 +36,16 @@ class Answer(NamedTuple):
     seconds: float  # from entering a slot to the answer
 
 
-class QueuedExample(NamedTuple):
-    """A tokenised example; sorts by length, then by arrival."""
+@dataclass
+class Example:
+    """A tokenised example, waiting or in a slot."""
 
-    length: int
     row: int
+    length: int
     input_ids: torch.Tensor  # (length,)
     token_type_ids: torch.Tensor  # (length,)
     inputs: tuple[float, ...]  # the model's `own_inputs`, in their order; () for none
-
-
-@dataclass
-class Slot:
-    """The host's view of an occupied slot."""
-
-    row: int
-    length: int
-    entered: float  # seconds, of time.perf_counter
+    entered: float = 0.0  # into its slot: seconds, of time.perf_counter
     depth: int = 0  # layer passes done
 
 
@@ -69,9 +61,8 @@ class DepthBatcher:
                 ...
 
     `answers` may be closed at any time: iterating again goes on where it stopped, and no example
-    is lost or answered twice. An example that cannot be read or that the model cannot take raises
-    UserError naming its row, once; iterating again goes on without it. `padding` tells how much of
-    the work was padding.
+    is lost or answered twice. An example that cannot be used raises UserError naming its row,
+    once; iterating again goes on without it. `padding` tells how much of the work was padding.
     """
 
     def __init__(
@@ -83,17 +74,14 @@ class DepthBatcher:
         self.rule: ExitRule | None = None  # of the examples in the slots
         self.weights = [model.param_index(i) for i in range(model.config.num_hidden_layers)]
         self.num_slots, self.window = slots, window
-        self.sources: deque[Iterator] = deque()  # of examples that are not read yet
+        self.source: Iterator[tuple] = iter(())  # of examples that are not read yet
         self.submitted = 0  # rows read, also those that failed
-        self.failures: deque[UserError] = deque()  # that were not raised yet
-        self.waiting: list[QueuedExample] = []  # sorted by length; at most `window`
+        self.waiting: list[Example] = []  # sorted by length; at most `window`
         self.going_up, self.last_length = False, 1 << 30
-        self.slots: list[Slot] = []
+        self.slots: list[Example] = []
         self.hidden: torch.Tensor | None = None  # (slots, width, hidden)
         self.state: ExampleState | None = None  # what the slots' examples carry, batch first
         self.finished: list[Answer] = []
-        self.reorder_buffer: dict[int, Answer | None] = {}  # held back by `in_order`; None: failed
-        self.expected = 0  # the row that `in_order` gives next
         self.real_tokens = self.computed_tokens = 0
 
     def submit(self, examples: Iterable[tuple]) -> None:
@@ -101,7 +89,7 @@ class DepthBatcher:
 
         The model's `own_inputs` may stand behind them, in their order.
         """
-        self.sources.append(iter(examples))
+        self.source = chain(self.source, examples)
 
     @property
     def padding(self) -> float:
@@ -115,120 +103,83 @@ class DepthBatcher:
                 yield self.finished.pop(0)
             with torch.inference_mode():
                 self.fill_slots()
-                if self.failures:
-                    raise self.failures.popleft()
                 if not self.slots:
                     return
                 self.step()
 
-    def in_order(self) -> Iterator[Answer]:
-        """Answers in order of submission, each as soon as all before it are there."""
-        for newest in chain(self.answers(), [None]):
-            if newest:
-                self.reorder_buffer[newest.row] = newest
-            while self.expected in self.reorder_buffer:
-                self.expected += 1
-                if answer := self.reorder_buffer.pop(self.expected - 1):
-                    yield answer
-
     def fill_slots(self) -> None:
-        """Fill free slots from the window of waiting examples."""
-        self.fill_window()
-        if self.waiting and not self.slots:
-            self.rule = self.model.config.exit_rule()
-        chosen = []
-        while self.waiting and len(self.slots) + len(chosen) < self.num_slots:
-            chosen.append(self.next_waiting())
+        """Read examples until the window is full, and fill free slots from it."""
+        while len(self.waiting) < self.window:
+            try:
+                example = self.checked(*next(self.source))
+            except StopIteration:
+                break
+            except Exception as error:
+                self.submitted += 1
+                raise UserError(f"example {self.submitted - 1} cannot be used: {error}") from error
+            self.submitted += 1
+            insort(self.waiting, example, key=attrgetter("length"))
+        free = self.num_slots - len(self.slots)
+        chosen = [self.next_waiting() for _ in range(min(free, len(self.waiting)))]
         if chosen:
             self.insert(chosen)
 
-    def fill_window(self) -> None:
-        """Read examples until the window is full, or one fails."""
-        while self.sources and len(self.waiting) < self.window and not self.failures:
-            row = self.submitted
-            try:
-                example = next(self.sources[0], END)
-                if example is END:
-                    self.sources.popleft()
-                    continue
-                insort(self.waiting, self.queued(row, *example))
-            except Exception as error:
-                self.fail(row, "cannot be read", error)
-            self.submitted += 1
-
-    def queued(self, row: int, ids: Any, types: Any, *own: Any) -> QueuedExample:
+    def checked(self, ids: Any, types: Any, *inputs: Any) -> Example:
         """An example as it was submitted; errors of many kinds for what is no tokenised text."""
         ids, types = torch.as_tensor(ids), torch.as_tensor(types)
-        if ids.ndim != 1 or not len(ids) or ids.shape != types.shape:
+        config, own = self.model.config, self.model.own_inputs
+        longest = config.max_position_embeddings
+        if ids.ndim != 1 or ids.shape != types.shape or not 1 <= len(ids) <= longest:
             raise ValueError(
                 f"its token and segment ids have the shapes {tuple(ids.shape)} and "
-                f"{tuple(types.shape)}; allowed are two rows of one length, at least 1"
+                f"{tuple(types.shape)}; allowed are two rows of one length, from 1 to "
+                f"max_position_embeddings = {longest}"
             )
-        check_ids("token", ids, self.model.config.vocab_size)
-        check_ids("segment", types, self.model.config.type_vocab_size)
-        own, spans = tuple(map(float, own)), self.model.own_inputs
-        if own and len(own) != len(spans):
-            raise ValueError(f"it brings {len(own)} numbers, not one each for {[*spans]}")
-        for value, (name, (low, high)) in zip(own, spans.items(), strict=False):
-            if not low <= value <= high:
-                raise ValueError(f"{name} = {value}: allowed is {low:g} to {high:g}")
-        return QueuedExample(len(ids), row, ids, types, own)
+        sizes = (("token", ids, config.vocab_size), ("segment", types, config.type_vocab_size))
+        for kind, numbers, size in sizes:
+            low, high = numbers.aminmax()
+            if numbers.is_floating_point() or low < 0 or high >= size:
+                raise ValueError(
+                    f"its {kind} ids are from {low} to {high}: allowed is 0 to {size - 1}"
+                )
+        if inputs and len(inputs) != len(own):
+            raise ValueError(f"it brings {len(inputs)} numbers, not one each for {[*own]}")
+        return Example(self.submitted, len(ids), ids, types, tuple(map(float, inputs)))
 
-    def fail(self, row: int, what: str, error: Exception) -> None:
-        """Have `answers` raise, naming the row, and `in_order` wait for it no longer."""
-        failure = UserError(f"example {row} {what}: {error}")
-        failure.__cause__ = error
-        self.failures.append(failure)
-        self.reorder_buffer[row] = None
-
-    def next_waiting(self) -> QueuedExample:
+    def next_waiting(self) -> Example:
         """The waiting example next in length, in the direction of travel; turns at the ends."""
-        here = bisect_left(self.waiting, (self.last_length,))
+        here = bisect_left(self.waiting, self.last_length, key=attrgetter("length"))
         if here == (len(self.waiting) if self.going_up else 0):
             self.going_up = not self.going_up
         example = self.waiting.pop(here if self.going_up else here - 1)
         self.last_length = example.length
         return example
 
-    def insert(self, chosen: list[QueuedExample]) -> None:
+    def insert(self, chosen: list[Example]) -> None:
         """Embed examples and put them into free slots at depth 0."""
-        try:
-            embedded = self.embed(chosen)
-            state = self.model.start(self.rule, len(chosen), self.inputs_of(chosen))
-        except Exception as error:
-            if len(chosen) == 1:
-                length, row = chosen[0][:2]
-                self.fail(row, f"({length} tokens) cannot be embedded", error)
-            else:  # whose fault is it?
-                for example in chosen:
-                    self.insert([example])
-            return
-        now, alone = time.perf_counter(), not self.slots
-        self.slots += [Slot(x.row, x.length, now) for x in chosen]
-        if alone:
-            self.hidden, self.state = embedded, state
-            return
-        width = max(self.hidden.shape[1], embedded.shape[1])
-        self.hidden = torch.cat([pad_to(self.hidden, width), pad_to(embedded, width)])
-        self.state = tree_map(lambda *parts: torch.cat(parts), self.state, state)
-
-    def inputs_of(self, chosen: list[QueuedExample]) -> dict[str, torch.Tensor]:
-        """The model's own inputs, (examples,) each; none where an example brings none."""
-        if not all(example.inputs for example in chosen):
-            return {}
-        columns = torch.tensor([example.inputs for example in chosen], device=self.model.device)
-        return dict(zip(self.model.own_inputs, columns.T, strict=True))
-
-    def embed(self, chosen: list[QueuedExample]) -> torch.Tensor:
-        """(examples, length of the longest, hidden), the states at depth 0."""
-        width = max(example.length for example in chosen)
+        device, width = self.model.device, max(example.length for example in chosen)
         ids = torch.full((len(chosen), width), self.pad_token_id)
         types = torch.zeros_like(ids)
         for i, example in enumerate(chosen):
             ids[i, : example.length] = example.input_ids
             types[i, : example.length] = example.token_type_ids
-        device = self.model.device
-        return self.model.embed(ids.to(device), types.to(device))
+        embedded = self.model.embed(ids.to(device), types.to(device))  # (chosen, width, hidden)
+        own = {}
+        if all(example.inputs for example in chosen):
+            columns = torch.tensor([example.inputs for example in chosen], device=device).T
+            own = dict(zip(self.model.own_inputs, columns, strict=True))
+        if not self.slots:
+            self.rule = self.model.config.exit_rule()
+        state = self.model.start(self.rule, len(chosen), own)
+        if self.slots:
+            width = max(width, self.hidden.shape[1])
+            both = (F.pad(x, (0, 0, 0, width - x.shape[1])) for x in (self.hidden, embedded))
+            embedded = torch.cat(tuple(both))
+            state = tree_map(lambda *parts: torch.cat(parts), self.state, state)
+        self.hidden, self.state = embedded, state
+        for example in chosen:
+            example.entered = time.perf_counter()
+        self.slots += chosen
 
     def step(self) -> None:
         """One layer pass, with its exit check, for the slots that most others can share it with."""
@@ -239,7 +190,10 @@ class DepthBatcher:
         everyone = len(members) == len(self.slots)
         rows = slice(None) if everyone else torch.tensor(members, device=self.model.device)
         lengths = [self.slots[i].length for i in members]
-        width, mask = max(lengths), self.mask_of(lengths)
+        width, mask = max(lengths), None  # (members, 1, 1, width) bool, where there is padding
+        if min(lengths) < width:
+            real = torch.arange(width) < torch.tensor(lengths)[:, None, None, None]
+            mask = real.to(self.model.device, non_blocking=True)
         hidden = self.hidden[rows, :width]
         state = self.state if everyone else select_rows(self.state, rows)
         hidden = self.model.layer_pass(hidden, mask, weights)
@@ -255,41 +209,20 @@ class DepthBatcher:
         host = torch.cat([answer, done[:, None].to(answer.dtype)], 1).cpu()
         self.pop_finished(members, host)
 
-    def mask_of(self, lengths: list[int]) -> torch.Tensor | None:
-        """Attention mask (examples, 1, 1, the longest's length) bool; None without padding."""
-        if min(lengths) == max(lengths):
-            return None
-        real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None, None, None]
-        return real.to(self.model.device, non_blocking=True)
-
     def pop_finished(self, members: list[int], host: torch.Tensor) -> None:
         """Collect the answers of who is done and close the gaps they leave."""
-        now, gone = time.perf_counter(), set()
+        now, keep = time.perf_counter(), [True] * len(self.slots)
         for i, outcome in zip(members, host, strict=True):
             slot = self.slots[i]
             slot.depth += 1
             if outcome[-1]:
-                gone.add(i)
+                keep[i] = False
                 answer = outcome[:-1].clone()
                 self.finished.append(Answer(slot.row, answer, slot.depth, now - slot.entered))
-        if not gone:
+        if all(keep):
             return
-        keep = [i for i in range(len(self.slots)) if i not in gone]
-        self.slots = [self.slots[i] for i in keep]
+        rows = torch.tensor(keep, device=self.model.device)
+        self.slots = [slot for slot, stays in zip(self.slots, keep, strict=True) if stays]
         width = max((slot.length for slot in self.slots), default=0)
-        rows = torch.tensor(keep, dtype=torch.long, device=self.model.device)
         self.hidden = self.hidden[rows, :width]
         self.state = select_rows(self.state, rows)
-
-
-def check_ids(kind: str, ids: torch.Tensor, size: int) -> None:
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ValueError(f"its {kind} ids are {ids.dtype}: allowed are whole numbers")
-    low, high = ids.aminmax()
-    if low < 0 or high >= size:
-        raise ValueError(f"its {kind} ids are from {low} to {high}: allowed is 0 to {size - 1}")
-
-
-def pad_to(hidden: torch.Tensor, width: int) -> torch.Tensor:
-    """Pad (batch, length, hidden) to `width` tokens."""
-    return F.pad(hidden, (0, 0, 0, width - hidden.shape[1])) if hidden.shape[1] < width else hidden

@@ -181,15 +181,6 @@ def test_what_raises_is_named_and_the_others_are_answered(source, message, answe
     assert sorted(answer.row for answer in answers) == sorted(answered)
 
 
-def test_in_order_streams_answers_in_input_order_also_when_closed_half_way():
-    model = spread_model()
-    batcher = DepthBatcher(model, slots=8, window=16)
-    batcher.submit(random_examples(60))
-    first = list(islice(batcher.in_order(), 25))
-    rest = list(batcher.in_order())
-    assert [answer.row for answer in first + rest] == list(range(60))
-
-
 @pytest.mark.parametrize("groups", [1, 3])
 def test_slots_bound_the_memory_and_padding_stays_under_ten_percent(groups):
     """Lengths as in RTE: most between a tenth and a half of the limit, a few at it."""

@@ -27,7 +27,7 @@ def test_depth_batching_gives_the_answers_of_one_at_a_time(slots, criterion, arc
         (x["input_ids"][0].tolist(), x["token_type_ids"][0].tolist(), draw)
         for x, draw in zip(examples, draws.tolist(), strict=True)
     )
-    answers = list(batcher.in_order())
+    answers = sorted(batcher.answers())
     hook.remove()
     assert sum(rows) == sum(answer.exit_layer for answer in answers)
     with torch.no_grad():
