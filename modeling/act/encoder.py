@@ -14,9 +14,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ..configuration import AlbertActConfig
 from ..flops import layer_pass_flops
-from ..keys import checked
+from ..keys import ACT_KEYS, checked
 from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
-from .keys import ACT_KEYS
 
 # The work of a layer pass that takes as long as gathering and scattering the running tokens: a
 # fixed time, so more work where work is faster. Measured on a CPU, estimated for accelerators.
