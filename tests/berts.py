@@ -6,17 +6,9 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertModel
 
-from tests.conftest import WORDS, random_ids, sentence
+from tests.conftest import TINY, WORDS, random_ids, sentence
 
-SIZES = {
-    "vocab_size": 90,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 3,
-    "max_position_embeddings": 40,
-    "initializer_range": 0.3,  # wide, so that layers differ
-}
+SIZES = {**{k: v for k, v in TINY.items() if k != "embedding_size"}, "num_hidden_layers": 3}
 
 
 def tiny_bert(equal: bool = False, **overrides) -> BertModel:

@@ -11,12 +11,6 @@ from transformers import PreTrainedTokenizerFast
 
 from modeling import (
     AlbertActConfig,
-    AlbertActForMaskedLM,
-    AlbertActForMultipleChoice,
-    AlbertActForPreTraining,
-    AlbertActForQuestionAnswering,
-    AlbertActForSequenceClassification,
-    AlbertActForTokenClassification,
     AlbertActModel,
     PonderAlbertClassifier,
     PonderAlbertConfig,
@@ -35,14 +29,6 @@ SMALL = {
     "intermediate_size": 32,
     "max_position_embeddings": 24,
 }
-ACT_HEADS = {
-    "PreTraining": AlbertActForPreTraining,
-    "MaskedLM": AlbertActForMaskedLM,
-    "SequenceClassification": AlbertActForSequenceClassification,
-    "TokenClassification": AlbertActForTokenClassification,
-    "QuestionAnswering": AlbertActForQuestionAnswering,
-    "MultipleChoice": AlbertActForMultipleChoice,
-}
 
 
 def hidden_states(model, ids, mask=None, types=None) -> list[torch.Tensor]:
@@ -55,11 +41,6 @@ def hidden_states(model, ids, mask=None, types=None) -> list[torch.Tensor]:
 def assert_near(found, expected, tolerance: float = 1e-5) -> None:
     """Within an absolute tolerance, whatever the size."""
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
-
-
-def plain(model: torch.nn.Module) -> nullcontext:
-    """In place of `packed_weights`."""
-    return nullcontext()
 
 
 def packed_on(has_avx512: bool) -> Callable[[torch.nn.Module], AbstractContextManager]:
@@ -76,7 +57,7 @@ def packed_on(has_avx512: bool) -> Callable[[torch.nn.Module], AbstractContextMa
     return packed
 
 
-WAYS = {"plain": plain, "AVX-512": packed_on(True), "no AVX-512": packed_on(False)}
+WAYS = {"plain": nullcontext, "AVX-512": packed_on(True), "no AVX-512": packed_on(False)}
 either_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 

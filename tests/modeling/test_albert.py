@@ -1,5 +1,7 @@
 """The shared layer pass, plain and packed, against HF's AlbertModel."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import transformers
@@ -15,7 +17,7 @@ from modeling import (
 from modeling.albert import cast_layers
 from modeling.cpu_packing import packed_weights
 from tests.conftest import TINY, random_ids, tiny_config, tiny_model
-from tests.models import assert_near, either_way, hidden_states, mask_of, plain
+from tests.models import assert_near, either_way, hidden_states, mask_of
 
 
 def hf_twin(model, seed: int = 3) -> transformers.AlbertModel:
@@ -91,15 +93,13 @@ def test_cast_layers_are_half_precision_products_between_float32_states():
     cast_layers(model, torch.bfloat16)
     layer = rounded.albert.encoder.albert_layer_groups[0].albert_layers[0]
     cast = {name for name, p in model.named_parameters() if p.dtype == torch.bfloat16}
-    names = ("attention.query", "attention.key", "attention.value", "attention.dense")
-    prefix = "albert.encoder.albert_layer_groups.0.albert_layers.0."
-    maps = [prefix + name for name in (*names, "ffn", "ffn_output")]
-    assert cast == {f"{name}.{part}" for name in maps for part in ("weight", "bias")}
+    maps = [n for n, _ in model.named_parameters() if ".albert_layers." in n and "orm." not in n]
+    assert cast == {*maps}
     for linear in layer.linear_maps:
         for parameter in linear.parameters():
             parameter.data = parameter.data.bfloat16().float()
     ids = random_ids(3, 9)
-    for way in (plain, packed_weights):
+    for way in (nullcontext, packed_weights):
         with way(model), way(rounded):
             states, expected = (
                 [model_.embed(ids), model_.layer_pass(model_.embed(ids), None, 0)]

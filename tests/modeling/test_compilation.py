@@ -5,11 +5,11 @@ import logging
 import pytest
 import torch
 
-from modeling import PonderAlbertClassifier, PonderAlbertConfig, compilation
+from modeling import compilation
 from modeling.cpu_packing import packed_weights
 from modeling.elbert.rules import RULES
 from tests.conftest import TINY, random_ids, tiny_model
-from tests.models import assert_near
+from tests.models import assert_near, mask_of, tiny_ponder
 
 
 def answers(model, batches):
@@ -17,58 +17,55 @@ def answers(model, batches):
         return [model(ids, mask) for ids, mask in batches]
 
 
+BATCHES = [(random_ids(1, length, seed=length), None) for length in (2, 7, 19, 33)]
+BATCHES.append((random_ids(3, 20), mask_of([20, 11, 3])))
+for ids, _ in BATCHES:
+    ids[:, :2] = 2  # the two [CLS] of a ponder model
+
+
 @pytest.mark.slow
-def test_compiled_answers_are_the_eager_ones_for_every_rule_and_length():
-    model = tiny_model(pooler_input="cls-mean", exit_thres=0.5, cnt_thres=2)
-    batches = [(random_ids(1, length, seed=length), None) for length in (2, 7, 19, 33)]
-    mask = torch.tensor([[1] * 20, [1] * 11 + [0] * 9, [1] * 3 + [0] * 17])
-    batches.append((random_ids(3, 20), mask))
-    expected = {}
-    for rule in RULES:
-        model.config.thres_name = rule
-        expected[rule] = answers(model, batches)
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        (
+            tiny_model(pooler_input="cls-mean", exit_thres=0.5, cnt_thres=2),
+            [{"thres_name": rule} for rule in RULES],
+        ),
+        (
+            tiny_ponder(**TINY, exit_criteria="threshold"),
+            [{"exit_thres": threshold} for threshold in (0.2, 0.5, 0.8)],
+        ),
+    ],
+)
+def test_compiled_answers_are_the_eager_ones_for_every_rule_and_length(model, settings):
+    expected = []
+    for keys in settings:
+        model.config.update(keys)
+        expected.append(answers(model, BATCHES))
     assert compilation.compile_for_inference(model)
-    for rule in RULES:
-        model.config.thres_name = rule
-        for got, eager in zip(answers(model, batches), expected[rule], strict=True):
+    for keys, eager_answers in zip(settings, expected, strict=True):
+        model.config.update(keys)
+        for got, eager in zip(answers(model, BATCHES), eager_answers, strict=True):
             assert torch.equal(got.exit_layer, eager.exit_layer)
-            assert_near(got.logits, eager.logits)
+            name = "answer" if "answer" in got else "logits"
+            assert_near(got[name], eager[name])
 
 
-@pytest.mark.slow
-def test_a_compiled_ponder_model_halts_where_the_eager_one_does():
-    torch.manual_seed(0)
-    config = PonderAlbertConfig(**TINY, exit_criteria="threshold", exit_thres=0.4)
-    model = PonderAlbertClassifier(config).eval()
-    with torch.no_grad():
-        model.ponder[-1].weight.mul_(3)
-    batches = [(random_ids(1, length, seed=length), None) for length in (2, 7, 19, 33)]
-    batches.append((random_ids(2, 12), torch.tensor([[1] * 12, [1] * 5 + [0] * 7])))
-    expected = answers(model, batches)
-    assert compilation.compile_for_inference(model)
-    for got, eager in zip(answers(model, batches), expected, strict=True):
-        assert torch.equal(got.exit_layer, eager.exit_layer)
-        assert_near(got.answer, eager.answer)
-
-
-def test_without_a_compiler_there_is_one_warning_and_eager_mode(monkeypatch, caplog):
-    monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
-    model = tiny_model()
-    with caplog.at_level(logging.WARNING):
-        assert not compilation.compile_for_inference(model)
-    assert len(caplog.records) == 1
-    assert "compiler" in caplog.text
-    assert answers(model, [(random_ids(1, 5), None)])[0].logits.shape == (1, 2)
-
-
-def test_a_compiler_that_fails_leaves_the_model_in_eager_mode(monkeypatch, caplog):
+@pytest.mark.parametrize("words", ["compiler", "no luck"])
+def test_without_a_compiler_that_works_there_is_one_warning_and_eager_mode(
+    words, monkeypatch, caplog
+):
     def broken(self, *args, **kwargs):
         self._compiled_call_impl = lambda *a, **k: (_ for _ in ()).throw(RuntimeError("no luck"))
 
-    monkeypatch.setattr(torch.nn.Module, "compile", broken)
+    if words == "compiler":
+        monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
+    else:
+        monkeypatch.setattr(torch.nn.Module, "compile", broken)
     model = tiny_model()
-    expected = answers(model, [(random_ids(1, 5), None)])[0].logits
+    expected = answers(model, BATCHES[:1])[0].logits
     with caplog.at_level(logging.WARNING):
         assert not compilation.compile_for_inference(model)
-    assert "no luck" in caplog.text
-    assert torch.equal(answers(model, [(random_ids(1, 5), None)])[0].logits, expected)
+    (record,) = caplog.records
+    assert words in record.getMessage()
+    assert torch.equal(answers(model, BATCHES[:1])[0].logits, expected)

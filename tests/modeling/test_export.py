@@ -8,17 +8,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
 from evaluation.modes import mode_of_type
 from evaluation.onnx_file import OnnxFile, description
 from modeling import (
-    AlbertActConfig,
     AlbertActForSequenceClassification,
-    PonderAlbertClassifier,
-    PonderAlbertConfig,
     with_halting_token,
 )
 from tests.conftest import TINY, random_ids, tiny_model
+from tests.models import mask_of, tiny_act, tiny_ponder
 
 onnx = pytest.importorskip("onnx")
 ir = pytest.importorskip("onnx_ir")
@@ -75,27 +74,15 @@ def session_of(exported: ir.Model, **options) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(proto.SerializeToString(), chosen)
 
 
-def randomised(model: torch.nn.Module) -> torch.nn.Module:
-    """In eval mode, with random biases, so that none is missed."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
-                parameter.normal_(0, 0.2)
-    return model.eval()
-
-
 @cache
 def exported(name: str) -> tuple:
     """A model of the tables, or Adaptive Depth's, and a session of its file."""
-    torch.manual_seed(3)
     if name in MODELS:
         model = tiny_model(**MODELS[name])
     elif name in PONDER_MODELS:
-        config = PonderAlbertConfig(**TINY, **PONDER_MODELS[name])
-        model = randomised(PonderAlbertClassifier(config))
+        model = tiny_ponder(**TINY, **PONDER_MODELS[name])
     else:
-        config = AlbertActConfig(**TINY, num_labels=3)
-        model = randomised(AlbertActForSequenceClassification(config))
+        model = tiny_act(3, AlbertActForSequenceClassification, num_labels=3).float()
     return model, session_of(graph_of(model))
 
 
@@ -116,9 +103,8 @@ def ones_beside(ids: torch.Tensor) -> dict[str, torch.Tensor]:
 def texts(draw) -> dict[str, torch.Tensor]:
     """A batch of one to five texts of up to nine tokens, with any ids under the padding."""
     lengths = draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
-    shape = len(lengths), max(lengths) + draw(st.integers(0, 2))
-    ids = random_ids(*shape, draw(st.integers(0, 10**6)))
-    mask = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
+    mask = F.pad(mask_of(lengths), (0, draw(st.integers(0, 2))))
+    ids = random_ids(*mask.shape, draw(st.integers(0, 10**6))) % 40
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2}
 
 
@@ -246,7 +232,7 @@ def test_an_int8_answer_depends_on_neither_batch_nor_padding(length):
     quantised = quantise.to_int8(ir.from_proto(ir.to_proto(exact)), model.config.hidden_size, feeds)
     session = session_of(quantised)
     alone = ones_beside(random_ids(1, length))
-    padded = {k: torch.nn.functional.pad(v, (0, 4)) for k, v in alone.items()}
+    padded = {k: F.pad(v, (0, 4)) for k, v in alone.items()}
     batch = {k: torch.cat([v] * 3) for k, v in padded.items()}
     for threshold, layer in ((0.0, 4), (1.0, 1)):
         expected = answers(session_of(exact), **alone, exit_thres=threshold)

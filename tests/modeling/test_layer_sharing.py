@@ -13,10 +13,7 @@ from modeling.layer_sharing import (
     followed_layers,
     shared_config,
     shared_model,
-    variance_sums,
-    variances,
 )
-from modeling.pretraining import add_sums
 from tests.berts import assert_same_states, padded_ids, save, tiny_bert
 from tests.conftest import tiny_model
 
@@ -26,13 +23,14 @@ PARTS = ("weight", "bias")
 # What the student begins as.
 
 
-@pytest.mark.parametrize("initial_layer", [None, 2])
-def test_a_bert_of_equal_layers_is_its_student_before_training(initial_layer, tmp_path):
-    """Every state of HF's BERT, padding apart, and its pooled answer."""
-    bert = tiny_bert(equal=True)
+@pytest.mark.parametrize(("initial_layer", "parts"), [(None, 1), (2, 1), (None, 2), (None, 3)])
+def test_a_bert_of_equal_layers_is_its_student_before_training(initial_layer, parts, tmp_path):
+    """Every state of HF's BERT, padding apart, and its pooled answer; also with a feed-forward
+    block of several parts."""
+    bert, inputs = tiny_bert(equal=True), padded_ids()
     teacher, _ = load_pretrained(save(bert, tmp_path))
-    student = shared_model(teacher.albert, shared_config(teacher.config, 3), initial_layer).eval()
-    inputs = padded_ids()
+    config = shared_config(teacher.config, 3, intermediate_size=48 * parts)
+    student = shared_model(teacher.albert, config, initial_layer).eval()
     wanted = bert(**inputs, output_hidden_states=True)
     found = student(**inputs, output_hidden_states=True)
     assert_same_states(found.hidden_states, wanted.hidden_states, inputs)
@@ -53,25 +51,14 @@ def test_the_initial_layer_is_that_of_the_bert(layer, width, tmp_path):
     assert_same_states([found], [wanted], inputs)
 
 
-@pytest.mark.parametrize("parts", [2, 3])
-def test_a_wider_feed_forward_of_equal_layers_changes_nothing(parts, tmp_path):
-    bert = tiny_bert(equal=True)
-    teacher, _ = load_pretrained(save(bert, tmp_path))
-    config = shared_config(teacher.config, 3, intermediate_size=48 * parts)
-    student = shared_model(teacher.albert, config).eval()
-    inputs = padded_ids()
-    wanted, found = bert(**inputs).last_hidden_state, student(**inputs).last_hidden_state
-    assert_same_states([found], [wanted], inputs)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_the_teachers_states_are_hf_berts(packed, tmp_path):
+def test_the_teachers_states_are_hf_berts(tmp_path):
     bert, inputs = tiny_bert(), padded_ids()
     teacher = Teacher(save(bert, tmp_path), 2)
     wanted = bert(**inputs, output_hidden_states=True).hidden_states
-    with packed_weights(teacher.backbone) if packed else nullcontext():
-        found = teacher.states(inputs)
-    assert_same_states(found, [wanted[0], wanted[2], wanted[3]], inputs)
+    for way in (nullcontext, packed_weights):
+        with way(teacher.backbone):
+            found = teacher.states(inputs)
+        assert_same_states(found, [wanted[0], wanted[2], wanted[3]], inputs)
 
 
 # What it follows.
@@ -89,16 +76,6 @@ def test_the_teachers_states_are_hf_berts(packed, tmp_path):
 )
 def test_pass_k_follows_layer_round_k_L_over_N(passes, layers, wanted):
     assert followed_layers(passes, layers) == wanted
-
-
-def test_variance_is_of_real_tokens_over_all_batches():
-    torch.manual_seed(0)
-    states, mask = torch.randn(2, 6, 5, 8) * 3 + 7, torch.ones(6, 5, dtype=torch.long)
-    mask[4:, 2:] = 0
-    sums = variance_sums(states[:, :3], None)
-    sums = add_sums(sums, variance_sums(states[:, 3:], mask[3:]))
-    real = states[:, mask.bool()]  # (2, tokens, 8)
-    torch.testing.assert_close(variances(sums), real.var(1, unbiased=False).sum(1))
 
 
 def test_the_loss_is_the_weighted_share_of_variance(tmp_path):

@@ -4,11 +4,17 @@ import pytest
 import torch
 import transformers
 
+import modeling
 from modeling import (
     AlbertActForPreTraining,
     AlbertActForSequenceClassification,
 )
-from tests.models import ACT_HEADS, SMALL, assert_near, padded_batch, tiny_act
+from tests.models import SMALL, assert_near, padded_batch, tiny_act
+
+NAMES = "PreTraining MaskedLM SequenceClassification TokenClassification QuestionAnswering"
+ACT_HEADS = {
+    head: getattr(modeling, f"AlbertActFor{head}") for head in [*NAMES.split(), "MultipleChoice"]
+}
 
 
 def labels_for(head: str, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

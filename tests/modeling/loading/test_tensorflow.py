@@ -410,7 +410,9 @@ def test_outputs_are_tensorflows(tf, save, tmp_path):
 
 
 def test_no_tensorflow_is_one_line_with_the_remedy(convert, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    loaded = [name for name in sys.modules if name.startswith("tensorflow.")]
+    for name in ("tensorflow", *loaded):
+        monkeypatch.setitem(sys.modules, name, None)
     (tmp_path / "model.index").touch()
     outcome = convert(tmp_path / "model", write_config(tmp_path), tmp_path / "out")
     outcome.refused("pip install -r requirements-tf.txt")
