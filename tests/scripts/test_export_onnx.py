@@ -9,23 +9,25 @@ from pathlib import Path
 import pytest
 import torch
 
-import change_config
 import export_onnx
 import run_glue
 from evaluation.job import load_finished
 from evaluation.modes import MODES
 from modeling import load_tokenizer
-from tests.commands import flags, refused
+from tests.commands import edit_key, flags, report_of
 from tests.conftest import edit_json, sentence
 
 onnxruntime = pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.onnx
-slow = pytest.mark.slow
+pytestmark = [pytest.mark.onnx, pytest.mark.slow]
 ROOT = Path(run_glue.__file__).parent
 
 
-def command(albert_dir, rte, out, mode: str, *more) -> list[str]:
-    return [*flags(albert_dir, rte, out), "--model_type", mode, "--out_mode", "one", *more]
+def ran(*command: object, **how) -> str:
+    """What a script prints, in a process of its own."""
+    words = list(map(str, command))
+    done = subprocess.run(words, **{"cwd": ROOT, **how}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -36,24 +38,26 @@ def trained(albert_dir, rte, tmp_path_factory):
     def of(mode: str) -> Path:
         out = folder / mode
         if not out.exists():
-            train = command(albert_dir, rte, out, mode, "--do_train", "--max_steps", "2")
-            export = ("export_onnx.py", "--model_dir", out, "--output")
-            runs = [["run_glue.py", *train], [*export, out / "fp32.onnx"]]
+            train = ("--model_type", mode, "--do_train", "--max_steps", 2)
+            ran(sys.executable, "run_glue.py", *flags(albert_dir, rte, out, "RTE", *train))
+            export = (sys.executable, "export_onnx.py", "--model_dir", out, "--output")
+            ran(*export, out / "fp32.onnx")
             if mode == "albert":
-                runs.append([*export, out / "int8.onnx", "--int8"])
-            for run in runs:
-                process = [sys.executable, *map(str, run)]
-                done = subprocess.run(
-                    process, cwd=ROOT, capture_output=True, text=True, check=False
-                )
-                assert done.returncode == 0, done.stderr[-3000:]
+                ran(*export, out / "int8.onnx", "--int8")
         return out
 
     return of
 
 
-def results(out: Path) -> dict:
-    return json.loads((out / "eval_results.json").read_text())
+@pytest.fixture
+def evaluate(script, albert_dir, rte):
+    """`evaluate(mode, out, "--flag", value, ...)` evaluates a folder's model or file."""
+
+    def run(mode: str, out: Path, *more):
+        common = ("--model_type", mode, "--out_mode", "one", "--do_eval")
+        return script(run_glue.main, *flags(albert_dir, rte, out, "RTE", *common, *more))
+
+    return run
 
 
 COMPARED = {
@@ -62,64 +66,51 @@ COMPARED = {
     "albert_act": ("metrics", "tokens_per_updates", "computation_cost", "updates_per_token_class"),
 }
 SET = {
-    "albert": ["cnt_thres=2", "exit_thres=0.99", "margin=0.01"],
-    "ponder_albert": [],  # a sample, each example by its own draw
-    "albert_act": ["act_epsilon=0.4"],
+    "albert": ("--set", "cnt_thres=2", "exit_thres=0.99", "margin=0.01"),
+    "ponder_albert": (),  # a sample, each example by its own draw
+    "albert_act": ("--set", "act_epsilon=0.4"),
 }
 
 
-@slow
 @pytest.mark.parametrize("mode", list(MODES))
-def test_a_file_is_evaluated_as_its_model_is(trained, albert_dir, rte, script, mode):
+def test_a_file_is_evaluated_as_its_model_is(trained, evaluate, mode):
     out = trained(mode)
-    chosen = ["--set", *SET[mode]] if SET[mode] else []
-    evaluate = command(albert_dir, rte, out, mode, "--do_eval", *chosen)
-    assert script(run_glue.main, *evaluate).status == 0
-    expected = results(out)
+    evaluate(mode, out, *SET[mode]).done()
+    expected = report_of(out)
     for size in (1, 4):
         more = ("--onnx", out / "fp32.onnx", "--per_gpu_eval_batch_size", size)
-        outcome = script(run_glue.main, *evaluate, *more)
-        assert outcome.status == 0, outcome.err
-        found = results(out)
+        outcome, found = evaluate(mode, out, *SET[mode], *more).done(), report_of(out)
         assert {k: found[k] for k in COMPARED[mode]} == {k: expected[k] for k in COMPARED[mode]}
+        assert (found["dtype"], found["batch_size"]) == ("fp32", size)
         assert found["onnx"] == str(out / "fp32.onnx")
-        assert found["dtype"] == "fp32"
-        assert found["batch_size"] == size
         assert ("exit layers as in fp32 = 1.0000" in outcome.out) == (mode != "albert_act")
 
 
-@slow
-def test_an_edit_of_the_configuration_reaches_the_file(trained, albert_dir, rte, script):
+def test_an_edit_of_the_configuration_reaches_the_file(trained, evaluate, script):
     """change_config.py, for config.json and for exit_config.json, and no new export."""
     out = trained("albert")
-    where = ("--task", out.name, "--model", "tiny", "--out_dir", out.parent)
-    evaluate = command(albert_dir, rte, out, "albert", "--do_eval", "--onnx", out / "fp32.onnx")
     for threshold, layer in (("1.0", 1), ("0.0", 4)):
-        change = ("--key", "exit_thres", "--value", threshold, *where)
-        assert script(change_config.main, *change).status == 0
-        assert script(run_glue.main, *evaluate).status == 0
-        assert results(out)["exits_per_layer"][layer - 1] == 10
+        edit_key(script, out, "exit_thres", threshold).done()
+        evaluate("albert", out, "--onnx", out / "fp32.onnx").done()
+        assert report_of(out)["exits_per_layer"][layer - 1] == 10
     edit_json(out / "config.json", exit_config_path="exit_config.json")
     (out / "exit_config.json").write_text('{"exit_thres": 1.0}')
-    assert script(run_glue.main, *evaluate).status == 0
-    assert results(out)["exits_per_layer"] == [10, 0, 0, 0]
+    evaluate("albert", out, "--onnx", out / "fp32.onnx").done()
+    assert report_of(out)["exits_per_layer"] == [10, 0, 0, 0]
     edit_json(out / "config.json", exit_config_path="", exit_thres=0.1)
 
 
-@slow
-def test_an_int8_file_is_smaller_and_answers_alike_in_batches(trained, albert_dir, rte, script):
-    out = trained("albert")
-    evaluate = command(albert_dir, rte, out, "albert", "--do_eval", "--onnx", out / "int8.onnx")
-    found = []
+def test_an_int8_file_is_smaller_and_answers_alike_in_batches(trained, evaluate):
+    out, found = trained("albert"), []
     for size in (1, 4):
-        assert script(run_glue.main, *evaluate, "--per_gpu_eval_batch_size", size).status == 0
-        found.append({key: results(out)[key] for key in (*COMPARED["albert"], "dtype")})
+        more = ("--onnx", out / "int8.onnx", "--per_gpu_eval_batch_size", size)
+        evaluate("albert", out, *more).done()
+        found.append({key: report_of(out)[key] for key in (*COMPARED["albert"], "dtype")})
     assert found[0] == found[1]
     assert found[0]["dtype"] == "int8"
     assert (out / "int8.onnx").stat().st_size < (out / "fp32.onnx").stat().st_size
 
 
-@slow
 def test_int8_needs_the_training_texts_or_others(trained, tmp_path, script):
     model = shutil.copytree(trained("albert"), tmp_path / "RTE")
     edit_json(model / "training.json", provenance={})
@@ -127,19 +118,18 @@ def test_int8_needs_the_training_texts_or_others(trained, tmp_path, script):
     script(export_onnx.main, *export).refused("trained on", "--calibration_file")
     texts = tmp_path / "texts.tsv"
     texts.write_text("sentence1\tsentence2\n" + "it rains\tit is wet\n" * 3)
-    assert script(export_onnx.main, *export, "--calibration_file", texts).status == 0
+    script(export_onnx.main, *export, "--calibration_file", texts).done()
 
 
-@slow
 @pytest.mark.parametrize("name", ["fp32", "int8"])
 def test_a_file_says_what_it_holds_and_not_where_it_was_made(trained, name):
     out = trained("albert")
     session = onnxruntime.InferenceSession(out / f"{name}.onnx")
     stored = session.get_modelmeta().custom_metadata_map
-    assert json.loads(stored["labels"]) == ["entailment", "not_entailment"]
-    assert json.loads(stored["rule"])["thres_name"] == "bias_1"
-    assert json.loads(stored["dtype"]) == name
-    assert json.loads(stored["cls_tokens"]) == 1
+    told = {key: json.loads(stored[key]) for key in ("labels", "rule", "dtype", "cls_tokens")}
+    assert told["labels"] == ["entailment", "not_entailment"]
+    assert told["rule"]["thres_name"] == "bias_1"
+    assert (told["dtype"], told["cls_tokens"]) == (name, 1)
     assert set(json.loads(stored["versions"])) == {"torch", "transformers", "onnxscript"}
     assert str(ROOT).encode() not in (out / f"{name}.onnx").read_bytes()
 
@@ -153,72 +143,46 @@ def answer_of(model_dir: Path, *texts: str) -> str:
     return f"{label}, after layer {int(answer.exit_layer)}\n"
 
 
-@slow
-def test_ten_lines_answer_as_the_model(trained):
-    """The example, in a folder from which nothing of this project can be imported."""
+def test_the_example_in_python_answers_as_the_model_without_the_project(trained):
+    """It runs in a folder from which nothing of this project can be imported."""
     out, texts = trained("albert"), (sentence(3), sentence(4, 3))
-    example = ROOT / "examples" / "onnx_python.py"
-    run = [sys.executable, example, out / "fp32.onnx", out / "tokenizer.json", *texts]
-    done = subprocess.run(run, cwd=out, capture_output=True, text=True, check=True)
-    assert done.stdout == answer_of(out, *texts)
-    assert done.stderr == ""
-    words = example.read_text()
-    assert "modeling" not in words
-    assert "transformers" not in words
+    run = (sys.executable, ROOT / "examples/onnx_python.py")
+    printed = ran(*run, out / "fp32.onnx", out / "tokenizer.json", *texts, cwd=out)
+    assert printed == answer_of(out, *texts)
+    assert "transformers" not in (ROOT / "examples/onnx_python.py").read_text()
+    for mode in ("ponder_albert", "albert_act"):
+        other = trained(mode)
+        files = (other / "fp32.onnx", other / "tokenizer.json")
+        assert ", after layer " in ran(*run, *files, sentence(3), cwd=other)
 
 
-@slow
-@pytest.mark.parametrize("mode", ["ponder_albert", "albert_act"])
-def test_they_run_a_file_of_any_mode(trained, mode):
-    out = trained(mode)
-    run = [ROOT / "examples" / "onnx_python.py", out / "fp32.onnx", out / "tokenizer.json"]
-    done = subprocess.run(
-        [sys.executable, *run, sentence(3)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert ", after layer " in done.stdout
-
-
-@slow
-def test_so_do_they_in_javascript(trained, node_modules):
+def test_the_example_in_javascript_answers_as_the_model(trained, node_modules):
     out, pair = trained("albert"), (sentence(3), sentence(4, 3))
     example = shutil.copy(ROOT / "examples" / "onnx_javascript.mjs", node_modules.parent)
     for texts in (pair, pair[:1]):
-        run = ["node", example, out / "fp32.onnx", out, *texts]
-        done = subprocess.run(run, capture_output=True, text=True, check=True)
-        assert done.stdout == answer_of(out, *texts)
+        assert ran("node", example, out / "fp32.onnx", out, *texts) == answer_of(out, *texts)
 
 
-@slow
-def test_a_file_of_other_weights_is_refused(trained, albert_dir, rte, script, tmp_path):
-    """Before the model answers anything: the results that were there stay."""
-    old, new = trained("albert") / "fp32.onnx", tmp_path / "RTE"
-    train = command(albert_dir, rte, new, "albert", "--do_train", "--max_steps", 1)
-    script(run_glue.main, *train).done()
-    evaluate = command(albert_dir, rte, new, "albert", "--do_eval", "--onnx", old)
-    refused(script, evaluate, f"{old}: exported from other weights", "export it again")
+def test_a_file_of_other_weights_or_another_rule_is_refused(trained, evaluate, tmp_path):
+    """Before the model answers anything: no results are written."""
+    out = trained("albert")
+    file, new = out / "fp32.onnx", shutil.copytree(out, tmp_path / "RTE")
+    (new / "eval_results.json").unlink(missing_ok=True)
+    for changed, words in (
+        ("thres_name=entropy", "exported with thres_name = bias_1, the model now has entropy"),
+        ("window_score=class0", "exported with window_score = lead"),
+    ):
+        ended = evaluate("albert", new, "--onnx", file, "--set", changed)
+        ended.refused(words, "export it again")
+    evaluate("albert", new, "--do_train", "--max_steps", 1, "--overwrite_output_dir").done()
+    (new / "eval_results.json").unlink()
+    ended = evaluate("albert", new, "--onnx", file)
+    ended.refused(f"{file}: exported from other weights", "export it again")
     assert not (new / "eval_results.json").exists()
 
 
 def test_what_is_no_trained_model_is_refused(albert_dir, tmp_path, script):
-    pytest.importorskip("onnxscript")
     for folder, words in ((albert_dir, "not a trained model"), (tmp_path, "config.json")):
         arguments = ("--model_dir", folder, "--output", tmp_path / "a.onnx")
-        outcome = script(export_onnx.main, *arguments)
-        assert outcome.status == 2
-        assert words in outcome.err
+        script(export_onnx.main, *arguments).refused(words)
         assert not (tmp_path / "a.onnx").exists()
-
-
-@slow
-@pytest.mark.parametrize(
-    ("changed", "word"),
-    [
-        ("thres_name=entropy", "exported with thres_name = bias_1, the model now has entropy"),
-        ("window_score=class0", "exported with window_score = lead"),
-    ],
-)
-def test_what_no_input_sets_takes_a_new_export(trained, albert_dir, rte, script, changed, word):
-    out = trained("albert")
-    evaluate = command(albert_dir, rte, out, "albert", "--do_eval", "--onnx", out / "fp32.onnx")
-    refused(script, [*evaluate, "--set", changed], word, "export it again")
