@@ -3,7 +3,9 @@ and what a run says and leaves behind."""
 
 import csv
 import json
+import os
 import re
+import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -14,9 +16,10 @@ import transformers
 from safetensors.torch import load_file
 
 import run_glue
+from modeling import load_pretrained
 from modeling.cpu_packing import EMULATED, is_emulated
-from tests.commands import report_of
-from tests.conftest import PAIRS, TINY, edit_json, sentence, tsv, write_sts_b
+from tests.commands import report_of, train
+from tests.conftest import PAIRS, TINY, edit_json, sentence, tsv, write, write_sts_b
 
 ROOT = Path(run_glue.__file__).parent
 LABELS = ("contradiction", "entailment", "neutral")
@@ -26,8 +29,10 @@ LABELS = ("contradiction", "entailment", "neutral")
 def test_evaluation_writes_its_reports(trained, glue):
     outcome = glue(trained, "--do_eval", "--out_mode", "one").done()
     report = report_of(trained)
-    assert f"Computation cost: {report['computation_cost']:.4f}" in outcome.out
-    assert f"acc = {report['metrics']['acc']}" in outcome.out
+    cost, heading, metric = outcome.out[outcome.out.index("Computation cost") :].splitlines()[:3]
+    assert cost == f"Computation cost: {report['computation_cost']:.4f}"
+    assert heading == "***** Eval results  *****"
+    assert metric == f"acc = {report['metrics']['acc']}"
     assert report["examples"] == sum(report["exits_per_layer"]) == 10
     assert {"latency_ms", "flops_ratio", "rule", "environment", "average_layer"} <= set(report)
     glue(trained, "--do_eval", "--out_mode", "all")
@@ -85,8 +90,8 @@ def test_mixed_precision_with_checkpointing_trains_float32_weights(mode, glue, t
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
-def test_prediction_writes_the_official_file_and_the_details(trained, glue):
-    glue(trained, "--do_predict").done()
+def test_prediction_writes_the_official_file_and_the_details(trained, glue, rte):
+    glue(trained, "--do_eval", "--do_predict").done()
     official = (trained / "RTE.tsv").read_text().splitlines()
     assert official[0] == "index\tprediction"
     assert [line.split("\t")[0] for line in official[1:]] == list("01234")
@@ -97,6 +102,17 @@ def test_prediction_writes_the_official_file_and_the_details(trained, glue):
         assert row["prediction"] in ("entailment", "not_entailment")
         assert 0.5 <= float(row["confidence"]) <= 1
         assert 1 <= int(row["exit_layer"]) <= 4
+    # All results say where they come from.
+    about = report_of(trained)["provenance"]
+    assert about["weights"] == sha256((trained / "model.safetensors").read_bytes()).hexdigest()
+    assert about["flags"]["data_dir"] == str(rte)
+    assert "--do_eval --do_predict" in about["command"]
+    assert about["versions"]["torch"] == torch.__version__
+    answered = json.loads((trained / "predictions.json").read_text())["provenance"]
+    assert answered["weights"] == about["weights"]
+    assert answered["data"] != about["data"]
+    trained_by = json.loads((trained / "training.json").read_text())
+    assert (trained_by["steps"], trained_by["provenance"]["flags"]["do_train"]) == (3, True)
 
 
 @pytest.mark.pictures
@@ -182,15 +198,20 @@ def test_checkpoints_are_evaluated_each(glue, tmp_path):
     assert (out / "checkpoint-2/eval_results.json").exists()
 
 
-def test_from_scratch_needs_no_weights(albert_dir, glue, tmp_path):
+def test_from_scratch_needs_no_weights_and_no_epochs_train_none(albert_dir, glue, tmp_path):
     bare, out = tmp_path / "bare", tmp_path / "out"
     bare.mkdir()
     for name in ("config.json", "spiece.model"):
         (bare / name).write_bytes((albert_dir / name).read_bytes())
     glue(out, "--do_train", weights=bare).refused("no weights", "--from_scratch")
-    edit = ("--set", "pooler_input=mean")
-    glue(out, "--do_train", "--from_scratch", *edit, weights=bare).done()
+    scratch = ("--from_scratch", "--set", "pooler_input=mean", "--report_to", "none")
+    glue(out, "--do_train", *scratch, weights=bare).done()
     assert json.loads((out / "config.json").read_text())["pooler_input"] == "mean"
+    assert not (out / "runs").exists()
+    glue(tmp_path / "still", "--do_train", "--num_train_epochs", 0).done()
+    before = load_file(albert_dir / "model.safetensors")
+    after = load_file(tmp_path / "still/model.safetensors")
+    assert all(torch.equal(after[f"albert.{name}"], before[name]) for name in before)
 
 
 def test_a_bert_directory_trains_and_evaluates(glue, tmp_path):
@@ -226,10 +247,7 @@ def test_training_may_start_from_another_tasks_model(trained, glue, tmp_path):
 
 @pytest.mark.parametrize("kind", ["albert", "ponder_albert", "albert_act"])
 def test_regression_heads_start_at_the_mean_score_once(kind, albert_dir, tmp_path, glue):
-    data = tmp_path / "STS-B"
-    rows = [(i, sentence(i), sentence(i + 1), i % 4) for i in range(12)]
-    for name in ("train", "dev"):
-        tsv(data / f"{name}.tsv", f"{PAIRS}\tscore", rows)
+    data = write_sts_b(tmp_path / "STS-B")  # scores from 0 to 4.5
 
     def biases(source, out, rate) -> list[float]:
         few = ("--do_train", "--max_steps", 2, "--learning_rate", rate, "--model_type", kind)
@@ -237,11 +255,10 @@ def test_regression_heads_start_at_the_mean_score_once(kind, albert_dir, tmp_pat
         tensors = load_file(out / "model.safetensors")
         return [t.item() for name, t in tensors.items() if "classifier" in name and t.shape == (1,)]
 
-    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
-    assert biases(albert_dir, first, 0) == [1.5]
-    trained = biases(albert_dir, second, 1e-2)
-    assert trained != [1.5]
-    assert biases(second, third, 0) == trained
+    assert biases(albert_dir, tmp_path / "first", 0) == pytest.approx([2.25])
+    trained = biases(albert_dir, tmp_path / "second", 1e-2)
+    assert trained != pytest.approx([2.25])
+    assert biases(tmp_path / "second", tmp_path / "third", 0) == trained
 
 
 def test_training_anew_removes_what_the_old_weights_gave(trained, glue, caplog):
@@ -274,20 +291,6 @@ def test_an_input_that_is_an_output_is_refused(tmp_path, glue):
     assert own.exists()
 
 
-def test_results_say_where_they_come_from(trained, glue, rte):
-    glue(trained, "--do_eval", "--do_predict").done()
-    about = report_of(trained)["provenance"]
-    assert about["weights"] == sha256((trained / "model.safetensors").read_bytes()).hexdigest()
-    assert about["flags"]["data_dir"] == str(rte)
-    assert "--do_eval --do_predict" in about["command"]
-    assert about["versions"]["torch"] == torch.__version__
-    answered = json.loads((trained / "predictions.json").read_text())
-    assert answered["provenance"]["weights"] == about["weights"]
-    assert answered["provenance"]["data"] != about["data"]
-    trained_by = json.loads((trained / "training.json").read_text())
-    assert (trained_by["steps"], trained_by["provenance"]["flags"]["do_train"]) == (3, True)
-
-
 def test_the_best_model_is_kept_and_training_stops_when_no_better_comes(glue, tmp_path):
     out = tmp_path / "out"
     more = ("--logging_steps", 1, "--num_train_epochs", 9, "--learning_rate", 1e-3)
@@ -302,35 +305,19 @@ def test_the_best_model_is_kept_and_training_stops_when_no_better_comes(glue, tm
     assert not (out / "best").exists()
 
 
-def test_no_epochs_train_nothing(glue, tmp_path, albert_dir):
-    out = tmp_path / "out"
-    glue(out, "--do_train", "--num_train_epochs", 0, "--report_to", "none").done()
-    before = load_file(albert_dir / "model.safetensors")
-    after = load_file(out / "model.safetensors")
-    assert all(torch.equal(after[f"albert.{name}"], before[name]) for name in before)
-    assert not (out / "runs").exists()
-
-
 def test_curves_go_to_the_tracker_that_is_named(glue, tmp_path, monkeypatch):
     """A stand-in for a tracker's package, called as accelerate calls the real one."""
-    (tmp_path / "wandb.py").write_text(
-        "from unittest.mock import MagicMock\ninit, config = MagicMock(), MagicMock()\n"
-    )
+    text = "from unittest.mock import MagicMock\ninit, config = MagicMock(), MagicMock()\n"
+    write(tmp_path / "wandb.py", text)
     monkeypatch.syspath_prepend(tmp_path)
     out = tmp_path / "out"
-    train = ("--do_train", "--logging_steps", 1, "--report_to")
-    shown = glue(out, *train, "wandb").done().out
+    shown = glue(out, "--do_train", "--logging_steps", 1, "--report_to", "wandb").done().out
     lines = [json.loads(line) for line in shown.splitlines() if line.startswith("{")]
-    wandb = sys.modules.pop("wandb")
-    wandb.init.assert_called_once_with(project="out")
-    calls = [(call.kwargs["step"], *call.args) for call in wandb.init.return_value.log.mock_calls]
+    run = sys.modules.pop("wandb").init.return_value
+    calls = [(call.kwargs["step"], *call.args) for call in run.log.mock_calls]
     logged = [(step, values["loss"]) for step, values in calls if "loss" in values]
     assert logged == [(line["step"], line["loss"]) for line in lines]
-    assert [step for step, _ in logged] == [1, 2, 3]
-    wandb.init.return_value.finish.assert_called_once_with()
     assert not (out / "runs").exists()
-    glue(tmp_path / "other", *train, "clearml").refused("clearml: not installed; pip install")
-    assert not (tmp_path / "other").exists()
 
 
 def test_an_evaluation_may_leave_out_the_pass_over_all_layers(trained, glue):
@@ -342,12 +329,8 @@ def test_an_evaluation_may_leave_out_the_pass_over_all_layers(trained, glue):
     second = report_of(trained)
     assert second["exits_per_layer"] == first["exits_per_layer"]
     assert second["metrics"] == first["metrics"]
-    assert first.keys() - second.keys() == {
-        "acc_per_layer",
-        "frontier",
-        "same_exit_layer_as_fp32",
-    }
-    assert "exits.png" not in quick
+    missing = first.keys() - second.keys()
+    assert missing == {"acc_per_layer", "frontier", "same_exit_layer_as_fp32"}
     assert not (trained / "exits.png").exists()
     assert "one text at a time" in quick
     assert "texts/s" in quick
@@ -358,3 +341,72 @@ def test_cutting_more_than_the_training_did_is_said(trained, glue, caplog):
     assert "cuts" not in caplog.text
     glue(trained, "--do_eval", "--max_seq_length", 12).done()
     assert "--max_seq_length 12 cuts" in caplog.text
+
+
+# What users of the published code are used to type.
+
+
+@pytest.fixture(scope="module")
+def half_way(tmp_path_factory, albert_dir, rte) -> Path:
+    """A finished training of three steps that left checkpoint-2 behind."""
+    return train(albert_dir, rte, tmp_path_factory.mktemp("half") / "RTE", "--save_steps", 2)
+
+
+def test_a_checkpoint_as_starting_weights_of_its_own_run_is_told_how_to_go_on(glue, half_way):
+    """The published way to resume. Here it would overwrite the checkpoint that it starts from."""
+    checkpoint = half_way / "checkpoint-2"
+    done = glue(half_way, "--do_train", "--overwrite_output_dir", weights=checkpoint)
+    done.refused("from its step 2", f"--resume_from_checkpoint {checkpoint}")
+    assert checkpoint.exists()
+    resumed = ("--do_train", "--overwrite_output_dir", "--save_steps", 2)
+    glue(half_way, *resumed, "--resume_from_checkpoint", checkpoint, weights=checkpoint).done()
+
+
+def test_the_published_code_can_read_the_weights(glue, albert_dir, tmp_path):
+    """Its PyTorch wrote pickles, not zip files; the tokenizer is the SentencePiece model."""
+    out = tmp_path / "RTE"
+    glue(out, "--do_train", "--max_steps", 1, "--save_format", "pytorch").done()
+    assert (out / "pytorch_model.bin").read_bytes()[:2] != b"PK"
+    found = torch.load(out / "pytorch_model.bin", weights_only=True)
+    torch.testing.assert_close(found, dict(load_pretrained(out)[0].state_dict()), rtol=0, atol=0)
+    assert (out / "spiece.model").read_bytes() == (albert_dir / "spiece.model").read_bytes()
+
+
+def test_without_a_spiece_model_the_published_format_is_refused(glue, half_way, tmp_path):
+    more = ("--do_train", "--save_format", "pytorch")
+    glue(tmp_path / "RTE", *more, weights=half_way).refused("no spiece.model", "--tokenizer_name")
+
+
+def test_published_switches_that_do_nothing_are_named(glue, albert_dir, tmp_path, caplog):
+    config = tmp_path / "config.json"
+    config.write_bytes((albert_dir / "config.json").read_bytes())
+    edit_json(config, kd_enable=True, use_label_smooth=False)
+    flags = ("--do_train", "--max_steps", 1, "--config_name", config)
+    glue(tmp_path / "RTE", *flags).done()
+    assert f"{config}: kd_enable = true has no effect: no distillation here" in caplog.text
+    assert "use_label_smooth" not in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "edited"),
+    [
+        ("albert", {"exit_thres": 0.4, "cnt_thres": 8}),
+        ("ponder_albert", {"exit_criteria": "threshold", "exit_thres": 0.5}),
+        ("albert_act", {}),
+    ],
+)
+def test_glue_run_trains_edits_and_evaluates_every_mode(mode, edited, tmp_path):
+    variables = {
+        "PYTHON": sys.executable,
+        "MODEL_TYPE": mode,
+        "OUT_DIR": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+        "TRAIN_FLAGS": "--from_scratch --max_steps 3 --max_train_samples 40 --save_format pytorch",
+    }
+    command = ["bash", ROOT / "glue_run.sh", "1"]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    config = json.loads((tmp_path / "RTE/config.json").read_text())
+    assert {key: config[key] for key in edited} == edited
+    assert 0 < report_of(tmp_path / "RTE")["computation_cost"] <= 1
