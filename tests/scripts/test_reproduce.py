@@ -14,7 +14,6 @@ import reproduce
 from experiments import published as tables
 from experiments.published import CARD_TEXT, ENTRIES
 from modeling import AlbertActModel
-from tests.berts import tiny_bert
 from tests.commands import Outcome, exit_status, report_of
 from tests.golden_vectors import load_golden
 from tests.models import tiny_act
@@ -137,16 +136,6 @@ def test_the_model_cards_example(reproduced, tmp_path):
     assert list(measured)[:-1] == list(ENTRIES["act-updates"]["published"])
 
 
-def test_updates_without_a_halting_head_are_refused(script, tmp_path, albert_dir, corpus):
-    bert = tmp_path / "bert"
-    tiny_bert().save_pretrained(bert)
-    for source, words in ((albert_dir, "no halting head"), (bert, "share_layers.py makes one")):
-        for entry in (("act-updates",), ("act-pretraining-tiny", "--text", corpus / "eval.txt")):
-            flags = (*entry, "--weights", source, "--output_dir", tmp_path / "out")
-            script(reproduce.main, *flags).refused(words)
-    assert not (tmp_path / "out").exists()
-
-
 def test_ponder_snippets(reproduced, albert_dir):
     done, measured = reproduced("ponder-snippets", "--weights", albert_dir)
     assert 1 <= measured["passes, first call"] <= 43
@@ -160,21 +149,3 @@ def test_commands_run_as_a_user_would_give_them(script, tmp_path):
     assert f"$ python run_parity.py --seed 1 --output_dir {tmp_path}/parity" in done.out
     assert row(done, "steps")[0] == "figure"
     assert "with --epochs 1" in done.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("elbert",), "did you mean elbert-rte?"),
-        ((), "name an entry"),
-        (("--list", "--bf16"), "--bf16: no flag of this script"),
-        (("act-pretraining-tiny",), "--text is missing"),
-        (("act-glue", "--tasks", "AX"), "--tasks AX: act-glue has no use for it"),
-        (("elbert-rte", "--tasks", "MRPC"), "--tasks MRPC: elbert-rte has no use"),
-        (("parity", "--weights", "x"), "--weights x: parity has no use"),
-        (("ponder-snippets", "--text", "x"), "--text x: ponder-snippets has no use"),
-        (("act-updates", "--bf16"), "--bf16: act-updates has no use"),
-    ],
-)
-def test_what_cannot_be_run_is_refused(script, tmp_path, arguments, words):
-    script(reproduce.main, *arguments, "--output_dir", tmp_path).refused(words)

@@ -281,16 +281,6 @@ def test_training_anew_removes_what_the_old_weights_gave(trained, glue, caplog):
     assert "chosen for the weights before: {'exit_thres': 0.123}" in caplog.text
 
 
-def test_an_input_that_is_an_output_is_refused(tmp_path, glue):
-    out = tmp_path / "own"
-    out.mkdir()
-    own = tsv(out / "custom.tsv", "sentence1\tlabel", [("a b", "x"), ("c d", "y")])
-    for flag in ("--train_file", "--test_file"):
-        outcome = glue(out, "--do_train", "--overwrite_output_dir", flag, own)
-        outcome.refused(flag, str(own), "move it out of that folder")
-    assert own.exists()
-
-
 def test_the_best_model_is_kept_and_training_stops_when_no_better_comes(glue, tmp_path):
     out = tmp_path / "out"
     more = ("--logging_steps", 1, "--num_train_epochs", 9, "--learning_rate", 1e-3)

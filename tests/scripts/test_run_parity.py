@@ -52,15 +52,3 @@ def test_a_constant_learning_rate_is_that_of_an_optimiser_alone(tmp_path, script
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
     script(main, *QUICK, "--schedule", "constant", "--output_dir", tmp_path).done()
     assert rates == [3e-4] * 6
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--lambda_p 0", "--lambda_p: 0: allowed is"),
-        ("--n_elems 1 --extrapolate", "raise --n_elems"),
-        ("--output_dir /dev/null/out", "cannot write "),
-    ],
-)
-def test_errors_before_training_say_what_is_allowed(flags, words, script):
-    script(main, *flags.split()).refused(words)

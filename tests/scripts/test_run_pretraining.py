@@ -151,44 +151,6 @@ def test_tau_weighs_the_ponder_cost(pretrain, tmp_path):
 # Errors.
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ("--tau -0.1", ["--tau", "0 or more"]),
-        ("--train_files /nowhere/text.txt", ["/nowhere/text.txt", "No such file"]),
-        ("--config_name /nowhere", ["/nowhere"]),
-        ("--max_seq_length 64", ["--max_seq_length 64", "max_position_embeddings = 40"]),
-        ("--long_seq_length 64", ["--long_seq_length 64", "max_position_embeddings = 40"]),
-        ("--per_gpu_train_batch_size 1", ["not one example at length 32", "at least 2"]),
-        ("--per_gpu_train_batch_size 500", ["fewer examples than the 500"]),
-        ("--model_type albert --tau 0.1", ["--tau", "albert_act"]),
-        ("--long_fraction 1.5", ["--long_fraction", "from 0 to 1"]),
-        ("--do_eval --eval_file /nowhere", ["/nowhere"]),
-        ("--train_tokenizer", ["--train_tokenizer", "--tokenizer_name", "one of the two"]),
-    ],
-)
-def test_flags_that_cannot_be(more, words, pretrain, tmp_path):
-    outcome = pretrain(tmp_path / "out", *more.split())
-    outcome.refused(*words)
-    assert not logged_steps(outcome.out)  # nothing was trained
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [("", "nothing to do"), ("--do_train", "--train_files is"), ("--do_eval", "--eval_file is")],
-)
-def test_what_is_missing_is_named(flags, words, tmp_path, script):
-    script(run_pretraining.main, "--output_dir", tmp_path, *flags.split()).refused(words)
-
-
-@pytest.mark.parametrize("bad", [b"", b"\n \n", b"a dog runs\n\xff\xfe\n"])
-def test_a_text_that_cannot_be_read_leaves_nothing_behind(bad, pretrain, tmp_path):
-    text, out = tmp_path / "text.txt", tmp_path / "out"
-    text.write_bytes(bad)
-    pretrain(out, "--train_files", text).refused(text)
-    assert not list(out.iterdir())
-
-
 def test_models_that_cannot_be_started_from_or_evaluated(
     corpus, spiece, tmp_path, script, pretrain, pretrained
 ):

@@ -4,10 +4,8 @@ import random
 from array import array
 from collections import Counter
 
-import pytest
 from scipy.stats import chisquare
 
-from modeling import UserError
 from training.pretraining_settings import TextSettings
 from training.text import drafts_of, read_sentences, split_sentences, truncate_pair
 
@@ -39,13 +37,6 @@ def test_paragraphs_are_split_where_a_sentence_ends():
         '" 4 are !',
         "(Two are.) The U.S. has e.g. none.",
     ]
-
-
-@pytest.mark.parametrize("content", ["", "\n \n\n", " = Only = \n\n = headings = \n"])
-def test_an_empty_corpus_is_an_error(content, tmp_path):
-    (tmp_path / "text.txt").write_text(content)
-    with pytest.raises(UserError, match=r"text\.txt: no text; give"):
-        list(read_sentences([tmp_path / "text.txt"], split=True))
 
 
 def numbered(*lengths: int) -> list[array]:

@@ -1,0 +1,268 @@
+"""What the scripts refuse: exit status 2, a message with the thing and the remedy, nothing written
+or overwritten."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+import reproduce
+import run_parity
+import run_pretraining
+from modeling import ElbertForSequenceClassification
+from tests.berts import tiny_bert
+from tests.conftest import contents, edit_json, tsv
+
+# run_glue.py.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--task_name RTEE", ["'RTEE'", "did you mean rte"]),
+        ("--learning_rate nan", ["--learning_rate", "nan"]),
+        ("--learning_rate fast", ["--learning_rate", "fast"]),
+        ("--per_gpu_train_batch_size 0", ["--per_gpu_train_batch_size", "0", "1 or more"]),
+        ("--max_seq_length 41", ["--max_seq_length 41", "max_position_embeddings = 40"]),
+        ("--set exit_thresh=1", ["exit_thresh", "did you mean exit_thres"]),
+        ("--set exit_thres=7", ["exit_thres = 7", "0 to 1"]),
+        ("--set cnt_thres=5", ["cnt_thres = 5", "num_hidden_layers = 4"]),
+        ("--fp16", ["--fp16 needs a GPU", "--bf16"]),
+        ("--model_type gpt2", ["--model_type", "albert"]),
+        ("--tokenizer_name /nowhere/tok", ["/nowhere/tok"]),
+        ("--config_name /nowhere/config", ["/nowhere/config"]),
+        ("--model_name_or_path /nowhere/w", ["/nowhere/w"]),
+        ("--output_dir /proc/nowhere/out", ["/proc/nowhere/out"]),
+        ("--output_dir README.md", ["README.md"]),
+        ("--data_dir /nowhere/RTE", ["train.tsv", "/nowhere/RTE", "download_glue_data.py"]),
+        ("--report_to clearml", ["clearml: not installed; pip install"]),
+        ("--onnx model.onnx", ["--onnx", "leave out --do_train"]),
+        ("--load_best_model_at_end --metric_for_best_model acu", ["did you mean acc"]),
+        ("--submission_dir all", ["add --do_predict"]),
+    ],
+)
+def test_flags_that_a_training_refuses(glue, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "README.md").write_text("")
+    glue(tmp_path / "out", "--do_train", *arguments.split()).refused(*words)
+    assert (tmp_path / "README.md").read_text() == ""
+    assert not (tmp_path / "out").exists() or contents(tmp_path / "out") == {}
+
+
+GOOD = "index\tsentence1\tsentence2\tlabel\n0\ta man\ta dog\tentailment\n"
+
+
+@pytest.mark.parametrize("name", ["train", "dev"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", ["{}.tsv is empty"]),
+        (GOOD + "1\ta man\n", ["{}.tsv, line 3", "sentence2"]),
+        (GOOD + "1\ta man\ta dog\tmaybe\n", ["line 3", "'maybe'", "entailment, not_entailment"]),
+    ],
+)
+def test_a_bad_data_file_is_named_with_its_line_before_training(
+    glue, rte, tmp_path, name, content, words
+):
+    data, out = shutil.copytree(rte, tmp_path / "RTE"), tmp_path / "out"
+    out.mkdir()
+    (data / f"{name}.tsv").write_text(content)
+    (out / "config.json").write_text('{"mine": 1}')
+    outcome = glue(out, "--do_train", "--do_eval", "--overwrite_output_dir", data=data)
+    outcome.refused(*(word.format(name) for word in words))
+    assert contents(out) == {"config.json": b'{"mine": 1}'}
+
+
+def test_an_input_that_is_an_output_is_refused(tmp_path, glue):
+    own = tsv(tmp_path / "own/custom.tsv", "sentence1\tlabel", [("a b", "x"), ("c d", "y")])
+    for flag in ("--train_file", "--test_file"):
+        outcome = glue(own.parent, "--do_train", "--overwrite_output_dir", flag, own)
+        outcome.refused(flag, str(own), "move it out of that folder")
+    assert own.exists()
+
+
+def written(name: str, content: bytes):
+    return lambda out: (out / name).write_bytes(content)
+
+
+def nan_weights(out: Path) -> None:
+    path = out / "model.safetensors"
+    save_file({name: tensor * float("nan") for name, tensor in load_file(path).items()}, path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "arguments", "words"),
+    [
+        ({}, "--do_train", ["--overwrite_output_dir"]),
+        ({}, "--do_eval --max_seq_length 500", ["--max_seq_length 500", "= 40"]),
+        ({"exit_thres": 1.2}, "--do_eval", ["config.json", "exit_thres = 1.2", "0 to 1"]),
+        ({"cnt_thres": 5}, "--do_eval", ["cnt_thres = 5", "num_hidden_layers = 4"]),
+        ({"thres_name": "bias_7"}, "--do_eval", ["config.json", "bias_7", "patience"]),
+        ({"intermediate_size": 64}, "--do_eval", ["has shape", "config.json"]),
+        ({"finetuning_task": "mrpc"}, "--do_eval", ["trained on mrpc", "rte"]),
+        (written("config.json", b'{"a'), "--do_eval", ["config.json", "not valid JSON"]),
+        (written("eval_results.txt", b"\xff\n"), "--do_eval", ["use --out_mode one"]),
+        (
+            written("eval_results.txt", b",exit_thres,corr\n"),
+            "--do_eval",
+            ["eval_results.txt has other columns", "use --out_mode one"],
+        ),
+        (nan_weights, "--do_eval", ["NaN or infinite"]),
+    ],
+)
+def test_what_does_not_fit_a_trained_model_is_refused(trained, glue, spoil, arguments, words):
+    edit_json(trained / "config.json", **spoil) if isinstance(spoil, dict) else spoil(trained)
+    before = contents(trained)
+    glue(trained, "--out_mode", "all", *arguments.split()).refused(*words)
+    assert contents(trained) == before
+
+
+@pytest.mark.parametrize("action", ["--do_train --overwrite_output_dir", "--do_eval"])
+def test_an_output_dir_that_cannot_be_written_is_named(trained, glue, monkeypatch, action):
+    before = contents(trained)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    glue(trained, *action.split()).refused(trained, "written")
+    assert contents(trained) == before
+
+
+def test_untrained_or_missing_weights_are_not_evaluated(albert_dir, glue, tmp_path):
+    """A plain ALBERT has no exits; random ones would print numbers that mean nothing."""
+    before = contents(albert_dir)
+    glue(albert_dir, "--do_eval").refused(albert_dir, "not a trained model", "--do_train")
+    assert contents(albert_dir) == before
+    glue(tmp_path, "--do_eval").refused(tmp_path, "--do_train")
+
+
+@pytest.mark.parametrize("spoilt", ["loss", "weights"])
+def test_numbers_that_are_not_finite_stop_and_keep_the_last_checkpoint(
+    spoilt, glue, tmp_path, monkeypatch
+):
+    """At the third step; a gradient can overflow under a finite loss."""
+    forward, calls = ElbertForSequenceClassification.forward, []
+
+    def spoil(self, *arguments, **keywords):
+        out = forward(self, *arguments, **keywords)
+        calls.append(1)
+        if len(calls) == 3 and spoilt == "loss":
+            out.loss = out.loss * float("nan")
+        if len(calls) == 3 and spoilt == "weights":
+            self.albert.pooler.weight.data[0, 0] = float("inf")
+        return out
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(ElbertForSequenceClassification, "forward", spoil)
+        outcome = glue(out, "--do_train", "--save_steps", 1)
+    if spoilt == "loss":
+        outcome.refused("the loss is nan at step 3", "learning rate 1e-05", out / "checkpoint-2")
+    else:
+        outcome.refused("not finite", "--learning_rate")
+    assert {path.name for path in out.glob("checkpoint-*")} == {"checkpoint-1", "checkpoint-2"}
+    assert not (out / "config.json").exists()
+    glue(out, "--do_eval").refused("did not finish", "checkpoint-2")
+    glue(out / "checkpoint-2", "--do_eval").done()
+
+
+# sweep_exits.py.
+
+
+def bare_albert(place: Path) -> None:
+    path = place / "models/rte/model.safetensors"
+    tensors = {name: t for name, t in load_file(path).items() if "exit" not in name}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def other_task(place: Path) -> None:
+    shutil.rmtree(place / "models/rte")
+    shutil.copytree(place / "models/mnli", place / "models/rte")
+
+
+def no_data(place: Path) -> None:
+    (place / "data/rte/dev.tsv").unlink()
+
+
+def a_file(place: Path) -> None:
+    (place / "models/rte/sweep").write_text("")
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "message"),
+    [
+        (lambda place: shutil.rmtree(place / "models/rte"), "", "no trained model in"),
+        (bare_albert, "", "is not a trained model of this project: no weights for"),
+        (other_task, "", "was trained on mnli (3 labels), not on rte (2 labels)"),
+        (no_data, "", "no dev.tsv in"),
+        (a_file, "--tables_only", "cannot write"),
+        (None, "--grid exit_tres=0:1:0.1", "did you mean exit_thres"),
+        (None, "--grid exit_thres", "expected KEY=VALUES"),
+        (None, "--rules entropie", "rule entropie: did you mean entropy"),
+        (None, "--pick max_coast=1", "did you mean max_cost"),
+        (None, "--pick risk=0.02", "or risk=… with delta=…"),
+        (None, "--pick max_p95_ms=1 --batch_size 2", "one text at a time"),
+        (None, "--pick risk=2 delta=0.1", "allowed is a number between 0 and 1"),
+        (None, "--compare --calibration_fraction 1", "calibration_fraction = 1 of 70"),
+        (None, "--verify -1", "--verify: -1: allowed is 0 or more"),
+        (None, "--vary range_tmp", "grid range_tmp="),
+        (None, "--max_seq_length 2000", "--max_seq_length 2000: allowed is 3 to"),
+        (None, "--model_dir a b --vary exit_thres", "take one --model_dir"),
+    ],
+)
+def test_a_sweep_of_bad_input_names_it(place, sweep, change, more, message):
+    if change:
+        change(place)
+    before = contents(place)
+    sweep(place, "rte", *more.split()).refused(message)
+    assert contents(place) == before
+
+
+# The others.
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("--tau -0.1", ["--tau", "0 or more"]),
+        ("--train_files /nowhere/text.txt", ["/nowhere/text.txt", "No such file"]),
+        ("--max_seq_length 64", ["--max_seq_length 64", "max_position_embeddings = 40"]),
+        ("--per_gpu_train_batch_size 1", ["not one example at length 32", "at least 2"]),
+        ("--per_gpu_train_batch_size 500", ["fewer examples than the 500"]),
+        ("--model_type albert --tau 0.1", ["--tau", "albert_act"]),
+        ("--do_eval --eval_file /nowhere", ["/nowhere"]),
+        ("--train_tokenizer", ["--train_tokenizer", "--tokenizer_name", "one of the two"]),
+        ("--train_files EMPTY", ["empty.txt: no text"]),
+        ("--train_files BAD", ["bad.txt"]),
+    ],
+)
+def test_flags_that_a_pretraining_refuses(more, words, pretrain, tmp_path):
+    bad = {"EMPTY": tmp_path / "empty.txt", "BAD": tmp_path / "bad.txt"}
+    bad["EMPTY"].write_bytes(b" = a heading = \n \n")
+    bad["BAD"].write_bytes(b"a dog runs\n\xff\xfe\n")
+    outcome = pretrain(tmp_path / "out", *(bad.get(word, word) for word in more.split()))
+    outcome.refused(*words)
+    assert not list((tmp_path / "out").glob("*model*"))
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "words"),
+    [
+        (run_pretraining.main, "", "nothing to do"),
+        (run_pretraining.main, "--do_train", "--train_files is"),
+        (run_pretraining.main, "--do_eval", "--eval_file is"),
+        (run_parity.main, "--lambda_p 0", "--lambda_p: 0: allowed is"),
+        (run_parity.main, "--n_elems 1 --extrapolate", "raise --n_elems"),
+        (reproduce.main, "elbert", "did you mean elbert-rte?"),
+        (reproduce.main, "", "name an entry"),
+        (reproduce.main, "act-pretraining-tiny", "--text is missing"),
+        (reproduce.main, "act-glue --tasks AX", "--tasks AX: act-glue has no use for it"),
+        (reproduce.main, "act-updates --weights ALBERT", "no halting head"),
+        (reproduce.main, "act-updates --weights BERT", "share_layers.py makes one"),
+    ],
+)
+def test_what_cannot_be_run_is_said(main, arguments, words, script, tmp_path, albert_dir):
+    tiny_bert().save_pretrained(tmp_path / "bert")
+    places = {"ALBERT": albert_dir, "BERT": tmp_path / "bert"}
+    given = [places.get(word, word) for word in arguments.split()]
+    script(main, *given, "--output_dir", tmp_path / "out").refused(words)
+    assert not (tmp_path / "out").exists()
