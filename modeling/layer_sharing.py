@@ -17,9 +17,9 @@ from transformers import AlbertConfig, AlbertModel
 
 from .albert import AlbertBackbone, attention_mask_of
 from .depth import layer_states
+from .elbert.model import ElbertForSequenceClassification
 from .errors import UserError
-from .loading.models import load_pretrained
-from .loading.weights import Tensors
+from .loading.weights import Tensors, load_model
 from .pretraining import ObjectiveOutput, Sums
 
 LAYER = "encoder.albert_layer_groups.{}.albert_layers.0."
@@ -142,7 +142,7 @@ class Teacher:
     def __init__(
         self, source: str | Path, passes: int | None = None, device: torch.device | str = "cpu"
     ) -> None:
-        model, _ = load_pretrained(source)
+        model, _ = load_model(ElbertForSequenceClassification, source)
         self.config, self.device = model.config, device
         self.model = model.to(device).eval()
         self.backbone = model.albert

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,37 +97,29 @@ def file_hash(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@lru_cache
-def _kept_hash(path: Path, size: int, time: int) -> str:
-    return file_hash(path)
-
-
 def weights_hash(source: str | Path) -> str:
-    """Return the SHA-256 of a checkpoint's tensors; a file is read again when it has changed."""
-    states = [(path, path.stat()) for path in weight_files(source)]
-    hashes = [_kept_hash(path, state.st_size, state.st_mtime_ns) for path, state in states]
+    """Return the SHA-256 of a checkpoint's tensors."""
+    hashes = [file_hash(path) for path in weight_files(source)]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def weight_files(source: str | Path) -> list[Path]:
     """Return the files of a checkpoint's tensors; raises UserError where one or all are missing."""
-    for name in WEIGHT_FILES:
-        path = find_file(source, name)
-        if path is None:
-            continue
-        if not name.endswith(".index.json"):
-            return [path]
-        shards = read_json(path).get("weight_map")
-        if not isinstance(shards, dict) or not all(isinstance(x, str) for x in shards.values()):
-            raise UserError(f"{path}: weight_map must name the file of every tensor")
-        shards = sorted(set(shards.values()))
-        paths = [find_file(source, Path(shard).name) for shard in shards]
-        if None in paths:
-            raise UserError(f"{path} names {shards[paths.index(None)]}, which is missing")
-        return paths
-    raise UserError(
-        f"no weights in {source}: looked for {', '.join(WEIGHT_FILES)}. Give a directory with "
-        "pre-trained weights (TensorFlow checkpoints: convert them first with "
-        "convert_albert_original_tf_checkpoint_to_pytorch.py); run_glue.py can start without, by "
-        "--from_scratch"
-    )
+    path = next(filter(None, (find_file(source, name) for name in WEIGHT_FILES)), None)
+    if path is None:
+        raise UserError(
+            f"no weights in {source}: looked for {', '.join(WEIGHT_FILES)}. Give a directory with "
+            "pre-trained weights (TensorFlow checkpoints: convert them first with "
+            "convert_albert_original_tf_checkpoint_to_pytorch.py); run_glue.py can start without, "
+            "by --from_scratch"
+        )
+    if path.suffix != ".json":
+        return [path]
+    named = read_json(path).get("weight_map")
+    if not isinstance(named, dict) or not all(isinstance(x, str) for x in named.values()):
+        raise UserError(f"{path}: weight_map must name the file of every tensor")
+    shards = {name: find_file(source, Path(name).name) for name in sorted(set(named.values()))}
+    for name, shard in shards.items():
+        if shard is None:
+            raise UserError(f"{path} names {name}, which is missing")
+    return list(shards.values())

@@ -112,15 +112,12 @@ def read_tensor_file(path: Path) -> Tensors:
         ) from error
     except Exception as error:  # what is not a checkpoint fails in every way there is
         raise UserError(f"{path} is damaged or not a checkpoint: {error}") from error
-    if not isinstance(loaded, dict) or not all(
-        isinstance(name, str) and is_dense(tensor) for name, tensor in loaded.items()
-    ):
-        raise UserError(f"{path} is not a state dict (dense tensors by name)")
-    return dict(loaded)
-
-
-def is_dense(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta
+    tensors = loaded if isinstance(loaded, dict) else {None: None}
+    for name, tensor in tensors.items():
+        dense = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
+        if not isinstance(name, str) or not dense or tensor.is_meta:
+            raise UserError(f"{path} is not a state dict (dense tensors by name)")
+    return dict(tensors)
 
 
 @dataclass
@@ -172,23 +169,6 @@ def load_model(
     return model, load_into(model, tensors, source, model.new_parts, unwanted)
 
 
-WEIGHT_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-
-
-def check_numbers(source: str | Path, name: str, tensor: torch.Tensor) -> None:
-    """Raise UserError, naming the tensor, for what would give answers that mean nothing."""
-    if tensor.dtype not in WEIGHT_TYPES:
-        raise UserError(
-            f"{source}: {name} is {tensor.dtype}; allowed are "
-            f"{', '.join(map(str, WEIGHT_TYPES))}: convert the checkpoint"
-        )
-    if not tensor.float().isfinite().all():  # as the model will hold it: 1e300 is infinite there
-        raise UserError(
-            f"{source}: {name} holds NaN or infinite weights, so no answer would mean anything; "
-            "its training failed, or the file was changed: take another checkpoint"
-        )
-
-
 def load_into(
     model: nn.Module,
     tensors: Tensors,
@@ -208,13 +188,19 @@ def load_into(
     ignored = [name for name in tensors if name not in loaded]
     initialised = [name for name in wanted if name not in loaded]
     for name in loaded:
-        found, expected = tuple(tensors[name].shape), tuple(wanted[name].shape)
+        tensor = tensors[name]
+        found, expected = tuple(tensor.shape), tuple(wanted[name].shape)
         if found != expected:
             raise UserError(
                 f"{source}: {name} has shape {found}, the configuration asks for {expected}; "
                 "is the config.json of another model, or the task one of another number of labels?"
             )
-        check_numbers(source, name, tensors[name])
+        # As the model will hold it: 1e300 is infinite there.
+        if not tensor.is_floating_point() or not tensor.float().isfinite().all():
+            raise UserError(
+                f"{source}: {name} is {tensor.dtype} and not floating-point, or holds NaN or "
+                "infinite weights, so no answer would mean anything: take another checkpoint"
+            )
     lost = [name for name in initialised if not name.startswith(heads)]
     if lost:
         raise UserError(
