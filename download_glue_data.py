@@ -14,17 +14,21 @@ A mirror given as --base_url has the same files, of the same SHA-256, in the fol
 senteval/senteval_data.
 """
 
-import argparse
 import re
+import shutil
+import socket
+import sys
+import zipfile
+from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from glue.download import assemble_mrpc, download, unpack
 from glue.tables import read_lines
 from glue.tasks import TASKS, get_task
 from modeling.errors import UserError
 from training.settings import FlagParser
-from utils.files import run_script, write_text
+from utils.files import run_script, write_file, write_text
 
 BASE_URL = "https://dl.fbaipublicfiles.com"
 FOLDERS = "CoLA SST-2 STS-B QQP MNLI QNLI RTE WNLI MRPC diagnostic".split()
@@ -56,29 +60,40 @@ def task_files(folder: str) -> list[str]:
 
 def is_complete(target: Path) -> bool:
     """Whether GLUE's own files are there, and not the sample's: its test files have known sizes."""
-    if not all((target / name).exists() for name in task_files(target.name)):
-        return False
-    tasks = [task for task in TASKS.values() if task.folder == target.name]
+    tests = {t.files["test"]: t.test_lines for t in TASKS.values() if t.folder == target.name}
     try:
-        return all(
-            sum(1 for _ in read_lines(target / task.files["test"])) == task.test_lines
-            for task in tasks
-        )
+        whole = all(sum(1 for _ in read_lines(target / n)) == lines for n, lines in tests.items())
     except UserError:
         return False  # not a file that GLUE has
+    return whole and all((target / name).exists() for name in task_files(target.name))
 
 
 def fetch_file(name: str, target: Path, base_url: str) -> None:
-    """Fetch a file of SHA256, replacing `target`."""
+    """Fetch a file of SHA256; `target` stays until all has come and the hash is right."""
+    from torch.hub import download_url_to_file  # takes seconds to import
+
+    socket.setdefaulttimeout(60)  # seconds without a byte
     folder = "senteval/senteval_data" if name in (TRAIN, TEST) else "glue/data"
-    download(f"{base_url}/{folder}/{name}", target, SHA256[name])
+    url = f"{base_url}/{folder}/{name}"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        download_url_to_file(url, str(target), SHA256[name], progress=sys.stderr.isatty())
+    except (OSError, HTTPException, UnicodeError, RuntimeError) as error:
+        raise UserError(
+            f"cannot fetch {url} to {target}: {error}; check the connection and the disk and run "
+            "the same command again, or with a mirror of the same files as --base_url"
+        ) from error
 
 
 def fetch_archive(folder: str, data_dir: Path, base_url: str) -> None:
+    """Fetch a task's archive, and write its files, and no others, to data_dir/folder."""
     with TemporaryDirectory() as scratch:
         archive = Path(scratch, OTHER_NAMES.get(folder, f"{folder}.zip"))
         fetch_file(archive.name, archive, base_url)
-        unpack(archive, folder, task_files(folder), data_dir)
+        with zipfile.ZipFile(archive) as file:
+            for name in task_files(folder):
+                with file.open(f"{folder}/{name}") as source:
+                    write_file(data_dir / folder / name, partial(shutil.copyfileobj, source))
 
 
 def fetch_mrpc(target: Path, base_url: str, path_to_mrpc: str | None) -> None:
@@ -93,6 +108,42 @@ def fetch_mrpc(target: Path, base_url: str, path_to_mrpc: str | None) -> None:
         if not path.exists():
             fetch_file(name, path, base_url)
     assemble_mrpc(*paths.values(), target)
+
+
+def assemble_mrpc(train: Path, test: Path, dev_ids: Path, target: Path) -> None:
+    """Split MRPC's corpus, which GLUE may not host, into GLUE's files; test.tsv has no labels."""
+    wanted = {tuple(cells) for cells in tsv_cells(dev_ids, 2)}
+    header, *pairs = tsv_cells(train, 5)
+    test_header, *test_pairs = tsv_cells(test, 5)
+    dev = [cells for cells in pairs if tuple(cells[1:3]) in wanted]
+    if len({tuple(cells[1:3]) for cells in dev}) < len(wanted):
+        raise UserError(
+            f"some of the {len(wanted)} dev pairs of {dev_ids} are not in {train}; remove both "
+            "and run the same command again"
+        )
+    files = {
+        "train.tsv": [header, *(cells for cells in pairs if tuple(cells[1:3]) not in wanted)],
+        "dev.tsv": [header, *dev],
+        "test.tsv": [
+            ["index", *test_header[1:]],
+            *([str(index), *cells[1:]] for index, cells in enumerate(test_pairs)),
+        ],
+    }
+    for name, rows in files.items():
+        write_text(target / name, "".join("\t".join(cells) + "\n" for cells in rows))
+
+
+def tsv_cells(path: Path, width: int) -> list[list[str]]:
+    lines = [(number, line.rstrip("\r\n").split("\t")) for number, line in read_lines(path)]
+    for number, cells in lines:
+        if len(cells) != width and cells != [""]:
+            raise UserError(
+                f"{path}, line {number}: {len(cells)} columns where {width} belong; "
+                "remove the file and fetch it again"
+            )
+    if not lines:
+        raise UserError(f"{path} is empty")
+    return [cells for _, cells in lines if cells != [""]]
 
 
 def write_sample(data_dir: Path) -> None:
@@ -132,27 +183,22 @@ def chosen_folders(tasks: str) -> list[str]:
             folders += groups.get(name.lower()) or [get_task(name).folder]
         except UserError as error:
             raise UserError(f"--tasks: {error}, and: all, sample") from error
+    if not folders:
+        raise UserError("--tasks is empty; name tasks, all or sample")
     return list(dict.fromkeys(folders))
 
 
-def parse_arguments() -> argparse.Namespace:
+def main() -> None:
     parser = FlagParser(__doc__)
     parser.add_argument("--data_dir", default="glue_data", help="where the task folders go")
     parser.add_argument("--tasks", default="all", help="names with commas between; all; sample")
     parser.add_argument("--path_to_mrpc", help=f"a folder with {TRAIN} and {TEST}")
     parser.add_argument("--base_url", default=BASE_URL, help="the server, or a mirror of it")
-    return parser.parse_args()
-
-
-def main() -> None:
-    args = parse_arguments()
+    args = parser.parse_args()
     data_dir, base_url = Path(args.data_dir), args.base_url.rstrip("/")
     if not re.match(r"https?://", base_url):
         raise UserError(f"--base_url {base_url!r} does not start with http:// or https://")
-    folders = chosen_folders(args.tasks)
-    if not folders:
-        raise UserError("--tasks is empty; name tasks, all or sample")
-    for folder in folders:
+    for folder in chosen_folders(args.tasks):
         if folder == "sample":
             write_sample(data_dir)
         else:

@@ -6,5 +6,4 @@ tables      strict reading of text tables
 features    from examples to padded batches
 cache       token ids kept on disk
 submission  submission.zip for gluebenchmark.com
-download    fetching, unpacking, and MRPC from its corpus
 """
