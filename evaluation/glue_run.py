@@ -20,9 +20,8 @@ from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
 from evaluation.results import check_results, predict
 from evaluation.settings import GROUPS, GlueSettings
-from glue.cache import cache_path, cached_features
 from glue.custom import custom_task
-from glue.features import Features, encode
+from glue.features import Features, cache_path, cached_features, encode
 from glue.submission import check_test_set
 from glue.tasks import (
     Split,

@@ -1,9 +1,8 @@
 """GLUE and tasks like it: files, columns, labels, metrics, token ids and submission files.
 
-tasks       each task's files, columns, labels, metric and submission file
+tasks       each task's files, columns, labels and metric
 custom      the user's own task, from its files
 tables      strict reading of text tables
-features    from examples to padded batches
-cache       token ids kept on disk
-submission  submission.zip for gluebenchmark.com
+features    from examples to padded batches, and token ids kept on disk
+submission  files of predictions, and submission.zip for gluebenchmark.com
 """

@@ -4,7 +4,6 @@ import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,16 +77,13 @@ def _discover_labels(split: Split) -> list[str]:
             raise UserError(f"{path}, line {line}: no {task.label_column}")
         check_label(f"{path}, line {line}", label)
         found[label] = parse_number(label)
-    numbers = {label: number for label, number in found.items() if number is not None}
+    numbers = [number for number in found.values() if number is not None]
     all_numbers = len(numbers) == len(found)
-    if all_numbers and any(math.isfinite(n) and n != int(n) for n in numbers.values()):
+    if all_numbers and any(math.isfinite(n) and n != int(n) for n in numbers):
         return []
-    for one, other in pairwise(sorted(numbers, key=numbers.get)):
-        if numbers[one] == numbers[other]:
-            raise UserError(
-                f"{path}: the labels {one!r} and {other!r} are the same number; spell it in one way"
-            )
-    return sorted(found, key=numbers.get if all_numbers else None)
+    if len(set(numbers)) < len(numbers):
+        raise UserError(f"{path}: two of the labels {', '.join(found)} are the same number")
+    return sorted(found, key=found.get if all_numbers else None)
 
 
 def check_label(where: str, label: str) -> None:

@@ -1,10 +1,10 @@
 """Strict reading of text tables: whatever is wrong is a UserError with the file and the line."""
 
-import codecs
 import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -27,34 +27,20 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     try:
         with open(path, "rb") as file:
-            number = 0
-            while raw := file.readline(MAX_LINE_BYTES + 1):
-                number += 1
+            for number, raw in enumerate(iter(partial(file.readline, MAX_LINE_BYTES + 1), b""), 1):
                 if len(raw) > MAX_LINE_BYTES:
                     raise UserError(
                         f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes; "
                         "is this a text file with one example or sentence a line?"
                     )
-                if number == 1:
-                    raw = raw.removeprefix(codecs.BOM_UTF8)
-                yield number, _decode(raw, path, number)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _decode(raw: bytes, path: Path, number: int) -> str:
-    try:
-        return raw.decode("utf-8")
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}, line {number}: byte {error.start + 1} (0x{raw[error.start]:02x}) "
             "is not UTF-8; save the file as UTF-8"
         ) from error
-
-
-def _tsv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in read_lines(path):
-        yield number, line.rstrip("\r\n").split("\t")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _csv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -99,7 +85,10 @@ def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], N
         rows = _json_rows(path)
         first = next(rows, None)
         return (list(first[1]), chain([first], rows)) if first else ([], rows)
-    cells = _csv_cells(path) if suffix == ".csv" else _tsv_cells(path)
+    if suffix == ".csv":
+        cells = _csv_cells(path)
+    else:
+        cells = ((number, line.rstrip("\r\n").split("\t")) for number, line in read_lines(path))
     columns = list(headerless) or next(cells, (0, []))[1]
     return columns, (
         (number, dict(zip(columns, row, strict=False)))

@@ -18,7 +18,6 @@ import numpy as np
 
 from glue.tables import NumberedRows, read_table, require_columns
 from modeling.errors import UserError
-from utils.files import write_text
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +98,8 @@ _GLUE = (
 )
 TASKS = {task.name: task for task in _GLUE}
 
-# Other spellings in use, after everything but letters and digits is dropped.
-_ALIASES = {
+# All spellings in use, without anything but letters and digits.
+_NAMES = {name.replace("-", ""): name for name in TASKS} | {
     "sst": "sst-2",
     "sts": "sts-b",
     "mnlim": "mnli",
@@ -108,17 +107,16 @@ _ALIASES = {
     "mnlimismatched": "mnli-mm",
     "diagnostic": "ax",
 }
-_NAMES = {name.replace("-", ""): name for name in TASKS} | _ALIASES
 
 
 def get_task(name: str) -> Task:
     """Find the GLUE task of a name in any usual spelling: SST-2, sst2, STSB, mnli_mm, MNLI-m."""
     key = re.sub(r"[^a-z0-9]", "", name.lower())
-    if key in _NAMES:
-        return TASKS[_NAMES[key]]
-    near = [_NAMES[match] for match in difflib.get_close_matches(key, _NAMES, n=1)]
-    guess = f"did you mean {near[0]}? " if near else ""
-    raise UserError(f"unknown task {name!r}; {guess}the tasks are: {', '.join(TASKS)}")
+    if key not in _NAMES:
+        near = [_NAMES[match] for match in difflib.get_close_matches(key, _NAMES, n=1)]
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"unknown task {name!r}; {guess}the tasks are: {', '.join(TASKS)}")
+    return TASKS[_NAMES[key]]
 
 
 def evaluation_tasks(task: Task) -> list[tuple[Task, str]]:
@@ -153,42 +151,40 @@ class Split(NamedTuple):
         task, data_dir = self.task, Path(self.data_dir)
         if self.name not in task.files:
             raise UserError(f"{task.name} has no {self.name} file, only: {', '.join(task.files)}")
-        path = data_dir / task.files[self.name]
+        path, inside = data_dir / task.files[self.name], data_dir / task.folder
         if path.exists():
             return path
         if not task.folder:
             raise UserError(f"{path} does not exist")
-        inside, parent = data_dir / task.folder, data_dir.parent
-        if (inside / task.files[self.name]).exists():
-            raise UserError(
-                f"no {path.name} in {self.data_dir}, but in {inside}: pass --data_dir {inside}"
+        if (inside / path.name).exists():
+            remedy = f"pass --data_dir {inside}, which has one"
+        else:
+            remedy = (
+                "fetch it with: python download_glue_data.py --data_dir "
+                f"{data_dir.parent} --tasks {task.folder}"
             )
-        raise UserError(
-            f"no {path.name} in {self.data_dir}; fetch it with: python download_glue_data.py "
-            f"--data_dir {parent} --tasks {task.folder}  (it writes {parent / task.folder})"
-        )
+        raise UserError(f"no {path.name} in {self.data_dir}; {remedy}")
 
     def rows(self, needed: Sequence[str]) -> NumberedRows:
         """Yield line number and cells of each example; every row has all columns of `needed`.
 
         Raises UserError for whatever is wrong with the file, and when it has no examples.
         """
-        path = self.path
+        path, number, skipped = self.path, 0, []
         columns, rows = read_table(path, () if self.name == "test" else self.task.headerless)
         require_columns(path, columns, needed)
-        number, skipped = 0, []
         for line, row in rows:
             missing = [name for name in needed if name not in row]
-            if missing and self.task.lenient and self.name == "train":
+            if not missing:
+                number += 1
+                yield line, row
+            elif self.task.lenient and self.name == "train":
                 skipped.append(line)
-            elif missing:
+            else:
                 raise UserError(
                     f"{path}, line {line}: no {missing[0]!r}; the row has {len(row)} of "
                     f"{len(columns)} columns"
                 )
-            else:
-                number += 1
-                yield line, row
         if skipped:
             count, first = len(skipped), skipped[0]
             logger.warning("%s: skipped %d short rows, the first at line %d", path, count, first)
@@ -261,78 +257,25 @@ def compute_metrics(
             f"{task.name}: {len(predictions)} predictions for {len(labels)} labels; metrics need "
             "one prediction for each label, and at least one"
         )
-    arrays = [np.asarray(values, dtype=float) for values in (predictions, labels)]
-    for name, values in zip(("prediction", "label"), arrays, strict=True):
+    found, wanted = (np.asarray(values, dtype=float) for values in (predictions, labels))
+    for name, values in (("prediction", found), ("label", wanted)):
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise UserError(f"{task.name}: {name} {row} is {values[row]}, which no metric takes")
-    scores = _correlations(*arrays) if task.is_regression else _agreement(task.metric, *arrays)
-    return {key: float(value) for key, value in scores.items()}
+    # scipy and sklearn take seconds to import.
+    if task.is_regression:
+        from scipy.stats import pearsonr, spearmanr
 
+        # A correlation is not defined for one example, nor when a side is constant.
+        defined = np.ptp(found) > 0 and np.ptp(wanted) > 0
+        both = [float(f(found, wanted)[0]) if defined else 0.0 for f in (pearsonr, spearmanr)]
+        return {"pearson": both[0], "spearmanr": both[1], "corr": sum(both) / 2}
+    from sklearn.metrics import f1_score, matthews_corrcoef
 
-def _agreement(metric: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Score class ids."""
-    # Takes seconds to import.
-    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-
-    if metric == "mcc":
-        return {"mcc": matthews_corrcoef(labels, predictions)}
-    acc = accuracy_score(labels, predictions)
-    if metric == "acc":
+    if task.metric == "mcc":
+        return {"mcc": float(matthews_corrcoef(wanted, found))}
+    acc = float((found == wanted).mean())
+    if task.metric == "acc":
         return {"acc": acc}
-    f1 = f1_score(labels == 1, predictions == 1, zero_division=0)
-    return {"acc": acc, "f1": f1, "acc_and_f1": (acc + f1) / 2}
-
-
-def _correlations(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Score scores."""
-    from scipy.stats import pearsonr, spearmanr
-
-    # A correlation is not defined for one example, nor when a side is constant.
-    defined = np.ptp(predictions) > 0 and np.ptp(labels) > 0
-    functions = (pearsonr, spearmanr) if defined else ()
-    pearson, spearman = [f(predictions, labels)[0] for f in functions] or (0.0, 0.0)
-    return {"pearson": pearson, "spearmanr": spearman, "corr": (pearson + spearman) / 2}
-
-
-# Submission files.
-
-
-def label_text(task: Task, prediction: float) -> str:
-    """Spell a class id as its label, a score with 3 decimals (STS-B, in 0…5) or 6 digits."""
-    if not task.is_regression:
-        if prediction not in range(task.num_labels):
-            raise UserError(
-                f"{task.name}: prediction {prediction} is not in 0…{task.num_labels - 1}"
-            )
-        return task.labels[int(prediction)]
-    if not math.isfinite(prediction):
-        raise UserError(f"{task.name}: the predicted score is {prediction}")
-    if task.score_range is None:
-        return f"{prediction:.6g}"
-    low, high = task.score_range
-    return f"{min(max(prediction, low), high) + 0.0:.3f}"  # + 0.0 turns -0.0 into 0.0
-
-
-def write_submission(
-    task: Task, examples: Sequence[Example], predictions: Sequence[float], directory: str | Path
-) -> Path:
-    """Write the task's official file, of index and prediction, and return its path.
-
-    Raises UserError, with nothing written, when the counts differ or a prediction is no label.
-    """
-    if len(examples) != len(predictions):
-        raise UserError(
-            f"{task.name}: {len(predictions)} predictions for {len(examples)} examples; "
-            f"{task.submission} not written"
-        )
-    lines = ["index\tprediction"]
-    for example, prediction in zip(examples, predictions, strict=True):
-        # Only CSV and JSON can carry a tab or line break here.
-        index, label = (
-            " ".join(text.split()) for text in (example.index, label_text(task, prediction))
-        )
-        lines.append(f"{index}\t{label}")
-    path = Path(directory) / task.submission
-    write_text(path, "\n".join(lines) + "\n")
-    return path
+    f1 = float(f1_score(wanted == 1, found == 1, zero_division=0))
+    return {"acc": acc, "f1": f1, ACC_F1: (acc + f1) / 2}

@@ -25,7 +25,8 @@ from evaluation.results import (
 )
 from evaluation.token_pictures import TokenExample, tokens_html
 from glue.features import Features
-from glue.tasks import label_text, primary_metric
+from glue.submission import label_text
+from glue.tasks import primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.errors import UserError
 from modeling.export.loops import TokenLoop

@@ -169,7 +169,7 @@ def test_the_second_cls_counts_as_a_token(albert_dir):
     prepared = ponder.prepare(encode(texts, tokenizer, 40 - ponder.extra_tokens), seed=0)
     assert prepared.lengths.tolist() == [40]
     assert prepared.input_ids(0)[:2].tolist() == [tokenizer.cls_token_id] * 2
-    assert prepared.token_type_ids(0)[:2].tolist() == [0, 0]
+    assert prepared.segments[:2].tolist() == [0, 0]
     config = load_config(albert_dir, ponder.model_class.config_class)
     ponder.check_length(40, config)
     for length in (3, 41):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import glue.tasks as tasks
-from glue.cache import cached_features, features_fingerprint, read_cache
-from glue.features import Features, encode
+from glue.features import Features, cached_features, encode, features_fingerprint, read_cache
 from glue.tasks import Split, get_task
 from modeling import load_tokenizer
 from tests.conftest import write_rte

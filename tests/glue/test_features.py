@@ -19,8 +19,8 @@ def pairs(count: int = 4) -> list[Example]:
 
 
 def as_lists(data: Features) -> tuple[list, list]:
-    columns = (data.input_ids, data.token_type_ids)
-    return tuple([column(row).tolist() for row in range(len(data))] for column in columns)
+    columns = (np.split(x, data.offsets[1:-1]) for x in (data.tokens, data.segments))
+    return tuple([part.tolist() for part in parts] for parts in columns)
 
 
 def test_truncated_texts_are_those_that_are_longer_whole(tokenizer):

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from glue.submission import write_submission
 from glue.tasks import (
     TASKS,
     Example,
     get_task,
     prediction_tasks,
     read_examples,
-    write_submission,
 )
 from modeling.errors import UserError
 from tests.conftest import write
@@ -85,17 +85,6 @@ def test_a_submission_is_the_official_file(tmp_path, name, predictions, lines):
     assert path == tmp_path / "out" / task.submission
     rows = [f"{10 + i}\t{label}\n" for i, label in enumerate(lines)]
     assert path.read_bytes().decode() == "index\tprediction\n" + "".join(rows)
-
-
-@pytest.mark.parametrize(
-    ("predictions", "message"),
-    [([0], "1 predictions for 2 examples; RTE.tsv not written"), ([0, 2], "2 is not in 0…1")],
-)
-def test_a_bad_submission_leaves_the_old_file(tmp_path, predictions, message):
-    write(tmp_path / "RTE.tsv", "old")
-    with pytest.raises(UserError, match=message):
-        write_submission(get_task("rte"), examples_of(2), predictions, tmp_path)
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("RTE.tsv", "old")]
 
 
 # The real files: every line but the header is an example; dev label counts as published.
