@@ -71,6 +71,10 @@ class Features:
         """Token ids of one text, int32: a view."""
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
+    def token_type_ids(self, row: int) -> np.ndarray:
+        """Segment ids of one text, int8: a view."""
+        return self.segments[self.offsets[row] : self.offsets[row + 1]]
+
     def take(self, rows: slice | Sequence[int] | np.ndarray) -> "Features":
         """The examples of these rows, in their order."""
         starts = self.offsets[:-1][rows]
