@@ -207,6 +207,23 @@ def test_shards_are_read_from_their_own_directory_only(tmp_path):
     assert "missing" in error_of(tmp_path / "model")
 
 
+# Tokenizers.
+
+
+def test_do_lower_case_reaches_the_tokenizer_and_is_saved_with_it(albert_dir, tmp_path):
+    for lower in (True, False):
+        tokenizer = load_tokenizer(albert_dir, do_lower_case=lower)
+        tokenizer.save_pretrained(tmp_path)
+        for one in (tokenizer, load_tokenizer(tmp_path)):
+            assert one("A dog").input_ids == tokenizer("A dog").input_ids
+            assert (one("A Dog").input_ids == one("a dog").input_ids) == lower
+
+
+def test_no_tokenizer_is_an_error_with_the_remedy(tmp_path):
+    with pytest.raises(UserError, match="--tokenizer_name"):
+        load_tokenizer(tmp_path)
+
+
 # The hub; no network in the tests: HF_HUB_OFFLINE.
 
 

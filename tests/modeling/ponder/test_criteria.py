@@ -9,10 +9,6 @@ from modeling.rules import scan_answers
 from tests.models import direct_pmf, ponder_batch, tiny_ponder
 
 
-def recording(output) -> dict[str, torch.Tensor]:
-    return {"all_logits": output.logits, "halt_probabilities": output.halt_probabilities}
-
-
 def test_sampled_halting_layers_follow_the_pmf():
     """20,000 draws for one text: chi-square against p_n, the last layer taking what is left."""
     model = tiny_ponder(seed=6, halt_normalization="last_layer")
@@ -59,27 +55,20 @@ def test_expectation_is_the_mean_of_all_layers_answers_under_p(halt_normalizatio
 
 @pytest.mark.parametrize("criterion", ["sample", "threshold", "expectation"])
 def test_a_scan_of_recorded_layers_gives_what_stepping_gives(criterion):
-    model = tiny_ponder(exit_criteria=criterion)
+    """Also of many thresholds at once."""
+    model, thresholds = tiny_ponder(exit_criteria=criterion), [0.0, 0.1, 0.5, 0.8, 1.0]
     batch, draws = ponder_batch([6, 9, 12, 5, 20]), torch.linspace(0.05, 0.95, 5)
-    record = model(**batch, output_all_exits=True, draws=draws)
-    for exit_thres in (0.1, 0.5, 0.8):
-        model.config.exit_thres = exit_thres
+    full = model(**batch, output_all_exits=True, draws=draws)
+    recorded = {"all_logits": full.logits, "halt_probabilities": full.halt_probabilities}
+    recorded["draws"] = draws
+    column = RULES[criterion](exit_thres=torch.tensor(thresholds)[:, None])
+    answers, exit_layers = scan_answers(column, recorded)
+    for k, threshold in enumerate(thresholds):
+        model.config.exit_thres = threshold
         stepped = model(**batch, draws=draws)
-        recorded = {**recording(record), "draws": draws}
-        answer, exit_layer = scan_answers(RULES[criterion](exit_thres=exit_thres), recorded)
+        answer, exit_layer = scan_answers(RULES[criterion](exit_thres=threshold), recorded)
         assert torch.equal(exit_layer, stepped.exit_layer)
         torch.testing.assert_close(answer, stepped.answer, atol=1e-5, rtol=1e-5)
-
-
-def test_many_thresholds_scan_at_once():
-    model, thresholds = tiny_ponder(exit_criteria="threshold"), [0.0, 0.25, 0.5, 0.75, 1.0]
-    record = model(**ponder_batch([6, 9, 12, 5]), output_all_exits=True)
-    rule = RULES["threshold"](exit_thres=torch.tensor(thresholds)[:, None])
-    answers, exit_layers = scan_answers(rule, recording(record))
-    assert answers.shape == (5, 4, 2)
-    for k, threshold in enumerate(thresholds):
-        answer, exit_layer = scan_answers(
-            RULES["threshold"](exit_thres=threshold), recording(record)
-        )
-        assert torch.equal(exit_layers[k], exit_layer)
-        assert torch.equal(answers[k], answer)
+        if criterion == "threshold":
+            assert torch.equal(exit_layers[k], exit_layer)
+            assert torch.equal(answers[k], answer)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from modeling import GeneralizedGeometricDist, PonderAlbertConfig
 from modeling.ponder.distribution import prior
@@ -22,12 +21,6 @@ def test_pmf_is_the_product_formula_for_every_lambda_0_and_1_included(stops):
     dist = GeneralizedGeometricDist(torch.tensor([stops]))
     expected = torch.tensor([direct_pmf(torch.tensor(stops).tolist())])
     torch.testing.assert_close(dist.pmf(normalize=False), expected, atol=1e-6, rtol=1e-5)
-
-
-def test_one_lambda_for_all_is_scipys_geometric_distribution():
-    pmf = GeneralizedGeometricDist(0.3, max_steps=9, batch_size=2).pmf(normalize=False)
-    expected = torch.from_numpy(stats.geom(0.3).pmf(range(1, 10))).float()
-    torch.testing.assert_close(pmf, expected.expand(2, 9))
 
 
 @given(PROBABILITIES, st.integers(0, 99))

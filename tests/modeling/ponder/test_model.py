@@ -1,13 +1,11 @@
 """The ponder model: depth batching, the halting head."""
 
-import math
-
 import pytest
 import torch
 from torch.nn import functional as F
 from transformers import AlbertConfig
 
-from modeling import PonderAlbertClassifier, UserError
+from modeling import PonderAlbertClassifier, PonderClassificationLoss, UserError
 from modeling.depth import layer_states
 from modeling.depth_batching import DepthBatcher
 from tests.models import SMALL, one_of, ponder_batch, tiny_ponder
@@ -59,20 +57,21 @@ def test_palberts_head_sees_this_and_the_previous_layer_as_its_name_says(arch):
     torch.testing.assert_close(found, torch.stack(expected, 1), atol=1e-5, rtol=1e-5)
 
 
-def test_the_classifier_reads_the_first_cls_and_the_halting_head_the_second():
-    model, batch = tiny_ponder(), ponder_batch([7, 7])
-    hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
-    state = model.start(model.config.exit_rule(), 2, {})
-    moved = hidden.clone()
-    moved[:, 1] += 1.0
-    first = model.check_exit(model.config.exit_rule(), hidden, None, 0, state)
-    second = model.check_exit(model.config.exit_rule(), moved, None, 0, state)
-    assert torch.equal(first.answer, second.answer)
-    chances = [check.seen.halt_probability for check in (first, second)]
-    assert not torch.equal(*chances)
+def test_target_halt_probability_outside_0_to_1_is_an_error():
+    with pytest.raises(UserError, match=r"target_halt_probability = 1\.5"):
+        PonderAlbertClassifier(AlbertConfig(**SMALL), None, 1.5)
 
 
-@pytest.mark.parametrize("value", [0, -0.1, 1.5, math.nan, "0.2", True])
-def test_target_halt_probability_outside_0_to_1_is_an_error(value):
-    with pytest.raises(UserError, match="target_halt_probability = "):
-        PonderAlbertClassifier(AlbertConfig(**SMALL), None, value)
+def test_regression_weighs_squared_errors():
+    out = tiny_ponder(num_labels=1).train()(**ponder_batch([5, 9]))
+    labels = torch.tensor([0.5, 3.0])
+    loss = PonderClassificationLoss(0.0)(out, labels)["total_loss"]
+    errors = (out.logits[..., 0] - labels) ** 2  # (layers, batch)
+    torch.testing.assert_close(loss, (errors * out.model_halt_dist.pmf().T).mean())
+
+
+def test_a_new_model_halts_as_its_prior_does():
+    torch.manual_seed(0)
+    model = PonderAlbertClassifier(AlbertConfig(**SMALL), target_halt_probability=0.1).train()
+    out = model(**ponder_batch([6, 9, 12]))
+    assert out.target_halt_dist.kl_div(out.model_halt_dist) < 1e-3

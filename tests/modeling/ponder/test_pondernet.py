@@ -3,12 +3,10 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from modeling import (
     AlbertStep,
     ParityDataset,
-    ParityPonderGRU,
     PonderNet,
     ReconstructionLoss,
 )
@@ -44,29 +42,6 @@ def test_a_step_function_of_one_s_own_has_the_steps_distribution_and_answers():
     assert loss.item() == pytest.approx((8.75 + 8.0) / 2)
     loss.backward()
     assert (net.step.table.grad[:2, 0] != 0).all()
-
-
-def test_the_parity_gru_is_a_pondernet_around_its_cell():
-    """One written here as a user would, around the same weights."""
-    torch.manual_seed(0)
-    gru = ParityPonderGRU(n_elems=6, n_hidden=8, max_steps=7)
-
-    class Step(nn.Module):
-        def forward(self, x, state):
-            state = gru.gru(x, state)
-            halt = gru.lambda_layer(state)[:, 0].sigmoid()
-            return state, halt, gru.output_layer(state)[:, 0]
-
-    x, _ = next(iter(DataLoader(ParityDataset(5, 6), batch_size=5)))
-    for halting in (False, True):
-        net = PonderNet(Step(), max_steps=7)
-        net.is_halt = gru.is_halt = halting
-        outputs = []
-        for model in (net, gru):
-            torch.manual_seed(1)
-            outputs.append(model(x))
-        for ours, theirs in zip(*outputs, strict=True):
-            assert_near(ours, theirs, 1e-6)
 
 
 @pytest.mark.parametrize("head", ["mlp", "linear_cat"])
