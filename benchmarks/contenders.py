@@ -2,17 +2,23 @@
 
 import itertools
 import random
-import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 from transformers import AlbertConfig, AlbertForSequenceClassification
 
-from benchmarks.timing import seconds, take_turns
-from modeling import ElbertConfig, ElbertForSequenceClassification
+from modeling import (
+    AlbertActConfig,
+    AlbertActModel,
+    ElbertConfig,
+    ElbertForSequenceClassification,
+    load_config,
+)
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import is_emulated, packed_weights
@@ -79,7 +85,7 @@ class ForcedExits(ElbertForSequenceClassification):
         return decision._replace(exit_mask=exits, state=decision.state._replace(model=state.model))
 
 
-def hf_model(keeping: bool = False, compiled: bool = False) -> torch.nn.Module:
+def hf_model(keeping: bool = False, compiled: bool = False) -> nn.Module:
     """Make HF's ALBERT; keeping: freed memory, as our scripts do."""
     if keeping:
         keep_freed_memory()
@@ -155,7 +161,7 @@ def run_ours(batch: int, cost: float, model: ForcedExits, texts: list[list[int]]
         pass
 
 
-def made_to_train(ours: bool) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def made_to_train(ours: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Make what a training process holds."""
     if not ours:
         model = hf_model().train()
@@ -179,22 +185,41 @@ def run_steps(width: int | None, bf16: bool, made: tuple, texts: list[list[int]]
         loss.item()
 
 
-@torch.inference_mode()
-def exit_check_times(model: ForcedExits, length: int, rounds: int) -> list[float]:
-    """Time an exit check with its decision at hand, a pooler, a layer pass: median seconds.
+class ForcedHalting(nn.Module):
+    """ACT's halting head, by which the tokens have 1 to the maximum number of updates.
 
-    A layer pass goes before each, so that they find the caches as they do in a run.
+    The numbers are the quantiles of a power law, few tokens running long, spread over the texts;
+    their mean is 0.3 of the maximum.
     """
-    hidden = torch.randn(1, length, BASE["hidden_size"], device=DEVICE)
-    # An example that is told its exit carries that, too: these are the steps of those that are not.
-    plain, rule = ElbertForSequenceClassification, model.config.exit_rule()
-    state, layer_pass = plain.start(model, rule, 1, {}), partial(model.layer_pass, hidden, None, 0)
-    parts = {
-        "before": layer_pass,
-        "check": lambda: plain.check_exit(model, rule, hidden, None, 0, state).exit_mask.tolist(),
-        "pass": layer_pass,
-        "pooler": lambda: model.albert.pooler(hidden[:, 0]),
-    }
-    timers = {name: partial(seconds, part) for name, part in parts.items()}
-    times = take_turns(timers, rounds * 4 * BASE["num_hidden_layers"])
-    return [statistics.median(times[name]) for name in ("check", "pooler", "pass")]
+
+    def __init__(self, tokens: int, maximum: int) -> None:
+        super().__init__()
+        quantiles = (torch.arange(tokens, dtype=torch.double) + 0.5) / tokens
+        power = (maximum - 1) / (0.3 * maximum - 1) - 1
+        updates = (1 + (maximum - 1) * quantiles**power).round().long()
+        order = torch.randperm(tokens, generator=torch.Generator().manual_seed(0))
+        self.updates = updates[order].to(DEVICE)  # (batch · length,)
+        self.step = 0
+
+    def forward(self, state: torch.Tensor) -> torch.Tensor:
+        """State of all tokens (batch, length, hidden), or of the running ones (running, hidden)."""
+        self.step += 1
+        updates = self.updates if state.dim() == 3 else self.updates[self.updates >= self.step]
+        return (updates <= self.step).to(state.dtype).view(state.shape[:-1])
+
+
+def act_model() -> AlbertActModel:
+    config = load_config(Path(__file__).parents[1] / "configs/act_base.json", AlbertActConfig)
+    model = AlbertActModel(config).eval().to(DEVICE)
+    PROCESS.enter_context(packed_weights(model))
+    return model
+
+
+@torch.inference_mode()
+def run_act(compact: bool | None, model: AlbertActModel, texts: list[list[int]]) -> None:
+    """Run the texts as one batch; compact: None computes running tokens only, False all."""
+    encoder, inputs = model.encoder, padded(texts)["input_ids"]
+    encoder.compact = compact
+    encoder.albert_layer.act = head = ForcedHalting(inputs.numel(), model.config.num_hidden_layers)
+    updates = model(inputs).updates
+    assert torch.equal(updates.flatten().long(), head.updates)

@@ -16,10 +16,11 @@ ends in time: the column says how many. With a CUDA device, everything runs ther
 import argparse
 import itertools
 import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -34,16 +35,17 @@ from benchmarks.contenders import (
     HAS_BF16,
     LENGTHS,
     QUICK,
-    exit_check_times,
+    act_model,
     ids_of,
     made_to_train,
     our_model,
+    run_act,
     run_hf,
     run_ours,
     run_steps,
     texts_of,
 )
-from benchmarks.timing import Contender, OwnProcess, Table, busy_neighbour
+from benchmarks.timing import Contender, OwnProcess, Table
 from modeling.runtime import waiting
 from utils.environment import environment
 
@@ -78,25 +80,9 @@ def contenders_of(processes: Processes, batch: int, length: int) -> list[Contend
 
 def fixed_length_cases(table: Table, args: argparse.Namespace, processes: Processes) -> None:
     for batch, length in itertools.product(args.batches, args.lengths):
-        rows = [x for x in contenders_of(processes, batch, length) if "looks" not in x.name]
+        rows = contenders_of(processes, batch, length)
         # Short runs vary.
         table.compare(f"batch {batch}, length {length}", rows, 3 if batch == 1 else 1)
-
-
-def neighbour_cases(table: Table, processes: Processes) -> None:
-    """Time a text of 32 tokens beside a busy process, and on its own."""
-    rows = [
-        row
-        for row in contenders_of(processes, 1, 32)
-        if not any(word in row.name for word in ("kept", "compiled", "bf16", "c ="))
-    ]
-    alone_and_beside(table, "batch 1, length 32", rows)
-
-
-def alone_and_beside(table: Table, case: str, contenders: Sequence[Contender]) -> None:
-    for count, neighbour in enumerate((nullcontext, busy_neighbour)):
-        with neighbour():
-            table.compare(f"{case}, beside {count} busy", contenders, 3)
 
 
 def pipeline_cases(table: Table, quick: bool, processes: Processes) -> None:
@@ -121,39 +107,33 @@ def pipeline_cases(table: Table, quick: bool, processes: Processes) -> None:
 
 
 def training_cases(table: Table) -> None:
-    """Time steps of 32 texts: HF fp32 padded to 128 against ours with all exits, and neighbours.
+    """Time steps of 32 texts: HF fp32 padded to 128 against ours with all exits.
 
     Ours is in bf16 where the device has it, and takes batches of about one length, as run_glue.py.
     """
-    mixed = texts_of("RTE", 256)
-    alike = sorted(mixed, key=len)
-    made, run = partial(made_to_train, True), partial(run_steps, None, HAS_BF16)
+    texts, name = texts_of("RTE", 256), f"ours {'bf16' if HAS_BF16 else 'fp32'}, 12 exits"
+    hf, run = partial(run_steps, 128, False), partial(run_steps, None, HAS_BF16)
     with (
-        OwnProcess(partial(made_to_train, False)) as hf,
-        OwnProcess(made, waiting()) as brief,
-        OwnProcess(made) as awake,
+        OwnProcess(partial(made_to_train, False)) as theirs,
+        OwnProcess(partial(made_to_train, True), waiting()) as ours,
     ):
-        contenders = [
-            Contender("HF fp32, padded to 128", hf, partial(run_steps, 128, False), mixed[:32]),
-            Contender(f"ours {'bf16' if HAS_BF16 else 'fp32'}, 12 exits", brief, run, alike),
+        rows = [
+            Contender("HF fp32, padded to 128", theirs, hf, texts[:32]),
+            Contender(name, ours, run, sorted(texts, key=len)),
         ]
-        table.compare("training steps, batch 32, RTE lengths", contenders)
-        texts = texts_of("SST-2", 32)
-        contenders = [
-            Contender("ours, OpenMP's own waiting", awake, run, texts),
-            Contender("ours, waiting briefly", brief, run, texts),
-        ]
-        alone_and_beside(table, "a training step, batch 32, SST-2 lengths", contenders)
+        table.compare("training steps, batch 32, RTE lengths", rows)
 
 
-def exit_check_case(process: OwnProcess, rounds: int) -> None:
-    """Print the time of one exit check as a share of a layer pass; batch 1."""
-    for length in (32, 64, 128):
-        check, pooler, layer_pass = process.ask(exit_check_times, length, rounds)
-        print(
-            f"- Exit check, length {length}: {check * 1e6:.0f} µs, {check / layer_pass:.1%} of a "
-            f"layer pass; its pooler {pooler * 1e6:.0f} µs."
-        )
+def act_cases(table: Table) -> None:
+    """Time Adaptive Depth, of base size and all 24 updates at most, over 128 tokens."""
+    with OwnProcess(act_model, waiting()) as act:
+        for batch in (1, 8):
+            texts = ids_of([128] * batch)
+            rows = [
+                Contender("ACT, all tokens computed", act, partial(run_act, False), texts),
+                Contender("ACT, running tokens alone", act, partial(run_act, None), texts),
+            ]
+            table.compare(f"30% of the updates, batch {batch}", rows, 5)
 
 
 def start_processes(args: argparse.Namespace, stack: ExitStack) -> Processes:
@@ -191,7 +171,7 @@ def main() -> None:
         type=int,
         nargs="*",
         default=[],
-        help="also ours with these GOMP_SPINCOUNT, beside a neighbour",
+        help="also ours with this GOMP_SPINCOUNT",
     )
     add("--csv", type=Path, help="write every round's time to this file")
     args = parser.parse_args()
@@ -202,18 +182,18 @@ def main() -> None:
     print(", ".join(environment(DEVICE).values()), "\n")
     table = Table(rounds=1 if args.quick else 3)
     with ExitStack() as stack:
+        for _ in range(args.beside):
+            neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            stack.callback(neighbour.kill)
         if args.csv:
             stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
         with ExitStack() as running:  # the trainings need the memory of what runs here
             processes = start_processes(args, running)
             fixed_length_cases(table, args, processes)
             pipeline_cases(table, args.quick, processes)
-            if not args.quick:
-                neighbour_cases(table, processes)
-            print()
-            exit_check_case(processes["fp32"], table.rounds)
         if not args.quick:
             training_cases(table)
+            act_cases(table)
     print("", table.summary(SUMMARY), sep="\n")
 
 

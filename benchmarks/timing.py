@@ -4,12 +4,8 @@ import multiprocessing
 import os
 import signal
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,25 +18,6 @@ from utils.markdown import markdown_table
 
 Run = Callable[[Any, list[list[int]]], None]  # of texts, by what a process has made
 Times = dict[str, list[float]]  # of each run by name, seconds in every round
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """Time `run` in seconds, with the work that it leaves to a GPU."""
-    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else int
-    wait()
-    start = time.perf_counter()
-    run()
-    wait()
-    return time.perf_counter() - start
-
-
-def take_turns(timers: Mapping[str, Callable[[], float]], rounds: int) -> Times:
-    """Call the timers one after the other in every round, so that what slows one slows them all."""
-    times: Times = {name: [] for name in timers}
-    for _ in range(rounds):
-        for name, timer in timers.items():
-            times[name].append(timer())
-    return times
 
 
 def ratios(times: Times, name: str) -> list[float]:
@@ -90,31 +67,22 @@ class OwnProcess:
 
 
 def serve(make: Callable[[], Any], pipe: Connection) -> None:
-    """Run an `OwnProcess`, until its owner is gone."""
+    """Run an `OwnProcess`, until its owner kills it."""
     made = make()
     while True:
-        try:
-            function, args = pipe.recv()
-        except EOFError:
-            return
+        function, args = pipe.recv()
         pipe.send(function(made, *args))
 
 
 def timed(made: Any, run: Run, texts: list[list[int]]) -> float:
-    """Seconds of `run(made, texts)`, in the middle of its work as it were: a text goes before."""
-    run(made, texts[:1])
-    return seconds(partial(run, made, texts))
-
-
-@contextmanager
-def busy_neighbour() -> Iterator[None]:
-    """Keep a process running that takes all of a processor that it gets."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
+    """Seconds of `run(made, texts)`, with the work that it leaves to a GPU."""
+    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else int
+    run(made, texts[:1])  # as in the middle of its work
+    wait()
+    start = time.perf_counter()
+    run(made, texts)
+    wait()
+    return time.perf_counter() - start
 
 
 class Contender(NamedTuple):
@@ -140,13 +108,12 @@ class Table:
 
         There are `more` times as many rounds as elsewhere.
         """
-        timers = {}
-        for name, process, run, texts in contenders:
+        times = self.cases[case] = {contender.name: [] for contender in contenders}
+        for _, process, run, texts in contenders:
             process.ask(timed, run, texts[:2])  # warms caches
-            timers[name] = partial(process.ask, timed, run, texts)
-        times = self.cases[case] = take_turns(timers, self.rounds * more)
-        for name, _, _, texts in contenders:
-            times[name] = [total / len(texts) for total in times[name]]
+        for _ in range(self.rounds * more):  # in turn: what slows one slows them all
+            for name, process, run, texts in contenders:
+                times[name].append(process.ask(timed, run, texts) / len(texts))
         for name, _, _, texts in contenders:
             median, faster = statistics.median(times[name]), sorted(ratios(times, name))
             print(
