@@ -25,10 +25,6 @@ from modeling.rules import exit_scores, normalised_entropy, scan
 RECORDED = Path(__file__).parents[1] / "recorded"
 TASKS = ("SST-2", "SICK", "STS-B")
 CALIBRATION = 1000  # rows before SST-2's dev set in the newer recordings
-MINILM = {"hidden_size": 384, "embedding_size": 384, "num_attention_heads": 12}
-PONDER = {"intermediate_size": 3072}
-PALBERT = {**PONDER, "lambda_layer_arch": "linear_cat", "num_lambda_layers": 3}
-
 THRESHOLDS = 21  # of a confidence, for each layer
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # costs; their mean gain is a method's *area*
 
@@ -57,18 +53,17 @@ class Answers(NamedTuple):
 # Recordings.
 
 
-def kind_of(network: str) -> str:
-    """The kind of network that a file's name says, as `config_of` knows it."""
-    return network.partition("-")[0].replace("elbert", "shared")
-
-
-def config_of(kind: str, depth: int = 6) -> AdaptiveConfig:
-    keys = {**MINILM, "num_hidden_layers": depth}
-    if kind == "shared":
-        return ElbertConfig(**keys, intermediate_size=3072)
-    if kind == "untied":
-        return ElbertConfig(**keys, intermediate_size=1536, num_hidden_groups=depth)
-    return PonderAlbertConfig(**keys, **(PONDER if kind == "pondernet" else PALBERT))
+def config_of(network: str, depth: int = 6) -> AdaptiveConfig:
+    """The configuration of a network, named as its files are."""
+    keys = {"hidden_size": 384, "embedding_size": 384, "num_attention_heads": 12}
+    keys |= {"num_hidden_layers": depth, "intermediate_size": 3072}
+    if network.startswith("untied"):
+        return ElbertConfig(**{**keys, "intermediate_size": 1536}, num_hidden_groups=depth)
+    if network == "pondernet":
+        return PonderAlbertConfig(**keys)
+    if network == "palbert":
+        return PonderAlbertConfig(**keys, lambda_layer_arch="linear_cat", num_lambda_layers=3)
+    return ElbertConfig(**keys)
 
 
 @cache
@@ -81,13 +76,13 @@ def rows(task: str, part: str = "dev") -> dict[str, np.ndarray]:
 
 
 @cache
-def costs(task: str, kind: str, depth: int = 0, part: str = "dev") -> np.ndarray:
+def costs(task: str, network: str, depth: int = 0, part: str = "dev") -> np.ndarray:
     """FLOPs as shares of the shared encoder's mean full depth without exits on the dev set.
 
     Of an exit at each layer, (layers, examples); with `depth`, of a model of so many layers that
     answers once, at its end, (examples,). A model that learns to halt reads one token more.
     """
-    config = config_of(kind, depth or 6)
+    config = config_of(network, depth or 6)
     lengths = rows(task, part)["lengths"].astype(int) + isinstance(config, PonderAlbertConfig)
     full = np.mean([full_depth_flops(config_of("shared"), int(n)) for n in rows(task)["lengths"]])
     known = range(lengths.max() + 1)
@@ -98,6 +93,10 @@ def costs(task: str, kind: str, depth: int = 0, part: str = "dev") -> np.ndarray
     return table[:, lengths] / full
 
 
+def place(task: str, network: str, seed: int) -> Path:
+    return RECORDED / f"{task}-{network}-{seed}{'-test' * (task == 'SICK')}.safetensors"
+
+
 def load(task: str, network: str, seed: int, part: str = "dev") -> Answers:
     """One recording; `network` as its file's name has it."""
     tensors = load_file(place(task, network, seed))
@@ -105,11 +104,7 @@ def load(task: str, network: str, seed: int, part: str = "dev") -> Answers:
     kept = slice(len(labels)) if part == "phrases" else slice(-len(labels), None)
     logits, halts = tensors["all_logits"][:, kept], tensors.get("halt_probabilities")
     halts = None if halts is None else halts[kept].T
-    return Answers(logits, labels, costs(task, kind_of(network), part=part)[: len(logits)], halts)
-
-
-def place(task: str, network: str, seed: int | str) -> Path:
-    return RECORDED / f"{task}-{network}-{seed}{'-test' * (task == 'SICK')}.safetensors"
+    return Answers(logits, labels, costs(task, network, part=part)[: len(logits)], halts)
 
 
 def seeds(task: str, network: str) -> list[int]:
@@ -131,15 +126,15 @@ def exits_of(answers: Answers, rule: str, choose: np.ndarray) -> np.ndarray:
     if rule == "halting":
         recorded["halt_probabilities"] = torch.tensor(answers.halts.T)
         halted = 1 - np.cumprod(1 - answers.halts, axis=0)
-        made = [Threshold(exit_thres=column(spread(halted[:-1, choose])))]
+        made = [Threshold(exit_thres=spread(halted[:-1, choose]))]
     elif classes == 1:  # patience with a value: by how little it moves
-        moves = column(spread(np.abs(np.diff(answers.logits[:, choose, 0], axis=0))))
+        moves = spread(np.abs(np.diff(answers.logits[:, choose, 0], axis=0)))
         made = [PatienceOfValues(exit_thres=moves, cnt_thres=n) for n in windows]
     elif rule == "patience":
-        made = [Patience(cnt_thres=column(np.array(windows)))]
+        made = [Patience(cnt_thres=torch.tensor(windows)[:, None])]
     else:
         scores = exit_scores(recorded["all_logits"][:, choose])
-        doubts = column(spread(normalised_entropy(scores).numpy()))
+        doubts = spread(normalised_entropy(scores).numpy())
         made = [Entropy(exit_thres=doubts)]
         if rule == "windows":  # bias_1; a window of n layers is a patience of n - 1
             made = [SameLeader(exit_thres=doubts, cnt_thres=n + 1, margin=0.0) for n in windows]
@@ -148,7 +143,7 @@ def exits_of(answers: Answers, rule: str, choose: np.ndarray) -> np.ndarray:
 
 def entropy_exits(answers: Answers, doubts: np.ndarray) -> np.ndarray:
     """Exit layers under every entropy threshold: (thresholds, examples)."""
-    rule = Entropy(exit_thres=column(doubts))
+    rule = Entropy(exit_thres=torch.tensor(doubts)[:, None])
     return scan(rule, {"all_logits": torch.tensor(answers.logits)}).numpy() - 1
 
 
@@ -158,14 +153,10 @@ def lost(answers: Answers, exits: np.ndarray) -> np.ndarray:
     return right[-1] * (1 - right[exits, np.arange(exits.shape[1])])
 
 
-def spread(values: np.ndarray) -> np.ndarray:
-    """Thresholds at equal shares of the examples, layer by layer, (layers, examples)."""
+def spread(values: np.ndarray) -> torch.Tensor:
+    """Thresholds at equal shares of the examples, layer by layer: (layers, examples) -> (n, 1)."""
     levels = np.quantile(values, np.linspace(0, 1, THRESHOLDS), axis=1)
-    return np.unique(np.r_[-1, levels.ravel(), levels.max() + 1])
-
-
-def column(values: np.ndarray) -> torch.Tensor:
-    return torch.tensor(values)[:, None]
+    return torch.tensor(np.unique(np.r_[-1, levels.ravel(), levels.max() + 1]))[:, None]
 
 
 def rules_of(answers: Answers) -> list[str]:
@@ -175,17 +166,6 @@ def rules_of(answers: Answers) -> list[str]:
 
 
 # Scores at a cost.
-
-
-class Mixture(NamedTuple):
-    """What each example is expected to score and to cost under two settings and a coin.
-
-    slope: score gained per cost, between the two settings.
-    """
-
-    score: np.ndarray  # (examples,)
-    cost: np.ndarray
-    slope: float
 
 
 class Menu(NamedTuple):
@@ -205,22 +185,22 @@ class Menu(NamedTuple):
         hull = concave_hull(self.cost[:, choose].mean(1), self.score[:, choose].mean(1))
         return Menu(self.score[hull], self.cost[hull])
 
-    def at(self, limit: float, choose: np.ndarray, report: np.ndarray) -> Mixture:
+    def at(
+        self, limit: float, choose: np.ndarray, report: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
         """What the mixture that costs `limit` on the rows `choose` does on the rows `report`.
 
-        Below the cheapest setting it is that setting, above the best one that.
+        Each example's expected score and cost, and the score gained per cost. Below the cheapest
+        setting it is that setting, above the best one that.
         """
         cost = self.cost[:, choose].mean(1)
         right = int(np.searchsorted(cost, limit).clip(1, max(len(cost) - 1, 1)))
         low, high = right - 1, min(right, len(cost) - 1)
         apart = cost[high] - cost[low]
         share = ((limit - cost[low]) / apart).clip(0, 1) if apart > 0 else 0.0
-        a, b = (Menu(self.score[[i]][:, report], self.cost[[i]][:, report]) for i in (low, high))
-        apart = (b.cost - a.cost).mean()
-        slope = (b.score - a.score).mean() / apart if apart and 0 < share < 1 else 0.0
-        return Mixture(
-            *((1 - share) * x[0] + share * y[0] for x, y in zip(a, b, strict=True)), slope
-        )
+        score, spent = ((1 - share) * x[low, report] + share * x[high, report] for x in self)
+        gained, paid = ((x[high, report] - x[low, report]).mean() for x in self)
+        return score, spent, gained / paid if paid and 0 < share < 1 else 0.0
 
 
 def gain(
@@ -230,10 +210,9 @@ def gain(
 
     An example that costs more than the mean pays what the coin would have made of it.
     """
-    method = menu.at(limit, choose, report)
-    spent = method.cost.mean()
-    other = coin.at(spent, choose, report)
-    return method.score - other.score - other.slope * (method.cost - other.cost)
+    score, cost, _ = menu.at(limit, choose, report)
+    its_score, its_cost, slope = coin.at(cost.mean(), choose, report)
+    return score - its_score - slope * (cost - its_cost)
 
 
 def oracle(answers: Answers, limits: np.ndarray) -> np.ndarray:
@@ -281,11 +260,6 @@ def seed_factor(table: np.ndarray) -> float:
     return float(student.ppf(0.975, freedom) / student.ppf(0.975, np.inf))
 
 
-def shares_of_draws(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """What share of each resample of so many is which: (draws, count)."""
-    return rng.multinomial(count, np.full(count, 1 / count), draws) / count
-
-
 def simultaneous(tables: list[np.ndarray], draws: int = 1000) -> list[Cell]:
     """Means of tables (seeds, examples) with limits that hold all at once with 95% (max-T).
 
@@ -294,10 +268,15 @@ def simultaneous(tables: list[np.ndarray], draws: int = 1000) -> list[Cell]:
     """
     rng, examples, seeds = np.random.default_rng(1), {}, {}
     means, drawn = [], []
+
+    def shares_of(size: int) -> np.ndarray:
+        """What share of each resample is which, (draws, size)."""
+        return rng.multinomial(size, np.full(size, 1 / size), draws) / size
+
     for table in tables:
         count, size = table.shape
-        weights = examples.setdefault(size, shares_of_draws(size, draws, rng))
-        shares = seeds.setdefault(count, shares_of_draws(count, draws, rng))
+        weights = examples.setdefault(size, shares_of(size))
+        shares = seeds.setdefault(count, shares_of(count))
         if count > 1:
             shares = 1 / count + np.sqrt(count / (count - 1)) * (shares - 1 / count)
         means.append(table.mean())

@@ -68,8 +68,8 @@ def curve(method: Method, limits: Sequence[float]) -> np.ndarray:
     for i, menus in enumerate(method):
         for menu, (choose, report) in zip(menus, halves(menus[0].cost.shape[1]), strict=True):
             for j, limit in enumerate(limits):
-                mixture = menu.at(limit, choose, report)
-                found[:, j, i] += mixture.cost.mean() / 2, mixture.score.mean() / 2
+                score, cost, _ = menu.at(limit, choose, report)
+                found[:, j, i] += cost.mean() / 2, score.mean() / 2
     return found
 
 

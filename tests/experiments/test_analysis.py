@@ -56,9 +56,9 @@ def test_halting_ends_where_the_cdf_passes_its_threshold(answers):
 
 def test_a_coin_has_every_cost_between_two_layers(answers):
     coin = Menu.of(answers, "coin", EVERYBODY)
-    mixture = coin.at(0.75, EVERYBODY, EVERYBODY)
-    assert mixture.cost == pytest.approx([0.75] * 4)
-    assert mixture.score == pytest.approx([1, 0.5, 0.5, 0.5])  # half the first, half the second
+    score, cost, _ = coin.at(0.75, EVERYBODY, EVERYBODY)
+    assert cost == pytest.approx([0.75] * 4)
+    assert score == pytest.approx([1, 0.5, 0.5, 0.5])  # half the first, half the second
 
 
 def test_the_gain_is_over_the_coin_at_the_cost_that_was_had(answers):
