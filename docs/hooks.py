@@ -39,10 +39,8 @@ def page_of(notebook: dict) -> str:
             if output["output_type"] == "stream":
                 parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
             elif png := output["data"].get("image/png"):
-                png = "".join(png).replace("\n", "")
-                parts.append(
-                    f'<img alt="what the code above draws" src="data:image/png;base64,{png}">'
-                )
+                data = "".join(png).replace("\n", "")
+                parts.append(f'<img alt="what the code draws" src="data:image/png;base64,{data}">')
     return "\n\n".join(parts)
 
 

@@ -37,7 +37,6 @@ from utils.files import run_script, write_text
 
 ROOT = Path(__file__).parent.parent
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-EXAMPLES = 12
 
 
 def sliders_of(mode: Mode, config: ElbertConfig) -> list[dict[str, Any]]:
@@ -85,11 +84,9 @@ def main() -> None:
     here = Path(os.path.relpath(ROOT / "docs" / "demo"))  # a file says how it was made
     parser.add_argument("--output_dir", type=Path, default=here)
     args = parser.parse_args()
-    known = page_facts(args.model_dir) | {"intro": args.intro}
-    known["examples"] = [
-        {"texts": [text for text in (row.text_a, row.text_b) if text], "label": row.label}
-        for row in read_examples(get_task(args.task_name), args.data_dir, "dev", EXAMPLES)
-    ]
+    rows = read_examples(get_task(args.task_name), args.data_dir, "dev", limit=12)
+    examples = [{"texts": [x for x in (r.text_a, r.text_b) if x], "label": r.label} for r in rows]
+    known = {**page_facts(args.model_dir), "intro": args.intro, "examples": examples}
     # With every layer's answer, and the rule's numbers as inputs that JavaScript can set.
     where = ["--model_dir", str(args.model_dir), "--output", str(args.output_dir / "model.onnx")]
     call("export_onnx.py", [*where, "--layer_logits", "--no_defaults"])

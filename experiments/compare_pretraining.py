@@ -9,30 +9,12 @@ updates of a token against the accuracy on masked pieces, a point for every adap
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from evaluation.figures import plt, save_figure
 from evaluation.text_reports import print_table
 from modeling.loading.files import read_json
 
 SPAN = 5.0  # points of accuracy that the figure shows at least: a tenth is no difference
-
-
-def draw_updates(models: list[dict[str, Any]], path: Path) -> None:
-    """Draw mean updates of all tokens against MLM accuracy, each point with its τ."""
-    points = sorted((m["updates"]["All tokens"], 100 * m["mlm_acc"], m["tau"]) for m in models)
-    updates, accuracy, _ = zip(*points, strict=True)
-    figure, panel = plt.subplots(figsize=(5.2, 3.6))
-    panel.plot(updates, accuracy, color="0.7", zorder=1)
-    for x, y, tau in points:
-        panel.scatter(x, y, label=f"τ = {tau:g}", zorder=2)
-    middle, span = (max(accuracy) + min(accuracy)) / 2, max(accuracy) - min(accuracy)
-    half, most = max(SPAN, 1.2 * span) / 2, models[0]["max_updates"]
-    panel.set(xlim=(0, most), xlabel=f"mean updates of a token, of at most {most}")
-    panel.set(ylim=(middle - half, middle + half), ylabel="accuracy on masked pieces, %")
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.legend(frameon=False)
-    save_figure(figure, path)
 
 
 def main() -> None:
@@ -42,8 +24,22 @@ def main() -> None:
     given = parser.parse_args()
     models = {path.name: read_json(path / "eval_results.json") for path in given.models}
     print_table(models)
-    if given.figure:
-        draw_updates([m for m in models.values() if m["updates"]], given.figure)
+    if not given.figure:
+        return
+    adaptive = [model for model in models.values() if model["updates"]]
+    points = sorted((m["updates"]["All tokens"], 100 * m["mlm_acc"], m["tau"]) for m in adaptive)
+    updates, accuracy, _ = zip(*points, strict=True)
+    figure, panel = plt.subplots(figsize=(5.2, 3.6))
+    panel.plot(updates, accuracy, color="0.7", zorder=1)
+    for x, y, tau in points:
+        panel.scatter(x, y, label=f"τ = {tau:g}", zorder=2)
+    middle, span = (max(accuracy) + min(accuracy)) / 2, max(accuracy) - min(accuracy)
+    half, most = max(SPAN, 1.2 * span) / 2, adaptive[0]["max_updates"]
+    panel.set(xlim=(0, most), xlabel=f"mean updates of a token, of at most {most}")
+    panel.set(ylim=(middle - half, middle + half), ylabel="accuracy on masked pieces, %")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False)
+    save_figure(figure, given.figure)
 
 
 if __name__ == "__main__":

@@ -49,38 +49,32 @@ def make_batch(tokenizer: PreTrainedTokenizerBase, draw: random.Random) -> tuple
     return inputs, torch.tensor(answers), torch.tensor(steps)
 
 
-def pretrained_albert(seed: int) -> nn.Module:
-    """The ALBERT whose passes take the steps."""
-    torch.manual_seed(seed)
-    draw, tokenizer = random.Random(seed), load_tokenizer(HERE)
-    model = ElbertForSequenceClassification(load_config(HERE)).train()
-    head = nn.Linear(model.config.hidden_size, len(ANSWERS) + 1)
-    parameters = [*model.albert.parameters(), *head.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=0.0)
-    schedule = LambdaLR(optimizer, lambda n: min(1, (n + 1) / WARMUP) * max(0.02, 1 - n / DECAY))
-    for passes, steps in STAGES:
-        model.config.num_hidden_layers = passes
-        for number in range(1, steps + 1):
-            inputs, answers, known = make_batch(tokenizer, draw)
-            states = layer_states(model, model.embed(**inputs), None)
-            logits = head(torch.stack([state[:, PLACES] for state in states]))
-            after = torch.arange(1, passes + 1)[:, None, None]
-            target = torch.where(known <= after, answers, UNKNOWN)
-            loss = F.cross_entropy(logits.flatten(0, 2), target.flatten())
-            loss.backward()
-            nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-            if number % 50 == 0:
-                right = (logits.argmax(-1) == target).float().mean((1, 2))
-                shown = " ".join(f"{100 * share:.1f}" for share in right)
-                print(f"{passes} passes, step {number}: % right after each: {shown}", flush=True)
-    return model.albert
-
-
-if __name__ == "__main__":
-    # The exit classifier, which was not trained, lies within ALBERT's encoder.
-    weights = pretrained_albert(seed=0).state_dict()
-    tensors = {f"albert.{name}": x for name, x in weights.items() if "exit" not in name}
-    save_file(tensors, HERE / "model.safetensors", {"format": "pt"})
+torch.manual_seed(0)
+draw, tokenizer = random.Random(0), load_tokenizer(HERE)
+model = ElbertForSequenceClassification(load_config(HERE)).train()
+head = nn.Linear(model.config.hidden_size, len(ANSWERS) + 1)
+parameters = [*model.albert.parameters(), *head.parameters()]
+optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=0.0)
+schedule = LambdaLR(optimizer, lambda n: min(1, (n + 1) / WARMUP) * max(0.02, 1 - n / DECAY))
+for passes, steps in STAGES:
+    model.config.num_hidden_layers = passes
+    for number in range(1, steps + 1):
+        inputs, answers, known = make_batch(tokenizer, draw)
+        states = layer_states(model, model.embed(**inputs), None)
+        logits = head(torch.stack([state[:, PLACES] for state in states]))
+        after = torch.arange(1, passes + 1)[:, None, None]
+        target = torch.where(known <= after, answers, UNKNOWN)
+        loss = F.cross_entropy(logits.flatten(0, 2), target.flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        if number % 50 == 0:
+            right = (logits.argmax(-1) == target).float().mean((1, 2))
+            shown = " ".join(f"{100 * share:.1f}" for share in right)
+            print(f"{passes} passes, step {number}: % right after each: {shown}", flush=True)
+# The exit classifier, which was not trained, lies within ALBERT's encoder.
+weights = model.albert.state_dict()
+tensors = {f"albert.{name}": x for name, x in weights.items() if "exit" not in name}
+save_file(tensors, HERE / "model.safetensors", {"format": "pt"})

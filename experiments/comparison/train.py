@@ -57,20 +57,13 @@ class Run(NamedTuple):
         return RECORDED / f"SST-2-{self.kind}-{self.depth or 'exits'}{rate}-{self.seed}.safetensors"
 
     @property
-    def start(self) -> str:
-        return f"{self.kind}-{self.depth or 6}"
-
-    @property
     def flags(self) -> list[str]:
         """Those of run_glue.py, but for its folders."""
-        more = ""
-        if self.depth is None and self.kind == "untied":
-            more = "num_exit_layers=6"
-        elif self.depth and self.depth > 1:
+        more = " num_exit_layers=6" if self.kind == "untied" and not self.depth else ""
+        if (self.depth or 0) > 1:
             # σ(−30) is 0: the last exit's loss alone counts, N times; so N times the norm is cut.
-            more = f"weight_name=dyn w_init=-30 w_lr=0 --max_grad_norm {self.depth}"
-        rate = f"{more} --learning_rate {self.rate:g} --seed {self.seed}"
-        return [*COMMON.split(), *rate.split()]
+            more = f" weight_name=dyn w_init=-30 w_lr=0 --max_grad_norm {self.depth}"
+        return f"{COMMON}{more} --learning_rate {self.rate:g} --seed {self.seed}".split()
 
 
 def queue() -> Iterator[Run]:
@@ -119,15 +112,17 @@ def train(run: Run, work: Path) -> None:
     """Train in a process of its own, then record in another; UserError where one of them fails."""
     output, data = str(work / "models" / run.place.stem), str(work / "data/SST-2")
     log, began = work / "logs" / f"{run.place.stem}.log", time.time()
-    where = ["--model_name_or_path", str(work / "start" / run.start), "--output_dir", output]
+    start = f"{run.kind}-{run.depth or 6}"
+    where = ["--model_name_or_path", str(work / "start" / start), "--output_dir", output]
     call("run_glue.py", ["--data_dir", data, *where, *run.flags], log)
     record = "--task_name SST-2 --do_lower_case --batch_size 32 --tables_only --rules entropy"
     where = ["--data_dir", data, "--model_dir", output, "--grid", "exit_thres=0.5"]
     call("sweep_exits.py", [*where, *record.split()], log)
     logits = load_file(Path(output) / "sweep/all_logits.safetensors")["all_logits"]
-    notes = {"start": run.start, "flags": run.flags, "seconds": round(time.time() - began)}
-    kept = logits[-1:] if run.depth else logits
-    save_file({"all_logits": kept}, run.place, {"run": json.dumps(notes)})
+    notes = {"start": start, "flags": run.flags, "seconds": round(time.time() - began)}
+    save_file(
+        {"all_logits": logits[-1:] if run.depth else logits}, run.place, {"run": json.dumps(notes)}
+    )
     shutil.rmtree(output)
 
 

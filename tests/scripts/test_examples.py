@@ -65,17 +65,6 @@ def test_runs_of_the_array_work_one_by_one_and_again(tmp_path):
     assert "is finished: nothing to resume" in again.stdout
 
 
-def test_the_estimate_follows_from_operations_and_rate(script):
-    """RTE by hand: 12 passes of ALBERT-base over 67 tokens, their exits, three passes a step."""
-    few = ("--rate", "1e12", "--seeds", 1, "--epochs", 2)
-    done = script(main_of("estimate_cost.py"), *few).done()
-    per_token = 2 * (4 * 768**2 + 2 * 768 * 3072) + 4 * 768 * 67
-    passes = 12 * (67 * per_token + 2 * (768**2 + 768 * 2)) + 67 * 2 * 128 * 768
-    hours = (3 * 2 * 2490 + 277) * passes / 1e12 / 3600
-    row = next(line for line in done.out.splitlines() if line.startswith("| RTE"))
-    assert row.split("|")[4].strip() == f"{hours:.2f}"
-
-
 def test_sick_becomes_mnli(script, tmp_path):
     head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
     parts = {"train": {1: "NEUTRAL", 5: "ENTAILMENT"}, "trial": {4: "CONTRADICTION"}}
