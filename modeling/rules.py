@@ -10,13 +10,13 @@ should have exited already means nothing.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-State = Any  # what an example carries on: a tensor or NamedTuple of tensors, batch first; or ()
+State = Any  # what an example carries on: a tensor or a tuple of tensors, batch first; or ()
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -60,7 +60,6 @@ class ExitRule(SimpleNamespace):
     reads: the exit keys that it reads, which a sweep varies.
     eager_when_low: those of them whose low values exit early; for all others high ones do.
     inputs: the model's own inputs that it reads (`EarlyExitModel.own_inputs`).
-    window_offset: how many layers its window has beyond cnt_thres; None without a window.
     cause: what ends a pass, where no window does; "" for the rule's name.
     never_exits: why every example goes to the last layer; "" for a rule with exits.
     """
@@ -68,7 +67,6 @@ class ExitRule(SimpleNamespace):
     reads: ClassVar[tuple[str, ...]] = ()
     eager_when_low: ClassVar[tuple[str, ...]] = ()
     inputs: ClassVar[tuple[str, ...]] = ()
-    window_offset: ClassVar[int | None] = None
     cause: ClassVar[str] = ""
     never_exits: ClassVar[str] = ""
 
@@ -97,9 +95,9 @@ class ExitRule(SimpleNamespace):
         """What an exit answers, (batch, classes), given the newest layer and the state after it."""
         return seen.logits
 
-    def window(self, recorded: Tensors) -> torch.Tensor:
-        """Length of the window that ended each example's pass, 0 where none did: (examples,)."""
-        return torch.zeros(recorded["all_logits"].shape[1], dtype=torch.long)
+    def ends_by_window(self, scores: torch.Tensor) -> torch.Tensor:
+        """Which exits (examples,) a window of layers decided; scores: of the exit layers."""
+        return torch.zeros(len(scores), dtype=torch.bool)
 
 
 class NeverExits(ExitRule):
@@ -123,19 +121,6 @@ def normalised_entropy(probabilities: torch.Tensor) -> torch.Tensor:
     return torch.special.entr(probabilities).sum(-1) / math.log(max(classes, 2))
 
 
-def first_true_layer(exits: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The layers (1-based, int64) at which examples exit first; the last, where they never do.
-
-    exits: of each layer, bool of any shape, which is the result's.
-    """
-    exit_layer = None
-    for layer, now in enumerate(exits, start=1):
-        if exit_layer is None:
-            exit_layer = torch.zeros(now.shape, dtype=torch.long, device=now.device)
-        exit_layer[now & (exit_layer == 0)] = layer
-    return exit_layer.masked_fill(exit_layer == 0, layer)
-
-
 def replay(rule: ExitRule, recorded: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Step through recorded layers: of each the answers, (batch, classes), and who exits there.
 
@@ -145,10 +130,9 @@ def replay(rule: ExitRule, recorded: Tensors) -> Iterator[tuple[torch.Tensor, to
     all_logits = recorded["all_logits"]
     layers, batch, classes = all_logits.shape
     size = Size(rule.settings_shape, batch, classes, layers, all_logits.device)
-    state = rule.start(size, recorded)
-    halts = (
-        recorded["halt_probabilities"].T if "halt_probabilities" in recorded else [None] * layers
-    )
+    state, halts = rule.start(size, recorded), [None] * layers
+    if "halt_probabilities" in recorded:
+        halts = recorded["halt_probabilities"].T
     for output in zip(all_logits, exit_scores(all_logits), halts, strict=True):
         seen = LayerOutput(*output)
         state, exits = rule.step(seen, state)
@@ -161,12 +145,15 @@ def scan(rule: ExitRule, recorded: Tensors) -> torch.Tensor:
     (settings, batch) for settings of shape (settings, 1). `recorded` as for `replay`. An example
     for which the rule never fires exits at the last layer.
     """
-    return first_true_layer(exits for _, exits in replay(rule, recorded))
+    exit_layer = torch.zeros((), dtype=torch.long)
+    for layer, (_, exits) in enumerate(replay(rule, recorded), start=1):
+        exit_layer = torch.where(exits & (exit_layer == 0), layer, exit_layer)
+    return exit_layer.masked_fill(exit_layer == 0, layer)
 
 
 def scan_answers(rule: ExitRule, recorded: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     """Answers (batch, classes) at the exit layers, and these, as `scan` gives them."""
-    answers, exits = zip(*replay(rule, recorded), strict=True)
-    exit_layer = first_true_layer(exits)
+    exit_layer = scan(rule, recorded)
+    answers = torch.stack([answer for answer, _ in replay(rule, recorded)])
     rows = torch.arange(exit_layer.shape[-1], device=exit_layer.device)
-    return torch.stack(answers)[exit_layer - 1, rows], exit_layer
+    return answers[exit_layer - 1, rows], exit_layer

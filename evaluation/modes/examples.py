@@ -276,8 +276,8 @@ def draw_exits(path: Path, job: Job, predictions: Predictions, recorded: Tensors
     ):
         top.axhline(value, color=color, linestyle=style, linewidth=1.2, label=f"{name} {value:.3f}")
     top.set_ylim(*padded_limits(np.array([*curve, reached])))
-    rule = config.exit_rule()
-    by_window, ran_all = rule.window(recorded).numpy() > 0, ends == len(curve)
+    rule, scores = config.exit_rule(), exit_scores(predictions["logits"])
+    by_window, ran_all = rule.ends_by_window(scores).numpy(), ends == len(curve)
     causes = {
         rule.cause or config.exit_keys()[mode.rule_key]: ~by_window & ~ran_all,
         "window": by_window & ~ran_all,

@@ -18,7 +18,6 @@ from ..rules import (
     State,
     Tensors,
     normalised_entropy,
-    scan,
 )
 
 Outcome = tuple[State, torch.Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
@@ -81,13 +80,6 @@ def leaders(scores: torch.Tensor, window_score: str) -> Leaders:
     return Leaders(classes[:, 0], values[:, 0] - values[:, 1], scores)
 
 
-class Streak(NamedTuple):
-    """Layers in a row that agree."""
-
-    length: torch.Tensor  # (batch,) or (settings, batch) int64
-    top: torch.Tensor  # the class that led or was answered at the last of them, (batch,) int64
-
-
 def extend_streak(length: torch.Tensor, goes_on: torch.Tensor) -> torch.Tensor:
     """A streak's length one layer later: one more, or 0 where it broke."""
     return torch.where(goes_on, length + 1, 0)
@@ -98,86 +90,59 @@ class WindowRule(ExitRule):
 
     reads = ("cnt_thres",)
     eager_when_low = ("cnt_thres", "margin")
-    window_offset = 0
 
-    def without_entropy(self) -> "WindowRule":
-        """The rule with nothing but its window."""
-        return self
-
-    def window(self, recorded: Tensors) -> torch.Tensor:
-        """As `ExitRule.window`; asked of the rule itself, with its entropy test off.
-
-        One more layer tells a window that holds at the last layer from one that never holds.
-        """
-        logits = recorded["all_logits"]
-        by_window = scan(self.without_entropy(), {"all_logits": torch.cat((logits, logits[-1:]))})
-        held = by_window == scan(self, recorded)
-        return torch.where(held, self.cnt_thres + self.window_offset, 0)
+    def ends_by_window(self, scores: torch.Tensor) -> torch.Tensor:
+        return torch.ones(len(scores), dtype=torch.bool)
 
 
-class LeadingWindow(WindowRule, Entropy):
-    """A rule on the leading class in a window; a low entropy ends the pass, too.
+class SameLeader(WindowRule):
+    """bias_1: the same class leads all through the window, each time by more than 2·margin.
 
-    The entropy test never fires for exit_thres = 0.
+    A low entropy ends the pass, too; for exit_thres = 0 never. The state is a streak: its length,
+    (batch,) or (settings, batch), and the class that led at its last layer, (batch,) int64.
     """
 
     reads = ("exit_thres", "cnt_thres", "margin")
     cause = "entropy"
     window_score = "lead"
 
-    def without_entropy(self) -> WindowRule:
-        return type(self)(**{**vars(self), "exit_thres": 0.0})
+    def ends_by_window(self, scores: torch.Tensor) -> torch.Tensor:
+        return normalised_entropy(scores) >= self.exit_thres
 
-    def window_step(self, scores: torch.Tensor, state: State) -> Outcome:
-        """The state one layer later, and whose window holds."""
-        raise NotImplementedError
+    def start(self, size: Size, inputs: Tensors) -> State:
+        return size.zeros(), size.no_class()
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
-        state, holds = self.window_step(seen.scores, state)
+        state, holds = self.window_step(leaders(seen.scores, self.window_score), state)
         return state, holds | (normalised_entropy(seen.scores) < self.exit_thres)
 
-    def same_leader_streak(self, state: Streak, now: Leaders) -> Outcome:
-        """The same class leads all through the window, each time by more than 2·margin."""
-        length = torch.where(now.top == state.top, state.length, 0)
-        length = extend_streak(length, now.lead > 2 * self.margin)
-        return Streak(length, now.top), length >= self.cnt_thres
+    def window_step(self, now: Leaders, state: State) -> Outcome:
+        """The state one layer later, and whose window holds."""
+        length, top = state
+        length = extend_streak(torch.where(now.top == top, length, 0), now.lead > 2 * self.margin)
+        return (length, now.top), length >= self.cnt_thres
 
 
-class SameLeader(LeadingWindow):
-    """bias_1: the same class leads all through the window, each time by more than 2·margin."""
+class RisingLeader(SameLeader):
+    """bias_2: the window's first layer leads, and its class's probability never falls in it.
 
-    def start(self, size: Size, inputs: Tensors) -> Streak:
-        return Streak(size.zeros(), size.no_class())
-
-    def window_step(self, scores: torch.Tensor, state: Streak) -> Outcome:
-        return self.same_leader_streak(state, leaders(scores, self.window_score))
-
-
-class RisingRun(NamedTuple):
-    """For every class, how long it has been rising.
-
-    Counted from the layer where it led by more than 2·margin. The oldest such layer without a fall
-    since is the first to fill the window, so no other is remembered.
+    The state is, for every class, how long it has been rising, counted from the layer where it led
+    by more than 2·margin, (batch, classes) or (settings, batch, classes), and its newest score,
+    (batch, classes). The oldest such layer without a fall since is the first to fill the window, so
+    no other is remembered.
     """
 
-    length: torch.Tensor  # layers, (batch, classes) or (settings, batch, classes) int64
-    tracked_scores: torch.Tensor  # at the newest layer, (batch, classes)
-
-
-class RisingLeader(LeadingWindow):
-    """bias_2: the window's first layer leads, and its class's probability never falls in it."""
-
-    def start(self, size: Size, inputs: Tensors) -> RisingRun:
+    def start(self, size: Size, inputs: Tensors) -> State:
         classes = 2 if self.window_score == "class0" else size.classes
-        return RisingRun(size.zeros(classes), size.unknown(classes))
+        return size.zeros(classes), size.unknown(classes)
 
-    def window_step(self, scores: torch.Tensor, state: RisingRun) -> Outcome:
-        top, lead, tracked = leaders(scores, self.window_score)
-        classes = torch.arange(tracked.shape[-1], device=top.device)
-        opens = (lead > 2 * self.margin)[..., None] & (classes == top[:, None])
-        goes_on = (tracked >= state.tracked_scores) & (state.length > 0)
-        length = torch.where(goes_on, state.length + 1, opens.long())
-        return RisingRun(length, tracked), length.amax(-1) >= self.cnt_thres
+    def window_step(self, now: Leaders, state: State) -> Outcome:
+        length, before = state
+        classes = torch.arange(before.shape[-1], device=before.device)
+        opens = (now.lead > 2 * self.margin)[..., None] & (classes == now.top[:, None])
+        goes_on = (now.tracked_scores >= before) & (length > 0)
+        length = torch.where(goes_on, length + 1, opens.long())
+        return (length, now.tracked_scores), length.amax(-1) >= self.cnt_thres
 
 
 class Extremes(NamedTuple):
@@ -205,30 +170,22 @@ class Extremes(NamedTuple):
         return columns.T.reshape(*count.shape[:-1], -1)
 
 
-class SteadyState(NamedTuple):
-    """What bias_3 remembers: who has led how long, and how far the leaders' scores moved."""
-
-    streak: Streak
-    extremes: Extremes
-
-
-class SteadyLeader(LeadingWindow):
+class SteadyLeader(SameLeader):
     """bias_3: bias_1's window holds, and that class's probability moves by at most range_tmp.
 
-    The scores are those of each layer's own leader: of one class where bias_1's window holds.
+    The scores are those of each layer's own leader: of one class where bias_1's window holds. The
+    state is bias_1's, and the scores' Extremes.
     """
 
-    reads = (*LeadingWindow.reads, "range_tmp")
+    reads = (*SameLeader.reads, "range_tmp")
 
-    def start(self, size: Size, inputs: Tensors) -> SteadyState:
-        return SteadyState(Streak(size.zeros(), size.no_class()), Extremes.start(size))
+    def start(self, size: Size, inputs: Tensors) -> State:
+        return super().start(size, inputs), Extremes.start(size)
 
-    def window_step(self, scores: torch.Tensor, state: SteadyState) -> Outcome:
-        now = leaders(scores, self.window_score)
-        streak, leads = self.same_leader_streak(state.streak, now)
-        extremes = state.extremes.extend(now.tracked_scores.gather(-1, now.top[:, None]))
-        steady = extremes.spread(self.cnt_thres) <= self.range_tmp
-        return SteadyState(streak, extremes), leads & steady
+    def window_step(self, now: Leaders, state: State) -> Outcome:
+        streak, leads = super().window_step(now, state[0])
+        extremes = state[1].extend(now.tracked_scores.gather(-1, now.top[:, None]))
+        return (streak, extremes), leads & (extremes.spread(self.cnt_thres) <= self.range_tmp)
 
 
 class SteadyValue(WindowRule):
@@ -245,40 +202,33 @@ class SteadyValue(WindowRule):
 
 
 class Patience(WindowRule):
-    """patience: cnt_thres layers in a row have each answered the class of the layer before."""
+    """patience: cnt_thres layers in a row have each answered the class of the layer before.
 
-    window_offset = 1
+    The state is how many, (batch,) or (settings, batch), and the newest class, (batch,).
+    """
 
-    def start(self, size: Size, inputs: Tensors) -> Streak:
-        return Streak(size.zeros(), size.no_class())
+    def start(self, size: Size, inputs: Tensors) -> State:
+        return size.zeros(), size.no_class()
 
-    def step(self, seen: LayerOutput, state: Streak) -> Outcome:
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
         # NaN agrees with nothing.
         top = seen.scores.argmax(-1).masked_fill(seen.scores[:, 0].isnan(), -2)
-        length = extend_streak(state.length, top == state.top)
-        return Streak(length, top.clamp_min(-1)), length >= self.cnt_thres
-
-
-class Closeness(NamedTuple):
-    """Layers in a row that predicted about the value of the one before."""
-
-    length: torch.Tensor  # (batch,) or (settings, batch) int64
-    value: torch.Tensor  # of the newest layer, (batch,)
+        length = extend_streak(state[0], top == state[1])
+        return (length, top.clamp_min(-1)), length >= self.cnt_thres
 
 
 class PatienceOfValues(WindowRule):
     """patience for regression: the values of layers in a row differ by less than exit_thres."""
 
     reads = ("exit_thres", "cnt_thres")
-    window_offset = 1
 
-    def start(self, size: Size, inputs: Tensors) -> Closeness:
-        return Closeness(size.zeros(), size.unknown())
+    def start(self, size: Size, inputs: Tensors) -> State:
+        return size.zeros(), size.unknown()
 
-    def step(self, seen: LayerOutput, state: Closeness) -> Outcome:
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
         value = seen.scores[:, 0]
-        length = extend_streak(state.length, (value - state.value).abs() < self.exit_thres)
-        return Closeness(length, value), length >= self.cnt_thres
+        length = extend_streak(state[0], (value - state[1]).abs() < self.exit_thres)
+        return (length, value), length >= self.cnt_thres
 
 
 class RuleVariants(NamedTuple):

@@ -4,8 +4,6 @@ Sources: PonderNet (Banino et al., 2021) for `sample`; PALBERT (Balagansky and G
 `threshold`, its Q-exit.
 """
 
-from typing import NamedTuple
-
 import torch
 
 from ..rules import ExitRule, LayerOutput, Size, State, Tensors
@@ -32,66 +30,54 @@ class Threshold(ExitRule):
         return alive, 1 - alive > self.exit_thres
 
 
-class Sampled(NamedTuple):
-    """What `Sample` remembers."""
-
-    alive: torch.Tensor  # Π (1 − λ_j), (batch,)
-    draws: torch.Tensor  # each example's threshold, uniform in [0, 1), (batch,)
-
-
 class Sample(Threshold):
     """sample: the halting CDF exceeds the example's own uniform number.
 
     By inversion of the CDF this halts with probability λ_n at each layer, as PonderNet does, and
-    needs one draw an example, which is made here where the caller brings none.
+    needs one draw an example, which is made here where the caller brings none. Its state is
+    Threshold's, and the draws, (batch,), uniform in [0, 1).
     """
 
     reads = ()
     inputs = ("draws",)
     cause = "chance"
 
-    def start(self, size: Size, inputs: Tensors) -> Sampled:
+    def start(self, size: Size, inputs: Tensors) -> State:
         draws = inputs.get("draws")
         if draws is None:
             draws = torch.rand(size.batch, device=size.device)
-        return Sampled(torch.ones_like(draws), draws)
+        return torch.ones_like(draws), draws
 
-    def step(self, seen: LayerOutput, state: Sampled) -> Outcome:
-        alive = state.alive * (1 - seen.halt_probability)
-        return Sampled(alive, state.draws), 1 - alive > state.draws
-
-
-class Mixture(NamedTuple):
-    """The answers of the layers so far."""
-
-    alive: torch.Tensor  # Π (1 − λ_j), (batch,)
-    weighted: torch.Tensor  # Σ p_j · scores_j, (batch, classes)
-    mass: torch.Tensor  # Σ p_j, (batch,)
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        alive = state[0] * (1 - seen.halt_probability)
+        return (alive, state[1]), 1 - alive > state[1]
 
 
 class Expectation(Threshold):
     """expectation: full depth; the answer is the mean of the layers' answers so far under p.
 
-    Log of the mean probabilities; for regression the mean value.
+    Log of the mean probabilities; for regression the mean value. Its state is Threshold's, then
+    Σ p_j · scores_j, (batch, classes), and Σ p_j, (batch,), of the layers so far.
     """
 
     reads = ()
     never_exits = "it mixes the answers of all layers, so every example goes to the last"
 
-    def start(self, size: Size, inputs: Tensors) -> Mixture:
+    def start(self, size: Size, inputs: Tensors) -> State:
         alive = torch.ones(size.batch, device=size.device)
         weighted = torch.zeros(size.batch, size.classes, device=size.device)
-        return Mixture(alive, weighted, torch.zeros_like(alive))
+        return alive, weighted, torch.zeros_like(alive)
 
-    def step(self, seen: LayerOutput, state: Mixture) -> Outcome:
-        weight = state.alive * seen.halt_probability  # p_n
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        alive, weighted, mass = state
+        weight = alive * seen.halt_probability  # p_n
         weight = weight.clamp_min(torch.finfo(weight.dtype).tiny)
-        weighted = state.weighted + weight[:, None] * seen.scores
-        alive = state.alive * (1 - seen.halt_probability)
-        return Mixture(alive, weighted, state.mass + weight), torch.zeros_like(alive) > 0
+        weighted = weighted + weight[:, None] * seen.scores
+        alive = alive * (1 - seen.halt_probability)
+        return (alive, weighted, mass + weight), torch.zeros_like(alive) > 0
 
-    def answer(self, seen: LayerOutput, state: Mixture) -> torch.Tensor:
-        mean = state.weighted / state.mass[:, None]
+    def answer(self, seen: LayerOutput, state: State) -> torch.Tensor:
+        mean = state[1] / state[2][:, None]
         return floored_log(mean) if mean.shape[-1] > 1 else mean
 
 
