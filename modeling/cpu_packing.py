@@ -9,7 +9,6 @@ they are.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -20,38 +19,20 @@ from .errors import UserError
 from .layer import QUERY_KEY_VALUE, AlbertLayer
 
 
-class PostOp(NamedTuple):
-    """What follows a product: the function, and oneDNN's name and variant of it where it fuses."""
-
-    function: Callable[[torch.Tensor], torch.Tensor]
-    name: str = "none"
-    variant: str = ""
-
-
-IDENTITY = PostOp(lambda product: product)
-TANH = PostOp(torch.tanh, "tanh")
-
-NEEDED = (
-    "_reorder_linear_weight",
-    "_linear_pointwise",
-    "_is_mkldnn_bf16_supported",
-    "_is_mkldnn_fp16_supported",
-)
-
-
 def packable_types() -> tuple[torch.dtype, ...]:
-    """The types whose weights this machine's oneDNN can_pack."""
+    """The types whose weights this machine's oneDNN can pack; none without torch's operators."""
     ops = torch.ops.mkldnn
-    if not torch.backends.mkldnn.is_available() or not all(hasattr(ops, name) for name in NEEDED):
+    if not torch.backends.mkldnn.is_available():
         return ()
-    if not hasattr(ops._linear_pointwise, "binary"):
+    try:
+        _ = ops._reorder_linear_weight, ops._linear_pointwise.binary
+        halves = {
+            torch.bfloat16: ops._is_mkldnn_bf16_supported(),
+            torch.float16: ops._is_mkldnn_fp16_supported(),
+        }
+    except AttributeError:
         return ()
-    usable = {
-        torch.float32: True,
-        torch.bfloat16: ops._is_mkldnn_bf16_supported(),
-        torch.float16: ops._is_mkldnn_fp16_supported(),
-    }
-    return tuple(dtype for dtype, is_usable in usable.items() if is_usable)
+    return torch.float32, *(dtype for dtype, is_usable in halves.items() if is_usable)
 
 
 PACKABLE = packable_types()
@@ -92,7 +73,8 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
         try:
             for module in chosen:
                 if isinstance(module, Pooler):
-                    module.packed = PackedLinear(module.weight, module.bias, TANH)
+                    fused = ("tanh", "")
+                    module.packed = PackedLinear(module.weight, module.bias, torch.tanh, fused)
                 else:
                     module.packed = PackedLayer(module)
             yield
@@ -103,12 +85,11 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
 
 def can_pack(module: nn.Module) -> bool:
     """Can `module` run packed, and does it not yet?"""
-    if isinstance(module, AlbertLayer):
-        weight, config = module.ffn.weight, module.attention.config
-    elif isinstance(module, Pooler):
-        weight, config = module.weight, module.config
-    else:
+    if not isinstance(module, (AlbertLayer, Pooler)):
         return False
+    is_layer = isinstance(module, AlbertLayer)
+    weight = module.ffn.weight if is_layer else module.weight
+    config = module.attention.config if is_layer else module.config
     return (
         module.packed is None
         and weight.device.type == "cpu"
@@ -150,25 +131,33 @@ class Uncopied:
 class PackedLinear(Uncopied):
     """A linear map whose weight stands in oneDNN's blocked layout, and as it was.
 
-    Shapes are (rows, in) -> (rows, out), in the type of the weight.
+    Shapes are (rows, in) -> (rows, out), in the type of the weight. What follows the product is
+    `function`, which oneDNN fuses into it where it has the name and variant `fused` there.
     """
 
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor, post_op: PostOp = IDENTITY
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        function: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        fused: tuple[str, str] | None = None,
     ) -> None:
         self.weight, self.bias = weight.detach().contiguous(), bias.detach()
-        self.post_op = post_op
+        self.function, self.fused = function, fused
         self.blocked = torch.ops.mkldnn._reorder_linear_weight(self.weight)
         plain_pays = weight.dtype == torch.float32 and not HAS_AVX512
         self.unpacked_min_rows = UNPACKED_MIN_ROWS if plain_pays else sys.maxsize
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
-        states, (function, name, variant) = states.to(self.weight.dtype), self.post_op
+        states, linear = states.to(self.weight.dtype), torch.ops.mkldnn._linear_pointwise
         if len(states) >= self.unpacked_min_rows:
-            return function(F.linear(states, self.weight, self.bias))
-        linear = torch.ops.mkldnn._linear_pointwise
-        product = linear(states, self.blocked, self.bias, name, [], variant)
-        return function(product) if name == "none" else product
+            product = F.linear(states, self.weight, self.bias)
+        elif self.fused:
+            name, variant = self.fused
+            return linear(states, self.blocked, self.bias, name, [], variant)
+        else:
+            product = linear(states, self.blocked, self.bias, "none", [], "")
+        return self.function(product) if self.function else product
 
     def plus(self, states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """The map of `states` plus `residual`: one operation where oneDNN may add them."""
@@ -179,24 +168,17 @@ class PackedLinear(Uncopied):
         return product(states, residual, self.blocked, self.bias, "add")
 
 
-def fused_activation(layer: AlbertLayer) -> PostOp:
-    """The layer's activation, under oneDNN's name for the two GELUs where fusing them pays."""
-    name = layer.attention.config.hidden_act
-    tanh = name in ("gelu_new", "gelu_pytorch_tanh")
-    if HAS_AVX512 and (tanh or name == "gelu"):
-        return PostOp(layer.activation, "gelu", "tanh" if tanh else "none")
-    return PostOp(layer.activation)
-
-
 class PackedLayer(Uncopied):
     """A layer's linear maps packed, with GELU and residual sums fused into them."""
 
     def __init__(self, layer: AlbertLayer) -> None:
-        attention = layer.attention
+        attention, name = layer.attention, layer.attention.config.hidden_act
         self.layer = layer
         self.projections: dict[tuple[int, int], PackedLinear] = {}
         self.dense = PackedLinear(attention.dense.weight, attention.dense.bias)
-        self.ffn = PackedLinear(layer.ffn.weight, layer.ffn.bias, fused_activation(layer))
+        variants = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
+        fused = ("gelu", variants[name]) if HAS_AVX512 and name in variants else None
+        self.ffn = PackedLinear(layer.ffn.weight, layer.ffn.bias, layer.activation, fused)
         self.ffn_output = PackedLinear(layer.ffn_output.weight, layer.ffn_output.bias)
 
     def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

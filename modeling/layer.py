@@ -59,20 +59,17 @@ class SelfAttention(nn.Module):
         key, value (batch, heads, length, head_size); mask (batch, 1, 1, length) bool or None.
         """
         dropout = self.attention_dropout if self.training else 0.0
-        if self.is_eager:
-            return eager_attention(query, key, value, mask, dropout)
+        if self.config._attn_implementation == "eager":
+            return F.dropout(attention_weights(query, key, mask), dropout) @ value
         return F.scaled_dot_product_attention(query, key, value, mask, dropout)
 
     def output(self, context: torch.Tensor) -> torch.Tensor:
         """The heads' contexts projected and dropped out: (batch, queries, hidden)."""
-        if self.is_eager:
-            return self.dropout(project_by_head(context, self.dense))
+        if self.config._attn_implementation == "eager":  # summed head by head
+            weight = self.dense.weight.t().view(*context.shape[1::2], -1)
+            summed = torch.einsum("bnfd,ndh->bfh", context, weight)
+            return self.dropout(summed + self.dense.bias)
         return self.dropout(self.dense(context.transpose(1, 2).flatten(2)))
-
-    @property
-    def is_eager(self) -> bool:
-        """Is the published order of operations asked for, which is slower?"""
-        return self.config._attn_implementation == "eager"
 
     @property
     def projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
@@ -148,20 +145,6 @@ class AlbertLayer(nn.Module):
         return (*attention.projections, attention.dense, self.ffn, self.ffn_output)
 
 
-# Attention in the published order of operations.
-
-
-def eager_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    dropout: float,
-) -> torch.Tensor:
-    """softmax(QKᵀ/√d)V, all (batch, heads, length, d)."""
-    return F.dropout(attention_weights(query, key, mask), dropout) @ value
-
-
 def attention_weights(
     query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
@@ -170,10 +153,3 @@ def attention_weights(
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     return scores.softmax(-1)
-
-
-def project_by_head(context: torch.Tensor, dense: nn.Linear) -> torch.Tensor:
-    """(batch, heads, length, head_size) -> (batch, length, hidden), summed head by head."""
-    heads, head_size = context.shape[1], context.shape[3]
-    weight = dense.weight.t().view(heads, head_size, -1)
-    return torch.einsum("bnfd,ndh->bfh", context, weight) + dense.bias

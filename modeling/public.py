@@ -31,7 +31,6 @@ from .ponder.model import (
     with_halting_token,
 )
 from .ponder.pondernet import (
-    AlbertStep,
     ParityDataset,
     ParityPonderGRU,
     PonderNet,

@@ -15,7 +15,7 @@ from onnxscript import BOOL, FLOAT
 from onnxscript import opset20 as op
 from onnxscript.optimizer import fold_constants
 
-from .loops import ExportLoop, Tensors
+from .loops import ExportLoop
 
 OPSET = 20  # the first with Gelu
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -87,8 +87,11 @@ def to_onnx(loop: ExportLoop, about: dict[str, str], defaults: bool = True) -> i
     fold_constants(exported, input_size_limit=LARGEST, output_size_limit=LARGEST)
     RemoveUnusedNodesPass()(exported)
     name_dimensions(exported.graph)
-    if defaults:
-        give_defaults(exported.graph, inputs["settings"])
+    for value in exported.graph.inputs:
+        if defaults and value.name in inputs["settings"]:
+            default = inputs["settings"][value.name].numpy()
+            value.const_value = ir.tensor(default, name=value.name)
+            exported.graph.register_initializer(value)
     forget_loop_shapes(exported.graph)
     ClearMetadataAndDocStringPass()(exported)  # stack traces with this machine's paths
     exported.metadata_props.update({**about, "dtype": json.dumps("fp32")})
@@ -102,14 +105,6 @@ def name_dimensions(graph: ir.Graph) -> None:
         if value.shape is not None:
             dims = (dim if isinstance(dim, int) else dim.value for dim in value.shape)
             value.shape = ir.Shape([names.get(dim, dim) for dim in dims])
-
-
-def give_defaults(graph: ir.Graph, settings: Tensors) -> None:
-    """Make inputs optional: an initialiser of an input's name is its value where none is given."""
-    for value in graph.inputs:
-        if value.name in settings:
-            value.const_value = ir.tensor(settings[value.name].numpy(), name=value.name)
-            graph.register_initializer(value)
 
 
 def forget_loop_shapes(graph: ir.Graph) -> None:

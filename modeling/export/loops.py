@@ -4,10 +4,10 @@ The steps are the model's own (`modeling.depth`; for tokens `Halting.advance`), 
 rule or criterion exports by itself.
 """
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,18 +15,18 @@ from torch.utils import _pytree as pytree
 
 from ..act.encoder import Halting, interpolate
 from ..act.heads import AlbertActForSequenceClassification
-from ..act.model import AlbertActModelOutput
 from ..albert import attention_mask_of
-from ..depth import EarlyExitModel, ExampleState
+from ..depth import EarlyExitModel
 from ..keys import Key
 from ..loading.weights import Tensors
 from ..rules import ExitRule
 
 
-class ExportLoop(nn.Module, ABC):
+class ExportLoop(nn.Module):
     """A model that runs until nothing is left to run, with its rule's numbers as inputs.
 
-    outputs: their names, in order.
+    outputs: names, in order, of what `forward` gives. Its inputs are ids, mask and segments,
+    (batch, length) int64; what `own` names, (batch,) float32 each; and `settings`, () each.
     own: which of the model's own numbers of an example are inputs, by name.
     """
 
@@ -46,32 +46,6 @@ class ExportLoop(nn.Module, ABC):
         """The values of `keys` now, of shape ()."""
         values = self.model.config.exit_keys()
         return {name: torch.tensor(key.kind(values[name])) for name, key in self.keys.items()}
-
-    @abstractmethod
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor,
-        own: Tensors,
-        settings: Tensors,
-    ) -> tuple[torch.Tensor, ...]:
-        """What `outputs` names.
-
-        ids, mask and segments are (batch, length) int64; what `own` names is (batch,) float32.
-        """
-
-
-class Carried(NamedTuple):
-    """What one layer hands to the next, for the whole batch: those who have left run along."""
-
-    layer: torch.Tensor  # () int64, passes made so far
-    active: torch.Tensor  # (batch,) bool, who has not left
-    exit_layer: torch.Tensor  # (batch,) int64; of the active, the newest layer
-    answers: torch.Tensor  # (batch, num_labels), of that layer
-    hidden: torch.Tensor  # (batch, length, hidden)
-    state: ExampleState
-    kept: Tensors  # layer_logits (layers, batch, num_labels), if asked for; 0 of layers to come
 
 
 class DepthLoop(ExportLoop):
@@ -106,59 +80,50 @@ class DepthLoop(ExportLoop):
         If asked for, every layer's answer, (layers, batch, num_labels): 0 of layers not run.
         """
         model, batch, config = self.model, input_ids.shape[0], self.model.config
-        every = torch.zeros(config.num_hidden_layers, batch, config.num_labels)
-        rule = model.config.exit_rule(**self.within_depth(settings))
-        carried = Carried(
-            torch.zeros((), dtype=torch.long),
-            torch.ones(batch, dtype=torch.bool),
-            torch.zeros(batch, dtype=torch.long),
-            torch.zeros(batch, config.num_labels),
-            model.embed(input_ids, token_type_ids),
-            model.start(rule, batch, own),
-            {"layer_logits": every} if "layer_logits" in self.outputs else {},
-        )
-        mask, end = attention_mask_of(attention_mask), 0
-        layers = Counter(map(model.param_index, range(config.num_hidden_layers)))
-        for index, count in layers.items():
-            end += count
-            carried = self.run_layers(index, end, rule, mask, carried)
-        return carried.answers, carried.exit_layer, carried.layer, *carried.kept.values()
-
-    def within_depth(self, settings: Tensors) -> Tensors:
-        """A window of more layers than there are fires as little as one of all of them does before
-        the last layer, where all leave."""
-        layers = self.model.config.num_hidden_layers
-        return {
-            name: value.clamp(1, layers) if self.keys[name].counts_layers else value
+        depth, labels = config.num_hidden_layers, config.num_labels
+        # A window of more layers than there are fires as little as one of all of them does before
+        # the last layer, where all leave.
+        settings = {
+            name: value.clamp(1, depth) if self.keys[name].counts_layers else value
             for name, value in settings.items()
         }
+        rule = config.exit_rule(**settings)
+        mask, end = attention_mask_of(attention_mask), 0
+        carried = (
+            torch.zeros((), dtype=torch.long),  # layers run
+            torch.ones(batch, dtype=torch.bool),  # who has not left
+            torch.zeros(batch, dtype=torch.long),  # exit layers; of the active, the newest layer
+            torch.zeros(batch, labels),  # answers, of that layer
+            model.embed(input_ids, token_type_ids),
+            model.start(rule, batch, own),
+            *([torch.zeros(depth, batch, labels)] if "layer_logits" in self.outputs else []),
+        )
+        for index, count in Counter(map(model.param_index, range(depth))).items():
+            end += count
 
-    def run_layers(
-        self, index: int, end: int, rule: ExitRule, mask: torch.Tensor, carried: Carried
-    ) -> Carried:
-        """The layers of this index, up to number `end`, as long as an example is active."""
+            def goes_on(layer: torch.Tensor, active: torch.Tensor, *_: Any, end: int = end) -> Any:
+                return active.any() & (layer < end)
 
-        def goes_on(layer: torch.Tensor, active: torch.Tensor, *_: Any) -> torch.Tensor:
-            return active.any() & (layer < end)
+            one_layer = partial(self.one_layer, index, rule, mask)
+            carried = torch.while_loop(goes_on, one_layer, carried)
+        layers_run, _, exit_layer, answers, _, _, *every = carried
+        return answers, exit_layer, layers_run, *every
 
-        def one_layer(*carried: Any) -> tuple:
-            new = self.one_layer(index, rule, mask, Carried(*carried))
-            # A loop wants tensors of their own, laid out as the first ones were.
-            return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), new)
-
-        return Carried(*torch.while_loop(goes_on, one_layer, tuple(carried)))
-
-    def one_layer(self, index: int, rule: ExitRule, mask: torch.Tensor, carried: Carried) -> tuple:
-        """A layer pass and its exit check; the active have this layer's answer."""
-        layer, active, exit_layer, answers, hidden, state, kept = carried
+    def one_layer(
+        self, index: int, rule: ExitRule, mask: torch.Tensor, *carried: Any
+    ) -> tuple[Any, ...]:
+        """A layer pass and its exit check, for the whole batch: those who have left run along."""
+        layer, active, exit_layer, answers, hidden, state, *every = carried
         hidden = self.model.layer_pass(hidden, mask, index)
         check = self.model.check_exit(rule, hidden, mask, index, state)
         newest = torch.arange(self.model.config.num_hidden_layers)[:, None, None] == layer
-        kept = {name: torch.where(newest, check.answer, every) for name, every in kept.items()}
+        every = [torch.where(newest, check.answer, logits) for logits in every]
         layer = layer + 1
         exit_layer = torch.where(active, layer, exit_layer)
         answers = torch.where(active[:, None], check.answer, answers)
-        return layer, active & ~check.exit_mask, exit_layer, answers, hidden, check.state, kept
+        new = (layer, active & ~check.exit_mask, exit_layer, answers, hidden, check.state, *every)
+        # A loop wants tensors of their own, laid out as the first ones were.
+        return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), new)
 
 
 class TokenLoop(ExportLoop):
@@ -193,5 +158,5 @@ class TokenLoop(ExportLoop):
         start = (none, hidden, albert.encoder.start(hidden, mask))
         layers_run, hidden, halting = torch.while_loop(goes_on, update, start)
         pooled = albert.pooler(hidden[:, 0]).tanh()
-        logits = self.model.logits_of(AlbertActModelOutput(hidden, pooled))
+        logits = self.model.classifier(pooled)
         return logits, halting.updates.long(), layers_run

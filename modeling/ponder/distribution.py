@@ -6,8 +6,6 @@ Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022
 prior; the public PonderALBERT for names.
 """
 
-from functools import cached_property
-
 import torch
 from torch.nn import functional as F
 from transformers import AlbertConfig
@@ -38,23 +36,13 @@ class GeneralizedGeometricDist:
         device: torch.device | str | None = None,
     ) -> None:
         if not isinstance(stop_probabilities, torch.Tensor):
-            if max_steps is None or batch_size is None:
-                raise UserError("one stop probability for all needs max_steps and batch_size")
-            if not 0 <= stop_probabilities <= 1:
-                raise UserError(f"stop probability {stop_probabilities!r}: allowed is 0 to 1")
+            if max_steps is None or batch_size is None or not 0 <= stop_probabilities <= 1:
+                raise UserError("one stop probability, 0 to 1, needs max_steps and batch_size")
             shape = (batch_size, max_steps)
             stop_probabilities = torch.full(shape, float(stop_probabilities), device=device)
         self.stop_probabilities = stop_probabilities
-
-    @cached_property
-    def log_stop(self) -> torch.Tensor:
-        """log λ, (batch, steps)."""
-        return floored_log(self.stop_probabilities)
-
-    @cached_property
-    def log_keep(self) -> torch.Tensor:
-        """log (1 − λ), (batch, steps)."""
-        return floored_log(1 - self.stop_probabilities)
+        self.log_stop = floored_log(stop_probabilities)  # log λ, (batch, steps)
+        self.log_keep = floored_log(1 - stop_probabilities)  # log (1 − λ), (batch, steps)
 
     @classmethod
     def from_logits(cls, logits: torch.Tensor) -> "GeneralizedGeometricDist":
@@ -87,10 +75,6 @@ class GeneralizedGeometricDist:
         pmf = self.pmf()
         return pmf @ torch.arange(1, pmf.shape[1] + 1, device=pmf.device, dtype=pmf.dtype)
 
-    def __repr__(self) -> str:
-        batch, steps = self.stop_probabilities.shape
-        return f"GeneralizedGeometricDist(batch={batch}, steps={steps})"
-
 
 def prior(
     config: AlbertConfig, batch: int, steps: int, device: torch.device
@@ -99,9 +83,7 @@ def prior(
 
     geometric: λ_p at every layer. normal: p_n ∝ exp(−(n − 1/λ_p)²), as PALBERT has it.
     """
-    halt, ends = config.target_halt_probability, config.halt_normalization == "last_layer"
-    ends = ends and steps == config.num_hidden_layers
-
+    halt = config.target_halt_probability
     if config.prior_type == "normal":
         log_pmf = -((torch.arange(1.0, steps + 1, device=device) - 1 / halt) ** 2)
         log_pmf = log_pmf.log_softmax(0).expand(batch, -1)
@@ -111,6 +93,6 @@ def prior(
         dist.log_keep = F.pad(log_rest[:, 1:], (0, 1), value=-torch.inf) - log_rest
         return dist
     halts = torch.full((batch, steps), halt, device=device)
-    if ends:
+    if config.halt_normalization == "last_layer" and steps == config.num_hidden_layers:
         halts[:, -1] = 1.0
     return GeneralizedGeometricDist(halts)

@@ -11,7 +11,7 @@ Sources: PonderNet (Banino et al., 2021); the annotated PonderNet (labml), whose
 losses these are.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,10 +19,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from ..albert import attention_mask_of
 from ..keys import PONDER_KEYS, checked
 from .distribution import GeneralizedGeometricDist, floored_log
-from .model import HALTING_TOKEN, PonderAlbertClassifier
 
 
 class PonderNet(nn.Module):
@@ -71,29 +69,6 @@ def sampled_steps(p: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     return steps.clamp_max(len(p))  # rounding may leave the CDF a little below 1
 
 
-class AlbertStep(nn.Module):
-    """ALBERT's layer pass as a step function: `PonderNet(AlbertStep(model), max_steps)`.
-
-    x is a batch as `PonderAlbertClassifier` takes ids: input_ids, attention_mask, token_type_ids.
-    """
-
-    def __init__(self, model: PonderAlbertClassifier) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(
-        self, x: Mapping[str, torch.Tensor], state: torch.Tensor | None
-    ) -> tuple[torch.Tensor, ...]:
-        """A pass later: states (batch, length, hidden), λ (batch,), logits (batch, labels)."""
-        model, mask = self.model, attention_mask_of(x.get("attention_mask"))
-        hidden = model.embed(x["input_ids"], x.get("token_type_ids")) if state is None else state
-        before = hidden[:, HALTING_TOKEN]
-        previous = torch.zeros_like(before) if state is None else before
-        hidden = model.layer_pass(hidden, mask, model.param_index(0))
-        halt = model.halt_logits(hidden[:, HALTING_TOKEN], previous).sigmoid()
-        return hidden, halt, model.classifier(hidden[:, 0]).float()
-
-
 # The parity experiment.
 
 
@@ -120,8 +95,7 @@ class ParityDataset(Dataset):
     """
 
     def __init__(self, n_samples: int, n_elems: int = 64) -> None:
-        self.n_samples = n_samples
-        self.n_elems = n_elems
+        self.n_samples, self.n_elems = n_samples, n_elems
 
     def __len__(self) -> int:
         return self.n_samples
@@ -157,21 +131,17 @@ class ParityPonderGRU(PonderNet):
         """All steps in one call, where none can be spared."""
         if self.is_halt:
             return super().run(x)
-        draws = torch.rand(len(x), device=x.device)
-        hidden = self.all_states(x)
+        draws, cell = torch.rand(len(x), device=x.device), self.gru
+        # h_1 … h_N, (steps, batch, n_hidden): the cell over a constant sequence.
+        weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+        sequence, start = x.expand(self.max_steps, *x.shape), x.new_zeros(1, len(x), self.n_hidden)
+        # has_biases, num_layers, dropout, train, bidirectional, batch_first
+        flags = (True, 1, 0.0, self.training, False, False)
+        hidden, _ = torch.gru(sequence, start, weights, *flags)
         halts = self.lambda_layer(hidden)[..., 0].T  # (batch, steps)
         halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)
         dist = GeneralizedGeometricDist.from_logits(halts)
         return self.output_layer(hidden)[..., 0], dist, draws
-
-    def all_states(self, x: torch.Tensor) -> torch.Tensor:
-        """h_1 … h_N, (steps, batch, n_hidden): the cell over a constant sequence, in one call."""
-        cell = self.gru
-        weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
-        sequence = x.expand(self.max_steps, *x.shape)
-        start = x.new_zeros(1, len(x), self.n_hidden)
-        # has_biases, num_layers, dropout, train, bidirectional, batch_first
-        return torch.gru(sequence, start, weights, True, 1, 0.0, self.training, False, False)[0]
 
 
 class ReconstructionLoss(nn.Module):

@@ -5,12 +5,11 @@ import torch
 from torch import nn
 
 from modeling import (
-    AlbertStep,
     ParityDataset,
     PonderNet,
     ReconstructionLoss,
 )
-from tests.models import assert_near, direct_pmf, ponder_batch, tiny_ponder
+from tests.models import direct_pmf
 
 
 class Table(nn.Module):
@@ -42,16 +41,6 @@ def test_a_step_function_of_one_s_own_has_the_steps_distribution_and_answers():
     assert loss.item() == pytest.approx((8.75 + 8.0) / 2)
     loss.backward()
     assert (net.step.table.grad[:2, 0] != 0).all()
-
-
-@pytest.mark.parametrize("head", ["mlp", "linear_cat"])
-def test_a_ponder_model_is_a_pondernet_around_its_layer_pass(head):
-    model = tiny_ponder(halt_normalization="last_layer", lambda_layer_arch=head).train()
-    batch = ponder_batch([7, 12, 4])
-    expected = model(**batch)
-    p, answers, _, _ = PonderNet(AlbertStep(model), max_steps=6)(batch)
-    assert_near(p.T, expected.model_halt_dist.pmf())
-    assert_near(answers, expected.logits)
 
 
 def test_the_parity_data_are_the_published_ones():
