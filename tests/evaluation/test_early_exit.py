@@ -18,26 +18,18 @@ def made_texts(count: int = 12) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 32])
-def test_the_record_is_in_input_order_whatever_the_batch_size(batch_size):
-    model = tiny_model(thres_name="entropy", exit_thres=0.9)
-    texts = made_texts()
-    record = run_early_exit(job_of(model, texts, batch_size=batch_size))
+def test_answers_are_in_input_order_whatever_the_batch_size(batch_size):
+    model, texts = tiny_model(thres_name="entropy", exit_thres=0.9), made_texts()
+    job = job_of(model, texts, batch_size=batch_size)
+    found, recorded = run_early_exit(job), record_layers(job, batch_size=5)["all_logits"]
     for i, ids in enumerate(texts):
         with torch.no_grad():
-            out = model(torch.tensor([ids]))
-        assert record["exit_layer"][i] == out.exit_layer
-        torch.testing.assert_close(record["logits"][i], out.logits[0], atol=1e-5, rtol=0)
-    assert len(set(record["exit_layer"].tolist())) > 1
-    assert (record["seconds"] > 0).all()
-
-
-def test_recorded_answers_are_in_input_order():
-    model, texts = tiny_model(), made_texts()
-    recorded = record_layers(job_of(model, texts), batch_size=5)["all_logits"]
-    for i, ids in enumerate(texts):
-        with torch.no_grad():
-            alone = model(torch.tensor([ids]), output_all_exits=True).all_logits[:, 0]
-        torch.testing.assert_close(recorded[:, i], alone, atol=1e-5, rtol=0)
+            out = model(torch.tensor([ids]), output_all_exits=True)
+        assert found["exit_layer"][i] == out.exit_layer
+        torch.testing.assert_close(found["logits"][i], out.logits[0], atol=1e-5, rtol=0)
+        torch.testing.assert_close(recorded[:, i], out.all_logits[:, 0], atol=1e-5, rtol=0)
+    assert len(set(found["exit_layer"].tolist())) > 1
+    assert (found["seconds"] > 0).all()
 
 
 @pytest.mark.parametrize("rule", ["entropy", "patience"])
@@ -90,14 +82,10 @@ def accuracy(job, exit_layer: torch.Tensor, recorded) -> float:
     return float(np.mean(answers.numpy() == job.features.labels))
 
 
-def test_a_metric_alone_chooses_by_the_last_layer(job):
-    recorded = record_layers(job, 8)
-    value = selection_value(job, MetricAtCost("acc"), recorded)
-    assert value == accuracy(job, torch.full((24,), 4), recorded)
-
-
-def test_a_metric_at_a_cost_chooses_by_the_best_that_real_runs_reach(job):
+def test_a_metric_chooses_by_the_last_layer_and_at_a_cost_by_the_best_of_real_runs(job):
     recorded, reached, cost = record_layers(job, 8), [], 0.6
+    last = accuracy(job, torch.full((24,), 4), recorded)
+    assert selection_value(job, MetricAtCost("acc"), recorded) == last
     for threshold in range(51):
         job.model.config.exit_thres = threshold / 50
         exits = run_early_exit(job)["exit_layer"]

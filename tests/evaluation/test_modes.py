@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
 
 import sweep_exits
 from evaluation.modes import MODES, trained_mode
@@ -22,7 +21,7 @@ from modeling import (
 )
 from modeling.loading.configs import load_config
 from tests.commands import edit_key, report_of, train
-from tests.conftest import TINY, edit_json, sentence
+from tests.conftest import edit_json, sentence
 
 PONDER, ACT = ("--model_type", "ponder_albert"), ("--model_type", "albert_act")
 FEW = ("--learning_rate", 1e-3, "--logging_steps", 1)
@@ -135,26 +134,33 @@ def test_no_answer_depends_on_the_batch_size(criterion, glue, request):
     assert header == ["index", "label", "prediction", "confidence", own]
 
 
-def test_exit_keys_may_change_at_evaluation_and_others_not(ponder, glue, script):
-    evaluate = (*PONDER, "--do_eval")
-    lowest = glue(ponder, *evaluate, "--exit_criteria", "threshold", "--exit_thres", 0)
-    assert "Computation cost: 0.2500" in lowest.out
-    for key, value in (("exit_criteria", "threshold"), ("exit_thres", "1")):
-        edit_key(script, ponder, key, value).done()
-    assert "Computation cost: 1.0000" in glue(ponder, *evaluate).out
-    refused = glue(ponder, *evaluate, "--set", "prior_type=normal")
-    refused.refused("prior_type: decided in training")
+@pytest.mark.parametrize(
+    ("mode", "deep", "shallow"),
+    [
+        ("ponder", {"exit_criteria": "threshold", "exit_thres": 1}, {"exit_thres": 0}),
+        ("adaptive", {"act_epsilon": 0.01}, {"act_epsilon": 0.9}),
+    ],
+)
+def test_exit_keys_may_change_by_an_edit_and_at_evaluation(
+    mode, deep, shallow, glue, script, request
+):
+    folder, kind = request.getfixturevalue(mode), PONDER if mode == "ponder" else ACT
 
-
-def test_act_keys_are_edited_and_epsilon_may_change_at_evaluation(adaptive, glue, script):
     def cost(*more) -> float:
-        glue(adaptive, *ACT, "--do_eval", *more).done()
-        return report_of(adaptive)["computation_cost"]
+        glue(folder, *kind, "--do_eval", *more).done()
+        return report_of(folder)["computation_cost"]
 
-    lax = cost("--set", "act_epsilon=0.9")
-    edit_key(script, adaptive, "act_epsilon", "0.9").done()
-    assert cost() == lax
-    assert cost("--set", "act_epsilon=0.01") > lax
+    for key, value in deep.items():
+        edit_key(script, folder, key, value).done()
+    before = cost()
+    assert (
+        cost(*(x for key, value in shallow.items() for x in ("--set", f"{key}={value}"))) < before
+    )
+    assert cost() == before
+    assert mode == "adaptive" or before == 1
+    if mode == "ponder":
+        refused = glue(folder, *kind, "--do_eval", "--set", "prior_type=normal")
+        refused.refused("prior_type: decided in training")
 
 
 def test_an_act_model_has_nothing_to_sweep(adaptive, rte, script):
@@ -192,18 +198,6 @@ def test_the_model_type_must_be_that_of_the_trained_model(ponder, glue):
     assert trained_mode(ponder).name == "ponder_albert"
     edit_json(ponder / "config.json", model_type="albert")
     assert trained_mode(ponder).name == "albert"
-
-
-def test_layers_that_are_not_shared_are_refused_with_the_remedy(glue, tmp_path):
-    sizes = {k: v for k, v in TINY.items() if k != "embedding_size"}
-    transformers.BertModel(transformers.BertConfig(**sizes)).save_pretrained(tmp_path / "bert")
-    albert = transformers.AlbertConfig(**TINY, num_hidden_groups=2)
-    transformers.AlbertModel(albert).save_pretrained(tmp_path / "groups")
-    for name, words in (
-        ("bert", ["model_type = 'bert'", "one layer at every depth", "share_layers.py makes"]),
-        ("groups", ["num_hidden_groups = 2", "one layer at every depth"]),
-    ):
-        glue(tmp_path / "out", *PONDER, "--do_train", weights=tmp_path / name).refused(*words)
 
 
 @pytest.mark.parametrize(

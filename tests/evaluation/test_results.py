@@ -9,13 +9,11 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss
 
-from evaluation.modes.examples import layer_table, print_results
+from evaluation.modes.examples import layer_table
 from evaluation.results import (
     append_results,
-    predictions_table,
     write_results,
 )
-from glue.tasks import Example, get_task
 from modeling import UserError
 from tests.forks import FORKS
 
@@ -52,41 +50,32 @@ def test_rows_of_other_weights_are_said(tmp_path, caplog):
     assert "holds rows of other weights;" in caplog.text
 
 
-def write_rows(path: Path, thresholds: list[float]) -> None:
-    for threshold in thresholds:
-        append_results(path, summary_of(exit_thres=threshold), "all")
+def write_rows(path: Path, part: int) -> None:
+    for i in range(12):
+        append_results(path, summary_of(exit_thres=(i + 12 * part) / 100), "all")
 
 
 def test_processes_that_write_the_same_csv_lose_no_row(tmp_path):
     path = tmp_path / "eval_results.txt"
-    parts = [[(i + 12 * part) / 100 for i in range(12)] for part in range(4)]
-    together = [FORKS.Process(target=write_rows, args=(path, part)) for part in parts]
+    together = [FORKS.Process(target=write_rows, args=(path, part)) for part in range(4)]
     for process in together:
         process.start()
     for process in together:
         process.join()
     assert [process.exitcode for process in together] == [0] * 4
-    rows = list(csv.DictReader(path.open()))
-    written = sorted(float(row["exit_thres"]) for row in rows)
+    written = sorted(float(row["exit_thres"]) for row in csv.DictReader(path.open()))
     assert written == [i / 100 for i in range(48)]
 
 
-def test_the_columns_of_another_task_are_not_mixed(tmp_path):
+def test_rows_that_cannot_be_added_are_refused(tmp_path):
     path = tmp_path / "eval_results.txt"
     append_results(path, summary_of(), "one")
     before = path.read_bytes()
-    with pytest.raises(UserError, match="--out_mode one"):
+    with pytest.raises(UserError, match="--out_mode one"):  # another task's columns
         append_results(path, summary_of(corr=0.5, pearson=0.4, spearmanr=0.6), "all")
+    with pytest.raises(UserError, match="eval_results"):
+        append_results(path / "eval_results.txt", summary_of(), "all")
     assert path.read_bytes() == before
-
-
-def test_results_that_cannot_be_written_are_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="eval_results"):
-        append_results(tmp_path / "file/eval_results.txt", summary_of(), "all")
-    (tmp_path / "eval_results.txt.lock").mkdir()
-    with pytest.raises(UserError, match="eval_results"):
-        append_results(tmp_path / "eval_results.txt", summary_of(), "all")
 
 
 def table(text: str) -> list[dict]:
@@ -125,31 +114,3 @@ def test_layer_statistics_of_regression_are_squared_errors():
     rows = table(layer_table(all_logits, torch.tensor([0.0, 4.0])))
     assert [row["loss"] for row in rows] == ["2.500000", "0.500000"]
     assert [row["entropy"] + row["accuracy"] for row in rows] == ["", ""]
-
-
-def test_predictions_name_label_confidence_and_exit_layer():
-    task = get_task("rte")
-    examples = [Example("7", "a", "b", 1), Example("9", "a", "b", None)]
-    logits = torch.tensor([[0.0, 0.0], [0.75, 0.25]]).log_softmax(-1)
-    rows = list(
-        csv.DictReader(
-            io.StringIO(predictions_table(task, examples, logits, {"exit_layer": [2, 4]})),
-            dialect="excel-tab",
-        )
-    )
-    assert list(rows[0]) == ["index", "label", "prediction", "confidence", "exit_layer"]
-    assert list(rows[0].values()) == ["7", "not_entailment", "entailment", "0.5000", "2"]
-    assert rows[1]["label"] == ""
-    assert (rows[1]["prediction"], rows[1]["exit_layer"]) == ("entailment", "4")
-
-
-def test_the_published_lines_come_first_and_exactly(capsys):
-    summary = summary_of(cost=0.58814, acc=0.8122743682310469)
-    summary |= {"average_layer": 7.06, "num_layers": 12, "exits_per_layer": [0] * 12}
-    summary |= {"flops_ratio": 0.6, "latency_ms": {"median": 1.0, "p95": 2.0}}
-    print_results(summary)
-    assert capsys.readouterr().out.splitlines()[:3] == [
-        "Computation cost: 0.5881",
-        "***** Eval results  *****",
-        "acc = 0.8122743682310469",
-    ]

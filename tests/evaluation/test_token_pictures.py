@@ -14,57 +14,44 @@ FILM = TokenExample(
 )
 
 
-class Spans(HTMLParser):
+class Page(HTMLParser):
     """The spans of a page, in order: style, tooltip and text of each; and all tags."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, examples: list[TokenExample], counts: dict[int, int]) -> None:
         super().__init__()
-        self.spans, self.tags, self.inside = [], [], False
-        self.feed(page)
+        self.spans, self.tags, self.inside = [], set(), False
+        self.text = tokens_html(examples, counts, 6)
+        self.feed(self.text)
 
     def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
+        self.tags.add(tag)
+        self.inside = self.inside or tag == "span"
         if tag == "span":
-            given, self.inside = dict(attributes), True
-            self.spans.append([given["style"], given["title"], ""])
+            given = dict(attributes)
+            self.spans.append((given["style"], given["title"], ""))
 
     def handle_endtag(self, tag):
         self.inside = self.inside and tag != "span"
 
     def handle_data(self, data):
         if self.inside:
-            self.spans[-1][2] += data
+            style, title, text = self.spans[-1]
+            self.spans[-1] = style, title, text + data
 
 
-def page_of(*examples: TokenExample) -> str:
-    """With the scale that these examples' own tokens make."""
-    return tokens_html(examples, Counter(n for example in examples for n in example.updates), 6)
-
-
-def test_every_token_stands_over_its_number_of_updates():
-    page = Spans(page_of(FILM))
+def test_every_token_stands_over_its_number_of_updates_and_is_never_markup():
+    page = Page([FILM], Counter(FILM.updates))
     texts = ["[CLS]6", "a0", "thrill3", "ing1", "▁2", "<b>&\"'5", "$x$4", "[SEP]6"]
-    assert [text for _, _, text in page.spans] == texts
-    assert [title for _, title, _ in page.spans] == [f"{n} of 6 updates" for n in FILM.updates]
-    assert [style for style, _, _ in page.spans] == [f"--n:{n}" for n in FILM.updates]
+    assert page.spans == [
+        (f"--n:{n}", f"{n} of 6 updates", text) for n, text in zip(FILM.updates, texts, strict=True)
+    ]
+    assert not {"b", "negative", "script", "img", "link"} & page.tags
+    assert not re.findall("https?:", page.text)  # it loads nothing
 
 
 def test_the_scale_is_fitted_or_whole_and_counts_all_tokens():
-    fitted = page_of(FILM._replace(updates=[2, 3, 3, 2, 2, 3, 2, 4]))
-    assert re.findall(r"--low: (\d+); --high: (\d+);", fitted) == [("2", "4"), ("0", "6")]
-    assert re.findall(r"<div>(\d+%)", fitted) == ["50%", "38%", "12%"]
-    given = tokens_html([FILM._replace(updates=[1] * 8)], {1: 10, 2: 30}, 6)
-    assert re.findall(r"<div>(\d+%)", given) == ["25%", "75%"]
-
-
-def test_wrong_answers_can_be_shown_alone():
-    page = page_of(FILM, FILM._replace(wrong=True))
+    page = Page([FILM._replace(updates=[1] * 8, wrong=True)], {1: 10, 2: 30}).text
+    assert re.findall(r"--low: (\d+); --high: (\d+);", page) == [("1", "2"), ("0", "6")]
+    assert re.findall(r"<div>(\d+%)", page) == ["25%", "75%"]
     assert page.count('<section class="wrong">') == 1
     assert "1 answered wrongly</label>" in page
-    assert "answered wrongly" not in page_of(FILM)  # nothing to choose
-
-
-def test_text_is_never_markup_and_the_page_loads_nothing():
-    page = page_of(FILM)
-    assert not {"b", "negative", "script", "img", "link"} & set(Spans(page).tags)
-    assert not re.findall("https?:", page)

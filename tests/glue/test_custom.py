@@ -83,16 +83,12 @@ def test_a_bad_file_of_the_users_is_refused(tmp_path, name, content, message):
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_columns_may_have_other_names(tmp_path, suffix):
-    row = {"id": "7", "question": "why", "context": "because", "answer": "yes"}
-    content = (
-        json.dumps(row) if suffix == ".jsonl" else "\n".join(map(",".join, (row, row.values())))
-    )
-    path = write(
-        tmp_path / f"mine{suffix}",
-        f"{content}\n{content.splitlines()[-1]}".replace("yes", "no", 1) + "\n",
-    )
-    named = Columns.named("question, context", "answer")
-    task = custom_task(train_file=path, named=named)
+    rows = [{"question": "why", "context": "because", "answer": x} for x in ("no", "yes")]
+    lines = [json.dumps(row) for row in rows]
+    if suffix == ".csv":
+        lines = [",".join(row) for row in (rows[0], *(row.values() for row in rows))]
+    path = write(tmp_path / f"mine{suffix}", "\n".join(lines) + "\n")
+    task = custom_task(train_file=path, named=Columns.named("question, context", "answer"))
     assert task.labels == ("no", "yes")
     assert read_examples(task, "", "train")[0][1:] == ("why", "because", 0)
     single = custom_task(train_file=path, named=Columns.named("context", "answer"))

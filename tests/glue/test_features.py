@@ -1,6 +1,8 @@
-"""Token ids: tokenising, the flat arrays against lists, and batches."""
+"""Token ids: tokenising, batches, and the cache on disk."""
 
-from dataclasses import replace
+import os
+import struct
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -9,9 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from glue.features import CHUNK, Features, collate, encode, epoch_batches
-from glue.tasks import Example
-from tests.conftest import sentence
+from glue import tasks
+from glue.features import (
+    CHUNK,
+    Features,
+    cached_features,
+    collate,
+    encode,
+    epoch_batches,
+    features_fingerprint,
+    read_cache,
+)
+from glue.tasks import Example, Split, get_task
+from modeling import load_tokenizer
+from tests.conftest import sentence, write_rte
 
 
 def pairs(count: int = 4) -> list[Example]:
@@ -44,16 +57,6 @@ def test_texts_in_chunks_are_those_of_one_call(tokenizer, count):
     assert got.labels.tolist() == list(range(count))
 
 
-# The flat arrays.
-
-texts = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=9), min_size=1, max_size=30)
-
-
-def drawn(ids: list[list[int]]) -> Features:
-    types = [[i % 2 for i in row] for row in ids]
-    return Features.from_lists(ids, types, list(range(len(ids))))
-
-
 def test_the_digest_tells_all_that_the_data_are_apart():
     ids, types = [[2, 3], [4, 5]], [[0, 1], [0, 1]]
     same = Features.from_lists(ids, types, [0, 1])
@@ -62,13 +65,11 @@ def test_the_digest_tells_all_that_the_data_are_apart():
         same.take([1, 0]),
         same.with_second_cls(),
         Features.from_lists([[2, 3, 4], [5]], types, [0, 1]),
-        Features.from_lists(ids, [[0, 1], [0, 0]], [0, 1]),
         Features.from_lists(ids, types, [0.0, 1.0]),
         Features.from_lists(ids, types),
         *(replace(same, inputs={name: np.array([0.5, 0.25])}) for name in "ab"),
     ]
     assert len({other.digest() for other in others}) == len(others)
-    assert same.take([0, 1]).digest() == same.digest()
 
 
 # Batches.
@@ -76,22 +77,20 @@ def test_the_digest_tells_all_that_the_data_are_apart():
 
 def test_batches_are_padded_to_their_longest():
     ids, types = [[2, 9, 3], [2, 3], [2, 8, 7, 3]], [[0, 0, 1], [0, 0], [0, 1, 1, 1]]
-    data = Features.from_lists(ids, types, [1, 0, 1])
+    draws = np.array([0.1, 0.2, 0.3], np.float32)
+    data = replace(Features.from_lists(ids, types, [1, 0, 1]), inputs={"draws": draws})
     batch = collate(data, [1, 0], pad_token_id=5)
-    assert batch["input_ids"].tolist() == [[2, 3, 5], [2, 9, 3]]
-    assert batch["token_type_ids"].tolist() == [[0, 0, 0], [0, 0, 1]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
-    assert batch["labels"].tolist() == [0, 1]
-    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+    assert {name: tensor.tolist() for name, tensor in batch.items()} == {
+        "input_ids": [[2, 3, 5], [2, 9, 3]],
+        "token_type_ids": [[0, 0, 0], [0, 0, 1]],
+        "attention_mask": [[1, 1, 0], [1, 1, 1]],
+        "labels": [0, 1],
+        "draws": draws[[1, 0]].tolist(),
+    }
     assert "attention_mask" not in collate(data, [2], pad_token_id=5)
-    unlabelled = Features.from_lists(ids, types, [None] * 3)
-    assert "labels" not in collate(unlabelled, [0, 1], pad_token_id=5)
+    assert "labels" not in collate(Features.from_lists(ids, types, [None] * 3), [0], 5)
     scores = Features.from_lists(ids, types, [1, 2.5, 0])
     assert torch.equal(collate(scores, [0, 1], 5)["labels"], torch.tensor([1.0, 2.5]))
-    assert "draws" not in batch
-    draws = torch.tensor([0.1, 0.2, 0.3])
-    drawn = replace(data, inputs={"draws": draws.numpy()})
-    assert torch.equal(collate(drawn, np.array([2, 0]), 5)["draws"], draws[[2, 0]])
 
 
 sizes = st.lists(st.integers(2, 128), min_size=1, max_size=200).map(np.array)
@@ -109,3 +108,68 @@ def test_an_epochs_batches_are_hfs_length_groups_in_another_order(lengths, size,
     order = torch.randperm(len(batches), generator=generator)
     got = epoch_batches(lengths, size, seed, 7)
     assert [batch.tolist() for batch in got] == [batches[i] for i in order]
+
+
+# Token ids kept on disk: used while nothing has changed, made anew otherwise, never misread.
+
+
+@pytest.fixture
+def split(tmp_path):
+    return Split(get_task("rte"), write_rte(tmp_path / "RTE"), "train")
+
+
+def assert_same(left: Features, right: Features) -> None:
+    """Compare the arrays and their types, without `digest`, which the cache itself goes by."""
+    for field in fields(Features):
+        ours, theirs = getattr(left, field.name), getattr(right, field.name)
+        assert getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
+        assert np.array_equal(ours, theirs)
+
+
+def test_a_second_run_reads_the_cache(tokenizer, albert_dir, split, tmp_path, monkeypatch):
+    kept, expected = tmp_path / "cached.safetensors", encode(split.examples(), tokenizer, 40)
+    (tmp_path / "file").write_text("")
+    for path in (kept, tmp_path / "file/cached", tmp_path / "RTE"):  # two that cannot be written
+        assert_same(cached_features(path, split, tokenizer, 40), expected)
+    monkeypatch.setattr(tasks, "read_table", None)  # no text is read
+    for later in (tokenizer, load_tokenizer(albert_dir)):
+        assert_same(cached_features(kept, split, later, 40), expected)
+
+
+def test_the_cache_is_refreshed_when_anything_changes(tokenizer, albert_dir, split, tmp_path):
+    path, task, kept = split.path, split.task, tmp_path / "cached.safetensors"
+    text, times = path.read_text(), os.stat(path)
+    cased = load_tokenizer(albert_dir, do_lower_case=False)
+    relabelled = text.replace("\tentailment", "\tnot_entailment", 1)
+    variants = [
+        (text, task, tokenizer, 40),
+        (text.replace("man", "cat", 1), task, tokenizer, 40),  # of the same size
+        (relabelled, task, tokenizer, 40),
+        (relabelled, replace(task, labels=task.labels[::-1]), tokenizer, 40),
+        (relabelled, task, tokenizer, 9),
+        (relabelled, task, cased, 9),
+        (relabelled[: relabelled.rindex("\n", 0, -1)], task, cased, 9),
+        (relabelled, replace(task, text_columns=("sentence1",)), cased, 9),
+        (relabelled, replace(task, labels=(), label_column="index"), cased, 9),
+    ]
+    for content, used_task, used, length in variants:
+        path.write_text(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # it tells nothing
+        part = split._replace(task=used_task)
+        for _ in range(2):
+            got = cached_features(kept, part, used, length)
+            assert_same(got, encode(part.examples(), used, length))
+
+
+def test_no_flipped_or_missing_byte_is_read(tokenizer, split, tmp_path):
+    kept = tmp_path / "cached.safetensors"
+    cached_features(kept, split, tokenizer, 40)
+    content, fingerprint = kept.read_bytes(), features_fingerprint(split, tokenizer, 40)
+    header = 8 + struct.unpack("<Q", content[:8])[0]
+    damaged = [content[:end] for end in range(0, len(content), 997)]
+    for place in range(header, len(content), 97):
+        flipped = bytes([content[place] ^ 1])
+        damaged.append(content[:place] + flipped + content[place + 1 :])
+    for damage in damaged:
+        kept.write_bytes(damage)
+        assert read_cache(kept, fingerprint) is None

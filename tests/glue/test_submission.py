@@ -43,25 +43,22 @@ def test_the_archive_is_made_when_the_last_file_is_there(tmp_path):
     for count, name in enumerate(OFFICIAL_LINES, start=1):
         said = add_to_submission(official(source, name), target)
         if count < len(OFFICIAL_LINES):
-            left = [name for name in OFFICIAL_LINES if name not in list(OFFICIAL_LINES)[:count]]
+            left = {*OFFICIAL_LINES} - {path.name for path in target.iterdir()}
             assert said.startswith(f"{target}: {count} of 11 files")
-            assert sorted(said.partition("missing: ")[2].split(", ")) == sorted(left)
+            assert {*said.partition("missing: ")[2].split(", ")} == left
             assert not (target / "submission.zip").exists()
     assert said == f"{target / 'submission.zip'}: all 11 files, ready for gluebenchmark.com"
     with zipfile.ZipFile(target / "submission.zip") as archive:
         assert sorted(archive.namelist()) == sorted(OFFICIAL_LINES)
-        for name, lines in OFFICIAL_LINES.items():
+        for name in OFFICIAL_LINES:
             assert archive.read(name) == (source / name).read_bytes()
-            assert archive.read(name).count(b"\n") == lines
 
 
 @pytest.mark.parametrize("lines", [146, 148, 1])
 def test_a_file_of_another_length_is_refused_with_what_was_found(tmp_path, lines):
     path = official(tmp_path, "WNLI.tsv", lines)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"{path}: found {lines} lines, expected 147.*wnli"):
         add_to_submission(path, tmp_path / "all")
-    assert str(caught.value).startswith(f"{path}: found {lines} lines, expected 147")
-    assert "--task_name wnli" in str(caught.value)
     assert not (tmp_path / "all").exists()
 
 
@@ -71,14 +68,9 @@ def test_predictions_go_into_the_submission(albert_dir, tmp_path, script):
     for name in ("train", "test"):
         rows = [(i, sentence(i), "a cat", i % 2) for i in range(146)]
         tsv(data / f"{name}.tsv", "index\tsentence1\tsentence2\tlabel", rows)
-    outcome = script(run_glue.main, *common, "--do_train", "--do_predict", "--max_steps", 1)
-    assert outcome.status == 0, outcome.err
+    outcome = script(run_glue.main, *common, "--do_train", "--do_predict", "--max_steps", 1).done()
     assert f"{tmp_path / 'all'}: 1 of 11 files for a submission; missing: CoLA.tsv" in outcome.out
     assert (tmp_path / "all/WNLI.tsv").read_bytes() == (tmp_path / "out/WNLI.tsv").read_bytes()
     tsv(data / "test.tsv", "index\tsentence1\tsentence2", rows[:5])
     outcome = script(run_glue.main, *common, "--do_predict")
-    assert outcome.status == 2
-    assert "test.tsv of wnli has 5 examples, expected 146" in outcome.err
-    outcome = script(run_glue.main, *common, "--do_eval")
-    assert outcome.status == 2
-    assert "--submission_dir collects what --do_predict writes" in outcome.err
+    outcome.refused("test.tsv of wnli has 5 examples, expected 146")
