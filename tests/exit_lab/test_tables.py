@@ -13,7 +13,7 @@ from exit_lab.tables import (
     write_tables,
 )
 from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
-from tests.scripts.sweeps import rows_of
+from tests.scripts.conftest import rows_of
 
 
 def test_a_table_row_is_what_the_setting_does():

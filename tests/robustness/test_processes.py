@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import run_glue
-from tests.commands import flags
+from tests.commands import flags, report_of
 from tests.conftest import edit_json, slow
 from tests.forks import run_together, start_together
 from training.checkpoints import checkpoints_of
@@ -42,7 +42,7 @@ def assert_close_weights(one: Path, other: Path) -> None:
         slow("elbert", ("--set", "use_out_pooler=false", "num_exit_layers=2")),
         slow("ponder", ()),
         slow("act", ()),
-        ("pretraining", ()),
+        ("pretraining", ("--do_eval",)),
         ("sharing", ()),
     ],
 )
@@ -57,6 +57,10 @@ def test_two_processes_take_the_steps_of_one(name, more, tmp_path, small_trainin
     assert two == pytest.approx(one, abs=1e-5)
     assert losses(tmp_path / "log2.1") == []  # only the main process speaks
     assert_close_weights(tmp_path / "out1", tmp_path / "out2")
+    if "--do_eval" in more:
+        reports = [report_of(tmp_path / f"out{count}") for count in (1, 2)]
+        assert reports[0]["mlm_acc"] == pytest.approx(reports[1]["mlm_acc"], abs=1e-6)
+        assert reports[0]["updates"] == pytest.approx(reports[1]["updates"], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
 
 
 def results(out: Path) -> dict:
-    found = json.loads((out / "eval_results.json").read_text())
+    found = report_of(out)
     counts = "updates_per_token_class" if "mean_updates" in found else "exits_per_layer"
     return {key: found[key] for key in ("metrics", "computation_cost", counts)}
 

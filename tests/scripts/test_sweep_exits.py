@@ -18,10 +18,11 @@ from evaluation.modes.examples import summarise
 from evaluation.predictions import run_early_exit
 from glue.features import encode
 from glue.tasks import TASKS, read_examples
+from modeling import PonderAlbertClassifier, PonderAlbertConfig
 from modeling.loading.files import weights_hash
 from tests.commands import edit_key
-from tests.conftest import edit_json, sentence, tsv
-from tests.scripts.sweeps import LABELS, evaluated, flags, rows_of
+from tests.conftest import TINY, contents, edit_json, sentence, tsv
+from tests.scripts.conftest import LABELS, evaluated, flags, head_of, rows_of, save, write_data
 
 FEW = ("--grid", "exit_thres=0:1:0.2", "margin=0,0.1", "range_tmp=0.1,0.3")
 QUICK = ("--tables_only", *FEW)
@@ -84,7 +85,7 @@ def test_verify_finds_a_recording_that_is_not_the_models(place, sweep):
 # The recording.
 
 
-def damage_weights(place: Path) -> None:
+def other_weights(place: Path) -> None:
     path = place / "models/rte/model.safetensors"
     tensors = load_file(path)
     tensors["albert.pooler.bias"] += 0.01
@@ -96,7 +97,7 @@ def replace_in_data(old: str, new: str, place: Path) -> None:
     path.write_text(path.read_text().replace(old, new, 1))
 
 
-def change_architecture(place: Path) -> None:
+def other_architecture(place: Path) -> None:
     edit_json(place / "models/rte/config.json", pooler_input="mean")
 
 
@@ -105,13 +106,16 @@ def cut_recording(place: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+OTHERS = "is of other weights or data"
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (damage_weights, "is of other weights or data"),
-        (partial(replace_in_data, "dog", "cat"), "is of other weights or data"),
-        (partial(replace_in_data, "\tent", "\tnot_ent"), "is of other weights or data"),
-        (change_architecture, "is of other weights or data"),
+        (other_weights, OTHERS),
+        (partial(replace_in_data, "dog", "cat"), OTHERS),
+        (partial(replace_in_data, "\tent", "\tnot_ent"), OTHERS),
+        (other_architecture, OTHERS),
         (cut_recording, "is damaged"),
     ],
 )
@@ -157,14 +161,6 @@ def test_the_next_evaluation_uses_what_was_picked(place, sweep, glue):
     assert report["rule"]["thres_name"] == picked["thres_name"]
 
 
-def test_picking_by_latency_measures_the_choice(place, sweep):
-    goal = ("--pick", "max_p95_ms=1000")
-    out = sweep(place, "rte", *QUICK, "--rules", "entropy", *goal).done().out
-    assert "95% of the answers within 1000 ms" in out
-    assert "| p95 latency, ms (recorded) |" in out
-    assert "Measured, one text at a time: " in out
-
-
 def test_picking_keeps_what_else_exit_config_says(place, sweep):
     model = place / "models/rte"
     edit_json(model / "config.json", exit_config_path="elsewhere.json")
@@ -184,7 +180,7 @@ def test_picking_keeps_what_else_exit_config_says(place, sweep):
     assert "| acc, drop from full depth |" in outcome.out
 
 
-def test_a_guarantee_names_its_path_and_its_examples(place, sweep):
+def test_a_latency_is_measured_and_a_guarantee_names_its_path_and_its_examples(place, sweep):
     goal = ("--pick", "risk=0.6", "delta=0.3", "--calibration_fraction", "0.6")
     outcome = sweep(place, "rte", "--tables_only", *goal, *FEW).done()
     assert "settings along 1 fixed path (bias_1) have a risk ≤ 0.6" in outcome.out
@@ -192,6 +188,10 @@ def test_a_guarantee_names_its_path_and_its_examples(place, sweep):
     goal = (*goal, "--rules", "entropy", "patience")
     outcome = sweep(place, "rte", "--tables_only", *goal, *FEW)
     assert "along 2 fixed paths (entropy, patience)" in outcome.out
+    latency = ("--rules", "entropy", "--pick", "max_p95_ms=1000")
+    out = sweep(place, "rte", *QUICK, *latency).done().out
+    assert "95% of the answers within 1000 ms" in out
+    assert "Measured, one text at a time: " in out
 
 
 @pytest.mark.parametrize(
@@ -201,13 +201,14 @@ def test_a_guarantee_names_its_path_and_its_examples(place, sweep):
         (("max_cost=0.1",), "best setting at a cost of at most 0.1"),
     ],
 )
-def test_nothing_is_written_when_no_setting_qualifies(place, sweep, goal, message):
+def test_nothing_is_picked_when_no_setting_qualifies(place, sweep, goal, message):
     model = place / "models/rte"
-    before = (model / "config.json").read_bytes()
-    outcome = sweep(place, "rte", "--tables_only", "--pick", *goal, *FEW)
-    outcome.refused("no setting qualifies", message)
+    before = contents(model)
+    sweep(place, "rte", "--tables_only", "--pick", *goal, *FEW).refused(
+        "no setting qualifies", message
+    )
+    assert before.items() <= contents(model).items()
     assert not (model / "exit_config.json").exists()
-    assert (model / "config.json").read_bytes() == before
     assert (model / "sweep/sweep.csv").exists()  # the sweep itself is of use
 
 
@@ -266,3 +267,62 @@ def test_the_users_own_task_is_swept_too(place, script):
     start = args.index("--task_name")
     script(sweep_exits.main, *args[:start], *args[start + 2 :]).done()
     assert rows_of(place / "models/rte/sweep/sweep.csv")[0]["acc"]
+
+
+# Ponder models: criterion and exit_thres from one recorded pass.
+
+PONDER = ("--model_type", "ponder_albert")
+THRESHOLDS = ("--grid", "exit_thres=0:1:0.1")
+
+
+@pytest.fixture
+def ponder_place(tmp_path, spiece) -> Path:
+    """Random ponder models whose λ differ, and data: place/models/TASK and place/data/TASK."""
+    for task in ("rte", "sts-b"):
+        torch.manual_seed(3)
+        model = PonderAlbertClassifier(PonderAlbertConfig(**TINY, **head_of(task)))
+        with torch.no_grad():
+            model.ponder[-1].weight.mul_(4)
+        save(model, tmp_path / "models" / task, spiece)
+        write_data(tmp_path / "data" / task, task)
+    return tmp_path
+
+
+@pytest.mark.parametrize("task", ["rte", "sts-b"])
+def test_rows_of_a_ponder_sweep_are_what_real_runs_give(ponder_place, sweep, glue, task):
+    sweep(ponder_place, task, "--tables_only", *THRESHOLDS).done()
+    rows = rows_of(ponder_place / "models" / task / "sweep/sweep.csv")
+    rules = ["threshold"] * 11 + ["sample"] + ["truncation"] * 4
+    assert [row["rule"] for row in rows] == rules
+    assert len({row["compute_ratio"] for row in rows}) > 3
+    for row in (rows[0], rows[4], rows[8], rows[11]):
+        keys = ("--exit_criteria", row["rule"], "--exit_thres", row["exit_thres"] or 0.5)
+        report = evaluated(glue, ponder_place, task, *PONDER, *keys)
+        assert report["exits_per_layer"] == [int(row[f"exits_{n}"]) for n in range(1, 5)]
+        assert report["computation_cost"] == pytest.approx(float(row["compute_ratio"]))
+        for name, value in report["metrics"].items():
+            assert value == pytest.approx(float(row[name]), abs=1e-6)
+
+
+def test_all_of_it_works_for_ponder_models_too(ponder_place, sweep, glue):
+    args = ("--verify", 4, "--compare", "--pick", "max_cost=0.7", "--batch_size", 1)
+    outcome = sweep(ponder_place, "rte", *args, *THRESHOLDS).done()
+    assert "verified 4 settings at batch size 1: every exit layer is equal" in outcome.out
+    folder = ponder_place / "models/rte"
+    names = {path.name for path in (folder / "sweep").iterdir()}
+    assert {"frontier.png", "heatmap.png", "explorer.html", "compare.md"} <= names
+    picked = json.loads((folder / "exit_config.json").read_text())
+    picked.pop("provenance")
+    assert set(picked) <= {"exit_criteria", "exit_thres"}
+    report = evaluated(glue, ponder_place, "rte", *PONDER)
+    assert picked.items() <= report["rule"].items()
+    assert report["computation_cost"] <= 0.85  # 0.7 on the calibration half
+
+
+@pytest.mark.parametrize("more", [("--rules", "expectation"), ("--vary", "exit_thres")])
+def test_a_mix_of_all_layers_has_nothing_to_sweep(ponder_place, sweep, more):
+    edit_json(ponder_place / "models/rte/config.json", exit_criteria="expectation")
+    before = contents(ponder_place)
+    outcome = sweep(ponder_place, "rte", *more)
+    outcome.refused("mixes the answers of all layers")
+    assert contents(ponder_place) == before

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
 from scipy.stats import chisquare
 
 from modeling import UserError, load_tokenizer
@@ -66,8 +65,8 @@ def test_a_trained_tokenizer_has_alberts_special_pieces(text, tmp_path):
     assert UNK not in encoded
 
 
-def test_tokenizers_and_texts_that_do_not_fit_are_errors(tmp_path, text, tokenizer):
-    """Without a mask, or marks of where a word begins; of too many pieces; too short."""
+def test_tokenizers_that_do_not_fit_are_errors(tmp_path, text):
+    """Without a mask, or marks of where a word begins; of too many pieces."""
     copy = tmp_path / "text.txt"
     copy.write_bytes(text.read_bytes())
     train_spiece(copy, 40, "[CLS],[SEP]")
@@ -79,28 +78,22 @@ def test_tokenizers_and_texts_that_do_not_fit_are_errors(tmp_path, text, tokeniz
         Vocabulary(load_tokenizer(tmp_path))
     with pytest.raises(UserError, match=r"5000 pieces from this text: .*<= \d+"):
         train_tokenizer([text], False, 5000, True, tmp_path)
-    with pytest.raises(UserError, match="fewer examples than the 1000 of a batch"):
-        next(data_of(text, tokenizer, batch_size=1000).training_batches(0, 0))
 
 
-def test_wordpieces_of_a_bert_make_whole_words(tmp_path):
-    words = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog ##s".split()
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    tokenizer = load_tokenizer(tmp_path)
-    pieces = tokenizer("a dogs a dog", add_special_tokens=False)["input_ids"]
-    assert Vocabulary(tokenizer).words(pieces, 1) == [range(1, 2), range(2, 4), *ones(4, 5)]
-
-
-def ones(*places: int) -> list[range]:
-    return [range(place, place + 1) for place in places]
-
-
-def test_words_begin_at_a_piece_with_the_mark_and_hold_no_special_piece(vocabulary):
+def test_words_begin_at_a_mark_or_without_one_and_hold_no_special_piece(tmp_path, vocabulary):
+    """As SentencePiece marks beginnings, and as a BERT's WordPiece marks what goes on."""
     start = vocabulary.starts_word.index(True)
     inner = next(i for i in vocabulary.ordinary if not vocabulary.starts_word[i])
     pieces = array("i", [inner, inner, start, inner, UNK, inner, start, start, MASK])
     expected = [range(3, 5), range(5, 7), range(8, 9), range(9, 10), range(10, 11)]
     assert vocabulary.words(pieces, 3) == expected
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog ##s".split()
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = load_tokenizer(tmp_path)
+    pieces = tokenizer("a dogs a dog", add_special_tokens=False)["input_ids"]
+    assert Vocabulary(tokenizer).words(pieces, 1) == [
+        *(range(1, 2), range(2, 4), range(4, 5), range(5, 6))
+    ]
 
 
 # Masks.
@@ -176,48 +169,6 @@ def test_special_pieces_are_never_chosen_nor_put_in(text, tokenizer, vocabulary)
 # Batches.
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
-
-
-@pytest.mark.parametrize("first", [1, 7, 11])
-def test_an_epoch_goes_on_from_any_batch(first, text, tokenizer):
-    whole = list(data_of(text, tokenizer).training_batches(0, 0))
-    rest = list(data_of(text, tokenizer).training_batches(0, first))
-    assert len(rest) == len(whole) - first
-    assert all(map(same, whole[first:], rest))
-
-
-def real(batch: dict[str, torch.Tensor]) -> list[tuple[list[int], list[int], int]]:
-    """Examples of a batch without their padding."""
-    rows = zip(
-        batch["input_ids"].tolist(),
-        batch["labels"].tolist(),
-        batch["token_classes"].tolist(),
-        batch["sentence_order_label"].tolist(),
-        strict=True,
-    )
-    found = []
-    for ids, labels, classes, order in rows:
-        length = sum(kind != TokenClass.PADDING for kind in classes)
-        found.append((ids[:length], labels[:length], order))
-    return found
-
-
-@pytest.mark.parametrize("processes", [2, 3])
-def test_processes_together_see_what_one_sees(processes, text, tokenizer):
-    data = data_of(text, tokenizer)
-    shards = [list(data.training_batches(0, 0, (i, processes))) for i in range(processes)]
-    for whole, *parts in zip(data.training_batches(0, 0), *shards, strict=True):
-        seen = [real(part) for part in parts]
-        together = [seen[i % processes][i // processes] for i in range(4)]
-        assert together == real(whole)
-    everything = [x for batch in data.evaluation_batches((0, 1)) for x in real(batch)]
-    shared = [x for i in range(processes) for b in data.evaluation_batches((i, processes))
-              for x in real(b)]  # fmt: skip
-    assert sorted(everything) == sorted(shared)
-
-
 def test_every_example_of_an_epoch_comes_once_but_the_last_incomplete_batch(text, tokenizer):
     data = data_of(text, tokenizer)
     drafts = list(data.drafts(0))
@@ -241,6 +192,7 @@ def peak_memory(path: Path, tokenizer) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text(tmp_path, text, tokenizer):
     sizes = {}
     for times in (16, 64):

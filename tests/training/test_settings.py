@@ -1,28 +1,14 @@
-"""Flags: their ranges, files of them, and which may change between runs, by a table."""
+"""Flags: their ranges, and files of them."""
 
 from dataclasses import dataclass
 
 import pytest
 
-from evaluation.settings import GROUPS as GLUE
 from modeling import UserError
-from training.pretraining_settings import GROUPS as PRETRAINING
-from training.settings import FlagRules, as_dict, entries, parse, setting
+from training.settings import FlagRules, as_dict, parse, setting
 
 # Flags that may differ between a run and its continuation: none of them alters a step. Batch sizes
 # are compared as a whole, over all processes; data by its hash.
-RESUMING = """cache_dir config_name data_dir do_eval do_predict do_train dtype eval_all_checkpoints
-    eval_file evaluate_during_training local_rank logging_steps max_eval_samples
-    model_name_or_path no_cuda onnx out_mode output_dir overwrite_cache overwrite_output_dir
-    per_gpu_eval_batch_size per_gpu_train_batch_size report_to resume_from_checkpoint
-    save_format save_steps save_total_limit skip_full_depth test_file tokenizer_name train_file
-    train_files train_tokenizer
-    validation_file vocab_size""".split()
-
-
-def test_what_a_continuation_may_change():
-    free = {name for name, _, allowed in entries(*GLUE, *PRETRAINING) if allowed.resuming}
-    assert free == set(RESUMING)
 
 
 @dataclass(frozen=True, kw_only=True)
