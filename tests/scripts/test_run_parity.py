@@ -1,11 +1,15 @@
-"""run_parity.py: what it writes, and what it refuses."""
+"""The parity experiment: its vectors, its score of a model, and what run_parity.py writes."""
 
 import json
+import math
 
 import pytest
 import torch
 
+from modeling import ParityPonderGRU
+from modeling.ponder.pondernet import parity_batch, sampled_steps
 from run_parity import main
+from training.parity import evaluate_parity
 
 QUICK = ["--epochs", "2", "--n_batches", "3", "--batch_size", "16", "--n_hidden", "8"]
 
@@ -52,3 +56,60 @@ def test_a_constant_learning_rate_is_that_of_an_optimiser_alone(tmp_path, script
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
     script(main, *QUICK, "--schedule", "constant", "--output_dir", tmp_path).done()
     assert rates == [3e-4] * 6
+
+
+def test_y_says_whether_the_number_of_ones_is_odd():
+    torch.manual_seed(0)
+    x, y = parity_batch(200, 8, range(1, 9))
+    for row, label in zip(x.tolist(), y.tolist(), strict=True):
+        assert set(row) <= {-1.0, 0.0, 1.0}
+        assert label == row.count(1.0) % 2
+
+
+def test_non_zero_counts_places_and_signs_are_all_equally_frequent():
+    torch.manual_seed(0)
+    x, _ = parity_batch(40_000, 5, range(2, 5))
+    counts = torch.bincount((x != 0).sum(1), minlength=6) / 40_000
+    assert counts[[0, 1, 5]].tolist() == [0, 0, 0]
+    torch.testing.assert_close(counts[2:5], torch.full((3,), 1 / 3), atol=0.01, rtol=0)
+    torch.testing.assert_close((x != 0).float().mean(0), torch.full((5,), 0.6), atol=0.01, rtol=0)
+    assert (x.sum() / (x != 0).sum()).abs() < 0.01
+
+
+def test_sampled_steps_follow_p():
+    p = torch.tensor([0.1, 0.4, 0.0, 0.3, 0.2])
+    steps = sampled_steps(p[:, None].expand(5, 50_000), torch.linspace(0, 1, 50_001)[:-1])
+    frequencies = torch.bincount(steps, minlength=6)[1:] / 50_000
+    torch.testing.assert_close(frequencies, p, atol=1e-3, rtol=0)
+
+
+def test_a_model_that_knows_the_answer_scores_one():
+    """Weights set by hand: every answer is 'odd', which is right for single ones only."""
+    model = ParityPonderGRU(4, 8, 5)
+    with torch.no_grad():
+        model.output_layer.bias.fill_(50.0)
+        model.lambda_layer.bias.fill_(-math.log(3))
+        model.lambda_layer.weight.zero_()
+    torch.manual_seed(0)
+    scores = evaluate_parity(model, 4, range(1, 2), 4000, torch.device("cpu"))
+    assert scores[0].accuracy == pytest.approx(0.5, abs=0.03)  # a lone 1 is odd, a lone -1 is not
+    # λ = 1/4 at every step but the last: Σ n·p_n = (1 − 0.75⁵) / 0.25
+    assert scores[0].steps == pytest.approx((1 - 0.75**5) / 0.25, rel=1e-5)
+
+
+def test_stopping_when_all_have_halted_gives_the_answers_of_the_whole_run():
+    torch.manual_seed(0)
+    model, x = ParityPonderGRU(8, 16, 20), parity_batch(6, 8, range(1, 9))[0]
+    with torch.no_grad():
+        model.lambda_layer.bias.fill_(1.0)
+        lengths = set()
+        for seed in range(20):
+            torch.manual_seed(seed)
+            whole = model(x)
+            model.is_halt = True
+            torch.manual_seed(seed)
+            short = model(x)
+            model.is_halt = False
+            lengths.add(len(short[0]))
+            torch.testing.assert_close(short[3], whole[3], atol=1e-6, rtol=1e-5)
+    assert max(lengths) < 20

