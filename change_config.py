@@ -13,22 +13,10 @@ from typing import Any
 
 from modeling.errors import UserError
 from modeling.exit_settings import depth_of, overriding_file, read_exit_file
-from modeling.keys import SIZES, KeyTable, keys_of, nearest_names, parse_value, plain_value
+from modeling.keys import SIZES, Key, keys_of, nearest_names, parse_value, plain_value
 from modeling.loading.files import WEIGHT_FILES, read_json
 from training.settings import FlagParser
 from utils.files import run_script, write_json
-
-
-def parse_like(old: Any, key: str, text: str) -> Any:
-    """Parse `text` as the type of the value that `key` has now."""
-    value = plain_value(text)
-    if old is None or type(value) is type(old):
-        return value
-    if type(old) is float and type(value) is int:
-        return float(value)
-    if type(old) is int and type(value) is float and value.is_integer():
-        return int(value)
-    raise UserError(f"{key} = {text}: expected {type(old).__name__}, as {old!r} is")
 
 
 def change(path: Path, key: str, text: str, directory: Path | None = None) -> tuple[Any, Any]:
@@ -38,37 +26,31 @@ def change(path: Path, key: str, text: str, directory: Path | None = None) -> tu
     for an unknown key, one that fixes the shape of weights that are there, or a value not allowed.
     """
     directory = directory or path.parent
-    own = path == directory / "config.json"
-    values = read_json(path) if own else read_exit_file(path)
     config = directory / "config.json"
-    model = values if own or not config.exists() else read_json(config)
-    table = keys_of(model.get("model_type"))
-    check_key(path, key, {*table.keys, *values} if own else set(table.exit_keys), table)
-    try:
-        if key in table.keys:
-            new = parse_value(key, text, table.keys, depth_of(model))
-        else:
-            new = parse_like(values[key], key, text)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-    old = values.get(key)
-    write_json(path, {**values, key: new})
-    return old, new
-
-
-def check_key(path: Path, key: str, names: set[str], table: KeyTable) -> None:
-    """Raise UserError for a key that is not one of `names`, or must not change after training."""
-    fixed = {name for name, entry in {**SIZES, **table.keys}.items() if entry.shapes}
-    if not any(path.with_name(name).exists() for name in WEIGHT_FILES):
-        fixed = set()
+    values = read_json(path) if path == config else read_exit_file(path)
+    model = read_json(config) if config.exists() else values
+    table, old = keys_of(model.get("model_type")), values.get(key)
+    names = {*table.keys, *values} if path == config else set(table.exit_keys)
+    trained = any((directory / name).exists() for name in WEIGHT_FILES)
+    keys = {**SIZES, **table.keys}
+    fixed = {name for name in keys if trained and keys[name].shapes}
     if key not in names:
-        near = nearest_names(key, sorted(names - fixed))
-        raise UserError(f"{path}: unknown key {key}; {near}")
+        raise UserError(f"{path}: unknown key {key}; {nearest_names(key, sorted(names - fixed))}")
     if key in fixed:
         raise UserError(
             f"{path}: {key} fixes the shape of the weights beside it. Another value needs another "
             f"training: run_glue.py --do_train, with {key} in the config.json of --config_name"
         )
+    try:
+        if key not in table.keys and old is None:
+            new = plain_value(text)
+        else:  # a key of no table keeps its type
+            known = {key: Key(type(old), None, ""), **table.keys}
+            new = parse_value(key, text, known, depth_of(model))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    write_json(path, {**values, key: new})
+    return old, new
 
 
 def file_to_edit(directory: Path, key: str, wanted: str | None) -> Path:

@@ -21,7 +21,7 @@ from evaluation.onnx_file import OnnxFile
 from evaluation.results import check_results, predict
 from evaluation.settings import GROUPS, GlueSettings
 from glue.custom import custom_task
-from glue.features import Features, cache_path, cached_features, encode
+from glue.features import Features, encode
 from glue.submission import check_test_set
 from glue.tasks import (
     Split,
@@ -145,16 +145,11 @@ class GlueRun:
                 check_test_set(part, count)
 
     def features(self, task: Task, tokenizer: PreTrainedTokenizerBase, split: str) -> Features:
-        """A split's tokens, as the mode's models read them; only whole GLUE splits are cached."""
-        data, file = self.settings.data, Split(task, self.settings.data.folder, split)
+        """A split's tokens, as the mode's models read them."""
+        data = self.settings.data
         limit = {"train": data.max_train_samples, "dev": data.max_eval_samples}.get(split)
-        length = data.max_seq_length - self.mode.extra_tokens
-        if data.data_dir and limit is None:
-            source = self.settings.model.model_name_or_path
-            cache = cache_path(data.data_dir, split, source, length, task.name)
-            features = cached_features(cache, file, tokenizer, length, data.overwrite_cache)
-        else:
-            features = encode(file.examples(limit), tokenizer, length)
+        examples = Split(task, data.folder, split).examples(limit)
+        features = encode(examples, tokenizer, data.max_seq_length - self.mode.extra_tokens)
         return self.mode.prepare(features, self.settings.run.seed)
 
     # The model that training starts from.

@@ -3,6 +3,6 @@
 tasks       each task's files, columns, labels and metric
 custom      the user's own task, from its files
 tables      strict reading of text tables
-features    from examples to padded batches, and token ids kept on disk
+features    from examples to padded batches
 submission  files of predictions, and submission.zip for gluebenchmark.com
 """

@@ -1,27 +1,17 @@
-"""From examples to padded batches: token ids, in memory and on disk, and texts by length."""
+"""From examples to padded batches: token ids kept flat, and texts grouped by length."""
 
 import hashlib
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from glue.tasks import Example, Split
-from modeling.errors import UserError
-from utils.files import write_file
-from utils.fingerprint import fingerprint
+from glue.tasks import Example
 
-FORMAT = 4  # of the files of token ids; those of other formats are made anew
 CHUNK = 1000  # texts that the tokenizer gets at a time: it answers with Python lists
 OF_A_FILE = {"tokens", "segments", "offsets", "labels", "truncated"}  # arrays, in every mode
 
@@ -184,66 +174,3 @@ def sorted_batches(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]
     order = np.argsort(-lengths, kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]
-
-
-# Token ids kept on disk: a later start maps them from there and reads no text.
-
-
-def cache_path(data_dir: str, split: str, model: str, max_seq_length: int, task: str) -> Path:
-    """Return the published name of the cached features, with the suffix of today's format."""
-    name = re.sub(r"[^\w.-]", "_", Path(model).name)
-    return Path(data_dir) / f"cached_{split}_{name}_{max_seq_length}_{task}.safetensors"
-
-
-def cached_features(
-    path: Path,
-    split: Split,
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    overwrite: bool = False,
-) -> Features:
-    """Map a split's features from `path`, or `encode` the split and keep them there.
-
-    A cache of another file, reading, tokenizer or length, or one that is not whole, is made anew.
-    A folder that cannot be written goes without. Raises UserError for faults of the split's file.
-    """
-    wanted = features_fingerprint(split, tokenizer, max_seq_length)
-    features = None if overwrite else read_cache(path, wanted)
-    if features is None:
-        features = encode(split.examples(), tokenizer, max_seq_length)
-        # Another fingerprint now: the file was written while it was read.
-        if features_fingerprint(split, tokenizer, max_seq_length) == wanted:
-            content = save(features.arrays(), {"fingerprint": wanted, "digest": features.digest()})
-            with suppress(UserError):
-                write_file(path, lambda file: file.write(content))
-    return features
-
-
-def features_fingerprint(
-    split: Split, tokenizer: PreTrainedTokenizerBase, max_seq_length: int
-) -> str:
-    """Hash everything that features follow from."""
-    path, task = split.path, split.task
-    columns = (task.text_columns, task.label_column, task.headerless, task.lenient)
-    reading = (split.name, path.suffix.lower(), task.labels, *columns)
-    # Truncation and padding are what the last call left in the tokenizer.
-    rules = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
-    try:
-        return fingerprint(path, FORMAT, reading, max_seq_length, json.dumps(rules))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-
-
-def read_cache(path: Path, of: str) -> Features | None:
-    """Map the features kept under the fingerprint `of`; None where they are not all there."""
-    try:
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("fingerprint") != of:
-                return None
-            # safe_open has no iterator of its own.
-            names = file.keys()
-            features = Features(**{name: file.get_tensor(name) for name in names})
-    except (OSError, SafetensorError, TypeError):
-        return None
-    return features if features.digest() == metadata.get("digest") else None

@@ -1,25 +1,12 @@
 """Adaptive-depth ALBERT models.
 
-errors, keys      what users get wrong, what a configuration key may hold; neither loads torch
-exit_settings     the exit keys in force, with their sources; loads no torch
-configuration     the modes' configurations
-layer             the layer pass
-albert            embeddings, encoder and pooler around it
-depth             early exit's steps, and loops over them
-depth_batching    passes filled up with new texts
-cpu_packing, compilation, runtime: faster passes
-losses            of a task, of all exits, of halting
-flops             operations of a model's parts
-pretraining       the objective of pre-training
-rules             what decides an exit: the class of a rule, and scans of recorded layers
-elbert/           keys, rules, model
-ponder/           keys, distribution, rules, model; pondernet around any step function
-act/              keys, encoder, model, heads
-export/           loops, graph: the model with its rule as an ONNX file
-layer_sharing     what one shared layer learns from a BERT's layers
-published/        import names of other repositories, for the installed package
-loading/          files, configs, weights, models, tokenizers, tensorflow
-public            the names that `import elbert` gives
+errors, keys, exit_settings: what users get wrong, what keys may hold, which are in force; no torch
+layer, albert, depth, depth_batching: the layer pass, the model around it, loops over depth
+rules, losses, flops, cpu_packing, compilation: what decides an exit, is minimised, counted, faster
+elbert/, ponder/, act/, configuration: the three modes
+pretraining, layer_sharing: what is trained on plain text
+export/, loading/, published/: ONNX files, checkpoints, import names of other repositories
+public: the names that `import elbert` gives
 
 `import modeling` alone loads neither torch nor transformers, so that scripts answer --help at once;
 the first public name that is asked for loads them all. Installed, the package is called `elbert`,

@@ -5,7 +5,6 @@ The published keys stand at top level in `config.json`; `keys.py` says what each
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,16 +24,15 @@ HEAD_WIDTH = 128  # published width of a ponder model's heads between their two 
 
 
 # ALBERT's own keys that otherwise only fail when the model is built, or later.
-share = partial(float_key, default=0.0, meaning="dropout", minimum=0, maximum=1)
 ALBERT_KEYS = {
     **SIZES,
     "hidden_act": str_key("gelu_new", "activation", choices=tuple(ACT2FN)),
     "num_labels": replace(SIZES["vocab_size"], meaning="classes; 1 is regression"),
-    "hidden_dropout_prob": share(),
-    "attention_probs_dropout_prob": share(),
-    "classifier_dropout_prob": share(),
-    "layer_norm_eps": float_key(1e-12, "added to a variance", minimum=0),
-    "initializer_range": float_key(0.02, "spread of new weights", minimum=0),
+    "hidden_dropout_prob": float_key(0.0, "dropout", 0, 1),
+    "attention_probs_dropout_prob": float_key(0.0, "dropout", 0, 1),
+    "classifier_dropout_prob": float_key(0.0, "dropout", 0, 1),
+    "layer_norm_eps": float_key(1e-12, "added to a variance", 0),
+    "initializer_range": float_key(0.02, "spread of new weights", 0),
 }
 
 

@@ -24,9 +24,9 @@ class Key:
     kind: type
     default: Any
     meaning: str
-    _: KW_ONLY
     minimum: float = -LARGEST
     maximum: float = LARGEST
+    _: KW_ONLY
     choices: Collection[str] = ()
     open: bool = False  # are minimum and maximum themselves excluded?
     counts_layers: bool = False  # is it at most num_hidden_layers?
@@ -38,7 +38,7 @@ class Key:
         return min(self.default, layers) if self.counts_layers and layers else self.default
 
     def allowed(self) -> str:
-        noun = NOUNS[self.kind]
+        noun = NOUNS.get(self.kind, self.kind.__name__)
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.kind not in (int, float):
@@ -64,6 +64,7 @@ class Key:
 # A row each of a table.
 str_key, float_key = partial(Key, str), partial(Key, float)
 int_key, bool_key = partial(Key, int), partial(Key, bool)
+shape_key = partial(int_key, shapes=True)
 
 
 class KeyTable(NamedTuple):
@@ -89,7 +90,7 @@ def path_keys(model_name: str) -> dict[str, Key]:
 
 # ALBERT's own keys that fix the shape of its weights; far more is a typo that exhausts a machine.
 SIZES = {
-    name: int_key(None, "a size", minimum=1, maximum=10**7, shapes=True)
+    name: shape_key(None, "a size", 1, 10**7)
     for name in (
         "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups "
         "num_attention_heads intermediate_size inner_group_num max_position_embeddings "
@@ -108,29 +109,24 @@ EXIT_KEYS = {
     "exit_thres": float_key(
         0.1,
         "threshold of the rule; for entropy and bias_1 to 3, of the normalised entropy",
-        minimum=0,
-        maximum=1,
+        *(0, 1),
         grid="0:1:0.02",
     ),
     "cnt_thres": int_key(
         8,
         "confidence window, in layers; at most num_hidden_layers",
-        minimum=1,
+        1,
         counts_layers=True,
         grid="1:N",
     ),
     "margin": float_key(
-        0.0,
-        "a class leads when p_top1 − p_top2 > 2·margin",
-        minimum=0,
-        maximum=0.5,
-        grid="0,0.05,0.1",
+        0.0, "a class leads when p_top1 − p_top2 > 2·margin", 0, 0.5, grid="0,0.05,0.1"
     ),
     "range_tmp": float_key(
         0.2,
         "bias_3: how far the probability may move within the window; for regression, bias_1 to 3: "
         "how far the value may move",
-        minimum=0,
+        0,
         grid="0.05,0.1,0.2",
     ),
     "window_score": str_key(
@@ -139,9 +135,6 @@ EXIT_KEYS = {
         choices=("lead", "class0"),
     ),
 }
-
-# A key that fixes the shape of weights, and a width.
-shape, width = partial(int_key, minimum=1, shapes=True), {"maximum": 65536}
 ELBERT_KEYS = {
     **EXIT_KEYS,
     **path_keys("albert"),
@@ -149,32 +142,31 @@ ELBERT_KEYS = {
         "dyn", "weights of the exits' losses: learned or equal", choices=("dyn", "equal")
     ),
     "w_init": float_key(4.0, "initial W of the learned weights σ(W)"),
-    "w_lr": float_key(0.01, "learning rate of W", minimum=0),
+    "w_lr": float_key(0.01, "learning rate of W", 0),
     "pooler_input": str_key(
         "cls", "what an exit reads of the layer's states", choices=POOLER_INPUTS, shapes=True
     ),
     "use_out_pooler": bool_key(
         True, "exits share ALBERT's pooler (false: one pooler per exit)", shapes=True
     ),
-    "num_exit_layers": shape(
-        1, "number of exit classifiers; with 1, all layers share it", counts_layers=True
+    "num_exit_layers": shape_key(
+        1, "number of exit classifiers; with 1, all layers share it", 1, counts_layers=True
     ),
     "use_fc2": bool_key(False, "two-layer exit classifier", shapes=True),
-    "fc_size1": shape(None, "width of the exit's pooled state", **width),
-    "fc_size2": shape(None, "width between classifier1 and classifier2", **width),
+    "fc_size1": shape_key(None, "width of the exit's pooled state", 1, 65536),
+    "fc_size2": shape_key(None, "width between classifier1 and classifier2", 1, 65536),
 }
 # No published run turns these on.
-INERT_KEYS = {
-    "kd_enable": "distillation",
-    "use_dml": "mutual learning",
-    "use_label_smooth": "label smoothing",
-}
-for _name in (
-    "exit_layer_name shared num_teachers cls_hidden_size cls_num_attention_heads kd_T kd_range "
-    "kd_T_s kd_T_l kd_T_idx_s num_exit idx_lst e_label_smoothing thres_lst exit_weight_lst exit_w "
-    "output_attentions"
-).split():
-    INERT_KEYS[_name] = ""
+INERT_KEYS = dict.fromkeys(
+    (
+        "exit_layer_name shared num_teachers cls_hidden_size cls_num_attention_heads kd_T kd_range "
+        "kd_T_s kd_T_l kd_T_idx_s num_exit idx_lst e_label_smoothing thres_lst exit_weight_lst "
+        "exit_w output_attentions"
+    ).split(),
+    "",
+)
+INERT_KEYS |= {"kd_enable": "distillation", "use_dml": "mutual learning"}
+INERT_KEYS["use_label_smooth"] = "label smoothing"
 ELBERT = KeyTable(ELBERT_KEYS, EXIT_KEYS, INERT_KEYS)
 
 # PonderNet and PALBERT.
@@ -189,8 +181,7 @@ PONDER_EXIT_KEYS = {
     "exit_thres": float_key(
         0.5,
         "for exit_criteria threshold: exit when the halting CDF exceeds it",
-        minimum=0,
-        maximum=1,
+        *(0, 1),
         # Early layers of a trained model may halt with a hundredth of a percent.
         grid="0:0.002:0.0001,0.002:0.02:0.001,0.02:1:0.02",
     ),
@@ -198,9 +189,9 @@ PONDER_EXIT_KEYS = {
 PONDER_KEYS = {
     **PONDER_EXIT_KEYS,
     "target_halt_probability": float_key(
-        0.2, "λ_p of the prior: 1/λ_p layers are expected", minimum=1e-6, maximum=1
+        0.2, "λ_p of the prior: 1/λ_p layers are expected", 1e-6, 1
     ),
-    "kl_penalty_factor": float_key(5e-3, "weight of the KL to the prior in the loss", minimum=0),
+    "kl_penalty_factor": float_key(5e-3, "weight of the KL to the prior in the loss", 0),
     "prior_type": str_key(
         "geometric", "shape of the prior over layers", choices=("geometric", "normal")
     ),
@@ -217,9 +208,9 @@ PONDER_KEYS = {
         choices=("mlp", "linear", "linear_cat", "linear_diff"),
         shapes=True,
     ),
-    "num_lambda_layers": shape(3, "depth of PALBERT's halting head", maximum=64),
+    "num_lambda_layers": shape_key(3, "depth of PALBERT's halting head", 1, 64),
     "lambda_lr": float_key(
-        None, "learning rate of the halting head; without it, the model's own", minimum=0
+        None, "learning rate of the halting head; without it, the model's own", 0
     ),
     **path_keys("ponder_albert"),
 }
@@ -228,13 +219,11 @@ PONDER = KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS)
 # Adaptive Depth.
 
 ACT_EXIT_KEYS = {
-    "act_epsilon": float_key(
-        0.01, "a token halts at 1 − act_epsilon", minimum=0, maximum=1, open=True
-    )
+    "act_epsilon": float_key(0.01, "a token halts at 1 − act_epsilon", 0, 1, open=True)
 }
 ACT_KEYS = {
     **ACT_EXIT_KEYS,
-    "tau": float_key(5e-4, "weight τ of the ponder cost in the loss", minimum=0),
+    "tau": float_key(5e-4, "weight τ of the ponder cost in the loss", 0),
 }
 ACT = KeyTable(ACT_KEYS, ACT_EXIT_KEYS)
 

@@ -45,7 +45,9 @@ class DataSettings:
     max_seq_length: int = setting(128, "longer texts are truncated")
     max_train_samples: int | None = setting(None, "use only the first so many", AT_LEAST_1)
     max_eval_samples: int | None = setting(None, "use only the first so many", COUNT)
-    overwrite_cache: bool = setting(False, "tokenise anew", FREE)
+    overwrite_cache: bool = setting(
+        False, "accepted as published: every start tokenises anew", FREE
+    )
 
     @property
     def folder(self) -> str:

@@ -1,7 +1,6 @@
 """The tokenizer beside a checkpoint."""
 
 from pathlib import Path
-from typing import Any
 
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
@@ -18,31 +17,24 @@ def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrained
 
     A tokenizer saved whole (`tokenizer.json`) keeps its own casing. All answer with segments,
     `token_type_ids`, and once saved they do so wherever they are loaded. Raises UserError when
-    there is none.
+    there is none, or none that works.
     """
-    given = {
-        "model_input_names": MODEL_INPUTS,
-        "trust_remote_code": False,  # nor ask in the terminal whether to
-    }
-    source = local_folder(source, weights=False)
-    whole = ("tokenizer.json", "tokenizer_config.json")
-    if all(find_file(source, name) for name in whole):
-        return read_tokenizer(AutoTokenizer, " or ".join(whole), source, **given)
-    for name, kind in (("spiece.model", AlbertTokenizer), ("vocab.txt", BertTokenizer)):
-        if find_file(source, name):
-            return read_tokenizer(kind, name, source, do_lower_case=do_lower_case, **given)
-    raise UserError(
-        f"no tokenizer in {source}: looked for tokenizer.json, spiece.model and vocab.txt; "
-        "give its directory with --tokenizer_name"
-    )
-
-
-def read_tokenizer(
-    kind: type, name: str, source: str | Path, **given: Any
-) -> PreTrainedTokenizerBase:
-    """Load a tokenizer of that kind that works; UserError for file `name` where it does not."""
+    source, kinds = local_folder(source, weights=False), {"tokenizer.json": AutoTokenizer}
+    if not find_file(source, "tokenizer_config.json"):
+        kinds = {}
+    kinds |= {"spiece.model": AlbertTokenizer, "vocab.txt": BertTokenizer}
+    name = next((name for name in kinds if find_file(source, name)), None)
+    if name is None:
+        raise UserError(
+            f"no tokenizer in {source}: looked for tokenizer.json, spiece.model and vocab.txt; "
+            "give its directory with --tokenizer_name"
+        )
+    # Nor ask in the terminal whether to trust its code.
+    given = {"model_input_names": MODEL_INPUTS, "trust_remote_code": False}
+    if name != "tokenizer.json":
+        given["do_lower_case"] = do_lower_case
     try:
-        tokenizer = kind.from_pretrained(str(source), **given)
+        tokenizer = kinds[name].from_pretrained(str(source), **given)
         check_pair(tokenizer)
     except KeyboardInterrupt:
         raise
