@@ -1,17 +1,18 @@
-"""Make the model of docs/demo anew: a page on which a model stops, layer by layer.
+"""Make the model of docs/demo anew: a page on which two texts exit, layer by layer.
 
-    python examples/browser_demo.py --model_dir out/demo/RTE --data_dir configs/sample/RTE \
-      --task_name RTE \
-      --intro "Whoever asks somebody says what that one says. Is the second text true?"
+    python examples/browser_demo.py --model_dir out/sst2 --data_dir $GLUE/SST-2 --task_name SST-2 \
+      --int8 --pieces_of $GLUE/SST-2/train.tsv --labels negative,positive \
+      --intro "The task: is this film review positive or negative?"
 
 Writes model.onnx, the tokenizer's two files and about.json, what the page has to know: the labels,
-the rule, a slider for every number that it reads, and some texts with their labels. Serve the page
-by
+the rule, a slider for every number that it reads, and some texts with their labels. --pieces_of
+makes a WordPiece model smaller: it keeps the pieces that a file uses, and all parts of words. Fetch
+the page's libraries once and serve it by
 
-    npm install --prefix docs/demo
+    make docs/demo/lib
     python -m http.server --directory docs/demo
 
-Needs requirements-onnx.txt. `make demo` trains the model of the bundled sample.
+Needs requirements-onnx.txt.
 """
 
 import argparse
@@ -21,7 +22,11 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import torch
+from transformers import BertTokenizer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -31,12 +36,32 @@ from evaluation.modes.base import Mode
 from exit_lab.grids import parse_values
 from glue.tasks import get_task, read_examples
 from modeling import ElbertConfig, UserError
-from modeling.loading.files import read_json
+from modeling.loading.tokenizers import load_tokenizer
 from training.runs import call
 from utils.files import run_script, write_text
 
 ROOT = Path(__file__).parent.parent
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+ENTROPY_RULES = ("entropy", "bias_1", "bias_2", "bias_3")  # exit_thres is one of entropy
+
+
+def keep_pieces(model_dir: Path, text: str, folder: Path) -> Path:
+    """Copy a trained WordPiece model without the pieces that `text` does not need."""
+    tokenizer = load_tokenizer(model_dir)
+    used = {*tokenizer.all_special_ids}.union(*tokenizer(text.splitlines())["input_ids"])
+    pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    ids = [i for piece, i in pieces if i in used or piece.startswith("##") or len(piece) == 1]
+    kept = folder / "model"
+    shutil.copytree(model_dir, kept, ignore=shutil.ignore_patterns("checkpoint-*", "sweep"))
+    vocabulary = folder / "vocab.txt"
+    write_text(vocabulary, "\n".join(tokenizer.convert_ids_to_tokens(ids)) + "\n")
+    BertTokenizer(str(vocabulary), do_lower_case=True).save_pretrained(kept)
+    model = load_finished(model_dir, trained_mode(model_dir))
+    rows = model.get_input_embeddings().weight.detach()[ids]
+    model.set_input_embeddings(torch.nn.Embedding.from_pretrained(rows))
+    model.config.vocab_size = len(ids)
+    model.save_pretrained(kept)
+    return kept
 
 
 def sliders_of(mode: Mode, config: ElbertConfig) -> list[dict[str, Any]]:
@@ -65,11 +90,12 @@ def page_facts(model_dir: Path) -> dict[str, Any]:
         "layers": config.num_hidden_layers,
         "longest": config.max_position_embeddings,
         "rule": rule,
+        "entropy_key": "exit_thres" if rule in ENTROPY_RULES else None,
         "exits_when": meaning[1].replace("**", ""),
         "sliders": sliders_of(mode, config),
         "settings": {name: value.item() for name, value in loop.settings().items()},
         "types": {n: "int64" if key.kind is int else "float32" for n, key in loop.keys.items()},
-        "unknown_id": read_json(model_dir / TOKENIZER[0])["model"].get("unk_id"),
+        "unknown_id": load_tokenizer(model_dir).unk_token_id,
     }
 
 
@@ -81,17 +107,29 @@ def main() -> None:
     parser.add_argument("--data_dir", type=Path, required=True, help="whose dev texts are shown")
     parser.add_argument("--task_name", required=True)
     parser.add_argument("--intro", default="", help="what the page says of the texts")
+    parser.add_argument("--labels", help="names to show in place of the model's: negative,positive")
+    parser.add_argument("--int8", action="store_true", help="as in export_onnx.py")
+    parser.add_argument("--pieces_of", type=Path, help="text whose WordPiece pieces are kept")
     here = Path(os.path.relpath(ROOT / "docs" / "demo"))  # a file says how it was made
     parser.add_argument("--output_dir", type=Path, default=here)
     args = parser.parse_args()
     rows = read_examples(get_task(args.task_name), args.data_dir, "dev", limit=12)
     examples = [{"texts": [x for x in (r.text_a, r.text_b) if x], "label": r.label} for r in rows]
-    known = {**page_facts(args.model_dir), "intro": args.intro, "examples": examples}
-    # With every layer's answer, and the rule's numbers as inputs that JavaScript can set.
-    where = ["--model_dir", str(args.model_dir), "--output", str(args.output_dir / "model.onnx")]
-    call("export_onnx.py", [*where, "--layer_logits", "--no_defaults"])
-    for name in TOKENIZER:
-        shutil.copy(args.model_dir / name, args.output_dir)
+    known = {"intro": args.intro, "examples": examples}
+    if args.labels:
+        known["labels"] = args.labels.split(",")
+    with TemporaryDirectory() as folder:
+        model_dir = args.model_dir
+        if args.pieces_of:
+            text = args.pieces_of.read_text(encoding="utf-8")
+            model_dir = keep_pieces(model_dir, text, Path(folder))
+        known = page_facts(model_dir) | known
+        # With every layer's answer, and the rule's numbers as inputs that JavaScript can set.
+        where = ["--model_dir", str(model_dir), "--output", str(args.output_dir / "model.onnx")]
+        more = ["--int8"] if args.int8 else []
+        call("export_onnx.py", [*where, "--layer_logits", "--no_defaults", *more])
+        for name in TOKENIZER:
+            shutil.copy(model_dir / name, args.output_dir)
     write_text(args.output_dir / "about.json", json.dumps(known) + "\n")
 
 

@@ -1,7 +1,9 @@
-// Runs model.onnx in the browser and shows after which layer it stops.
+// Runs model.onnx in the browser and shows after which layer each of two texts exits.
 
 const byId = (id) => document.getElementById(id);
-const PAUSE = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 90; // ms between rows
+const PAUSE = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 160; // ms a layer
+const TYPING = 300; // ms without a key until a text is answered
+const CHART = { width: 380, height: 190, left: 34, right: 22, top: 16, bottom: 34 };
 
 function element(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -10,14 +12,17 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
+function drawing(tag, attributes = {}, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
 async function load() {
   const json = async (name) => (await fetch(name)).json();
-  const { env, InferenceSession, Tensor } = await import(
-    "./node_modules/onnxruntime-web/dist/ort.wasm.bundle.min.mjs"
-  );
-  const { Tokenizer } = await import(
-    "./node_modules/@huggingface/tokenizers/dist/tokenizers.min.mjs"
-  );
+  const { env, InferenceSession, Tensor } = await import("./lib/ort.wasm.bundle.min.mjs");
+  const { Tokenizer } = await import("./lib/tokenizers.min.mjs");
   env.wasm.numThreads = 1; // more need headers that a plain server does not send
   const [about, vocabulary, options, session] = await Promise.all([
     json("about.json"),
@@ -32,31 +37,24 @@ async function load() {
   return { about, session, Tensor, tokenizer };
 }
 
-function slider({ key, meaning, values, value }, changed) {
-  const id = `slider-${key}`;
-  const input = element("input", { id, type: "range", min: 0, max: values.length - 1, step: 1 });
-  const output = element("output", { for: id });
-  const now = () => values[input.value];
-  const show = () => (output.textContent = now());
-  input.value = values.indexOf(value);
-  input.addEventListener("input", () => (show(), changed()));
-  show();
-  const label = element("label", { for: id }, key);
-  const row = element("div", { class: "slider" }, label, output, input);
-  row.append(element("p", { class: "soft" }, meaning));
-  byId("sliders").append(row);
-  return [key, now];
+// What the model says.
+
+function softmax(logits) {
+  const powers = logits.map((x) => Math.exp(x - Math.max(...logits)));
+  const sum = powers.reduce((a, b) => a + b);
+  return powers.map((x) => x / sum);
 }
 
-function textBoxes(examples, changed) {
-  const names = examples[0].texts.length === 1 ? ["Text"] : ["First text", "Second text"];
-  return names.map((name, i) => {
-    const longest = Math.max(...examples.map(({ texts }) => texts[i].length));
-    const rows = Math.min(6, Math.max(2, Math.ceil(longest / 38)));
-    const box = element("textarea", { id: `text-${i}`, rows, spellcheck: "false" });
-    box.addEventListener("input", changed);
-    byId("texts").append(element("label", { for: box.id }, name), box);
-    return box;
+function entropy(shares) {
+  const nats = shares.map((p) => (p > 0 ? -p * Math.log(p) : 0)).reduce((a, b) => a + b);
+  return nats / Math.log(shares.length);
+}
+
+function layerAnswers(logits, classes, exit) {
+  return Array.from({ length: exit }, (_, n) => {
+    const shares = softmax([...logits.slice(n * classes, (n + 1) * classes)]);
+    const leader = shares.indexOf(Math.max(...shares));
+    return { leader, share: shares[leader], entropy: entropy(shares) };
   });
 }
 
@@ -74,119 +72,316 @@ function feedOf({ Tensor, about }, encoded, settings) {
   return feed;
 }
 
-function softmax(logits) {
-  const powers = logits.map((x) => Math.exp(x - Math.max(...logits)));
-  const sum = powers.reduce((a, b) => a + b);
-  return powers.map((x) => x / sum);
-}
-
-function entropy(shares) {
-  const nats = shares.map((p) => (p > 0 ? -p * Math.log(p) : 0)).reduce((a, b) => a + b);
-  return nats / Math.log(shares.length);
-}
-
-function layerRow(number, labels, shares) {
-  const percent = (share) => `${(100 * share).toFixed(share > 0.995 ? 1 : 0)}%`;
-  const track = element("span", { class: "track" });
-  const row = element("li", { "data-layer": number }, String(number), track);
-  if (!shares) {
-    row.className = "rest";
-    row.append(element("span", { class: "name" }, "not computed"));
-    return row;
+function tokenize({ about, tokenizer }, [text, text_pair]) {
+  const encoded = tokenizer.encode(text, { text_pair, return_token_type_ids: true });
+  if (encoded.ids.length > about.longest) {
+    throw new Error(`${encoded.ids.length} tokens: the model reads at most ${about.longest}`);
   }
-  const leader = shares.indexOf(Math.max(...shares));
-  const ordered = [leader, ...shares.keys()].filter((k, i) => i === 0 || k !== leader);
-  for (const k of ordered) {
-    track.append(element("i", { style: `width: ${100 * shares[k]}%`, title: labels[k] }));
-  }
-  row.append(element("span", { class: "name", title: labels[leader] }, labels[leader]));
-  row.append(element("span", { class: "number share" }, percent(shares[leader])));
-  row.append(element("span", { class: "number" }, entropy(shares).toFixed(3)));
-  row.dataset.share = shares[leader];
-  return row;
+  const strange = encoded.tokens.filter((_, i) => encoded.ids[i] === about.unknown_id);
+  const unknown = new Set(strange.join(" ").split(/[▁\s]+/).filter(Boolean));
+  const words = `${text} ${text_pair ?? ""}`.split(/\s+/).filter(Boolean).length;
+  return { encoded, unknown: [...unknown], readable: words > 0 && 3 * strange.length < words };
 }
 
-const wait = (ms) => new Promise((done) => setTimeout(done, ms));
-let newest = 0; // number of the last change: what answers an older one is no longer shown
-
-function clear() {
-  byId("answer").textContent = byId("cost").textContent = "";
-  byId("layers").replaceChildren();
+// Which condition ended it, from what the file gives: the entropy at the exit, and the layers.
+function reasonOf(about, answers, settings) {
+  const [last, n, key] = [answers.at(-1), answers.length, about.entropy_key];
+  const number = (value) => Number(value.toFixed(3)).toString();
+  if (key && last.entropy < settings[key]) {
+    return `because entropy ${number(last.entropy)} is below ${key} ${number(settings[key])}.`;
+  }
+  if (n === about.layers) return "because no condition held earlier.";
+  const window = settings.cnt_thres;
+  return window
+    ? `because the last ${window} layers agree (the confidence window).`
+    : "because the rule's condition held.";
 }
 
-async function show(about, logits, exit, mine) {
-  const { labels, layers } = about;
-  const shares = (n) => softmax([...logits.slice((n - 1) * labels.length, n * labels.length)]);
-  clear();
-  for (let n = 1; n <= exit; n++) {
-    if (PAUSE) await wait(PAUSE);
-    if (mine !== newest) return;
-    byId("layers").append(layerRow(n, labels, shares(n)));
+// One text, its chart and its answer.
+
+class Side {
+  constructor(name, about, changed) {
+    this.about = about;
+    this.root = byId(`side-${name}`);
+    this.number = 0; // of the last text: what answers an older one is not shown
+    const next = element("button", { type: "button", class: "next" }, "Another example");
+    next.addEventListener("click", () => (this.nextExample(), changed(this)));
+    this.boxes = this.textBoxes(name, next, changed);
+    const part = (tag, css) => this.root.appendChild(element(tag, { class: css }));
+    this.label = part("p", "soft label");
+    this.answer = part("p", "answer");
+    this.why = part("p", "soft why");
+    this.answer.setAttribute("aria-live", "polite");
+    this.chart = this.root.appendChild(drawing("svg", { role: "img" }));
+    this.chart.setAttribute("viewBox", `0 0 ${CHART.width} ${CHART.height}`);
+    this.keys = part("div", "keys soft");
+    about.labels.forEach((label, k) => {
+      const dot = element("i", { style: `background: var(--class-${k % 4})` });
+      this.keys.append(element("span", {}, dot, label));
+    });
+    this.unknown = part("p", "soft unknown");
   }
-  byId("layers").lastChild.className = "stops";
-  const answer = byId("layers").lastChild.querySelector(".name").textContent;
-  for (let n = exit + 1; n <= layers; n++) byId("layers").append(layerRow(n));
-  byId("answer").textContent = `${answer}, after layer ${exit} of ${layers}`;
-  const cost = (exit / layers).toFixed(2);
-  byId("cost").textContent = `Computation cost ${cost}: the share of layers that were run.`;
-  document.body.dataset.ready = "yes";
+
+  textBoxes(name, next, changed) {
+    const { texts } = this.about.examples[0];
+    const names = texts.length === 1 ? [`Text ${name.toUpperCase()}`] : ["First text", "Second text"];
+    let timer = 0;
+    return names.map((title, i) => {
+      const longest = Math.max(...this.about.examples.map((row) => row.texts[i].length));
+      const rows = Math.min(4, Math.max(2, Math.ceil(longest / 55)));
+      const box = element("textarea", { id: `text-${name}-${i}`, rows, spellcheck: "false" });
+      box.addEventListener("input", () => {
+        document.body.dataset.ready = "";
+        clearTimeout(timer);
+        timer = setTimeout(() => changed(this), TYPING);
+      });
+      const label = element("label", { for: box.id }, title);
+      this.root.append(element("div", { class: "top" }, label, ...(i ? [] : [next])), box);
+      return box;
+    });
+  }
+
+  get texts() {
+    return this.boxes.map((box) => box.value);
+  }
+
+  set texts(texts) {
+    this.boxes.forEach((box, i) => (box.value = texts[i] ?? ""));
+  }
+
+  nextExample(step = 1) {
+    const { examples } = this.about;
+    this.example = ((this.example ?? 0) + step) % examples.length;
+    this.texts = examples[this.example].texts;
+  }
+
+  note(unknown) {
+    const row = this.about.examples[this.example];
+    const untouched = row && this.texts.every((text, i) => text === row.texts[i]);
+    this.label.textContent = untouched ? `Label in the data: ${this.about.labels[row.label]}` : "";
+    this.unknown.textContent = unknown.length
+      ? `Words that this model cannot read: ${unknown.join(" ")}`
+      : "";
+  }
+
+  refuse() {
+    this.answers = null;
+    this.answer.textContent = "No answer";
+    this.why.textContent = "The model cannot read a third of the words or more.";
+    this.draw(0);
+  }
+
+  // A new text appears layer by layer; a moved slider moves the stop at once.
+  async show(answers, settings, isNew) {
+    const mine = isNew ? ++this.number : this.number;
+    [this.answers, this.settings] = [answers, settings];
+    for (let n = 1; isNew && PAUSE && n < answers.length; n++) {
+      this.draw(n);
+      await new Promise((done) => setTimeout(done, PAUSE));
+      if (mine !== this.number || this.answers !== answers) return;
+    }
+    const { labels, layers } = this.about;
+    const last = answers.at(-1);
+    this.answer.textContent = `${labels[last.leader]}, ${Math.round(100 * last.share)}%`;
+    const why = reasonOf(this.about, answers, settings);
+    this.why.textContent = `Exits at layer ${answers.length} of ${layers}, ${why}`;
+    this.draw(answers.length, true);
+  }
+
+  draw(shown, done = false) {
+    const { layers, entropy_key: key, labels } = this.about;
+    const { width, height, left, right, top, bottom } = CHART;
+    const x = (n) => left + ((width - left - right) * (n - 0.5)) / layers;
+    const y = (value) => top + (height - top - bottom) * (1 - value);
+    const answers = (this.answers ?? []).slice(0, shown);
+    const parts = [];
+    const text = (at, on, words, more = {}) =>
+      parts.push(drawing("text", { x: at, y: on, "text-anchor": "middle", ...more }, words));
+    if (done && shown < layers) {
+      const from = (x(shown) + x(shown + 1)) / 2;
+      const box = { x: from, y: top, width: width - right - from, height: height - top - bottom };
+      parts.push(drawing("rect", { class: "after", ...box }));
+      if (layers - shown > 1) text((from + width - right) / 2, top + 14, "never computed");
+    }
+    for (const value of [0, 0.5, 1]) {
+      const ends = { x1: left, x2: width - right, y1: y(value), y2: y(value) };
+      parts.push(drawing("line", { class: "grid-line", ...ends }));
+      text(left - 6, y(value) + 4, String(value), { "text-anchor": "end" });
+    }
+    text(9, (top + height - bottom) / 2, "entropy", {
+      transform: `rotate(-90 9 ${(top + height - bottom) / 2})`,
+    });
+    const points = answers.map((row, i) => `${x(i + 1)},${y(row.entropy)}`).join(" ");
+    parts.push(drawing("polyline", { class: "curve", points }));
+    for (let n = 1; n <= layers; n++) {
+      text(x(n), height - 18, String(n));
+      const row = answers[n - 1];
+      if (!row) {
+        if (done) parts.push(drawing("circle", { class: "skipped", cx: x(n), cy: y(0), r: 4 }));
+        continue;
+      }
+      const stops = done && n === shown;
+      const dot = { cx: x(n), cy: y(row.entropy), r: stops ? 8 : 5.5, class: stops ? "stop" : "" };
+      const said = `layer ${n}: ${labels[row.leader]}, ${(100 * row.share).toFixed(1)}%`;
+      const title = drawing("title", {}, `${said}, entropy ${row.entropy.toFixed(3)}`);
+      const style = `fill: var(--class-${row.leader % 4})`;
+      parts.push(drawing("circle", { ...dot, style, "data-share": row.share }, title));
+    }
+    text((left + width - right) / 2, height - 4, "layer");
+    if (key && this.settings) parts.push(...this.thresholdLine(key, y));
+    const list = answers.map((r, i) => `layer ${i + 1} ${labels[r.leader]} ${r.entropy.toFixed(2)}`);
+    this.chart.setAttribute("aria-label", `Entropy of every layer's answer: ${list.join(", ")}`);
+    this.chart.replaceChildren(...parts);
+  }
+
+  thresholdLine(key, y) {
+    const [at, { width, left, right }] = [y(this.settings[key]), CHART];
+    const ends = { x1: left, x2: width - right, y1: at, y2: at };
+    const title = drawing("title", {}, `${key}: drag to change it`);
+    const handle = { class: "handle", x: left, width: width - left, y: at - 12, height: 24 };
+    return [
+      drawing("line", { class: "threshold", ...ends }),
+      drawing("circle", { class: "grip", cx: width - right, cy: at, r: 6 }),
+      drawing("rect", handle, title),
+    ];
+  }
+
+  // The pointer's place on the chart, as an entropy.
+  entropyAt({ clientY }) {
+    const box = this.chart.getBoundingClientRect();
+    const { height, top, bottom } = CHART;
+    const on = ((clientY - box.top) / box.height) * height;
+    return 1 - (on - top) / (height - top - bottom);
+  }
+}
+
+class Slider {
+  constructor({ key, meaning, values, value }, changed) {
+    const id = `slider-${key}`;
+    [this.key, this.values] = [key, values];
+    const range = { id, type: "range", min: 0, max: values.length - 1, step: 1 };
+    this.input = element("input", range);
+    this.output = element("output", { for: id });
+    this.input.addEventListener("input", () => (this.show(), changed()));
+    const label = element("label", { for: id }, key);
+    const row = element("div", { class: "slider" }, label, this.output, this.input);
+    row.append(element("p", { class: "soft" }, meaning));
+    byId("sliders").append(row);
+    this.value = value;
+  }
+
+  get value() {
+    return this.values[this.input.value];
+  }
+
+  set value(wanted) {
+    const gap = (i) => Math.abs(this.values[i] - wanted);
+    this.input.value = [...this.values.keys()].reduce((a, b) => (gap(b) < gap(a) ? b : a));
+    this.show();
+  }
+
+  show() {
+    this.output.textContent = this.value;
+  }
 }
 
 async function start() {
   const parts = await load();
-  const { about, session, tokenizer } = parts;
-  const boxes = textBoxes(about.examples, changed);
-  const sliders = about.sliders.map((row) => slider(row, changed));
-  let example = -1;
-  let running = Promise.resolve();
-  byId("intro").textContent = about.intro;
-  byId("rule").textContent = about.rule;
-  byId("exits-when").textContent = `The text exits after a layer when ${about.exits_when}.`;
+  const { about, session } = parts;
+  const link = new URLSearchParams(location.hash.slice(1));
+  let [computed, possible, texts, waiting, running] = [0, 0, 0, 0, Promise.resolve()];
+  const sliders = about.sliders.map((row) => new Slider(row, () => sides.forEach((s) => run(s))));
+  const sides = ["a", "b"].map((name) => new Side(name, about, (side) => run(side, true)));
+  const settings = () => ({
+    ...about.settings,
+    ...Object.fromEntries(sliders.map(({ key, value }) => [key, value])),
+  });
 
-  async function answer(mine) {
-    const [text, text_pair] = boxes.map((box) => box.value);
-    const encoded = tokenizer.encode(text, { text_pair, return_token_type_ids: true });
-    const strange = encoded.tokens.filter((_, i) => encoded.ids[i] === about.unknown_id);
-    const words = new Set(strange.join(" ").split(/[▁\s]+/).filter(Boolean));
-    byId("unknown").textContent = words.size
-      ? `Words that this model never saw: ${[...words].join(" ")}`
-      : "";
-    if (encoded.ids.length > about.longest) {
-      throw new Error(`${encoded.ids.length} tokens: the model reads at most ${about.longest}`);
-    }
-    const chosen = sliders.map(([key, now]) => [key, now()]);
-    const settings = { ...about.settings, ...Object.fromEntries(chosen) };
-    const out = await session.run(feedOf(parts, encoded, settings));
+  function count(layers) {
+    [computed, possible, texts] = [computed + layers, possible + about.layers, texts + 1];
+    byId("share").textContent = `${Math.round(100 * (1 - computed / possible))}% of layers saved`;
+    byId("layers").textContent = `${computed} of ${possible} layers computed for ${texts} texts`;
+  }
+
+  function remember() {
+    const words = new URLSearchParams(sliders.map(({ key, value }) => [key, value]));
+    sides.forEach((side, i) => side.texts.forEach((t) => words.append("ab"[i], t)));
+    history.replaceState(null, "", `#${words}`);
+  }
+
+  async function answer(side, isNew) {
+    const { encoded, unknown, readable } = tokenize(parts, side.texts);
+    side.note(unknown);
+    if (!readable) return side.refuse();
+    const now = settings();
+    const out = await session.run(feedOf(parts, encoded, now));
+    const exit = Number(out.exit_layer.data[0]);
+    const answers = layerAnswers(out.layer_logits.data, about.labels.length, exit);
     byId("trouble").textContent = "";
-    show(about, out.layer_logits.data, Number(out.exit_layer.data[0]), mine).catch(complain);
+    if (isNew) count(exit);
+    side.show(answers, now, isNew).catch(complain);
   }
 
-  // A session runs one text at a time. Of what changes meanwhile, only the last is answered.
-  function changed() {
+  // A session runs one text at a time. Of a side's changes, only the last is answered.
+  function run(side, isNew = false) {
     document.body.dataset.ready = "";
-    const { texts, label } = about.examples[example];
-    const untouched = boxes.every((box, i) => box.value === texts[i]);
-    byId("label").textContent = untouched ? `The right answer: ${about.labels[label]}` : "";
-    const mine = ++newest;
-    running = running.then(() => mine === newest && answer(mine)).catch(complain);
+    const mine = (side.asked = (side.asked ?? 0) + 1);
+    side.isNew ||= isNew;
+    waiting++;
+    running = running
+      .then(() => {
+        if (mine !== side.asked) return;
+        [isNew, side.isNew] = [side.isNew, false];
+        return answer(side, isNew);
+      })
+      .catch(complain)
+      .then(() => {
+        remember();
+        if (--waiting === 0) document.body.dataset.ready = "yes";
+      });
   }
 
-  function nextExample() {
-    example = (example + 1) % about.examples.length;
-    boxes.forEach((box, i) => (box.value = about.examples[example].texts[i]));
-    changed();
+  function drag(side) {
+    const threshold = sliders.find(({ key }) => key === about.entropy_key);
+    if (!threshold) return;
+    let dragging = false;
+    side.chart.addEventListener("pointerdown", (event) => {
+      if (!event.target.classList.contains("handle")) return;
+      side.chart.setPointerCapture(event.pointerId);
+      dragging = true;
+    });
+    side.chart.addEventListener("pointermove", (event) => {
+      if (!dragging) return;
+      threshold.value = side.entropyAt(event);
+      sides.forEach((each) => run(each));
+    });
+    for (const end of ["pointerup", "pointercancel"]) {
+      side.chart.addEventListener(end, () => (dragging = false));
+    }
   }
 
-  byId("next").addEventListener("click", nextExample);
+  byId("intro").textContent = about.intro;
+  byId("rule-name").textContent = about.rule;
+  byId("exits-when").textContent = `A text exits after a layer when ${about.exits_when}.`;
+  byId("link").addEventListener("click", async ({ target }) => {
+    await navigator.clipboard.writeText(location.href);
+    target.textContent = "Copied";
+  });
   document.querySelector("main").hidden = false;
-  nextExample();
+  byId("trouble").textContent = "";
+  for (const slider of sliders) if (link.has(slider.key)) slider.value = Number(link.get(slider.key));
+  sides.forEach((side, i) => {
+    side.nextExample(i);
+    if (link.has("ab"[i])) side.texts = link.getAll("ab"[i]);
+    drag(side);
+    run(side, true);
+  });
 }
 
 function complain(error) {
-  clear();
   byId("trouble").textContent = String(error.message ?? error);
 }
 
 start().catch((error) => {
-  complain(`${error.message}. Were the packages installed? npm install --prefix docs/demo`);
+  complain(`${error.message}. Build the page with its libraries: make docs/demo/lib`);
 });
