@@ -16,7 +16,9 @@ from .act.heads import (
     AlbertActModelOutput,
     AlbertActOutput,
 )
-from .depth import EarlyExitOutput
+from .cpu_packing import packed_weights
+from .depth import EarlyExitModel, EarlyExitOutput
+from .depth_batching import DepthBatcher
 from .elbert.model import ElbertConfig, ElbertForSequenceClassification
 from .loading.configs import load_config
 from .loading.tokenizers import load_tokenizer
