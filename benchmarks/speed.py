@@ -30,12 +30,11 @@ import torch
 
 from benchmarks import runtimes
 from benchmarks.contenders import (
-    ALL,
     DEVICE,
     HAS_BF16,
     LENGTHS,
-    QUICK,
     act_model,
+    hf_model,
     ids_of,
     made_to_train,
     our_model,
@@ -139,10 +138,13 @@ def act_cases(table: Table) -> None:
 def start_processes(args: argparse.Namespace, stack: ExitStack) -> Processes:
     """Start all contenders, until the stack ends; the runtimes' where they are installed."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    made = {
-        name: OwnProcess(make, {} if name.startswith("hf") else waiting())
-        for name, make in (QUICK if args.quick else ALL).items()
-    }
+    made = {"hf": OwnProcess(hf_model), "fp32": OwnProcess(our_model, waiting())}
+    if HAS_BF16:
+        made["bf16"] = OwnProcess(partial(our_model, torch.bfloat16), waiting())
+    if not args.quick:
+        made["hf keeping"] = OwnProcess(partial(hf_model, keeping=True))
+        made["hf compiled"] = OwnProcess(partial(hf_model, compiled=True))
+        made["compiled"] = OwnProcess(partial(our_model, compiled=True), waiting())
     for looks in args.looks:
         made[f"{looks} looks"] = OwnProcess(our_model, {"GOMP_SPINCOUNT": str(looks)})
     if not args.quick and DEVICE.type == "cpu":

@@ -93,10 +93,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output_dir", type=Path, default=Path(__file__).parent)
     args = parser.parse_args()
-    splits = make_splits(args.seed)
+    splits = make_splits(seed=0)
     (args.output_dir / "RTE").mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():
         columns = ["sentence1", "sentence2", "steps", "label"][: 3 if split == "test" else 4]

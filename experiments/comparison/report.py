@@ -8,7 +8,7 @@ token, as shares of the shared encoder's full depth without exits (ten MiniLM la
 tables; writes results/*.csv beside this file and docs/comparison.png.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +32,6 @@ def network(task: str, kind: str) -> list[analysis.Answers]:
     """A network's recordings; ELBERT's older ones on SST-2 have the newer ones' recipe."""
     names = {"shared": ["elbert", "shared-exits"], "untied": ["untied-exits"]}.get(kind, [kind])
     return [load(task, name, seed) for name in names for seed in seeds(task, name)]
-
-
-def ruled(answers: list[analysis.Answers], rule: str) -> Method:
-    return [[Menu.of(a, rule, choose) for choose, _ in halves(len(a.labels))] for a in answers]
 
 
 def trained_to(family: str) -> Method:
@@ -73,10 +69,6 @@ def curve(method: Method, limits: Sequence[float]) -> np.ndarray:
     return found
 
 
-def show(columns: Sequence[str], rows: Iterable[Sequence]) -> None:
-    print(markdown_table(columns, rows), "\n")
-
-
 def write(name: str, columns: str, rows: Sequence[Sequence]) -> None:
     lines = [",".join(f"{x:.4f}" if isinstance(x, float) else str(x) for x in row) for row in rows]
     (HERE / f"results/{name}.csv").write_text("\n".join([columns, *lines]) + "\n")
@@ -85,7 +77,9 @@ def write(name: str, columns: str, rows: Sequence[Sequence]) -> None:
 networks = {(task, kind): network(task, kind) for task in TASKS for kind in NAMES}
 networks = {key: answers for key, answers in networks.items() if answers}
 methods = {
-    (task, f"{NAMES[kind]}: {rule}"): ruled(answers, rule)
+    (task, f"{NAMES[kind]}: {rule}"): [
+        [Menu.of(a, rule, choose) for choose, _ in halves(len(a.labels))] for a in answers
+    ]
     for (task, kind), answers in networks.items()
     for rule in analysis.rules_of(answers[0])
 }
@@ -115,7 +109,7 @@ columns = ["SST-2", "layer", "cost", "accuracy", "of each seed"]
 lines = [
     [*key, f"{np.mean(s):.1f}", " ".join(f"{x:.1f}" for x in s)] for key, s in by_layer.items()
 ]
-show(columns, lines)
+print(markdown_table(columns, lines), "\n")
 
 # Gains over the coin of ELBERT's network at equal FLOPs: at each cost, and their mean (area).
 tables = {key: gains(m, coins[key[0]]) for key, m in methods.items() if m is not coins[key[0]]}
@@ -130,7 +124,7 @@ for (task, label), cell in zip(tables, areas, strict=True):
     overview.setdefault(label, {})[task] = str(cell)
 overview["oracle"] = {task: f"{100 * (best[task] - levels[task]):+.1f}" for task in TASKS}
 lines = [[label, *(row.get(task, "–") for task in TASKS)] for label, row in overview.items()]
-show(["mean over costs 0.3 to 0.8", *TASKS], lines)
+print(markdown_table(["mean over costs 0.3 to 0.8", *TASKS], lines), "\n")
 
 # Who stops × how it was trained: each network's rules over its own coin; efficiency η.
 keys, own = [], []
@@ -147,7 +141,7 @@ rows = [
 write("networks", "task,network,rule,its coin,oracle - coin,rule - coin,low,high,efficiency", rows)
 columns = ["task", "network", "its coin", "rule", "gain over its coin", "efficiency"]
 lines = [[*r[:2], f"{100 * r[3]:.1f}", r[2], analysis.Cell(*r[5:8]), f"{r[8]:.2f}"] for r in rows]
-show(columns, lines)
+print(markdown_table(columns, lines), "\n")
 
 # The least cost that loses at most one point of ELBERT's full depth.
 rows, fine = [], np.arange(0.05, 1.1, 0.01)
@@ -159,7 +153,7 @@ for (task, label), method in methods.items():
         rows.append((task, label, float(cost[first]), float(score[first]), float(bars[task])))
 write("one_point", "task,method,cost,score,bar", rows)
 lines = [[*r[:2], f"{r[2]:.2f}", f"{100 * r[3]:.1f}"] for r in rows]
-show(["task", "method", "cost", "score"], lines)
+print(markdown_table(["task", "method", "cost", "score"], lines), "\n")
 
 # Certified exits: entropy thresholds by Learn then Test. The recorded rows are the population that
 # calibration examples are drawn from; of SST-2 also the training set's phrases, whose risk is that
@@ -180,7 +174,7 @@ for task, name, seed in (*((task, "elbert", 43) for task in TASKS[:2]), SHIFTED)
 write("certified", "task,examples,share of 1000 draws whose risk is above 0.02,cost", rows)
 columns = ["task", "calibration examples", "draws whose risk is above 2 points", "mean cost"]
 lines = [[r[0], r[1], f"{100 * r[2]:.1f}%", f"{r[3]:.2f}"] for r in rows]
-show(columns, lines)
+print(markdown_table(columns, lines), "\n")
 
 # The figure: a panel a task, bands of two standard errors of the seeds.
 shown = {"ELBERT: coin": "coin", "ELBERT: entropy": "entropy", "ELBERT: patience": "patience"}
