@@ -56,8 +56,7 @@ class Predictions(dict[str, torch.Tensor]):
         self.bar.update(len(rows))
 
     def gather(self, count: int) -> None:
-        """Get the entries of all `count` examples from all processes, each of which has every
-        n-th."""
+        """Get all `count` examples' entries from all processes, each of which has every n-th."""
         n = processes()[1]
         if n == 1:
             return
@@ -77,10 +76,8 @@ def sharded(job: Job, title: str = "Evaluating") -> Iterator[Predictions]:
     """
     start, (rank, n) = time.perf_counter(), processes()
     predictions = Predictions(job.features.take(slice(rank, None, n)))
-    total = len(predictions.features)
-    bar = progress(desc=title, total=total, unit="example", disable=not is_main())
-    with packed_weights(job.model.eval()), bar:
-        predictions.bar = bar
+    how = {"desc": title, "total": len(predictions.features), "unit": "example"}
+    with packed_weights(job.model.eval()), progress(**how, disable=rank > 0) as predictions.bar:
         yield predictions
     predictions.gather(len(job.features))
     predictions.wall_seconds = time.perf_counter() - start
@@ -88,9 +85,8 @@ def sharded(job: Job, title: str = "Evaluating") -> Iterator[Predictions]:
 
 def processes() -> tuple[int, int]:
     """This process's number and how many there are."""
-    if not distributed.is_initialized():
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
+    known = distributed.is_initialized()
+    return (distributed.get_rank(), distributed.get_world_size()) if known else (0, 1)
 
 
 def is_main() -> bool:
@@ -125,20 +121,6 @@ def run_early_exit(job: Job) -> Predictions:
             seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
             predictions.add(rows, logits=out.logits, exit_layer=exit_layer, seconds=seconds)
     return predictions
-
-
-def answer_in_slots(job: Job, predictions: Predictions) -> None:
-    """Add the answers of depth batching, in order of completion."""
-    model, features = job.model, predictions.features
-    batcher = DepthBatcher(model, slots=job.batch_size, pad_token_id=job.tokenizer.pad_token_id)
-    rows = range(len(features))
-    texts = map(features.input_ids, rows), map(features.token_type_ids, rows)
-    own = [features.inputs[name] for name in model.own_inputs if name in features.inputs]
-    batcher.submit(zip(*texts, *own, strict=True))
-    for answer in batcher.answers():
-        seconds = torch.tensor([answer.seconds], dtype=torch.double)
-        values = {"logits": answer.logits[None], "exit_layer": [answer.exit_layer]}
-        predictions.add([answer.row], **values, seconds=seconds)
 
 
 def record_layers(job: Job, batch_size: int = 1, rule: ExitRule | None = None) -> Predictions:

@@ -56,26 +56,22 @@ def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
     """What every mode reports: task, metrics, the rule, and how fast it was under which
     conditions."""
     median, p95 = np.percentile((predictions["seconds"] * 1000).numpy(), [50, 95]).tolist()
+    means = f"of the call, for up to {job.batch_size} texts at once"
+    if job.batch_size == 1:
+        means = "one text at a time, from the call to its answer"
+    elif job.mode.in_slots and not job.file:
+        means = f"from entering one of {job.batch_size} slots to the answer"
     return {
         "task": job.task.name,
         "examples": len(job.features),
         "metrics": metrics_of(job, predictions["logits"]),
         "latency_ms": {"median": median, "p95": p95},
-        "latency_means": latency_meaning(job),
+        "latency_means": means,
         "texts_per_second": len(job.features) / max(predictions.wall_seconds, 1e-9),
         "rule": job.model.config.exit_keys(),
         **job.origin,
         "batch_size": job.batch_size,
     }
-
-
-def latency_meaning(job: Job) -> str:
-    """What the seconds of an example are."""
-    if job.batch_size == 1:
-        return "one text at a time, from the call to its answer"
-    if job.mode.in_slots and not job.file:
-        return f"from entering one of {job.batch_size} slots to the answer"
-    return f"of the call, for up to {job.batch_size} texts at once"
 
 
 def row_of(summary: dict[str, Any]) -> dict[str, str]:
@@ -86,21 +82,21 @@ def row_of(summary: dict[str, Any]) -> dict[str, str]:
     """
     (first, value), *rest = summary["metrics"].items()
     numbers = dict([(first, value), ("compute_ratio", summary["computation_cost"]), *rest])
-    rule = summary["rule"]
-    row = {"": "0"}
-    if "exit_thres" in rule:
-        published = f"{rule['exit_thres']:.2f}"
-        exact = float(published) == rule["exit_thres"]
-        row["exit_thres"] = published if exact else str(rule["exit_thres"])
+    rule, row = dict(summary["rule"]), {"": "0"}
+    rule.pop("window_score", None)
+    if (threshold := rule.pop("exit_thres", None)) is not None:
+        published = f"{threshold:.2f}"
+        row["exit_thres"] = published if float(published) == threshold else str(threshold)
     row |= {name: f"{number:.4f}" for name, number in numbers.items()}
-    return row | {k: str(v) for k, v in rule.items() if k not in ("exit_thres", "window_score")}
+    return row | {name: str(value) for name, value in rule.items()}
 
 
-def earlier_lines(path: Path, header: str, out_mode: str) -> list[str]:
+def earlier_lines(path: Path, row: dict[str, str], out_mode: str) -> list[str]:
     """The lines that a row joins: for `all` those of the file, else the header alone.
 
     Raises UserError when the file holds another task's columns.
     """
+    header = ",".join(row)
     lines = [header]
     if out_mode == "all" and path.exists():  # what is no text has other columns, too
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or lines
@@ -116,7 +112,7 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two evaluations may end at the same time; the lock keeps both rows.
         with FileLock(f"{path}.lock"):
-            lines = [*earlier_lines(path, ",".join(row), out_mode), ",".join(row.values())]
+            lines = [*earlier_lines(path, row, out_mode), ",".join(row.values())]
             write_text(path, "\n".join(lines) + "\n")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
@@ -124,12 +120,11 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
 
 def check_results(directory: Path, job: Job) -> None:
     """Raise UserError before an evaluation whose row eval_results.txt would not take."""
-    labels = labels_of(job.features)
-    best = compute_metrics(job.task, labels, labels)
-    rule = job.model.config.exit_keys()
-    row = row_of({"metrics": best, "computation_cost": 1.0, "rule": rule})
+    labels, rule = labels_of(job.features), job.model.config.exit_keys()
+    metrics = compute_metrics(job.task, labels, labels)
+    row = row_of({"metrics": metrics, "computation_cost": 1.0, "rule": rule})
     with suppress(OSError):  # which the end says, beside the results
-        earlier_lines(directory / ROWS, ",".join(row), job.how.out_mode)
+        earlier_lines(directory / ROWS, row, job.how.out_mode)
 
 
 def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> list[Path]:
@@ -160,14 +155,12 @@ def predict(
     predictions = job.mode.run(job.for_inference())
     if not is_main():
         return
-    logits = predictions["logits"]
+    logits, table = predictions["logits"], output / details
     path = write_submission(job.task, examples, predictions_of(logits), output)
-    table = predictions_table(job.task, examples, logits, job.mode.details(predictions))
-    write_text(output / details, table)
-    about = (output / details).with_suffix(".json")
-    files = [str(path), str(output / details)]
-    write_json(about, {"files": files, "rule": job.model.config.exit_keys(), **job.origin})
-    print(f"{len(examples)} predictions: {path}, {output / details}, {about}")
+    write_text(table, predictions_table(job.task, examples, logits, job.mode.details(predictions)))
+    about = {"files": [str(path), str(table)], "rule": job.model.config.exit_keys(), **job.origin}
+    write_json(table.with_suffix(".json"), about)
+    print(f"{len(examples)} predictions: {path}, {table}, {table.with_suffix('.json')}")
     if submission_dir:
         print(add_to_submission(path, submission_dir))
 
@@ -179,9 +172,8 @@ def predictions_table(
 
     details: further columns by name, e.g. exit_layer.
     """
-    scores = exit_scores(logits)
+    scores, predictions = exit_scores(logits), predictions_of(logits)
     lines = ["\t".join(["index", "label", "prediction", "confidence", *details])]
-    predictions = predictions_of(logits)
     for i, example in enumerate(examples):
         label = "" if example.label is None else label_text(task, example.label)
         confidence = "" if task.is_regression else f"{scores[i].max():.4f}"
@@ -191,27 +183,24 @@ def predictions_table(
     return "\n".join(lines) + "\n"
 
 
-def print_summary(summary: dict[str, Any], prefix: str, details: Sequence[str]) -> None:
+def print_summary(summary: dict[str, Any], checkpoint: str, details: Sequence[str]) -> None:
     """Cost and metrics as published, the mode's own `details`, FLOPs ratio, latency and rule."""
-    print(f"Computation cost: {summary['computation_cost']:.4f}")
-    print(f"***** Eval results {prefix} *****")
-    for name in sorted(summary["metrics"]):
-        print(f"{name} = {summary['metrics'][name]}")
-    for line in details:
-        print(line)
-    latency = summary["latency_ms"]
-    print(f"FLOPs ratio = {summary['flops_ratio']:.4f}")
-    print(f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95", end="")
-    print(f" ({summary['latency_means']})" if "latency_means" in summary else "")
-    if "texts_per_second" in summary:
-        print(f"throughput = {summary['texts_per_second']:.1f} texts/s (all texts, start to end)")
-    if "rule_sources" in summary:
-        print(f"rule: {Settings(summary['rule'], summary['rule_sources']).line()}")
+    latency, rule = summary["latency_ms"], Settings(summary["rule"], summary["rule_sources"])
+    lines = [
+        f"Computation cost: {summary['computation_cost']:.4f}",
+        f"***** Eval results {checkpoint} *****",
+        *(f"{name} = {value}" for name, value in sorted(summary["metrics"].items())),
+        *details,
+        f"FLOPs ratio = {summary['flops_ratio']:.4f}",
+        f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95 "
+        f"({summary['latency_means']})",
+        f"throughput = {summary['texts_per_second']:.1f} texts/s (all texts, start to end)",
+        f"rule: {rule.line()}",
+    ]
+    print("\n".join(lines))
 
 
 def write_all(*steps: Callable[[], list[Path] | None]) -> None:
     """Take every step of an evaluation's end, and print where the files are that they return."""
     found = run_all_then_raise(*steps)
-    print("written:")
-    for path in [path for paths in found for path in paths or ()]:
-        print(f"  {path}")
+    print("written:", *(f"  {path}" for paths in found for path in paths or ()), sep="\n")

@@ -1,7 +1,6 @@
 """What run_pretraining.py and share_layers.py find on a text that was held out, and print."""
 
 from dataclasses import replace
-from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from transformers import AlbertConfig, AlbertModel, PreTrainedModel, PreTrainedT
 
 from modeling.cpu_packing import packed_weights
 from modeling.errors import UserError
-from modeling.layer_sharing import Teacher, squared_errors, variance_sums, variances
+from modeling.layer_sharing import squared_errors, variance_sums, variances
 from modeling.loading.configs import make_config
 from modeling.loading.files import read_json
 from modeling.loading.weights import load_into, read_weights
@@ -75,30 +74,28 @@ def report_pretraining(summary: dict[str, Any], directory: Path) -> None:
 
 
 def print_table(models: dict[str, dict]) -> None:
-    """Print the published table, in Markdown: a column for each model's `eval_results.json`."""
-    columns = [cells_of(summary) for summary in models.values()]
-    rows = list(dict.fromkeys(row for cells in columns for row in cells))
+    """Print the published table, in Markdown: a column for each model's `eval_results.json`.
+
+    A dense model has no τ, and all updates for every token.
+    """
+    columns = []
+    for summary in models.values():
+        tau = f"{summary['tau']:g}" if summary["updates"] else ""
+        cells = {"τ": tau, "Max iterations": str(summary["max_updates"])}
+        for name, key in (("mlm (Acc.)", "mlm_acc"), ("sop (Acc.)", "sop_acc")):
+            cells[name] = f"{100 * summary[key]:.1f}" if key in summary else ""
+        columns.append(cells | {row: f"{value:.2f}" for row, value in summary["updates"].items()})
+    rows = dict.fromkeys(row for cells in columns for row in cells)
     cells = [[row, *(column.get(row, "") for column in columns)] for row in rows]
     print(markdown_table(["", *models], cells))
-
-
-def cells_of(summary: dict) -> dict[str, str]:
-    """A model's column of the table; a dense model has no τ, and all updates for every token."""
-    adaptive = bool(summary["updates"])
-    cells = {
-        "τ": f"{summary['tau']:g}" if adaptive else "",
-        "Max iterations": str(summary["max_updates"]),
-    }
-    for name, key in (("mlm (Acc.)", "mlm_acc"), ("sop (Acc.)", "sop_acc")):
-        cells[name] = f"{100 * summary[key]:.1f}" if key in summary else ""
-    return cells | {name: f"{value:.2f}" for name, value in summary["updates"].items()}
 
 
 # A shared layer: how closely it follows the BERT that it was made of, pass by pass.
 
 
-def load_student(directory: str) -> AlbertModel:
-    """Load the trained student in `directory`; UserError when there is none."""
+def load_student(settings: SharingSettings) -> AlbertModel:
+    """Load the trained student in --output_dir; UserError when there is none."""
+    directory = settings.run.output_dir
     check_finished(directory)
     path = Path(directory) / "config.json"
     values = read_json(path)
@@ -109,8 +106,11 @@ def load_student(directory: str) -> AlbertModel:
     return model
 
 
-def check_teacher(settings: SharingSettings, student: AlbertModel, teacher: Teacher) -> None:
-    """Raise UserError for a student that cannot be the teacher's."""
+def evaluate_student(settings: SharingSettings, accelerator: Accelerator) -> dict[str, Any]:
+    """Every pass's share of the teacher's variance that is left unexplained on --eval_file."""
+    student, device = load_student(settings), accelerator.device
+    passes, path = student.config.num_hidden_layers, settings.evaluation.eval_file
+    teacher, tokenizer = load_teacher(settings, passes, device)
     for key in ("hidden_size", "vocab_size"):
         mine, wanted = getattr(student.config, key), getattr(teacher.config, key)
         if mine != wanted:
@@ -119,25 +119,28 @@ def check_teacher(settings: SharingSettings, student: AlbertModel, teacher: Teac
                 f"{settings.student.model_name_or_path} is {wanted}; give the teacher of this "
                 "student with --model_name_or_path"
             )
-
-
-def evaluate_student(settings: SharingSettings, accelerator: Accelerator) -> dict[str, Any]:
-    """Every pass's share of the teacher's variance that is left unexplained on --eval_file."""
-    student, device = load_student(settings.run.output_dir), accelerator.device
-    passes = student.config.num_hidden_layers
-    teacher, tokenizer = load_teacher(settings, passes, device)
-    check_teacher(settings, student, teacher)
-    path = settings.evaluation.eval_file
     batch_size = settings.evaluation.per_gpu_eval_batch_size * accelerator.num_processes
     text = replace(settings.text, train_files=[path])
     text = TeacherText(text, tokenizer, settings.run.seed, batch_size)
-    sums = accelerator.reduce(all_sums(accelerator, student, teacher, text), "sum")
+    student.to(device).eval()
+    # A text may have fewer examples than there are processes: without any, the sums are zeros.
+    states = len(teacher.followed)
+    nothing = torch.zeros(states, 0, 1, teacher.config.hidden_size, device=device)
+    sums: Sums = {"errors": torch.zeros(states, dtype=torch.double, device=device)}
+    sums |= variance_sums(nothing, None)
+    shard = accelerator.process_index, accelerator.num_processes
+    with packed_weights(teacher.backbone), torch.no_grad():
+        for inputs in text.evaluation_batches(shard):
+            inputs = send_to_device(inputs, device)
+            mask, wanted = inputs.get("attention_mask"), teacher.states(inputs)
+            found = student(**inputs, output_hidden_states=True).hidden_states
+            errors = squared_errors(found, wanted, mask).double()
+            sums = add_sums(sums, {"errors": errors, **variance_sums(wanted, mask)})
+    sums = accelerator.reduce(sums, "sum")
     shares = (sums["errors"] / sums["tokens"] / variances(sums)).tolist()
-    effects = (sums["effect_errors"] / sums["effect"]).tolist()  # 0 / 0 without pairs
     return {
         "passes": shares[1:],
         "embeddings": shares[0],
-        "second_sentence": [None if isnan(effect) else effect for effect in effects[1:]],
         "followed_layers": teacher.followed[1:],
         "tokens": int(sums["tokens"]),
         "eval_file": path,
@@ -145,58 +148,11 @@ def evaluate_student(settings: SharingSettings, accelerator: Accelerator) -> dic
     }
 
 
-def all_sums(
-    accelerator: Accelerator, student: AlbertModel, teacher: Teacher, text: TeacherText
-) -> Sums:
-    """Sum over this process's part the squared errors, (N+1,) in float64, and what `variances`
-    needs.
-
-    effect: what second sentences do to the teacher's states of the first, squared; effect_errors:
-    how far what they do to the student's differs from it.
-    """
-    shard = accelerator.process_index, accelerator.num_processes
-    student.to(accelerator.device).eval()
-    # A text may have fewer examples than there are processes: without any, the sums are zeros.
-    states = len(teacher.followed)
-    nothing = torch.zeros(states, 0, 1, teacher.config.hidden_size, device=accelerator.device)
-    zeros = torch.zeros(states, dtype=torch.double, device=accelerator.device)
-    sums: Sums = dict.fromkeys(("errors", "effect_errors", "effect"), zeros)
-    sums |= variance_sums(nothing, None)
-
-    def both(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The student's and the teacher's states: (2, N+1, batch, length, hidden)."""
-        states = student(**inputs, output_hidden_states=True).hidden_states
-        return torch.stack((torch.stack(states), teacher.states(inputs)))
-
-    with packed_weights(teacher.backbone), torch.no_grad():
-        for inputs in text.evaluation_batches(shard):
-            inputs = send_to_device(inputs, accelerator.device)
-            mask, pair = inputs.get("attention_mask"), both(inputs)
-            errors = {"errors": squared_errors(*pair, mask).double()}
-            sums |= add_sums(sums, {**errors, **variance_sums(pair[1], mask)})
-            second = inputs["token_type_ids"] == 1  # padding is 0
-            if second.any():
-                first = ~second if mask is None else mask.bool() & ~second
-                change = pair - both({**inputs, "attention_mask": first.long()})
-                counted = first & second.any(1, keepdim=True)
-                zero = torch.zeros_like(change[1])
-                effects = {
-                    "effect_errors": squared_errors(*change, counted).double(),
-                    "effect": squared_errors(change[1], zero, counted).double(),
-                }
-                sums |= add_sums(sums, effects)
-    return sums
-
-
 def report_student(summary: dict[str, Any], directory: Path) -> None:
     """Print the shares of every pass, and write eval_results.json."""
-    print(
-        f"What is left unexplained, {summary['tokens']} tokens: of the teacher's variance, and of"
-    )
-    print("what a second sentence does to the states of the first (1: as good as ignoring it)")
-    parts = (summary[name] for name in ("followed_layers", "passes", "second_sentence"))
-    rows = [("embeddings", 0, f"{summary['embeddings']:.4f}", "–")]
-    for number, (layer, share, effect) in enumerate(zip(*parts, strict=True), 1):
-        rows.append((number, layer, f"{share:.4f}", "–" if effect is None else f"{effect:.4f}"))
-    print(markdown_table(("pass", "teacher's layer", "share", "second sentence"), rows))
+    print(f"What is left unexplained of the teacher's variance, {summary['tokens']} tokens:")
+    rows = [("embeddings", 0, f"{summary['embeddings']:.4f}")]
+    passes = zip(summary["followed_layers"], summary["passes"], strict=True)
+    rows += [(number, layer, f"{share:.4f}") for number, (layer, share) in enumerate(passes, 1)]
+    print(markdown_table(("pass", "teacher's layer", "share"), rows))
     write_json(directory / "eval_results.json", summary)

@@ -25,7 +25,6 @@ from exit_lab.grids import RuleGrid
 from exit_lab.metrics import at_exit
 from exit_lab.settings import PickGoal
 from exit_lab.sweep import RECORDING, Sweep
-from glue.tasks import Task
 from modeling.errors import UserError
 from modeling.rules import ExitRule
 
@@ -65,60 +64,27 @@ def first_allowed(allowed: np.ndarray, *order: np.ndarray) -> int | None:
 # With a guarantee.
 
 
-def losses(
-    task: Task,
-    predictions: np.ndarray,
-    labels: np.ndarray,
-    exit_layer: np.ndarray,
-    width: float | None = None,
-) -> np.ndarray:
-    """What early exit costs each example against full depth, in [0, 1]: (settings, examples).
+def losses(predictions: np.ndarray, labels: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
+    """1 where full depth is right and the early exit wrong, else 0: (settings, examples).
 
-    Classification: 1 where full depth is right and the early exit wrong. Its mean, the risk, is
-    an upper bound of the drop of accuracy, which also credits the examples that early exit puts
-    right. The drop's own loss in {-1, 0, 1} has no exact test, and the general bounds need several
-    times the examples; this one is a coin, and the binomial test of a coin is exact.
-
-    Regression: by how much the absolute error grows, as a share of `width`, the range of the
-    scores; growth beyond the range counts as 1, a smaller error as 0.
+    Its mean, the risk, is an upper bound of the drop of accuracy, which also credits the examples
+    that early exit puts right. The drop's own loss in {-1, 0, 1} has no exact test, and the general
+    bounds need several times the examples; this one is a coin, and the binomial test of a coin is
+    exact.
     """
     early, full = at_exit(predictions, exit_layer), predictions[-1]
-    if not task.is_regression:
-        return ((full == labels) & (early != labels)).astype(float)
-    growth = np.abs(early - labels) - np.abs(full - labels)
-    return (growth / width).clip(0, 1)
+    return ((full == labels) & (early != labels)).astype(float)
 
 
-def binomial_p_value(mean_loss: np.ndarray, examples: int, alpha: float) -> np.ndarray:
-    """P(at most so many events) when each of `examples` has probability α: exact for 0/1 losses.
-
-    Valid for every risk above α, where few events are rarer still.
-    """
-    return binom.cdf(np.rint(mean_loss * examples), examples, alpha)
-
-
-def hoeffding_bentkus_p_value(mean_loss: np.ndarray, examples: int, alpha: float) -> np.ndarray:
-    """For losses in [0, 1]: min(exp(−n·h(min(R̂, α), α)), e·P(Bin(n, α) ≤ ⌈n·R̂⌉)).
-
-    h(a, b) = a·log(a/b) + (1 − a)·log((1 − a)/(1 − b)). Bates et al. (2021); equation 6 of Learn
-    then Test.
-    """
-    low = np.minimum(mean_loss, alpha)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        kept = np.where(low > 0, low * np.log(low / alpha), 0.0)
-    hoeffding = np.exp(-examples * (kept + (1 - low) * np.log((1 - low) / (1 - alpha))))
-    # A sum that is a whole number on paper must not be rounded up past it; up is the safe side.
-    bentkus = math.e * binom.cdf(np.ceil(examples * mean_loss - 1e-12), examples, alpha)
-    return np.minimum(hoeffding, bentkus)
-
-
-def certified(path_losses: np.ndarray, alpha: float, delta: float, binary: bool) -> int:
+def certified(path_losses: np.ndarray, alpha: float, delta: float) -> int:
     """How many settings of a path, from its start, have a risk ≤ α with probability ≥ 1 − δ.
 
-    path_losses: (path, examples) in [0, 1], in the order fixed beforehand.
+    path_losses: (path, examples) of 0 or 1, in the order fixed beforehand. A p-value is the
+    probability of at most so many events when each of the examples has probability α. It is valid
+    for every risk above α, where few events are rarer still.
     """
-    p_value = binomial_p_value if binary else hoeffding_bentkus_p_value
-    rejected = p_value(path_losses.mean(1), path_losses.shape[1], alpha) <= delta
+    p_values = binom.cdf(path_losses.sum(1), path_losses.shape[1], alpha)
+    rejected = p_values <= delta
     return len(rejected) if rejected.all() else int(rejected.argmin())
 
 
@@ -154,50 +120,45 @@ def control_risk(
 
     `rows` are the calibration examples, an independent draw of the data that the model will meet.
     See the module's docstring for the test and `losses` for the risk. Raises UserError for fewer
-    than 30 examples.
+    than 30 examples, and for scores, which are neither right nor wrong.
     """
-    task, alpha = swept.task, goal.risk
-    if len(rows) < FEWEST_FOR_GUARANTEE:
+    alpha, examples = goal.risk, len(rows)
+    if swept.task.is_regression:
+        raise UserError("--pick risk needs a task with classes; pick by max_drop or max_cost")
+    if examples < FEWEST_FOR_GUARANTEE:
         raise UserError(
-            f"a guarantee from {len(rows)} calibration examples is refused: fewer than "
+            f"a guarantee from {examples} calibration examples is refused: fewer than "
             f"{FEWEST_FOR_GUARANTEE} say next to nothing about other examples. Raise "
             "--calibration_fraction, use a larger dev set, or pick with max_drop, which promises "
             "nothing"
         )
-    low, high = task.score_range or (0, goal.range)
-    if task.is_regression and not high:
-        raise UserError("the range of the scores is unknown; add it: --pick risk=… range=HIGH-LOW")
-    share = goal.delta / len(rules)
-    grids, kinds = {grid.rule: grid for grid in swept.grids}, mode.rules(task.is_regression)
+    share, tested, passed = goal.delta / len(rules), 0, []
+    grids, kinds = {grid.rule: grid for grid in swept.grids}, mode.rules(regression=False)
     predictions, labels = swept.predictions[:, rows], swept.labels[rows]
-    tested, passed = 0, []
     for rule in rules:
         path = swept.of_rule(rule).start + np.array(fixed_sequence(grids[rule], kinds[rule]))
-        exits = swept.exit_layer[path][:, rows]
-        width = high - low if task.is_regression else None
-        path_losses = losses(task, predictions, labels, exits, width)
-        good = certified(path_losses, alpha, share, not task.is_regression)
-        tested, passed = tested + len(path), [*passed, *path[:good]]
+        path_losses = losses(predictions, labels, swept.exit_layer[path][:, rows])
+        tested += len(path)
+        passed += [*path[: certified(path_losses, alpha, share)]]
     note = (
         f"{len(passed)} of {tested} settings along {len(rules)} fixed "
         f"path{'s' if len(rules) > 1 else ''} ({', '.join(rules)}) have a risk ≤ {alpha:g}, "
-        f"together with probability ≥ {1 - goal.delta:g}, by {len(rows)} calibration examples"
+        f"together with probability ≥ {1 - goal.delta:g}, by {examples} calibration examples"
     )
-    if not passed:
-        return Choice(None, note + why_nothing_passed(len(rows), alpha, share))
-    costs = swept.cost(swept.exit_layer[passed], rows)
-    return Choice(int(passed[costs.argmin()]), note)
-
-
-def why_nothing_passed(examples: int, alpha: float, share: float) -> str:
-    """What a user can do when not even the deepest setting passed."""
+    if passed:
+        costs = swept.cost(swept.exit_layer[passed], rows)
+        return Choice(int(passed[costs.argmin()]), note)
     needed = math.ceil(math.log(share) / math.log1p(-alpha))
     if examples < needed:
-        return (
-            f"; even a setting without a single loss needs {needed} examples to show this: raise "
-            "--calibration_fraction, allow a higher risk or delta, or test fewer --rules"
+        return Choice(
+            None,
+            f"{note}; even a setting without a single loss needs {needed} examples to show this: "
+            "raise --calibration_fraction, allow a higher risk or delta, or test fewer --rules",
         )
-    return "; the deepest setting of the grid already fails: start --grid from deeper settings"
+    return Choice(
+        None,
+        f"{note}; the deepest setting of the grid already fails: start --grid from deeper settings",
+    )
 
 
 def choose(

@@ -41,14 +41,12 @@ class Frontier:
 
     settings: their descriptions, (points,).
     allowed: the cost that they were chosen by, (points,).
-    exit_layer, cost, metric: of the report part, (points, examples), (points,) and
-        (points, 1 + draws).
+    cost, metric: on the report part, (points,) and (points, 1 + draws).
     mixes: does a coin between two settings give the costs between them?
     """
 
     settings: list[str]
     allowed: np.ndarray
-    exit_layer: np.ndarray
     cost: np.ndarray
     metric: np.ndarray
     mixes: bool = False
@@ -91,7 +89,6 @@ def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Fro
     return Frontier(
         [names[i] for i in best],
         cost[best],
-        exits[best][:, parts.report],
         swept.cost(exits[best], parts.report),
         swept.main_metric(exits[best], parts.report, drawn),
         mixes,

@@ -43,8 +43,7 @@ def explorer_page(
     """The page's HTML.
 
     confidence: (layers, examples) probability of the class answered; unused for regression.
-    start: number of the setting that is shown first.
-    fixed: exit keys that are the same in all settings.
+    start: number of the setting that is shown first; fixed: exit keys that are the same in all.
     command: that evaluates the model, but for the exit keys.
     seed: of the bootstrap, and of the sample that is listed of too many examples.
     """
@@ -86,15 +85,10 @@ def rules(swept: Sweep) -> list[dict[str, Any]]:
     result = []
     for grid in swept.grids:
         own = swept.of_rule(grid.rule)
-        result.append(
-            {
-                "name": grid.rule,
-                "keys": [{"name": key, "values": values} for key, values in grid.values.items()],
-                "first": own.start,
-                "count": len(grid),
-                "frontier": (frontier(cost[own], metric[own]) + own.start).tolist(),
-            }
-        )
+        keys = [{"name": key, "values": values} for key, values in grid.values.items()]
+        best = (frontier(cost[own], metric[own]) + own.start).tolist()
+        about = {"name": grid.rule, "keys": keys, "first": own.start, "count": len(grid)}
+        result.append({**about, "frontier": best})
     return result
 
 
@@ -138,15 +132,14 @@ def example_columns(
     swept: Sweep, examples: Sequence[Example], confidence: np.ndarray, listed: np.ndarray
 ) -> dict[str, Any]:
     """What the list of examples shows, packed: (settings, listed) and (layers, listed)."""
-    kind = "<f4" if swept.task.is_regression else "<u2"
+    regression = swept.task.is_regression
+    kind, percent = "<f4" if regression else "<u2", (confidence[:, listed] * 100).round()
     return {
         "exit_layer": packed(swept.exit_layer[:, listed].astype("<u1")),
         "predictions": packed(swept.predictions[:, listed].astype(kind)),
         "labels": packed(swept.labels[listed].astype(kind)),
-        "confidence": ""
-        if swept.task.is_regression
-        else packed((confidence[:, listed] * 100).round().astype("<u1")),
-        "rows": [int(row) for row in listed],
+        "confidence": "" if regression else packed(percent.astype("<u1")),
+        "rows": listed.tolist(),
         "texts": [[t for t in examples[row][1:3] if t is not None] for row in listed],
     }
 

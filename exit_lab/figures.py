@@ -1,4 +1,4 @@
-"""The figures of a sweep: metric against cost, the rules' exits side by side, all examples."""
+"""The figures of a sweep: metric against cost, and all examples."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from evaluation.figures import BELOW, COLOURS, INK, SOFT, clear_frame, padded_limits, set_titles
-from exit_lab.compare import FrontierSet, limits_of
+from exit_lab.compare import FrontierSet
 from exit_lab.metrics import at_exit, interval
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
 from glue.tasks import Task, primary_metric
@@ -41,11 +41,6 @@ def curve_of(found: FrontierSet, name: str) -> Curve:
     return Curve(*(line[kept] for line in (cost, metric[:, 0], *interval(metric))))
 
 
-def chosen_and_shown(found: FrontierSet) -> str:
-    chosen, shown = map(len, found.parts)
-    return f"chosen on {chosen} examples, shown on the other {shown}"
-
-
 def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     """A panel a rule: its frontier with its interval, the other rules' in grey, the baselines."""
     curves = {name: curve_of(found, name) for name in found.frontiers}
@@ -74,48 +69,15 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     shown = np.concatenate([line for curve in (*rules, coin, full) for line in curve[1:]])
     grid[0, 0].set(ylabel=primary_metric(task), ylim=padded_limits(shown))
     grid[0, 0].set_xlim(*padded_limits(np.array([1 / found.layers, *(c.cost[-1] for c in rules)])))
-    models = len(found.frontiers[COIN])
+    models, (chosen, reported) = len(found.frontiers[COIN]), map(len, found.parts)
     mean = f", mean of {models} models" if models > 1 else ""
     figure.suptitle(
         f"{task.name}: {primary_metric(task)} against computation cost (mean exit layer / layers)\n"
-        f"best setting at or under each cost{mean}, {chosen_and_shown(found)}; band: 95% interval",
+        f"best setting at or under each cost{mean}, chosen on {chosen} examples, shown on the "
+        f"other {reported}; band: 95% interval",
         fontsize=9,
     )
     figure.legend(*grid[0, 0].get_legend_handles_labels(), fontsize=8.5, ncol=4, **BELOW)
-    return figure
-
-
-def exits_figure(found: FrontierSet, task: Task) -> Figure:
-    """A bar a rule: the shares of examples that exit after each layer, at a middling cost.
-
-    Of the first model; truncation is the last.
-    """
-    limits = limits_of(found.layers)
-    limit, rows = limits[len(limits) // 2], []
-    for name in (*found.rules, TRUNCATION):
-        front = found.frontiers[name][0]
-        place = int(front.position(limit))
-        if place >= 0:
-            counts = np.bincount(front.exit_layer[place], minlength=found.layers + 1)[1:]
-            reached = f"{front.metric[place, 0]:.3f} at {front.cost[place]:.2f}"
-            rows.append((f"{name}\n{reached}", counts / counts.sum()))
-    names, shares = zip(*rows, strict=True)
-    shares = np.stack(shares, 1)  # (layers, rules)
-    ends = shares.cumsum(0)
-    figure, panel = plt.subplots(figsize=(7.2, 0.5 * len(rows) + 1.5))
-    colours = plt.get_cmap("viridis_r")(np.linspace(0.05, 0.95, found.layers))
-    for layer, colour in enumerate(colours):
-        left = ends[layer] - shares[layer]
-        bars = panel.barh(names, shares[layer], left=left, color=colour, height=0.7)
-        ink = "white" if np.dot(colour[:3], (0.3, 0.6, 0.1)) < 0.5 else "black"
-        numbers = [str(layer + 1) if share > 0.04 else "" for share in shares[layer]]
-        panel.bar_label(bars, numbers, label_type="center", fontsize=8, color=ink)
-    panel.invert_yaxis()
-    panel.set(xlim=(0, 1), xlabel="share of examples; the number is the exit layer")
-    title = f"{task.name}: where examples exit at a cost of at most {limit:.2f}"
-    about = f"each rule's best setting with its {primary_metric(task)} and cost, "
-    set_titles(panel, title, about + chosen_and_shown(found))
-    panel.spines[["top", "right"]].set_visible(False)
     return figure
 
 

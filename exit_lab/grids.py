@@ -47,16 +47,14 @@ def parse_values(key: str, text: str, num_layers: int, keys: Mapping[str, Key]) 
     if key not in keys or keys[key].kind not in (int, float):
         known = [name for name, entry in keys.items() if entry.kind in (int, float)]
         raise UserError(f"grid {key}={text}: {nearest_names(key, known)}")
-    values: list[float] = []
-    for piece in text.split(","):
-        values += expand(key, piece, num_layers)
     try:
+        values = [value for piece in text.split(",") for value in expand(piece, num_layers)]
         return tuple(checked(key, value, keys, num_layers) for value in values)
     except UserError as error:
         raise UserError(f"grid {key}={text}: {error}") from error
 
 
-def expand(key: str, piece: str, num_layers: int) -> list[float]:
+def expand(piece: str, num_layers: int) -> list[float]:
     """Numbers of "0.3", "1:N" or "0:1:0.02"."""
     try:
         numbers = [float(num_layers if part == "N" else part) for part in piece.split(":")]
@@ -65,11 +63,9 @@ def expand(key: str, piece: str, num_layers: int) -> list[float]:
         start, stop, step = numbers if len(numbers) == 3 else [*numbers, 1.0]
         count = math.floor((stop - start) / step + 1e-9) + 1
     except (ValueError, ZeroDivisionError, OverflowError) as error:
-        raise UserError(
-            f"grid {key}={piece}: expected a number, FROM:TO, or FROM:TO:STEP"
-        ) from error
+        raise UserError("expected a number, FROM:TO, or FROM:TO:STEP") from error
     if not 0 < count <= 100_000:
-        raise UserError(f"grid {key}={piece}: {'an empty' if count < 1 else 'too large a'} range")
+        raise UserError(f"{'an empty' if count < 1 else 'too large a'} range")
     return [round(start + i * step, 10) for i in range(count)]
 
 

@@ -17,12 +17,12 @@ from evaluation.results import ROWS, append_results
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import against_coin, choice_table, frontier_set, write_comparison
 from exit_lab.explorer import explorer_page
-from exit_lab.figures import exits_figure, frontier_figure, heatmap_figure
+from exit_lab.figures import frontier_figure, heatmap_figure
 from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.metrics import at_exit
 from exit_lab.settings import LabSettings, SweepRequest
 from exit_lab.sweep import RECORDING, Recording, Sweep, load_or_record, scan_setting, sweep
-from exit_lab.tables import nearest_setting, write_tables
+from exit_lab.tables import write_tables
 from glue.custom import Columns, custom_task
 from glue.features import encode
 from glue.tasks import Example, Task, compute_metrics, evaluation_tasks, get_task, read_examples
@@ -228,17 +228,16 @@ def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, parts: 
     rule = describe(lab.mode.named(setting, task.is_regression), swept.name_key)
     figures = {
         "frontier": frontier_figure(found, task),
-        "exits": exits_figure(found, task),
         "heatmap": heatmap_figure(scores, swept.labels, exits[0], task, rule),
     }
     for name, figure in figures.items():
         save_figure(figure, lab.output / f"{name}.png")
     title = f"Exit explorer: {task.name}, {lab.directory.name}"
-    start = nearest_setting(swept, setting, exits)
-    command = evaluation_command(lab)
-    page = explorer_page(
-        swept, lab.examples, scores.max(-1), title, start, lab.fixed, command, seed
-    )
+    start = int((swept.exit_layer == exits).sum(1).argmax())  # which agrees most
+    if setting in swept.settings:
+        start = swept.settings.index(setting)
+    how = (start, lab.fixed, evaluation_command(lab), seed)
+    page = explorer_page(swept, lab.examples, scores.max(-1), title, *how)
     write_text(lab.output / "explorer.html", page)
     print(f"figures ({', '.join(figures)}) and explorer.html: {lab.output}")
 

@@ -80,26 +80,29 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def accuracy(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
-    right = (answers == labels).astype(float) @ weights.T
-    return {"acc": right / weights.sum(1)}
+    return {"acc": counted(answers == labels, weights) / weights.sum(1)}
+
+
+def counted(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """How many examples of each draw are in `rows`, (…, examples) bool: (…, draws)."""
+    return rows.astype(float) @ weights.T
 
 
 def accuracy_and_f1(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
     """F1 of class 1 as 2·TP / (predicted + true)."""
     acc = accuracy(answers, labels, weights)["acc"]
     predicted, true = answers == 1, labels == 1
-    both = (predicted & true).astype(float) @ weights.T
-    f1 = ratio(2 * both, predicted.astype(float) @ weights.T + true.astype(float) @ weights.T)
+    both = counted(predicted & true, weights)
+    f1 = ratio(2 * both, counted(predicted, weights) + counted(true, weights))
     return {"acc": acc, "f1": f1, "acc_and_f1": (acc + f1) / 2}
 
 
 def matthews(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
     """Gorodkin's R_K, the many-class form of MCC, as scikit-learn has it."""
-    total = weights.sum(1)
-    right = (answers == labels).astype(float) @ weights.T
-    classes = range(int(max(answers.max(), labels.max())) + 1)
-    predicted = np.stack([(answers == k).astype(float) @ weights.T for k in classes])
-    true = np.stack([(labels == k).astype(float) @ weights.T for k in classes])[:, None]
+    total, right = weights.sum(1), counted(answers == labels, weights)
+    classes = np.arange(max(answers.max(), labels.max()) + 1)
+    predicted = counted(answers == classes[:, None, None], weights)  # (classes, settings, draws)
+    true = counted(labels == classes[:, None, None], weights)
     covariance = right * total - (predicted * true).sum(0)
     spread = (total**2 - (predicted**2).sum(0)) * (total**2 - (true**2).sum(0))
     return {"mcc": ratio(covariance, np.sqrt(np.maximum(spread, 0)))}

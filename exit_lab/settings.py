@@ -71,7 +71,6 @@ class PickGoal(NamedTuple):
     max_drop: float | None = None
     risk: float | None = None
     delta: float | None = None
-    range: float | None = None  # of a regression task's scores, where the task does not say
 
 
 GOALS = ({"max_cost"}, {"max_p95_ms"}, {"max_drop"}, {"risk", "delta"})
@@ -107,7 +106,7 @@ class ChoiceSettings:
             if not (0 < values[key] < 1 if share else 0 <= values[key] < math.inf):
                 allowed = "between 0 and 1" if share else "0 or more"
                 raise UserError(f"--pick {item}: allowed is a number {allowed}")
-        if self.pick and values.keys() - {"range"} not in GOALS:
+        if self.pick and values.keys() not in GOALS:
             raise UserError(
                 f"--pick {' '.join(self.pick)}: give max_cost=…, or max_drop=…, or max_p95_ms=…, "
                 "or risk=… with delta=…"

@@ -4,8 +4,7 @@ A kept recording is used while its fingerprint, of weights, architecture and dat
 is written here: the project's one rule code is called with all settings of a rule at once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -42,6 +41,10 @@ IDLE_KEYS = (
 ).split()
 
 
+Rows = np.ndarray | slice  # numbers of examples
+ALL = slice(None)
+
+
 @dataclass(frozen=True)
 class Recording:
     """What a sweep needs to know of a model and a data set.
@@ -58,11 +61,6 @@ class Recording:
     def predictions(self) -> np.ndarray:
         """Class ids, or values, of every layer: (layers, examples)."""
         return predictions_of(self.tensors["all_logits"])
-
-    @property
-    def seconds(self) -> np.ndarray | None:
-        """To the answer of every layer: (layers, examples); None where the mode records none."""
-        return self.tensors["seconds"].T.numpy() if "seconds" in self.tensors else None
 
 
 def load_or_record(folder: Path, job: Job) -> Recording:
@@ -162,29 +160,23 @@ class Sweep:
         raise KeyError(rule)
 
     def metrics(
-        self,
-        exit_layer: np.ndarray,
-        rows: np.ndarray | slice = slice(None),
-        weights: np.ndarray | None = None,
+        self, exit_layer: np.ndarray, rows: Rows = ALL, weights: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         """The task's metrics of exits (settings, examples) on some examples; see `metrics_at`."""
         predictions, labels = self.predictions[:, rows], self.labels[rows]
         return metrics_at(self.task, predictions, labels, exit_layer[:, rows], weights)
 
     def main_metric(
-        self,
-        exit_layer: np.ndarray,
-        rows: np.ndarray | slice = slice(None),
-        weights: np.ndarray | None = None,
+        self, exit_layer: np.ndarray, rows: Rows = ALL, weights: np.ndarray | None = None
     ) -> np.ndarray:
         """The metric that curves and choices go by: (settings,) or (settings, draws)."""
         return self.metrics(exit_layer, rows, weights)[primary_metric(self.task)]
 
-    def cost(self, exit_layer: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+    def cost(self, exit_layer: np.ndarray, rows: Rows = ALL) -> np.ndarray:
         """Computation cost, mean exit layer over the number of layers: (settings,)."""
         return exit_layer[:, rows].mean(1, dtype=float) / self.num_layers
 
-    def p95_ms(self, exit_layer: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+    def p95_ms(self, exit_layer: np.ndarray, rows: Rows = ALL) -> np.ndarray:
         """95th percentile of the milliseconds to the examples' answers: (settings,)."""
         p95 = partial(np.percentile, q=95)
         return over_examples(1000 * self.seconds[:, rows], exit_layer[:, rows], p95)
@@ -230,14 +222,13 @@ def sweep(mode: Mode, grids: Sequence[RuleGrid], recording: Recording, task: Tas
             f"{count} settings × {examples} examples are too many; make --grid coarser, or give "
             "fewer --rules"
         )
-    exit_layer = np.concatenate(
-        [scan_grid(mode, grid, recording.tensors, examples) for grid in grids]
-    )
+    exit_layer = np.concatenate([scan_grid(mode, grid, recording.tensors) for grid in grids])
     settings = [
         {mode.rule_key: grid.rule, **combination}
         for grid in grids
         for combination in grid.combinations()
     ]
+    seconds = recording.tensors.get("seconds")
     return Sweep(
         task,
         tuple(grids),
@@ -246,37 +237,28 @@ def sweep(mode: Mode, grids: Sequence[RuleGrid], recording: Recording, task: Tas
         recording.predictions,
         recording.labels,
         mode.rule_key,
-        recording.seconds,
+        None if seconds is None else seconds.T.numpy(),
         recording.flops,
     )
 
 
-def scan_grid(mode: Mode, grid: RuleGrid, tensors: Tensors, examples: int) -> np.ndarray:
+def scan_grid(mode: Mode, grid: RuleGrid, tensors: Tensors) -> np.ndarray:
     """Exit layers of a grid's settings, (settings, examples), a chunk of settings at a time."""
     setting, combinations = {**grid.fixed, mode.rule_key: grid.rule}, grid.combinations()
-    pieces = []
-    with one_thread():
+    layers, examples = tensors["all_logits"].shape[:2]
+    pieces, threads = [], torch.get_num_threads()
+    # A scan is many small steps: on a busy machine, waiting for threads costs more than they do.
+    # Measured beside other jobs on 2 cores: 0.8 s for a thousand settings, 9 s with two threads.
+    torch.set_num_threads(1)
+    try:
         for rows in chunks(len(grid), examples):
             some = combinations[rows]
             keys = {key: torch.tensor([one[key] for one in some])[:, None] for key in grid.values}
             exits = scan(mode.rule({**setting, **keys}, tensors), tensors)
-            pieces.append(exits.reshape(-1, examples).numpy())
-    layers = len(tensors["all_logits"])
-    return np.concatenate([piece.astype(np.min_scalar_type(layers)) for piece in pieces])
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """A scan is many small steps: on a busy machine, waiting for threads costs more than they do.
-
-    Measured beside other jobs on 2 cores: 0.8 s for a thousand settings, 9 s with two threads.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
+            pieces.append(exits.reshape(-1, examples).numpy().astype(np.min_scalar_type(layers)))
     finally:
         torch.set_num_threads(threads)
+    return np.concatenate(pieces)
 
 
 def scan_setting(mode: Mode, setting: Setting, recording: Recording) -> np.ndarray:

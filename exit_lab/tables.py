@@ -9,7 +9,6 @@ import numpy as np
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
 from glue.tables import as_csv
 from glue.tasks import primary_metric
-from modeling.exit_settings import Setting
 from utils.files import write_text
 
 
@@ -92,17 +91,3 @@ def best_rows(
         {**rows[i], "settings": int(((cost == cost[i]) & (value == value[i])).sum())}
         for i in best(cost, value)
     ]
-
-
-def nearest_setting(swept: Sweep, setting: Setting, exit_layer: np.ndarray) -> int:
-    """Number of the swept setting that stands for `setting`, whose exits are (1, examples).
-
-    The setting itself where the grid has it, else the one that agrees on most exits, if possible
-    of the same rule.
-    """
-    if setting in swept.settings:
-        return swept.settings.index(setting)
-    rule = setting[swept.name_key]
-    known = rule in [grid.rule for grid in swept.grids]
-    own = swept.of_rule(rule) if known else slice(0, None)
-    return own.start + int((swept.exit_layer[own] == exit_layer).sum(1).argmax())

@@ -167,7 +167,7 @@ for task, name, seed in (*((task, "elbert", 43) for task in TASKS[:2]), SHIFTED)
     risk, layers = losses[0].mean(1), (exits[0] + 1).mean(1) / 6
     for count in (100, 200, 400, 800, 2000):
         draws = rng.integers(losses[-1].shape[1], size=(1000, count))
-        sure = [certified(losses[-1][:, draw], alpha, 0.05, binary=True) for draw in draws]
+        sure = [certified(losses[-1][:, draw], alpha, 0.05) for draw in draws]
         chosen = np.maximum(sure, 1) - 1  # the first setting is full depth
         rows.append((f"{task}{', shifted' * shift}", count, float((risk[chosen] > alpha).mean())))
         rows[-1] += (float(layers[chosen].mean()),)

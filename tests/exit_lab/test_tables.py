@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from exit_lab.sweep import scan_setting
 from exit_lab.tables import (
     concave_hull,
     frontier,
-    nearest_setting,
     sweep_table,
     write_tables,
 )
-from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
+from tests.exit_lab.builders import POINTS, SMALL, swept
 from tests.scripts.conftest import rows_of
 
 
@@ -73,15 +71,3 @@ def test_the_frontier_is_what_no_other_setting_beats(pairs):
 
     best = {pairs[i] for i in range(len(pairs)) if not beaten(i)}
     assert [pairs[i] for i in kept] == sorted(best)
-
-
-def test_the_nearest_setting_is_the_setting_itself_or_agrees_most():
-    found, recording = swept(2, "rte", rules=["entropy", "patience"])
-    number = 3
-    assert nearest_setting(found, found.settings[number], None) == number
-    between = {"thres_name": "entropy", "exit_thres": 0.26}
-    exits = scan_setting(ELBERT, between, recording)
-    assert found.settings[nearest_setting(found, between, exits)]["thres_name"] == "entropy"
-    foreign = {"thres_name": "max_prob", "exit_thres": 0.0}  # nobody exits early
-    deepest = nearest_setting(found, foreign, scan_setting(ELBERT, foreign, recording))
-    assert (found.exit_layer[deepest] == 5).all()

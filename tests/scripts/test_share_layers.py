@@ -55,10 +55,9 @@ def test_training_follows_better_and_reports_every_pass(trained, bert_dir):
     assert logged[-1]["loss"] < 0.8 * logged[0]["loss"]
     report = json.loads((trained / "eval_results.json").read_text())
     assert report["followed_layers"] == [1, 2, 3]
-    second = report["second_sentence"]
     for number, share in enumerate(report["passes"], 1):
         assert 0 < share < logged[0][f"pass/{number}"]
-        assert f"| {number} | {number} | {share:.4f} | {second[number - 1]:.4f} |" in log
+        assert f"| {number} | {number} | {share:.4f} |" in log
     assert report["embeddings"] < 1e-9
 
 
@@ -76,7 +75,6 @@ def test_the_report_is_of_hfs_states_on_text_that_was_not_trained_on(
         where.remove("--do_train")
         script(share_layers.main, *where, "--do_eval").done()
         report[count] = json.loads((trained / "eval_results.json").read_text())
-    assert report[1]["second_sentence"] == [None] * 3
     status = run_together(2, [*where, "--do_eval"], tmp_path / "log", main=share_layers.main)
     assert status == [0, 0]
     together = json.loads((trained / "eval_results.json").read_text())
@@ -99,12 +97,6 @@ def test_the_report_is_of_hfs_states_on_text_that_was_not_trained_on(
     left = (found - wanted).square().sum((1, 2))
     spread = (wanted - wanted.mean(1, keepdim=True)).square().sum((1, 2))
     assert report[2]["passes"] == pytest.approx((left / spread).tolist(), rel=1e-4)
-    changes = []
-    for model in (student, teacher):
-        alone = states(model, texts[1][0])
-        changes.append(states(model, *texts[1])[:, : alone.shape[1]] - alone)
-    missed = (changes[0] - changes[1]).square().sum((1, 2)) / changes[1].square().sum((1, 2))
-    assert report[2]["second_sentence"] == pytest.approx(missed.tolist(), rel=1e-4)
 
 
 def test_the_student_is_an_hf_albert_and_every_modes_start(trained, bert_dir):
