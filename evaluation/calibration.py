@@ -26,8 +26,8 @@ SEED = 0  # of the choice of texts
 def training_split(directory: Path) -> tuple[Split, DataSettings]:
     """Find the training file of the model in `directory`, by the flags in its training.json."""
     flags = provenance_in(directory / "training.json").get("flags", {})
-    known = {entry.name for entry in fields(DataSettings)}
-    data = DataSettings(**{name: value for name, value in flags.items() if name in known})
+    known = {entry.name for entry in fields(DataSettings)} & flags.keys()
+    data = DataSettings(**{name: flags[name] for name in known})
     try:
         split = Split(find_task(data, directory), data.folder, "train")
         split.path  # noqa: B018 (raises where there is no file)
@@ -75,11 +75,6 @@ def calibration_feeds(
     settings |= {name: np.ones(1, np.float32) for name in features.inputs}  # a draw halts nobody
     for row in range(len(features)):
         batch = collate(features, [row], tokenizer.pad_token_id)
-        ids = batch["input_ids"].numpy()
-        segments = batch["token_type_ids"].numpy()
-        yield {
-            "input_ids": ids,
-            "attention_mask": np.ones_like(ids),
-            "token_type_ids": segments,
-            **settings,
-        }
+        ids, segments = batch["input_ids"].numpy(), batch["token_type_ids"].numpy()
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
+        yield inputs | settings

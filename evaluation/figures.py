@@ -16,14 +16,23 @@ from matplotlib.ticker import MaxNLocator
 
 from utils.files import write_file
 
-matplotlib.rcParams["text.parse_math"] = False  # a "$" in a label or a text is only a "$"
-
-INK, SOFT, GRID = "#1d2733", "#5d6a78", "#e3e7ec"
-LINE = "#b3412e"
+INK, SOFT, LINE = "#1d2733", "#5d6a78", "#b3412e"
 # Apart for every kind of colour vision (Okabe and Ito), and from INK and LINE.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7a5ab5", "#8a7a1e")
-CAUSES = ("#9db4d3", "#e2b866", "#cfd6de")  # of an exit, in the order that they are given
-BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "frameon": False}  # of a legend
+matplotlib.rcParams.update(
+    {
+        "text.parse_math": False,  # a "$" in a label or a text is only a "$"
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "axes.titlelocation": "left",
+        "axes.titlesize": 10,
+        "axes.titlecolor": INK,
+        "grid.color": "#e3e7ec",
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+    }
+)
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -32,47 +41,21 @@ def save_figure(figure: Figure, path: Path) -> None:
     plt.close(figure)
 
 
-def clear_frame(panel: Axes, axis: str = "y") -> None:
-    """Leave of a panel's frame the axes, over a pale grid."""
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(axis=axis, color=GRID, linewidth=0.8)
-    panel.set_axisbelow(True)
-
-
 def stacked(x: str, upper: str, lower: str) -> tuple[Figure, Axes, Axes]:
     """Two panels, one above the other, over one axis of whole numbers."""
     figure, (top, bottom) = plt.subplots(2, figsize=(7.2, 4.8), sharex=True)
     top.set_ylabel(upper)
     bottom.set(xlabel=x, ylabel=lower)
     bottom.xaxis.set_major_locator(MaxNLocator(nbins=13, integer=True))
-    clear_frame(top)
-    clear_frame(bottom)
+    for panel in (top, bottom):
+        panel.grid(axis="y")
     figure.align_ylabels()
     return figure, top, bottom
 
 
-def set_titles(panel: Axes, title: str, subtitle: str) -> None:
-    """A bold title over lines that say more, all from the panel's left edge."""
-    lines = subtitle.count("\n") + 1
-    style = {"in_layout": False}
-    panel.set_title(
-        title, loc="left", pad=8 + 11.5 * lines, fontsize=11, weight="bold", color=INK, **style
-    )
-    panel.annotate(
-        subtitle,
-        (0, 1),
-        xytext=(0, 5),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        fontsize=8.5,
-        color=SOFT,
-        **style,
-    )
-
-
-def annotate(panel: Axes, text: str, point: tuple[float, float], **style: Any) -> None:
+def annotate(panel: Axes, text: str, point: tuple[float, float], align: str) -> None:
     """A small word just above a point."""
-    style = {"textcoords": "offset points", "fontsize": 8, "color": SOFT, **style}
+    style = {"textcoords": "offset points", "fontsize": 8, "color": SOFT, "ha": align}
     panel.annotate(text, point, (0, 2), **style)
 
 
@@ -90,9 +73,9 @@ def training_figure(history: Sequence[Any], most_steps: int, title: str) -> Figu
     epochs = [epoch.epoch for epoch in history]
     top.plot(epochs, [epoch.accuracy for epoch in history], "o-", color=LINE, markersize=4)
     top.axhline(0.5, color=SOFT, linestyle=":", linewidth=1.2)
-    annotate(top, "chance", (epochs[-1], 0.5), ha="right")
+    annotate(top, "chance", (epochs[-1], 0.5), "right")
     top.set_ylim(0, 1.03)
     bottom.plot(epochs, [epoch.steps for epoch in history], "o-", color=COLOURS[0], markersize=4)
     bottom.set_ylim(0, most_steps)
-    set_titles(top, title, "accuracy at sampled halting steps; expected steps until halting")
+    top.set_title(f"{title}\naccuracy at sampled halting steps; expected steps until halting")
     return figure

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from evaluation.modes.base import Mode
 
 
+FIXED = ("model_type", "num_hidden_layers")  # what no input of a file sets
+
+
 def description(mode: Mode, model: PreTrainedModel) -> dict[str, Any]:
     """What a file says of its model, by name; JSON in the file."""
     config = model.config
@@ -48,37 +51,30 @@ class OnnxFile:
         stored = self.session.get_modelmeta().custom_metadata_map
         if "rule" not in stored:
             raise UserError(f"{path}: not a file of export_onnx.py, it does not say its rule")
-        names = ("model_type", "labels", "rule", "num_hidden_layers", "dtype")
-        self.about = {name: json.loads(stored[name]) for name in names}
-        if weights and json.loads(stored.get("weights", "null")) not in (None, weights):
-            raise UserError(
-                f"{path}: exported from other weights than the model now has; export it again "
-                "with export_onnx.py"
-            )
-        self.dtype = self.about["dtype"]
+        there = {name: json.loads(stored[name]) for name in (*FIXED, "labels", "rule", "dtype")}
+        self.dtype, rule = there["dtype"], there["rule"]
         self.outputs = [value.name for value in self.session.get_outputs()]
         values = (*self.session.get_inputs(), *self.session.get_overridable_initializers())
         kinds = {value.name: np.float32 if "float" in value.type else np.int64 for value in values}
-        self.settings = {name: kind for name, kind in kinds.items() if name in self.about["rule"]}
+        self.settings = {name: kind for name, kind in kinds.items() if name in rule}
         self.inputs = [name for name in kinds if name not in self.settings]
-        self.check_model()
+        again = "export it again with export_onnx.py"
+        if weights and json.loads(stored.get("weights", "null")) not in (None, weights):
+            raise UserError(f"{path}: exported from other weights than the model now has; {again}")
+        there |= {**rule, "num_labels": len(there["labels"])}
+        fixed = [key for key in config.exit_keys() if key not in self.settings]
+        for name in (*FIXED, "num_labels", *fixed):
+            value = getattr(config, name)
+            if there.get(name) != value:
+                raise UserError(
+                    f"{path}: exported with {name} = {there.get(name)}, the model now has {value}; "
+                    f"{again}"
+                )
         if self.dtype == "int8" and batch_size > 1 and "calibration" not in stored:
             raise UserError(
-                f"{path}: exported with int8 scales that depend on the batch; export it again with "
-                "export_onnx.py, or give --per_gpu_eval_batch_size 1"
+                f"{path}: exported with int8 scales that depend on the batch; {again}, or give "
+                "--per_gpu_eval_batch_size 1"
             )
-
-    def check_model(self) -> None:
-        here, there = self.config, {**self.about, **self.about["rule"]}
-        there["num_labels"] = len(self.about["labels"])
-        fixed = [key for key in here.exit_keys() if key not in self.settings]
-        for name in ("model_type", "num_hidden_layers", "num_labels", *fixed):
-            stored, value = there.get(name), getattr(here, name)
-            if stored != value:
-                raise UserError(
-                    f"{self.path}: exported with {name} = {stored}, the model now has {value}; "
-                    "export it again with export_onnx.py"
-                )
 
     def conditions(self) -> dict[str, Any]:
         """What a report tells of it."""

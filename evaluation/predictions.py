@@ -1,7 +1,4 @@
-"""The answers to a data set: batches in, tensors out; processes share the examples and gather.
-
-A run whose examples exit, one by one or in batches, and the recording of all layers go through it.
-"""
+"""The answers to a data set: batches in, tensors out; processes share the examples and gather."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -102,25 +99,41 @@ def inputs_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tenso
 
 
 def run_early_exit(job: Job) -> Predictions:
-    """Answer every example with early exit: logits, exit_layer and seconds.
+    """Answer every example, each stopping as the configuration says.
 
-    Batch size 1, the reporting default, goes in input order and never pads; above it, `batch_size`
-    slots are kept full by depth batching (an exported file gets neighbours in length). The answers
-    are the same, also where exits are sampled: every example brings its own draw.
+    Batch size 1, the reporting default, goes in input order and never pads. Above it, examples that
+    exit go through `batch_size` slots, kept full by depth batching; where tokens halt, and for an
+    exported file, a batch holds neighbours in length. The answers are the same, also where exits
+    are sampled: every example brings its own draw.
     """
-    run = job.file or job.model.exits
+    mode, model, longest = job.mode, job.model, int(job.features.lengths.max())
+    run = job.file or (model.exits if mode.in_slots else model)
     with sharded(job) as predictions:
-        if job.batch_size > 1 and not job.file:
+        if job.batch_size > 1 and mode.in_slots and not job.file:
             answer_in_slots(job, predictions)
             return predictions
         for rows in predictions.batches(job.batch_size):
             batch = inputs_of(job, predictions.features, rows)
             start = time.perf_counter()
             out = run(**batch)
-            exit_layer = out.exit_layer.cpu()  # waits for the device
+            values = {"logits": out.logits.float().cpu(), **mode.kept(out, longest)}
             seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
-            predictions.add(rows, logits=out.logits, exit_layer=exit_layer, seconds=seconds)
+            predictions.add(rows, **values, seconds=seconds)
     return predictions
+
+
+def answer_in_slots(job: Job, predictions: Predictions) -> None:
+    """Add the answers of depth batching, in order of completion."""
+    model, features = job.model, predictions.features
+    batcher = DepthBatcher(model, slots=job.batch_size, pad_token_id=job.tokenizer.pad_token_id)
+    rows = range(len(features))
+    texts = map(features.input_ids, rows), map(features.token_type_ids, rows)
+    own = [features.inputs[name] for name in model.own_inputs if name in features.inputs]
+    batcher.submit(zip(*texts, *own, strict=True))
+    for answer in batcher.answers():
+        seconds = torch.tensor([answer.seconds], dtype=torch.double)
+        values = {"logits": answer.logits[None], "exit_layer": [answer.exit_layer]}
+        predictions.add([answer.row], **values, seconds=seconds)
 
 
 def record_layers(job: Job, batch_size: int = 1, rule: ExitRule | None = None) -> Predictions:

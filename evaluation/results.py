@@ -12,7 +12,7 @@ import torch
 from filelock import FileLock
 
 from evaluation.job import Job
-from evaluation.predictions import Predictions, is_main
+from evaluation.predictions import Predictions, is_main, run_early_exit
 from glue.features import Features
 from glue.submission import add_to_submission, label_text, write_submission
 from glue.tasks import Example, Task, compute_metrics, primary_metric
@@ -152,7 +152,7 @@ def predict(
 
     With `submission_dir` the official file goes there, too, see `add_to_submission`.
     """
-    predictions = job.mode.run(job.for_inference())
+    predictions = run_early_exit(job.for_inference())
     if not is_main():
         return
     logits, table = predictions["logits"], output / details

@@ -2,10 +2,9 @@
 
 A method is a rule with all its settings, or a baseline: truncation stops everyone at one layer, the
 coin stops each example at one of two layers, the oracle stops it at its first right one. The best
-settings of a method under each cost are chosen on the calibration part. Their metric and cost are
-those of the report part, so that no number profits from having been chosen. Intervals are 95%
-percentile intervals of a bootstrap that draws examples, and models where there are several. All
-methods share the draws, so that differences are paired.
+settings under each cost are chosen on the calibration part; their metric and cost are those of the
+report part. Intervals are 95% percentile intervals of a bootstrap that draws examples, and models
+where there are several. All methods share the draws, so that differences are paired.
 
 A metric is an array (…, 1 + draws): its value first, then that in each draw.
 """
@@ -249,9 +248,7 @@ def comparison(sweeps: Sequence[Sweep], found: FrontierSet, cells: Cells) -> str
             f"at or under each cost, chosen on {len(found.parts.calibration)} examples, reported "
             f"on the other {len(found.parts.report)} "
             f"[95% interval, drawing {'models and ' if several else ''}examples] at its cost "
-            f"there. {TRUNCATION}: everyone stops at one layer. {COIN}: at one of two layers, by "
-            f"chance, for exactly the cost. {ORACLE}: each example stops at its first right layer, "
-            "as far as the cost allows.",
+            "there.",
             table(
                 list(cells),
                 lambda row: f"{written(row, 'metric', 100, '.1f')} at {row['cost']:.2f}",
@@ -282,18 +279,14 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
     return found
 
 
-# What a choice came to, on the examples that did not choose.
-
-
-def choice_table(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
-    """Metrics, drop from full depth and cost of a setting on both parts, as Markdown."""
-    chosen = swept.exit_layer[setting][None]
-    both = np.concatenate([chosen, swept.truncations[-1:]])
-    drawn = bootstrap_weights(len(parts.report), DRAWS, seed)
-    calibration, report = (
-        swept.metrics(both, parts.calibration),
-        swept.metrics(both, parts.report, drawn),
-    )
+def choice_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
+    """What a setting came to on both parts, and whether it beats a coin between two layers that
+    costs as much, compared on the report part: as Markdown."""
+    found = frontier_set([swept], parts, DRAWS, seed, (COIN, ORACLE))
+    both, main = swept.exit_layer[setting][None], primary_metric(swept.task)
+    both = np.concatenate([both, swept.truncations[-1:]])  # and full depth
+    calibration = swept.metrics(both, parts.calibration)
+    report = swept.metrics(both, parts.report, found.drawn)
     rows = []
     for name, (early, full) in report.items():
         here, deep = calibration[name]
@@ -301,32 +294,21 @@ def choice_table(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
         for row, number, metric in ((name, here, early), (drop, deep - here, full - early)):
             value, low, high = estimate(metric)
             rows.append((row, f"{number:.4f}", f"{value:.4f}", f"{low:.4f} … {high:.4f}"))
-    costs = [swept.cost(chosen, part)[0] for part in parts]
+    costs = [swept.cost(both, part)[0] for part in parts]
     rows.append(("computation cost", *(f"{cost:.4f}" for cost in costs), ""))
     if swept.seconds is not None:
-        slowest = [swept.p95_ms(chosen, part)[0] for part in parts]
+        slowest = [swept.p95_ms(both, part)[0] for part in parts]
         rows.append(("p95 latency, ms (recorded)", *(f"{ms:.2f}" for ms in slowest), ""))
     heads = [f"{name} ({len(part)})" for name, part in zip(Parts._fields, parts, strict=True)]
-    return markdown_table(["", *heads, "95% interval"], rows)
-
-
-def against_coin(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
-    """Say whether a setting beats a coin between two layers that costs as much as it does.
-
-    Compared on the report part, paired; the coin's layers are chosen on the calibration part.
-    """
-    found = frontier_set([swept], parts, DRAWS, seed, (COIN, ORACLE))
-    exits = swept.exit_layer[setting][None]
-    (metric,) = swept.main_metric(exits, parts.report, found.drawn)
-    here = Point([], swept.cost(exits, parts.report), metric)
-    coin = found.at(COIN, here.cost)
-    value, low, high = estimate(metric - coin.metric)
-    efficiency = found.efficiency(here)
+    point = Point([], costs[1:], report[main][0])
+    coin, efficiency = found.at(COIN, costs[1]), found.efficiency(point)
+    value, low, high = estimate(point.metric - coin.metric)
     share = "–" if efficiency is None else "{:.2f} [{:.2f}, {:.2f}]".format(*efficiency)
     verdict = "Better than" if low > TOLERANCE else "Not shown to be better than"
     return (
+        f"{markdown_table(['', *heads, '95% interval'], rows)}\n\n"
         f"{verdict} a coin that stops each example at {coin.settings[0]} for the same cost, "
-        f"{coin.cost[0]:.4f}:\n"
-        f"  {primary_metric(swept.task)} {value:+.4f} [{low:+.4f}, {high:+.4f}]\n"
-        f"  exit efficiency, its gain over the coin as a share of the oracle's: {share}"
+        f"{costs[1]:.4f}:\n"
+        f"  {main} {value:+.4f} [{low:+.4f}, {high:+.4f}]\n"
+        f"  exit efficiency, its gain over the coin as a share of the oracle's: {share}\n"
     )

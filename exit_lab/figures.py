@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from evaluation.figures import BELOW, COLOURS, INK, SOFT, clear_frame, padded_limits, set_titles
+from evaluation.figures import COLOURS, INK, SOFT, padded_limits
 from exit_lab.compare import FrontierSet
 from exit_lab.metrics import at_exit, interval
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
@@ -54,7 +54,7 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     for panel in grid.flat[len(found.rules) :]:
         panel.remove()
     for number, (name, panel) in enumerate(zip(found.rules, grid.flat, strict=False)):
-        clear_frame(panel, "both")
+        panel.grid()
         for other in found.rules:
             panel.step(*curves[other][:2], where="post", color=SOFT, alpha=0.35, linewidth=1)
         curve, colour = curves[name], COLOURS[number % len(COLOURS)]
@@ -64,7 +64,7 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
         panel.plot(*coin[:2], color=SOFT, linewidth=1.4, label=COIN)
         panel.plot(*curves[ORACLE][:2], "--", color=INK, linewidth=1.2, label=ORACLE)
         panel.axhline(full.metric[0], color=INK, linestyle=":", linewidth=1, label=FULL_DEPTH)
-        panel.set_title(name, fontsize=9, loc="left", weight="bold", color=colour)
+        panel.set_title(name, weight="bold", color=colour)
     rules = [curves[name] for name in found.rules]
     shown = np.concatenate([line for curve in (*rules, coin, full) for line in curve[1:]])
     grid[0, 0].set(ylabel=primary_metric(task), ylim=padded_limits(shown))
@@ -77,7 +77,8 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
         f"other {reported}; band: 95% interval",
         fontsize=9,
     )
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), fontsize=8.5, ncol=4, **BELOW)
+    handles = grid[0, 0].get_legend_handles_labels()
+    figure.legend(*handles, ncol=4, loc="upper center", bbox_to_anchor=(0.5, 0.0))
     return figure
 
 
@@ -123,7 +124,7 @@ def heatmap_figure(
     panel.set(xlabel="layer; paler: never computed", ylabel="examples, by exit layer and answer")
     wrong = f"; {(end < 0).sum()} of {examples} exit with a wrong answer (red)"
     subtitle = rule + ("" if regression else wrong)
-    set_titles(panel, f"{task.name}: what every layer answers", subtitle)
+    panel.set_title(f"{task.name}: what every layer answers\n{subtitle}")
     label = "error" if regression else "lead of the right class (below 0: wrong)"
     figure.colorbar(image, label=label, pad=0.02)
     return figure

@@ -15,7 +15,7 @@ from evaluation.modes.base import Mode
 from evaluation.predictions import run_early_exit
 from evaluation.results import ROWS, append_results
 from exit_lab.choice import Choice, Parts, choose, split
-from exit_lab.compare import against_coin, choice_table, frontier_set, write_comparison
+from exit_lab.compare import choice_report, frontier_set, write_comparison
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import frontier_figure, heatmap_figure
 from exit_lab.grids import RuleGrid, make_grids, parse_values
@@ -261,8 +261,7 @@ def report_choice(lab: Lab, swept: Sweep, choice: Choice, parts: Parts) -> None:
         raise UserError(f"no setting qualifies: {choice.note}; exit_config.json not written")
     setting, seed = swept.settings[choice.setting], lab.data.seed
     print(f"\nPicked: {describe(setting, swept.name_key)}\n({choice.note})\n")
-    print(choice_table(swept, choice.setting, parts, seed) + "\n")
-    print(against_coin(swept, choice.setting, parts, seed) + "\n")
+    print(choice_report(swept, choice.setting, parts, seed))
     path, config_path = lab.directory / "exit_config.json", lab.directory / "config.json"
     config = read_json(config_path)
     old = read_json(path) if path.is_file() and path.read_bytes().strip() else {}

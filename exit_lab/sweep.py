@@ -16,6 +16,7 @@ from safetensors.torch import save
 
 from evaluation.job import Job
 from evaluation.modes.base import Mode
+from evaluation.predictions import record_layers
 from evaluation.results import labels_of, predictions_of
 from exit_lab.grids import RuleGrid
 from exit_lab.metrics import at_exit, chunks, metrics_at
@@ -23,14 +24,13 @@ from glue.tasks import Task, primary_metric
 from modeling.errors import UserError
 from modeling.exit_settings import Setting
 from modeling.flops import early_exit_flops, full_depth_flops
-from modeling.rules import Tensors, scan
+from modeling.rules import NeverExits, Tensors, scan
 from utils.files import write_file
 from utils.fingerprint import fingerprint
 
 # In the place of a rule's name: everyone stops at one layer; each example at one of two layers, by
 # chance; each at its first right layer; everyone at the last.
 TRUNCATION, COIN, ORACLE, FULL_DEPTH = "truncation", "coin", "oracle", "full depth"
-LARGEST_SWEEP = 500_000_000  # settings × examples: a byte each
 RECORDING = "all_logits.safetensors"
 
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
@@ -39,8 +39,6 @@ IDLE_KEYS = (
     "kl_penalty_factor prior_type lambda_lr transformers_version _name_or_path architectures dtype "
     "torch_dtype"
 ).split()
-
-
 Rows = np.ndarray | slice  # numbers of examples
 ALL = slice(None)
 
@@ -49,7 +47,7 @@ ALL = slice(None)
 class Recording:
     """What a sweep needs to know of a model and a data set.
 
-    tensors: as the mode's `record` gives them; labels: (examples,).
+    tensors: as `record_layers` gives them; labels: (examples,).
     flops: of an exit at each layer, as shares of the mean full depth, (layers, examples).
     """
 
@@ -76,7 +74,7 @@ def load_or_record(folder: Path, job: Job) -> Recording:
     tensors, problem = read_recording(path, known)
     if tensors is None:
         print(f"{path} {problem}: recording {len(labels)} examples at full depth")
-        tensors = job.mode.record(job)
+        tensors = record_layers(job, job.batch_size, NeverExits())
         finite = tensors["all_logits"].isfinite()
         if not finite.all():
             layer = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
@@ -211,17 +209,7 @@ def over_examples(
 
 
 def sweep(mode: Mode, grids: Sequence[RuleGrid], recording: Recording, task: Task) -> Sweep:
-    """Scan the recording with every setting of `grids`.
-
-    Memory is a byte for each setting and example, and one chunk of settings at work. Raises
-    UserError for a grid that needs more than LARGEST_SWEEP of these bytes.
-    """
-    examples, count = len(recording.labels), sum(len(grid) for grid in grids)
-    if count * examples > LARGEST_SWEEP:
-        raise UserError(
-            f"{count} settings × {examples} examples are too many; make --grid coarser, or give "
-            "fewer --rules"
-        )
+    """Scan the recording with every setting of `grids`; a byte for each setting and example."""
     exit_layer = np.concatenate([scan_grid(mode, grid, recording.tensors) for grid in grids])
     settings = [
         {mode.rule_key: grid.rule, **combination}

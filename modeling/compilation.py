@@ -7,7 +7,6 @@ lengths are dynamic. On a CPU the weights are frozen into the code.
 
 import logging
 import shutil
-import time
 from contextlib import suppress
 
 import torch
@@ -18,33 +17,10 @@ from .depth import EarlyExitModel, iter_layers
 
 logger = logging.getLogger(__name__)
 
-# What compilation takes, and the share of an example's time that it is expected to save; only
-# `auto` uses them. On a CPU the compiled layer is slower than the packed one (docs/speed.md), so
-# there is nothing to repay; on CUDA it saves launches (an estimate).
-COMPILE_SECONDS = 60.0
-SAVED_SHARE = {"cpu": 0.0, "cuda": 0.4}
-
 
 def regions(model: EarlyExitModel) -> list[nn.Module]:
     """What is compiled: every layer group once, and what an exit consists of."""
     return [*model.layer_groups(), *model.exit_heads()]
-
-
-@torch.inference_mode()
-def repays(model: EarlyExitModel, examples: int, length: int) -> bool:
-    """Whether compiling saves more time than it takes, on `examples` texts of `length` tokens.
-
-    Times one text; assumes that all go to the last layer.
-    """
-    share = SAVED_SHARE.get(model.device.type, 0.0)
-    if examples < 100 or not share:
-        return False
-    ids = torch.ones(1, length, dtype=torch.long, device=model.device)
-    for _ in range(2):  # the first call warms the caches
-        start = time.perf_counter()
-        model(ids, output_all_exits=True).logits.cpu()
-    seconds = time.perf_counter() - start
-    return share * seconds * examples > COMPILE_SECONDS
 
 
 def compile_for_training(model: EarlyExitModel) -> None:

@@ -1,11 +1,4 @@
-"""The modes of --model_type: who stops, and when.
-
-base      what a mode is
-examples  whole examples exit: by a rule (ELBERT), by a learned halting probability (PonderNet)
-act       a learned halting probability an update stops a token
-
-Their keys are in `modeling/keys.py`, which loads no torch.
-"""
+"""The modes of --model_type: who stops, and when."""
 
 from pathlib import Path
 

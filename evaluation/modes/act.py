@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from transformers.utils import ModelOutput
 
 from evaluation.job import Job
 from evaluation.modes.base import Mode
-from evaluation.predictions import Predictions, inputs_of, is_main, sharded
+from evaluation.predictions import Predictions, is_main, run_early_exit
 from evaluation.results import (
     labels_of,
     predictions_of,
@@ -59,7 +58,7 @@ class AdaptiveDepth(Mode):
         self, job: Job, goal: MetricAtCost
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric and the computation cost."""
-        summary, name = summarise_updates(job, self.run(job)), primary_metric(job.task)
+        summary, name = summarise_updates(job, run_early_exit(job)), primary_metric(job.task)
         values = {
             f"eval_{name}": summary["metrics"][name],
             "eval_computation_cost": summary["computation_cost"],
@@ -76,37 +75,19 @@ class AdaptiveDepth(Mode):
             )
         return TokenLoop(model)
 
-    def run(self, job: Job) -> Predictions:
-        """Batch size 1, the reporting default, goes in input order and never pads; larger batches
-        hold neighbours in length. The answers are the same."""
-        longest, run = int(job.features.lengths.max()), job.file or job.model
-        with sharded(job) as predictions:
-            for rows in predictions.batches(job.batch_size):
-                batch = inputs_of(job, predictions.features, rows)
-                start = time.perf_counter()
-                out = run(**batch)
-                logits = out.logits.float().cpu()  # waits for the device
-                seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
-                updates = out.updates.reshape(len(rows), -1).short()  # a file's: (rows, length)
-                updates = F.pad(updates, (0, longest - updates.shape[1]))
-                predictions.add(rows, logits=logits, updates=updates, seconds=seconds)
-        return predictions
+    def kept(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
+        updates = out.updates.reshape(len(out.logits), -1).short()  # a file's: (rows, length)
+        return {"updates": F.pad(updates, (0, longest - updates.shape[1])).cpu()}
 
     def details(self, predictions: Predictions) -> dict[str, list[str]]:
         updates = predictions["updates"]
         means = updates.sum(1) / (updates > 0).sum(1)
         return {"mean_updates": [f"{mean:.4f}" for mean in means.tolist()]}
 
-    def record(self, job: Job) -> dict[str, torch.Tensor]:
-        """The cost of an example is the mean number of its tokens' updates over the maximum."""
-        predictions, maximum = self.run(job), job.model.config.num_hidden_layers
-        updates, lengths = predictions["updates"].sum(1), torch.as_tensor(job.features.lengths)
-        return {"all_logits": predictions["logits"][None], "cost": updates / lengths / maximum}
-
     def evaluate(self, job: Job, folder: Path, directory: Path, checkpoint: str) -> dict[str, Any]:
         """How often tokens are updated, and at which cost."""
         fast = job.for_inference()
-        predictions = self.run(fast)
+        predictions = run_early_exit(fast)
         summary = summarise_updates(fast, predictions)
         if is_main():
             by_class = summary["updates_per_token_class"].items()

@@ -1,8 +1,4 @@
-"""What a mode is: the one place for all that differs between ways to stop.
-
-A new mode is a subclass of `Mode`, or of `evaluation.modes.examples.ExampleMode` where whole
-examples exit, with a line in MODES. Nothing outside asks which it is.
-"""
+"""What a mode is: the one place for all that differs between ways to stop."""
 
 from __future__ import annotations
 
@@ -29,31 +25,20 @@ if TYPE_CHECKING:
 
 
 class Mode(ABC):
-    """A way to decide who stops, and when.
+    """A way to decide who stops, and when."""
 
-    name: of --model_type.
-    model_class: the model; its `config_class` has the configuration's keys.
-    extra_tokens: how many `prepare` adds to a text.
-    uncompiled: why torch.compile does not serve inference; "" where it does.
-    in_slots: are larger batches kept full, a text entering where another left?
-    optional: tensors that a trained model may lack.
-    loss: what the training loss is and how it is averaged, for a log.
-    """
-
-    name: ClassVar[str]
-    model_class: ClassVar[type[PreTrainedModel]]
-    extra_tokens: ClassVar[int] = 0
-    uncompiled: ClassVar[str] = ""
-    in_slots: ClassVar[bool] = False
-    optional: ClassVar[tuple[str, ...]] = ()
-    loss: ClassVar[str] = "the model's"
+    name: ClassVar[str]  # of --model_type
+    model_class: ClassVar[type[PreTrainedModel]]  # its `config_class` has the keys
+    extra_tokens: ClassVar[int] = 0  # that `prepare` adds to a text
+    uncompiled: ClassVar[str] = ""  # why torch.compile does not serve inference
+    in_slots: ClassVar[bool] = False  # larger batches are kept full by depth batching
+    optional: ClassVar[tuple[str, ...]] = ()  # tensors that a trained model may lack
+    loss: ClassVar[str] = "the model's"  # and how it is averaged, for a log
 
     @property
     def table(self) -> KeyTable:
         """The configuration's keys, and those of them that may change after training."""
         return self.model_class.config_class.table
-
-    # What the model reads.
 
     def check_length(self, max_seq_length: int, config: AlbertConfig) -> None:
         """UserError for a --max_seq_length that is too short for a text or too long."""
@@ -67,8 +52,6 @@ class Mode(ABC):
     def prepare(self, features: Features, seed: int) -> Features:
         """What the model reads, from texts tokenised to max_seq_length − extra_tokens."""
         return features
-
-    # What a training logs.
 
     def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
         """The parts whose sum is a batch's loss, by name: scalars; none for a loss of one part."""
@@ -85,8 +68,6 @@ class Mode(ABC):
         """Dev metric at a logging step: what trackers get, the console's line, and `goal`'s value,
         by which the best model is chosen."""
 
-    # How it is exported.
-
     @abstractmethod
     def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> ExportLoop:
         """What export_onnx.py writes of a trained model.
@@ -94,11 +75,12 @@ class Mode(ABC):
         layer_logits: with every layer's answer; UserError for a mode whose layers have none.
         """
 
-    # How it runs and reports.
-
     @abstractmethod
-    def run(self, job: Job) -> Predictions:
-        """Answer every example, each stopping as the configuration says."""
+    def kept(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
+        """What else to keep of a batch's output than its logits, (batch, …) on the CPU by name.
+
+        longest: tokens of the longest example of the data set.
+        """
 
     @abstractmethod
     def details(self, predictions: Predictions) -> dict[str, Sequence[Any]]:
@@ -109,14 +91,6 @@ class Mode(ABC):
         """Run, print and write the reports; returns the content of eval_results.json.
 
         folder: of the results; directory: of the trained model; checkpoint: its name, or "".
-        """
-
-    @abstractmethod
-    def record(self, job: Job) -> dict[str, torch.Tensor]:
-        """What sweeps and comparisons read of a data set.
-
-        all_logits: (layers, examples, num_labels), and what the rules read beside it. Where there
-        is nothing to sweep: one layer, and cost: (examples,), each answer's share of full depth.
         """
 
     # What a sweep varies: the exit rules.

@@ -14,17 +14,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from evaluation.figures import (
-    CAUSES,
-    COLOURS,
-    INK,
-    LINE,
-    annotate,
-    padded_limits,
-    save_figure,
-    set_titles,
-    stacked,
-)
+from evaluation.figures import COLOURS, INK, LINE, annotate, padded_limits, save_figure, stacked
 from evaluation.job import Job, statistics_folder
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, record_layers, run_early_exit
@@ -46,7 +36,7 @@ from modeling.exit_settings import describe
 from modeling.export.loops import DepthLoop
 from modeling.flops import early_exit_flops, full_depth_flops
 from modeling.ponder.model import PonderAlbertClassifier
-from modeling.rules import NeverExits, Tensors, exit_scores, normalised_entropy, scan
+from modeling.rules import Tensors, exit_scores, normalised_entropy, scan
 from training.fine_tuning import MetricAtCost
 from training.provenance import STATISTICS, remove
 from utils.files import write_text
@@ -69,19 +59,17 @@ class ExampleMode(Mode):
     def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> DepthLoop:
         return DepthLoop(model, model.config.exit_rule().inputs, layer_logits)
 
-    run = staticmethod(run_early_exit)
+    def kept(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
+        return {"exit_layer": out.exit_layer.cpu()}
 
     def details(self, predictions: Predictions) -> dict[str, list[int]]:
         return {"exit_layer": predictions["exit_layer"].tolist()}
-
-    def record(self, job: Job) -> dict[str, torch.Tensor]:
-        return record_layers(job, job.batch_size, NeverExits())
 
     def evaluate(self, job: Job, folder: Path, directory: Path, checkpoint: str) -> dict[str, Any]:
         """Where examples exit, at which cost, and what every layer would answer."""
         recorded = None if job.how.skip_full_depth else record_layers(job, batch_size=32)
         fast = job.for_inference()
-        predictions = self.run(fast)
+        predictions = run_early_exit(fast)
         summary = summarise(fast, predictions)
         if recorded:
             summary |= against_all_layers(job, predictions, recorded)
@@ -284,19 +272,19 @@ def draw_exits(path: Path, job: Job, predictions: Predictions, recorded: Tensors
         "all layers run": ran_all,
     }
     base = np.zeros(len(layers))
-    for (cause, rows), color in zip(causes.items(), CAUSES, strict=True):
+    for (cause, rows), color in zip(causes.items(), ("#9db4d3", "#e2b866", "#cfd6de"), strict=True):
         counts = np.bincount(ends[rows], minlength=len(curve) + 1)[1:]
         if counts.any():
             bottom.bar(layers, counts, bottom=base, color=color, width=0.72, label=cause)
         base = base + counts
     for layer, count in zip(layers, base.astype(int), strict=True):
         if count:
-            annotate(bottom, str(count), (layer, count), ha="center")
+            annotate(bottom, str(count), (layer, count), "center")
     for panel in (top, bottom):
-        panel.legend(fontsize=8.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     cost = ends.mean() / len(curve)
     title = f"{job.task.name}: {metric} {reached:.3f} at a computation cost of {cost:.2f}"
     named = mode.named(config.exit_keys(), job.task.is_regression)
-    set_titles(top, title, describe(named, mode.rule_key))
+    top.set_title(f"{title}\n{describe(named, mode.rule_key)}")
     save_figure(figure, path)
     return [path]

@@ -7,7 +7,6 @@ import torch
 from exit_lab.grids import RuleGrid
 from exit_lab.sweep import Recording, sweep
 from glue.tasks import TASKS
-from modeling import UserError
 from modeling.rules import scan
 from tests.exit_lab.builders import ELBERT, swept
 from tests.golden_vectors import load_golden
@@ -48,12 +47,6 @@ def test_a_sweep_holds_all_published_runs(name):
         assert np.array_equal(found.exit_layer[number], expected), run
         cost = found.cost(found.exit_layer[number][None])[0]
         assert cost == pytest.approx(run["compute_ratio"], abs=1e-6)
-
-
-def test_a_sweep_too_large_for_memory_is_refused(monkeypatch):
-    monkeypatch.setattr("exit_lab.sweep.LARGEST_SWEEP", 1000)
-    with pytest.raises(UserError, match="make --grid coarser"):
-        swept(2, "rte")
 
 
 # One example whose class-0 probability is 0.5, 0.7, 0.7, 0.7, 0.99 by layer.
