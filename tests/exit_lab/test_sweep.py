@@ -55,12 +55,13 @@ def test_the_window_that_ended_a_pass_is_told():
     logits = torch.stack((logits, torch.zeros(5)), -1)[:, None]
     tensors = {"all_logits": logits}
 
-    def window(rule: str, **keys) -> int:
-        return int(ELBERT.rule({"thres_name": rule, **keys}, tensors).window(tensors)[0])
+    def by_window(name: str, **keys) -> bool:
+        rule = ELBERT.rule({"thres_name": name, **keys}, tensors)
+        (layer,) = scan(rule, tensors)
+        return bool(rule.ends_by_window(logits[layer - 1].softmax(-1))[0])
 
-    assert window("bias_1", exit_thres=0.1, cnt_thres=3, margin=0.0) == 3
-    assert window("bias_1", exit_thres=0.1, cnt_thres=5, margin=0.0) == 0  # layer 5, by entropy
-    assert window("bias_1", exit_thres=0.0, cnt_thres=4, margin=0.0) == 4  # at the last layer
-    assert window("bias_1", exit_thres=0.0, cnt_thres=5, margin=0.0) == 0  # never held
-    assert window("patience", cnt_thres=2) == 3  # two agreements are three layers
-    assert window("entropy", exit_thres=0.5) == 0
+    assert by_window("bias_1", exit_thres=0.1, cnt_thres=3, margin=0.0)
+    assert not by_window("bias_1", exit_thres=0.1, cnt_thres=5, margin=0.0)  # layer 5, by entropy
+    assert by_window("bias_1", exit_thres=0.0, cnt_thres=4, margin=0.0)  # at the last layer
+    assert by_window("patience", cnt_thres=2)
+    assert not by_window("entropy", exit_thres=0.5)
