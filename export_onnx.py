@@ -46,10 +46,6 @@ class ExportSettings:
     )
 
 
-def is_error(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR
-
-
 def main() -> None:
     (settings,) = parse([ExportSettings], __doc__)
     try:
@@ -68,7 +64,7 @@ def main() -> None:
     # Not what the exporters say of themselves; onnxruntime says it through the root logger.
     for name in ("torch.onnx", "onnxscript", "onnx_ir"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger().addFilter(is_error)
+    logging.getLogger().addFilter(lambda record: record.levelno >= logging.ERROR)
     warnings.simplefilter("ignore", FutureWarning)
     mode = trained_mode(settings.model_dir)
     rule = resolve(settings.model_dir, mode.table)
@@ -85,8 +81,7 @@ def main() -> None:
         exported = to_int8(exported, model.config.hidden_size, feeds)
     content = onnx_ir.to_proto(exported).SerializeToString()
     write_file(settings.output, lambda file: file.write(content))
-    opset = exported.opset_imports[""]
-    print(f"{settings.output}: {len(content) / 1e6:.1f} MB, opset {opset}")
+    print(f"{settings.output}: {len(content) / 1e6:.1f} MB, opset {exported.opset_imports['']}")
     print(f"rule: {rule.line()}")
 
 

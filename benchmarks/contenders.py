@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -63,7 +63,7 @@ NEVER = {"exit_thres": 0.0, "cnt_thres": BASE["num_hidden_layers"]}
 class ForcedExits(ElbertForSequenceClassification):
     """An ELBERT whose examples exit at the layers that they bring as `target`."""
 
-    own_inputs: ClassVar = {"target": (1, BASE["num_hidden_layers"])}
+    own_inputs = ("target",)
 
     def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
         last = torch.full((batch,), self.config.num_hidden_layers, device=self.device)

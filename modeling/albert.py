@@ -147,13 +147,6 @@ class AlbertBackbone(nn.Module):
         self.encoder = AlbertEncoder(config)
         self.pooler = Pooler(config, config.hidden_size)
 
-    def embed(
-        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """(batch, length) ids -> (batch, length, hidden), the state at depth 0."""
-        embedded = self.embeddings(input_ids, token_type_ids)
-        return self.encoder.embedding_hidden_mapping_in(embedded)
-
     def group_of(self, layer: int) -> int:
         """Which group's weights layer `layer` (0-based) uses: groups share the depth evenly."""
         # In floats, as HF does: for a few odd shapes it rounds differently from whole numbers.

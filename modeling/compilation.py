@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import torch
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .albert import attention_mask_of
 from .depth import EarlyExitModel, iter_layers
@@ -18,29 +19,20 @@ from .depth import EarlyExitModel, iter_layers
 logger = logging.getLogger(__name__)
 
 
-def regions(model: EarlyExitModel) -> list[nn.Module]:
-    """What is compiled: every layer group once, and what an exit consists of."""
-    return [*model.layer_groups(), *model.exit_heads()]
+def layer_groups(model: nn.Module) -> list[nn.Module]:
+    """The modules that make a layer pass, in every mode."""
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def compile_for_training(model: EarlyExitModel) -> None:
     """Compile the layer groups of `model` in place; the first step takes the time."""
-    for group in model.layer_groups():
+    for group in layer_groups(model):
         group.compile(dynamic=True)
-
-
-def warm_up(model: EarlyExitModel) -> None:
-    """Every layer and exit once for each kind of call: one text without mask, a batch with one."""
-    for shape in ((1, 7), (3, 9)):
-        ids = torch.ones(shape, dtype=torch.long, device=model.device)
-        mask = None if shape[0] == 1 else attention_mask_of(torch.tril(torch.ones_like(ids), 6))
-        for _ in iter_layers(model, model.embed(ids), mask, {}, allow_exit=False):
-            pass
 
 
 @torch.inference_mode()
 def compile_for_inference(model: EarlyExitModel) -> bool:
-    """Compile the regions of `model` in place; returns whether that worked.
+    """Compile the layer groups and exits of `model` in place; returns whether that worked.
 
     Without a working compiler the model stays as it is, with one warning line.
     """
@@ -48,12 +40,17 @@ def compile_for_inference(model: EarlyExitModel) -> bool:
         logger.warning("no C++ compiler on this machine: running without --compile")
         return False
     options = {"freezing": True} if model.device.type == "cpu" else {}
-    for region in regions(model):
+    regions = [*layer_groups(model), *model.exit_heads()]
+    for region in regions:
         region.compile(dynamic=True, options=options)
     try:
-        warm_up(model)
+        # Every layer and exit once for each kind of call: one text without mask, a batch with one.
+        for shape in ((1, 7), (3, 9)):
+            ids = torch.ones(shape, dtype=torch.long, device=model.device)
+            mask = None if shape[0] == 1 else attention_mask_of(torch.tril(torch.ones_like(ids), 6))
+            list(iter_layers(model, model.embed(ids), mask, {}, allow_exit=False))
     except Exception as error:  # whatever a compiler's tool chain may raise
-        for region in regions(model):
+        for region in regions:
             region._compiled_call_impl = None
         with suppress(AttributeError):
             torch.compiler.reset()

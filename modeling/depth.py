@@ -58,15 +58,10 @@ class EarlyExitOutput(ModelOutput):
 class EarlyExitModel(AlbertPreTrainedModel, ABC):
     """A model whose examples may exit after any layer, each for itself.
 
-    own_inputs: the numbers that an example may bring beside its text, by name, each with the lowest
-    and the highest allowed.
+    own_inputs: names of the numbers that an example may bring beside its text.
     """
 
-    own_inputs: ClassVar[Mapping[str, tuple[float, float]]] = {}
-
-    @abstractmethod
-    def layer_groups(self) -> Sequence[nn.Module]:
-        """The modules that make a layer pass."""
+    own_inputs: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def exit_heads(self) -> Sequence[nn.Module]:

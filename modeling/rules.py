@@ -46,10 +46,6 @@ class Size(NamedTuple):
         """Scores of layers to come, (batch, *rest) of NaN: a comparison with NaN is false."""
         return torch.full((self.batch, *rest), math.nan, device=self.device)
 
-    def no_class(self) -> torch.Tensor:
-        """The number of no class, (batch,) int64."""
-        return torch.full((self.batch,), -1, device=self.device)
-
 
 class ExitRule(SimpleNamespace):
     """A rule with its settings: `Entropy(exit_thres=0.3)`; attributes are named as the exit keys.

@@ -1,7 +1,7 @@
 """Adaptive Depth's models for the tasks: an encoder, `albert`, below a head."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -73,10 +73,6 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
-
-    def layer_groups(self) -> Sequence[nn.Module]:
-        """The modules that make a layer pass."""
-        return [self.albert.encoder.albert_layer]
 
     def rename_tensors(self, tensors: Tensors) -> Tensors:
         """Name a checkpoint's tensors as here, but for a classifier of another number of labels."""

@@ -20,35 +20,23 @@ from ..losses import joint_loss, task_loss
 from ..rules import LayerOutput, State, exit_scores, scan_answers
 
 
-def first_state(hidden: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
-    return hidden[:, 0]
-
-
-def masked_mean(hidden: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
-    if real is None:
-        return hidden.mean(1)
-    return (hidden * real).sum(1) / real.sum(1)
-
-
-def masked_max(hidden: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
-    if real is not None:
-        hidden = hidden.masked_fill(~real, torch.finfo(hidden.dtype).min)
-    return hidden.amax(1)
-
-
-POOLINGS = {"cls": first_state, "mean": masked_mean, "max": masked_max}
-
-
 def pool(hidden: torch.Tensor, mask: torch.Tensor | None, pooler_input: str) -> torch.Tensor:
     """What an exit sees of a layer: (batch, length, hidden) -> (batch, hidden).
 
     `mask` is (batch, 1, 1, length) bool, None without padding. Means and maxima run over real
     tokens only. A name with a hyphen is the sum of its two parts, as published.
     """
-    real = None if mask is None else mask[:, 0, 0, :, None]  # (batch, length, 1)
     first, _, second = pooler_input.partition("-")
-    pooled = POOLINGS[first](hidden, real)
-    return pooled + POOLINGS[second](hidden, real) if second else pooled
+    if second:
+        return pool(hidden, mask, first) + pool(hidden, mask, second)
+    if first == "cls":
+        return hidden[:, 0]
+    real = None if mask is None else mask[:, 0, 0, :, None]  # (batch, length, 1)
+    if first == "mean":
+        return hidden.mean(1) if real is None else (hidden * real).sum(1) / real.sum(1)
+    if real is not None:
+        hidden = hidden.masked_fill(~real, torch.finfo(hidden.dtype).min)
+    return hidden.amax(1)
 
 
 class ExitClassifier(nn.Module):
@@ -177,9 +165,6 @@ class ElbertForSequenceClassification(EarlyExitModel):
 
     # The steps of depth: see EarlyExitModel.
 
-    def layer_groups(self) -> Sequence[nn.Module]:
-        return self.albert.encoder.albert_layer_groups
-
     def exit_heads(self) -> Sequence[ExitClassifier]:
         encoder = self.albert.encoder
         return [encoder.exit_out_layer] if self.num_exits == 1 else encoder.exit_out_layers
@@ -195,7 +180,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
     def embed(
         self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return self.albert.embed(input_ids, token_type_ids)
+        embedded = self.albert.embeddings(input_ids, token_type_ids)
+        return self.albert.encoder.embedding_hidden_mapping_in(embedded)
 
     def layer_pass(
         self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int

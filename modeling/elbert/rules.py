@@ -110,7 +110,7 @@ class SameLeader(WindowRule):
         return normalised_entropy(scores) >= self.exit_thres
 
     def start(self, size: Size, inputs: Tensors) -> State:
-        return size.zeros(), size.no_class()
+        return size.zeros(), size.zeros() - 1
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
         state, holds = self.window_step(leaders(seen.scores, self.window_score), state)
@@ -208,7 +208,7 @@ class Patience(WindowRule):
     """
 
     def start(self, size: Size, inputs: Tensors) -> State:
-        return size.zeros(), size.no_class()
+        return size.zeros(), size.zeros() - 1
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
         # NaN agrees with nothing.

@@ -146,26 +146,21 @@ def quantise_products(
     )
     body.insert_before(users[0], [smooth, quantised, restored])
     for node, matrix in zip(users, matrices, strict=True):
-        weight = quantise_matrix(graph, body, node, matrix * smoothing[:, None])
-        exact = node.inputs[1]
+        smoothed, exact = matrix * smoothing[:, None], node.inputs[1]
+        # A scale for every output channel.
+        scale = np.maximum(np.abs(smoothed).max(0), 1e-12).astype(np.float32) / LARGEST_WEIGHT
+        name = f"{node.outputs[0].name}_weight"
+        parts = [
+            constant(graph, f"{name}_int8", np.rint(smoothed / scale).astype(np.int8)),
+            constant(graph, f"{name}_scale", scale),
+            constant(graph, f"{name}_zero", np.zeros(len(scale), np.int8)),
+        ]
+        weight = named_node("DequantizeLinear", parts, f"{name}_restored", axis=1)
+        body.insert_before(node, [weight])
         node.replace_input_with(0, restored.outputs[0])
-        node.replace_input_with(1, weight)
+        node.replace_input_with(1, weight.outputs[0])
         if not exact.uses():
             del graph.initializers[exact.name]
-
-
-def quantise_matrix(graph: ir.Graph, body: ir.Graph, node: ir.Node, matrix: np.ndarray) -> ir.Value:
-    """Round `matrix` (in, out), of `node`, with a scale for every output channel."""
-    scale = np.maximum(np.abs(matrix).max(0), 1e-12).astype(np.float32) / LARGEST_WEIGHT
-    name = f"{node.outputs[0].name}_weight"
-    parts = [
-        constant(graph, f"{name}_int8", np.rint(matrix / scale).astype(np.int8)),
-        constant(graph, f"{name}_scale", scale),
-        constant(graph, f"{name}_zero", np.zeros(len(scale), np.int8)),
-    ]
-    restored = named_node("DequantizeLinear", parts, f"{name}_restored", axis=1)
-    body.insert_before(node, [restored])
-    return restored.outputs[0]
 
 
 def quantise_embeddings(graph: ir.Graph) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -112,7 +112,7 @@ class PonderAlbertClassifier(EarlyExitModel):
     config_class = PonderAlbertConfig
     config: PonderAlbertConfig
     new_parts = task_parts = ("classifier.", "ponder.")
-    own_inputs: ClassVar = {"draws": (0, 1)}
+    own_inputs = ("draws",)
 
     def __init__(
         self,
@@ -313,9 +313,6 @@ class PonderAlbertClassifier(EarlyExitModel):
         return tuple(with_halting_token(encoded[name]) for name in names)
 
     # The steps of depth: see EarlyExitModel.
-
-    def layer_groups(self) -> Sequence[nn.Module]:
-        return [self.albert_layer]
 
     def exit_heads(self) -> Sequence[nn.Module]:
         return [self.classifier, self.ponder]
