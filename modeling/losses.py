@@ -13,20 +13,11 @@ from torch.nn import functional as F
 from .keys import PONDER_KEYS, checked
 
 
-def task_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy, or squared error for a single output; mean over the batch."""
+def task_loss(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    """Cross-entropy, or squared error for a single output; `reduction` over the batch."""
     if logits.shape[-1] == 1:
-        return F.mse_loss(logits.squeeze(-1), labels.float())
-    return F.cross_entropy(logits, labels)
-
-
-def losses_of_steps(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The same per answer: logits (steps, batch, classes), labels (batch,) -> (steps, batch)."""
-    steps, batch, classes = logits.shape
-    if classes == 1:
-        return (logits[..., 0] - labels.float()) ** 2
-    repeated = labels.expand(steps, batch).flatten()
-    return F.cross_entropy(logits.flatten(0, 1), repeated, reduction="none").view(steps, batch)
+        return F.mse_loss(logits.squeeze(-1), labels.float(), reduction=reduction)
+    return F.cross_entropy(logits, labels, reduction=reduction)
 
 
 def joint_loss(exit_losses: torch.Tensor, exit_weights: torch.Tensor | None = None) -> torch.Tensor:
@@ -60,7 +51,8 @@ class PonderClassificationLoss(nn.Module):
         result: what the model answered; labels (batch,): class ids, or values for regression.
         """
         logits, dist = result["logits"], result["model_halt_dist"]
-        losses = losses_of_steps(logits, torch.as_tensor(labels, device=logits.device))
+        labels = torch.as_tensor(labels, device=logits.device)
+        losses = torch.stack([task_loss(step, labels, "none") for step in logits])
         weighted = (losses * dist.pmf().T).mean()
         kl_loss = self.kl_penalty_factor * result["target_halt_dist"].kl_div(dist)
         return {"total_loss": weighted + kl_loss, "weighted_ce_loss": weighted, "kl_loss": kl_loss}

@@ -24,7 +24,7 @@ from transformers.utils.generic import can_return_tuple
 from ..configuration import AlbertActConfig
 from ..loading.weights import Tensors, act_names
 from ..losses import task_loss
-from .model import AlbertActModel, AlbertActModelOutput, AlbertActPreTrainedModel
+from .encoder import AlbertActModel, AlbertActModelOutput, AlbertActPreTrainedModel
 
 
 @dataclass

@@ -131,32 +131,24 @@ class ElbertForSequenceClassification(EarlyExitModel):
             labels: (batch,) class ids, or values for regression.
             output_all_exits: in eval(), run full depth and return every layer's answer too.
         """
-        text = (input_ids, attention_mask, token_type_ids)
+        if not self.training and not output_all_exits:
+            out = self.exits(input_ids, attention_mask, token_type_ids)
+            loss = None if labels is None else task_loss(out.logits, labels)
+            return EarlyExitOutput(loss, out.logits, out.exit_layer)
+        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
+        all_logits, loss = self.all_exits(hidden, mask), None
         if self.training:
-            all_logits, loss = self.all_exits(*text), None
             if labels is not None:
                 losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
                 loss = joint_loss(losses, self.exit_weights)
             last = torch.full((len(input_ids),), len(all_logits), device=input_ids.device)
             return EarlyExitOutput(loss, all_logits[-1], last, all_logits)
-        if output_all_exits:
-            all_logits = self.all_exits(*text)
-            answers = scan_answers(self.config.exit_rule(), {"all_logits": all_logits})
-            out = EarlyExitOutput(None, *answers, all_logits)
-        else:
-            out = self.exits(*text)
-        if labels is not None:
-            out.loss = task_loss(out.logits, labels)
-        return out
+        logits, exit_layer = scan_answers(self.config.exit_rule(), {"all_logits": all_logits})
+        loss = None if labels is None else task_loss(logits, labels)
+        return EarlyExitOutput(loss, logits, exit_layer, all_logits)
 
-    def all_exits(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        token_type_ids: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def all_exits(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""
-        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
         states, pooler_input = layer_states(self, hidden, mask), self.config.pooler_input
         pooled = torch.stack([pool(state, mask, pooler_input) for state in states])
         layers_of_exits = Counter(map(self.exit_number, range(len(pooled))))

@@ -10,15 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..rules import (
-    ExitRule,
-    LayerOutput,
-    NeverExits,
-    Size,
-    State,
-    Tensors,
-    normalised_entropy,
-)
+from ..rules import ExitRule, LayerOutput, NeverExits, Size, State, Tensors, normalised_entropy
 
 Outcome = tuple[State, torch.Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
 
@@ -231,24 +223,18 @@ class PatienceOfValues(WindowRule):
         return (length, value), length >= self.cnt_thres
 
 
-class RuleVariants(NamedTuple):
-    """A rule over class probabilities, and over values that are predicted."""
-
-    classes: type[ExitRule]
-    values: type[ExitRule]
-
-
+# By name: a rule over class probabilities, and over values that are predicted.
 RULES = {
-    "entropy": RuleVariants(Entropy, NeverExits),
-    "logits": RuleVariants(SmallestProbability, NeverExits),
-    "max_prob": RuleVariants(LargestProbability, NeverExits),
-    "bias_1": RuleVariants(SameLeader, SteadyValue),
-    "bias_2": RuleVariants(RisingLeader, SteadyValue),
-    "bias_3": RuleVariants(SteadyLeader, SteadyValue),
-    "patience": RuleVariants(Patience, PatienceOfValues),
+    "entropy": (Entropy, NeverExits),
+    "logits": (SmallestProbability, NeverExits),
+    "max_prob": (LargestProbability, NeverExits),
+    "bias_1": (SameLeader, SteadyValue),
+    "bias_2": (RisingLeader, SteadyValue),
+    "bias_3": (SteadyLeader, SteadyValue),
+    "patience": (Patience, PatienceOfValues),
 }
 
 
 def elbert_rules(regression: bool) -> dict[str, type[ExitRule]]:
     """The rules by name, for predicted values or for classes."""
-    return {name: rule.values if regression else rule.classes for name, rule in RULES.items()}
+    return {name: rules[regression] for name, rules in RULES.items()}

@@ -66,14 +66,12 @@ class PonderOutput(ModelOutput):
     kl_loss: torch.Tensor | None = None
 
 
-def with_halting_token(values: list[Any] | torch.Tensor) -> list[Any] | torch.Tensor:
-    """Insert the second [CLS]: the first entry twice, of one example's list or (…, length).
+def with_halting_token(values: torch.Tensor) -> torch.Tensor:
+    """Insert the second [CLS]: the first entry twice, of (…, length).
 
     For token ids, segment ids and attention masks alike; [CLS] must come first.
     """
-    if isinstance(values, torch.Tensor):
-        return torch.cat((values[..., :1], values), dim=-1)
-    return [values[0], *values]
+    return torch.cat((values[..., :1], values), dim=-1)
 
 
 class SharedLayer(GradientCheckpointingLayer, AlbertLayer):
@@ -221,38 +219,40 @@ class PonderAlbertClassifier(EarlyExitModel):
                 "input_ids lack the second [CLS]: insert it by with_halting_token, or give texts; "
                 "the model that AutoModelForSequenceClassification loads inserts it by itself"
             )
-        text = (input_ids, attention_mask, token_type_ids)
+        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
         inputs = {} if draws is None else {"draws": draws}
         rule, answer, exit_layer = self.config.exit_rule(), None, None
         if self.training or output_all_exits or rule.never_exits:
-            logits, halt_logits = self.all_exits(*text)
+            logits, halt_logits = self.all_exits(hidden, mask)
             dist = GeneralizedGeometricDist.from_logits(halt_logits)
             recorded = {"all_logits": logits, "halt_probabilities": dist.stop_probabilities}
             if not self.training:
                 answer, exit_layer = scan_answers(rule, {**recorded, **inputs})
         else:
-            logits, halts, exit_layer = self.early_exits(*text, inputs)
+            logits, halts, exit_layer = self.early_exits(hidden, mask, inputs)
             answer, dist = logits[-1], GeneralizedGeometricDist(halts)
-        halts = dist.stop_probabilities
-        target = prior(self.config, *halts.shape, self.device)
-        out = PonderOutput(None, logits, halts, dist, target, len(logits), answer, exit_layer)
+        target = prior(self.config, *dist.stop_probabilities.shape, self.device)
+        said = {"logits": logits, "model_halt_dist": dist, "target_halt_dist": target}
+        loss, parts = None, {}
         if labels is not None and self.training:
-            losses = PonderClassificationLoss(self.config.kl_penalty_factor)(out, labels)
-            out.loss = losses["total_loss"]
-            out.weighted_ce_loss, out.kl_loss = losses["weighted_ce_loss"], losses["kl_loss"]
+            parts = PonderClassificationLoss(self.config.kl_penalty_factor)(said, labels)
+            loss = parts.pop("total_loss")
         elif labels is not None:
-            out.loss = task_loss(answer, torch.as_tensor(labels, device=self.device))
-        return out
+            loss = task_loss(answer, torch.as_tensor(labels, device=self.device))
+        return PonderOutput(
+            loss=loss,
+            halt_probabilities=dist.stop_probabilities,
+            passes=len(logits),
+            answer=answer,
+            exit_layer=exit_layer,
+            **said,
+            **parts,
+        )
 
     def early_exits(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        token_type_ids: torch.Tensor | None,
-        inputs: Inputs,
+        self, hidden: torch.Tensor, mask: torch.Tensor | None, inputs: Inputs
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """As PonderOutput has them: logits, λ of the layers that ran, and exit layers (batch,)."""
-        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
         none = torch.zeros(len(hidden), device=hidden.device)
         exit_layer = torch.zeros_like(none, dtype=torch.long)
         logits, halts = [none[:, None].expand(-1, self.config.num_labels)], []
@@ -263,13 +263,9 @@ class PonderAlbertClassifier(EarlyExitModel):
         return torch.stack(logits[1:]), torch.stack(halts, dim=1), exit_layer
 
     def all_exits(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        token_type_ids: torch.Tensor | None,
+        self, hidden: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Full depth: logits (layers, batch, num_labels) and the logits of λ, (batch, layers)."""
-        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
         states = layer_states(self, hidden, mask)
         stacked = torch.stack([state[:, : HALTING_TOKEN + 1] for state in states])
         halting = stacked[:, :, HALTING_TOKEN]  # (layers, batch, hidden)
