@@ -153,11 +153,9 @@ def test_exit_keys_may_change_by_an_edit_and_at_evaluation(
     for key, value in deep.items():
         edit_key(script, folder, key, value).done()
     before = cost()
-    assert (
-        cost(*(x for key, value in shallow.items() for x in ("--set", f"{key}={value}"))) < before
-    )
+    (key, value), *_ = shallow.items()
+    assert cost("--set", f"{key}={value}") < before
     assert cost() == before
-    assert mode == "adaptive" or before == 1
     if mode == "ponder":
         refused = glue(folder, *kind, "--do_eval", "--set", "prior_type=normal")
         refused.refused("prior_type: decided in training")

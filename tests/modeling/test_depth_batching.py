@@ -62,12 +62,11 @@ def assert_same_answers(model, examples, answers, tolerance=1e-5):
 
 def answers_in_portions(batcher: DepthBatcher, examples: list, portions: list[int]) -> list:
     """Submit the examples a portion at a time, taking as many answers after each."""
-    answers, start = [], 0
+    answers, examples = [], iter(examples)
     for size in portions:
-        batcher.submit(examples[start : start + size])
+        batcher.submit(list(islice(examples, size)))
         answers += islice(batcher.answers(), size // 2)
-        start += size
-    batcher.submit(examples[start:])
+    batcher.submit(list(examples))
     return answers + list(batcher.answers())
 
 

@@ -90,10 +90,8 @@ def test_means_of_worked_sums():
 
 def test_the_table_of_a_batch_counted_by_hand():
     """Two texts, [CLS] a b [SEP] and [CLS] c [SEP] with one place of padding."""
-    c, s, u, m, r, o, p = (
-        TokenClass[name]
-        for name in "CLS SEP UNMASKED MASK_MASK MASK_RANDOM MASK_ORIGINAL PADDING".split()
-    )
+    names = "CLS SEP UNMASKED MASK_MASK MASK_RANDOM MASK_ORIGINAL PADDING".split()
+    c, s, u, m, r, o, p = (TokenClass[name] for name in names)
     classes = torch.tensor([[c, u, m, u, r, s], [c, o, m, s, p, p]])
     updates = torch.tensor([[6.0, 1, 5, 2, 3, 1], [4.0, 2, 2, 2, 0, 0]])
     sums = {

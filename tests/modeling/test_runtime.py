@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import run_glue
 from modeling.runtime import LOOKS, OWN
 
-ROOT = Path(run_glue.__file__).parent
 OPENMP = Path(find_spec("torch").origin).parent / "lib" / "libgomp.so.1"
-
-# A script that loads the library as torch does, without the rest of torch.
+# Loads the library as torch does, without the rest of torch.
 SCRIPT = """
 import ctypes, sys
 from utils.files import run_script
@@ -31,12 +28,6 @@ run_script(lambda: ctypes.CDLL(sys.argv[1]))
 def test_a_script_waits_briefly_unless_its_user_says_otherwise(own, looks):
     environment = {name: value for name, value in os.environ.items() if name not in OWN}
     environment |= own | {"OMP_DISPLAY_ENV": "verbose"}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, OPENMP],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-c", SCRIPT, OPENMP]
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=True)
     assert f"GOMP_SPINCOUNT = '{looks}'" in done.stderr

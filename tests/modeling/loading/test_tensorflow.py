@@ -11,7 +11,7 @@ import torch
 import transformers
 
 import convert_albert_original_tf_checkpoint_to_pytorch as converter
-from modeling import AlbertActModel, UserError, load_pretrained, load_tokenizer
+from modeling import UserError, load_pretrained, load_tokenizer
 from modeling.loading.tensorflow import (
     checkpoint_prefix,
     load_tf_checkpoint,
@@ -240,20 +240,35 @@ def test_any_file_of_a_checkpoint_names_it_and_a_directory_lists_its_checkpoints
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize(("groups", "inner"), [(1, 1), (2, 2)])
-def test_the_state_dict_has_every_value(save, convert, tmp_path, groups, inner):
-    names = albert(MLM, SOP, groups=groups, inner=inner)
+@pytest.mark.parametrize(
+    ("names", "changes", "kind"),
+    [
+        (albert(), {}, "AlbertModel"),
+        (albert(MLM, SOP), {}, "AlbertForPreTraining"),
+        (albert(CLASSIFIER), {}, "AlbertForSequenceClassification"),
+        (
+            albert(MLM, SOP, groups=2, inner=2),
+            {"num_hidden_groups": 2, "inner_group_num": 2},
+            "AlbertForPreTraining",
+        ),
+        (adaptive(), {}, "AlbertActModel"),
+        (adaptive(MLM, SOP), {}, "AlbertActForPreTraining"),
+        (adaptive(tensorflow_2=True), {}, "AlbertActModel"),
+        (adaptive(MLM, SOP, tensorflow_2=True), {}, "AlbertActForPreTraining"),
+    ],
+)
+def test_the_state_dict_has_every_value(save, convert, tmp_path, names, changes, kind):
     arrays = random_arrays(names)
-    prefix = save(with_optimizer(arrays))
-    config = write_config(tmp_path, num_hidden_groups=groups, inner_group_num=inner)
+    prefix, config = save(with_optimizer(arrays)), write_config(tmp_path, **changes)
     outcome = convert(prefix, config, tmp_path / "deep/er/albert.bin")
     assert f"Weights loaded from {prefix}: {len(names)} tensors\n" in outcome.out
     assert f" and {2 * len(names) + 1 - 6} more\n" in outcome.out  # moments, the step
-    assert "AlbertForPreTraining written" in outcome.out
+    assert f"{kind} written" in outcome.out
     weights = torch.load(tmp_path / "deep/er/albert.bin", weights_only=True)
-    assert_every_value(weights, names, arrays)
-    hf_config = transformers.AlbertConfig(**json.loads(config.read_text()))
-    transformers.AlbertForPreTraining(hf_config).load_state_dict(weights)
+    assert_every_value(weights, names, arrays, "albert." if kind.endswith("Model") else "")
+    model, _ = load_tf_checkpoint(prefix, config)
+    keras = any("layer_normalization" in name for name in names)
+    assert model.config.layer_norm_eps == (1e-3 if keras else 1e-12)  # 1e-3 is Keras's
 
 
 @pytest.mark.tf
@@ -276,21 +291,6 @@ def test_a_tf_hub_export_loads_in_hf_and_here(save, convert, spiece, tmp_path, g
     assert_every_value(model.albert.state_dict(), names, arrays, "albert.")
     assert all("exit" in name for name in report.initialised)
     assert load_tokenizer(tmp_path / "out")("a dog").input_ids
-
-
-@pytest.mark.tf
-def test_a_fine_tuned_classifier_becomes_the_exit(save, tmp_path):
-    names = albert(CLASSIFIER)
-    arrays = random_arrays(names)
-    model, _ = load_tf_checkpoint(save(with_optimizer(arrays)), write_config(tmp_path))
-    assert isinstance(model, transformers.AlbertForSequenceClassification)
-    assert model.config.num_labels == 3
-    assert_every_value(model.state_dict(), names, arrays)
-    model.save_pretrained(tmp_path / "out")
-    ours, report = load_pretrained(tmp_path / "out")
-    assert report.ignored == []
-    weight = ours.state_dict()["albert.encoder.exit_out_layer.classifier.weight"]
-    assert torch.equal(weight, torch.from_numpy(arrays["output_weights"]))
 
 
 @pytest.mark.tf
@@ -322,19 +322,6 @@ def test_object_based_checkpoints(tf, tmp_path, style):
     model, report = load_tf_checkpoint(saved, write_config(tmp_path))
     assert_every_value(model.state_dict(), names, arrays)
     assert sorted([*report.loaded, *report.ignored]) == sorted(keys)
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize("tensorflow_2", [False, True])
-@pytest.mark.parametrize("heads", [(), (MLM, SOP)])
-def test_adaptive_depth(save, convert, tmp_path, tensorflow_2, heads):
-    names = adaptive(*heads, tensorflow_2=tensorflow_2)
-    arrays = random_arrays(names)
-    outcome = convert(save(with_optimizer(arrays)), write_config(tmp_path), tmp_path / "out")
-    assert f"{'AlbertActForPreTraining' if heads else 'AlbertActModel'} written" in outcome.out
-    model = AlbertActModel.from_pretrained(tmp_path / "out")
-    assert model.config.layer_norm_eps == (1e-3 if tensorflow_2 else 1e-12)  # 1e-3 is Keras's
-    assert_every_value(model.state_dict(), names, arrays, "albert.")
 
 
 # The outputs, computed by TensorFlow from the checkpoint.
