@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertModel
 
-from tests.conftest import TINY, WORDS, random_ids, sentence
+from tests.conftest import TINY, WORDS, sentence
 
 SIZES = {**{k: v for k, v in TINY.items() if k != "embedding_size"}, "num_hidden_layers": 3}
 
@@ -38,15 +38,6 @@ def plain_text(folder: Path) -> Path:
     documents = [[sentence(i + j, 3 + (i + j) % 9) for j in range(i % 3 + 1)] for i in range(60)]
     path.write_text("\n\n".join("\n".join(lines) for lines in documents))
     return path
-
-
-def padded_ids() -> dict[str, torch.Tensor]:
-    """Four texts of 12 tokens, of which the last two have 7 real ones, in two segments."""
-    mask = torch.ones(4, 12, dtype=torch.long)
-    mask[2:, 7:] = 0
-    types = torch.zeros(4, 12, dtype=torch.long)
-    types[:, 4:] = 1
-    return {"input_ids": random_ids(4, 12), "token_type_ids": types, "attention_mask": mask}
 
 
 def assert_same_states(

@@ -10,18 +10,15 @@ import pytest
 import torch
 
 import sweep_exits
-from evaluation.modes import MODES, trained_mode
-from glue.features import Features, encode
-from glue.tasks import TASKS, Example, read_examples
+from evaluation.modes import trained_mode
+from glue.tasks import TASKS, read_examples
 from modeling import (
     AlbertActForSequenceClassification,
     PonderAlbertClassifier,
-    UserError,
     load_tokenizer,
 )
-from modeling.loading.configs import load_config
 from tests.commands import edit_key, report_of, train
-from tests.conftest import edit_json, sentence
+from tests.conftest import edit_json
 
 PONDER, ACT = ("--model_type", "ponder_albert"), ("--model_type", "albert_act")
 FEW = ("--learning_rate", 1e-3, "--logging_steps", 1)
@@ -167,29 +164,6 @@ def test_an_act_model_has_nothing_to_sweep(adaptive, rte, script):
     outcome.refused("--model_type albert_act", "nothing to sweep")
 
 
-def test_the_second_cls_counts_as_a_token(albert_dir):
-    tokenizer, ponder = load_tokenizer(albert_dir), MODES["ponder_albert"]
-    texts = [Example("0", sentence(1, 90), sentence(2, 90), 0)]
-    prepared = ponder.prepare(encode(texts, tokenizer, 40 - ponder.extra_tokens), seed=0)
-    assert prepared.lengths.tolist() == [40]
-    assert prepared.input_ids(0)[:2].tolist() == [tokenizer.cls_token_id] * 2
-    assert prepared.segments[:2].tolist() == [0, 0]
-    config = load_config(albert_dir, ponder.model_class.config_class)
-    ponder.check_length(40, config)
-    for length in (3, 41):
-        with pytest.raises(UserError, match="allowed is 4 to max_position_embeddings = 40"):
-            ponder.check_length(length, config)
-
-
-def test_an_examples_draw_follows_from_the_seed_and_its_number_alone():
-    def draws(count: int, seed: int) -> list[float]:
-        texts = Features.from_lists([[2, 3]] * count, [[0, 0]] * count, [0] * count)
-        return MODES["ponder_albert"].prepare(texts, seed).inputs["draws"].tolist()
-
-    assert draws(5, 1) == draws(40, 1)[:5]
-    assert draws(5, 1) != draws(5, 2)
-
-
 def test_the_model_type_must_be_that_of_the_trained_model(ponder, glue):
     outcome = glue(ponder, "--model_type", "albert", "--do_eval")
     outcome.refused("--model_type albert", ponder, "--model_type ponder_albert")
@@ -206,6 +180,7 @@ def test_the_model_type_must_be_that_of_the_trained_model(ponder, glue):
         ("ponder_albert", ["--target_halt_probability", "2"], ["target_halt_probability = 2"]),
         ("ponder_albert", ["--exit_criteria", "mean"], ["'mean'", "sample, threshold"]),
         ("ponder_albert", ["--max_seq_length", "3"], ["--max_seq_length 3", "4 to"]),
+        ("ponder_albert", ["--max_seq_length", "41"], ["allowed is 4 to max_position_embeddings"]),
     ],
 )
 def test_a_bad_key_of_a_mode_is_named(glue, tmp_path, mode, more, words):

@@ -7,9 +7,6 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from glue import tasks
 from glue.features import (
@@ -18,7 +15,6 @@ from glue.features import (
     cached_features,
     collate,
     encode,
-    epoch_batches,
     features_fingerprint,
     read_cache,
 )
@@ -29,11 +25,6 @@ from tests.conftest import sentence, write_rte
 
 def pairs(count: int = 4) -> list[Example]:
     return [Example(str(i), sentence(i), sentence(i + 1, i + 1), i % 2) for i in range(count)]
-
-
-def as_lists(data: Features) -> tuple[list, list]:
-    columns = (np.split(x, data.offsets[1:-1]) for x in (data.tokens, data.segments))
-    return tuple([part.tolist() for part in parts] for parts in columns)
 
 
 def test_truncated_texts_are_those_that_are_longer_whole(tokenizer):
@@ -53,23 +44,9 @@ def test_texts_in_chunks_are_those_of_one_call(tokenizer, count):
     texts = [[getattr(example, name) for example in examples] for name in ("text_a", "text_b")]
     whole = tokenizer(*texts, return_token_type_ids=True)
     got = encode(iter(examples), tokenizer, 512)
-    assert as_lists(got) == (whole["input_ids"], whole["token_type_ids"])
+    assert [got.input_ids(row).tolist() for row in range(count)] == whole["input_ids"]
+    assert got.segments.tolist() == [x for types in whole["token_type_ids"] for x in types]
     assert got.labels.tolist() == list(range(count))
-
-
-def test_the_digest_tells_all_that_the_data_are_apart():
-    ids, types = [[2, 3], [4, 5]], [[0, 1], [0, 1]]
-    same = Features.from_lists(ids, types, [0, 1])
-    others = [
-        same,
-        same.take([1, 0]),
-        same.with_second_cls(),
-        Features.from_lists([[2, 3, 4], [5]], types, [0, 1]),
-        Features.from_lists(ids, types, [0.0, 1.0]),
-        Features.from_lists(ids, types),
-        *(replace(same, inputs={name: np.array([0.5, 0.25])}) for name in "ab"),
-    ]
-    assert len({other.digest() for other in others}) == len(others)
 
 
 # Batches.
@@ -91,23 +68,6 @@ def test_batches_are_padded_to_their_longest():
     assert "labels" not in collate(Features.from_lists(ids, types, [None] * 3), [0], 5)
     scores = Features.from_lists(ids, types, [1, 2.5, 0])
     assert torch.equal(collate(scores, [0, 1], 5)["labels"], torch.tensor([1.0, 2.5]))
-
-
-sizes = st.lists(st.integers(2, 128), min_size=1, max_size=200).map(np.array)
-
-
-@given(
-    lengths=st.one_of(sizes, st.lists(st.integers(2, 5), min_size=1, max_size=999).map(np.array)),
-    size=st.integers(1, 40),
-    seed=st.integers(0, 2**31),
-)
-def test_an_epochs_batches_are_hfs_length_groups_in_another_order(lengths, size, seed):
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + 7)
-    rows = get_length_grouped_indices(lengths.tolist(), size, generator=generator)
-    batches = [rows[i : i + size] for i in range(0, len(rows), size)]
-    order = torch.randperm(len(batches), generator=generator)
-    got = epoch_batches(lengths, size, seed, 7)
-    assert [batch.tolist() for batch in got] == [batches[i] for i in order]
 
 
 # Token ids kept on disk: used while nothing has changed, made anew otherwise, never misread.

@@ -1,7 +1,5 @@
 """The shared layer pass, plain and packed, against HF's AlbertModel."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 import transformers
@@ -14,8 +12,6 @@ from modeling import (
     PonderAlbertConfig,
     UserError,
 )
-from modeling.albert import cast_layers
-from modeling.cpu_packing import packed_weights
 from tests.conftest import TINY, random_ids, tiny_config, tiny_model
 from tests.models import assert_near, either_way, hidden_states, mask_of
 
@@ -85,27 +81,3 @@ def test_a_text_of_more_tokens_than_positions_is_refused_with_both_numbers(any_m
 def test_every_model_answers_with_a_tuple_if_asked(any_model):
     with torch.no_grad():
         assert isinstance(any_model(random_ids(2, 5), return_dict=False), tuple)
-
-
-def test_cast_layers_are_half_precision_products_between_float32_states():
-    """Against float32 with the same weights rounded: what is left is the products' rounding."""
-    model, rounded = tiny_model(), tiny_model()
-    cast_layers(model, torch.bfloat16)
-    layer = rounded.albert.encoder.albert_layer_groups[0].albert_layers[0]
-    cast = {name for name, p in model.named_parameters() if p.dtype == torch.bfloat16}
-    maps = [n for n, _ in model.named_parameters() if ".albert_layers." in n and "orm." not in n]
-    assert cast == {*maps}
-    for linear in layer.linear_maps:
-        for parameter in linear.parameters():
-            parameter.data = parameter.data.bfloat16().float()
-    ids = random_ids(3, 9)
-    for way in (nullcontext, packed_weights):
-        with way(model), way(rounded):
-            states, expected = (
-                [model_.embed(ids), model_.layer_pass(model_.embed(ids), None, 0)]
-                for model_ in (model, rounded)
-            )
-        assert [state.dtype for state in states] == [torch.float32] * 2
-        assert torch.equal(states[0], expected[0])
-        assert_near(states[1], expected[1], 0.05)
-        assert not torch.equal(states[1], expected[1])

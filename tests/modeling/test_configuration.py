@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig
 
 from modeling import (
     AlbertActConfig,
@@ -14,8 +13,7 @@ from modeling import (
     UserError,
     load_config,
 )
-from modeling.configuration import AdaptiveConfig
-from modeling.keys import PONDER_KEYS, KeyTable, float_key, int_key
+from modeling.keys import PONDER_KEYS
 from tests.conftest import TINY, tiny_config
 from tests.golden_vectors import load_golden
 
@@ -74,27 +72,6 @@ def test_a_value_out_of_range_names_key_value_and_what_is_allowed(kind, key, val
             kind(**{**TINY, key: value})
         assert str(value) in str(caught.value)
         assert allowed in str(caught.value)
-
-
-def test_a_mode_of_ones_own_is_a_class_with_a_table(tmp_path):
-    exit_keys = {"halt_after": int_key(default=2, meaning="", minimum=1, counts_layers=True)}
-    keys = {**exit_keys, "weight": float_key(default=None, meaning="")}
-
-    class OwnConfig(AdaptiveConfig):
-        model_type = "a_mode_of_ones_own"
-        table = KeyTable(keys, exit_keys)
-
-        def finalize(self):
-            self.weight = self.weight or 1 / self.num_hidden_layers
-
-    tiny_config(exit_thres=0.3).save_pretrained(tmp_path)  # another mode's keys are not its own
-    config = load_config(tmp_path, config_class=OwnConfig, halt_after=3)
-    assert (config.halt_after, config.weight, config.exit_keys()) == (3, 0.25, {"halt_after": 3})
-    assert not hasattr(config, "exit_thres")
-    config.save_pretrained(tmp_path)
-    assert AutoConfig.from_pretrained(tmp_path).exit_keys() == {"halt_after": 3}
-    with pytest.raises(UserError, match="halt_after = 5: allowed is 1 to num_hidden_layers = 4"):
-        load_config(tmp_path, config_class=OwnConfig, halt_after=5)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,5 @@
 """Packed weights: the same answers, only inside their block, and plain where they do not serve."""
 
-import copy
-import pickle
-from contextlib import nullcontext
-
 import pytest
 import torch
 
@@ -35,18 +31,6 @@ def is_packed(model: torch.nn.Module) -> bool:
 def test_packing_refuses_a_model_in_train_mode():
     with pytest.raises(UserError, match=r"model\.eval\(\)"), packed_weights(tiny_model().train()):
         pass
-
-
-def test_copies_and_saved_weights_know_nothing_of_packing():
-    model, ids = tiny_model(), random_ids(2, 6)
-    names = list(model.state_dict())
-    expected = answers(model, ids, nullcontext)
-    with packed_weights(model):
-        assert list(model.state_dict()) == names
-        twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
-    for twin in twins:
-        assert not is_packed(twin)
-        assert torch.equal(answers(twin, ids, nullcontext), expected)
 
 
 @pytest.mark.parametrize("reason", ["eager", "float64", "autocast", "no oneDNN"])

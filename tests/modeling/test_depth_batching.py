@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modeling import ElbertConfig, ElbertForSequenceClassification, UserError
+from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.albert import cast_layers
 from modeling.cpu_packing import packed_weights
 from modeling.depth_batching import DepthBatcher
@@ -117,27 +117,6 @@ def test_half_precision_layers_take_the_same_exits_up_to_rounding():
     for (answer, (logits, _)), alike in zip(pairs, same, strict=True):
         if alike:
             assert_near(answer.logits, logits, 0.1)
-
-
-def test_ten_thousand_in_ten_thousand_out_each_once():
-    """Though the iterator is closed every now and then, and two examples raise."""
-    model = spread_model(num_hidden_layers=4)
-    batcher = DepthBatcher(model, slots=64)
-    examples = random_examples(10_000, longest=12)
-    faulty = (3333, 9999)
-    for row in faulty:
-        examples[row] = ([5, 999, 6], [0, 0, 0])  # a token id that the vocabulary does not have
-    batcher.submit(iter(examples))
-    rows, named, before = [], [], -1
-    while len(rows) + len(named) > before:
-        before = len(rows) + len(named)
-        try:
-            rows.extend(answer.row for answer in islice(batcher.answers(), 3000))
-        except UserError as error:
-            named.append(str(error))
-    assert len(named) == 2
-    assert all(f"example {row} " in message for row, message in zip(faulty, named, strict=True))
-    assert sorted(rows) == [row for row in range(10_000) if row not in faulty]
 
 
 @pytest.mark.parametrize("groups", [1, 3])

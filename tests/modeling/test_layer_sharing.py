@@ -14,8 +14,9 @@ from modeling.layer_sharing import (
     shared_config,
     shared_model,
 )
-from tests.berts import assert_same_states, padded_ids, save, tiny_bert
+from tests.berts import assert_same_states, save, tiny_bert
 from tests.conftest import tiny_model
+from tests.models import padded_batch
 
 PARTS = ("weight", "bias")
 
@@ -27,7 +28,7 @@ PARTS = ("weight", "bias")
 def test_a_bert_of_equal_layers_is_its_student_before_training(initial_layer, parts, tmp_path):
     """Every state of HF's BERT, padding apart, and its pooled answer; also with a feed-forward
     block of several parts."""
-    bert, inputs = tiny_bert(equal=True), padded_ids()
+    bert, inputs = tiny_bert(equal=True), padded_batch([12, 12, 7, 7])
     teacher, _ = load_pretrained(save(bert, tmp_path))
     config = shared_config(teacher.config, 3, intermediate_size=48 * parts)
     student = shared_model(teacher.albert, config, initial_layer).eval()
@@ -44,7 +45,7 @@ def test_the_initial_layer_is_that_of_the_bert(layer, width, tmp_path):
     teacher, _ = load_pretrained(save(bert, tmp_path))
     config = shared_config(teacher.config, 3, intermediate_size=width)
     student = shared_model(teacher.albert, config, layer).eval()
-    inputs = padded_ids()
+    inputs = padded_batch([12, 12, 7, 7])
     bert.encoder.layer[0] = bert.encoder.layer[layer - 1]
     wanted = bert(**inputs, output_hidden_states=True).hidden_states[1]
     found = student(**inputs, output_hidden_states=True).hidden_states[1]
@@ -52,7 +53,7 @@ def test_the_initial_layer_is_that_of_the_bert(layer, width, tmp_path):
 
 
 def test_the_teachers_states_are_hf_berts(tmp_path):
-    bert, inputs = tiny_bert(), padded_ids()
+    bert, inputs = tiny_bert(), padded_batch([12, 12, 7, 7])
     teacher = Teacher(save(bert, tmp_path), 2)
     wanted = bert(**inputs, output_hidden_states=True).hidden_states
     for way in (nullcontext, packed_weights):
@@ -80,7 +81,7 @@ def test_pass_k_follows_layer_round_k_L_over_N(passes, layers, wanted):
 
 def test_the_loss_is_the_weighted_share_of_variance(tmp_path):
     """By hand: pass 3 weighs as much as passes 1 and 2, and padding counts nothing."""
-    teacher, inputs = Teacher(save(tiny_bert(), tmp_path)), padded_ids()
+    teacher, inputs = Teacher(save(tiny_bert(), tmp_path)), padded_batch([12, 12, 7, 7])
     student = shared_model(teacher.backbone, shared_config(teacher.config, 3))
     targets, units = teacher.states(inputs), torch.tensor([1.0, 2.0, 3.0, 4.0])
     objective = DistillationLoss(student, units, torch.tensor([0, 0.25, 0.25, 0.5])).train()

@@ -16,13 +16,13 @@ from modeling import load_act, load_ponder, load_pretrained, load_tokenizer
 from modeling.layer_sharing import Teacher
 from tests.berts import (
     assert_same_states,
-    padded_ids,
     plain_text,
     save,
     tiny_bert,
 )
 from tests.berts import sharing_flags as flags
 from tests.forks import assert_same_weights, run, run_together
+from tests.models import padded_batch
 from training.provenance import ROOT
 
 
@@ -103,7 +103,7 @@ def test_the_student_is_an_hf_albert_and_every_modes_start(trained, bert_dir):
     student, told = AlbertModel.from_pretrained(trained, output_loading_info=True)
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
-    inputs = padded_ids()
+    inputs = padded_batch([12, 12, 7, 7])
     wanted = student.eval()(**inputs).last_hidden_state
     assert_same_states(Teacher(trained).states(inputs)[-1:], [wanted], inputs)
     for load, new in (
@@ -131,7 +131,7 @@ def test_a_student_that_is_widened_answers_as_before(
 ):
     narrow, other = (AlbertModel.from_pretrained(path).eval() for path in (trained, wide))
     assert other.config.intermediate_size == 2 * narrow.config.intermediate_size
-    inputs = padded_ids()
+    inputs = padded_batch([12, 12, 7, 7])
     states = [m(**inputs, output_hidden_states=True).hidden_states for m in (narrow, other)]
     assert len(states[1]) == len(states[0]) + 2
     assert_same_states(states[0], states[1][:-2], inputs)

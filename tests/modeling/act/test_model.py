@@ -181,17 +181,3 @@ def test_an_albert_gives_all_weights_but_the_halting_head_s(tmp_path, model_clas
     assert len(out.attentions) == 1
     for ours, theirs, tokens in zip(out.attentions[0], expected.attentions[0], real, strict=True):
         assert_near(ours[:, tokens], theirs[:, tokens])
-
-
-def test_every_pass_has_its_attention_weights():
-    """Also where states alone would come from running tokens; a head hands them on."""
-    model, inputs = tiny_act(1, AlbertActForSequenceClassification), padded_batch([9, 4, 12])
-    model.albert.encoder.compact = True
-    with torch.no_grad():
-        out = model(**inputs, output_attentions=True)
-        assert_near(out.logits, model(**inputs).logits, 1e-9)
-    assert len(out.attentions) == out.updates.max()
-    for weights in out.attentions:
-        assert weights.shape == (3, 2, 12, 12)
-        assert_near(weights.sum(-1), torch.ones_like(weights[..., 0]), 1e-9)
-        assert (weights.masked_select(~inputs["attention_mask"].bool()[:, None, None]) == 0).all()

@@ -20,7 +20,6 @@ from tests.conftest import random_ids, tiny_model
 from tests.models import assert_near
 
 RULES = tuple(TABLE)
-NUMBERS = ("exit_thres", "cnt_thres", "margin", "range_tmp")
 
 
 def rule_of(thres_name: str = "bias_1", **settings) -> SimpleNamespace:
@@ -280,23 +279,6 @@ def test_scan_is_the_rule_applied_to_each_example_alone(data, all_logits):
     for row, layer in enumerate(found):
         course = exit_scores(all_logits)[:, row].tolist()
         assert naive_exit_layer(course, rule) in (layer, None), (row, course)
-
-
-@given(data=st.data(), all_logits=answers)
-def test_many_settings_scan_as_each_alone(data, all_logits):
-    first = data.draw(settings_for(len(all_logits)))
-    others = data.draw(
-        st.lists(settings_for(len(all_logits), first.thres_name), min_size=1, max_size=4)
-    )
-    several = [first, *others]
-    columns = {n: torch.tensor([getattr(x, n) for x in several])[:, None] for n in NUMBERS}
-    kind = {"thres_name": first.thres_name, "window_score": first.window_score}
-    together = scan(rule_of(**kind, **columns), all_logits)
-    for rule, exits in zip(several, together, strict=True):
-        rule.window_score = first.window_score
-        assert torch.equal(scan(rule, all_logits), exits)
-        scalars = {name: torch.tensor(getattr(rule, name)) for name in NUMBERS}
-        assert torch.equal(scan(rule_of(**kind, **scalars), all_logits), exits)
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -294,18 +294,6 @@ def test_a_tf_hub_export_loads_in_hf_and_here(save, convert, spiece, tmp_path, g
 
 
 @pytest.mark.tf
-def test_an_embedding_as_wide_as_the_hidden_state_needs_no_mapping(save, tmp_path, monkeypatch):
-    monkeypatch.setitem(SIZES, "E", 32)
-    names = {name: p for name, p in albert().items() if "mapping_in" not in name}
-    arrays = random_arrays(names)
-    model, _ = load_tf_checkpoint(save(arrays), write_config(tmp_path, embedding_size=32))
-    mapping = model.encoder.embedding_hidden_mapping_in
-    assert torch.equal(mapping.weight, torch.eye(32))
-    assert not mapping.bias.any()
-    assert_every_value(model.state_dict(), names, arrays, "albert.")
-
-
-@pytest.mark.tf
 @pytest.mark.parametrize("style", ["dictionary", "names"])
 def test_object_based_checkpoints(tf, tmp_path, style):
     """The name is in a dictionary's key, or only the variable's own."""
