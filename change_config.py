@@ -4,7 +4,7 @@
         --out_dir out/albert_base
 
 edits OUT_DIR/TASK/config.json or, where the file that its `exit_config_path` names has the key,
-that file, whose value wins. `--config_file` says which. The new file replaces the old one whole.
+that file, whose value wins. The new file replaces the old one whole.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from modeling.errors import UserError
 from modeling.exit_settings import depth_of, overriding_file, read_exit_file
 from modeling.keys import SIZES, Key, keys_of, nearest_names, parse_value, plain_value
-from modeling.loading.files import WEIGHT_FILES, read_json
+from modeling.loading.files import has_weights, read_json
 from training.settings import FlagParser
 from utils.files import run_script, write_json
 
@@ -31,8 +31,7 @@ def change(path: Path, key: str, text: str, directory: Path | None = None) -> tu
     model = read_json(config) if config.exists() else values
     table, old = keys_of(model.get("model_type")), values.get(key)
     names = {*table.keys, *values} if path == config else set(table.exit_keys)
-    trained = any((directory / name).exists() for name in WEIGHT_FILES)
-    keys = {**SIZES, **table.keys}
+    keys, trained = {**SIZES, **table.keys}, has_weights(directory)
     fixed = {name for name in keys if trained and keys[name].shapes}
     if key not in names:
         raise UserError(f"{path}: unknown key {key}; {nearest_names(key, sorted(names - fixed))}")
@@ -53,29 +52,13 @@ def change(path: Path, key: str, text: str, directory: Path | None = None) -> tu
     return old, new
 
 
-def file_to_edit(directory: Path, key: str, wanted: str | None) -> Path:
-    """Return the file to edit: the `wanted` one, or else the one whose value of `key` counts.
-
-    Raises UserError where config.json is wanted and another file's value wins.
-    """
+def file_to_edit(directory: Path, key: str) -> Path:
+    """Return the file whose value of `key` counts."""
     config = read_json(directory / "config.json")
-    exit_keys = keys_of(config.get("model_type")).exit_keys
     winner = overriding_file(config, directory)
-    values = read_exit_file(winner) if winner and key in exit_keys else {}
-    if not wanted:
-        return winner if key in values else directory / "config.json"
-    path = directory / wanted
-    if wanted == "config.json" and key in values:
-        raise UserError(
-            f"{path}: {key} = {values[key]!r} in {winner} wins. Leave out --config_file to edit "
-            "it there, or delete that file"
-        )
-    if wanted != "config.json" and (winner is None or winner.resolve() != path.resolve()):
-        print(
-            f"{path} is not in force: exit_config_path is {config.get('exit_config_path')!r}; "
-            f"--key exit_config_path --value {wanted} puts it into force"
-        )
-    return path
+    exit_keys = keys_of(config.get("model_type")).exit_keys
+    overridden = winner and key in exit_keys and key in read_exit_file(winner)
+    return winner if overridden else directory / "config.json"
 
 
 def main() -> None:
@@ -85,11 +68,6 @@ def main() -> None:
     parser.add_argument("--task", required=True, help="folder of the task under --out_dir")
     parser.add_argument("--model", required=True, help="name of the model, for the message")
     parser.add_argument("--out_dir", default=".", help="folder that holds the tasks' folders")
-    parser.add_argument(
-        "--config_file",
-        choices=("config.json", "exit_config.json"),
-        help="exit_config.json edits the overrides (default: the file whose value counts)",
-    )
     args = parser.parse_args()
     directory = Path(args.out_dir) / args.task
     if not (directory / "config.json").exists():
@@ -97,7 +75,7 @@ def main() -> None:
             f"{directory / 'config.json'}: no such file; train first with run_glue.py "
             f"--do_train --output_dir {directory}, or check --out_dir and --task"
         )
-    path = file_to_edit(directory, args.key, args.config_file)
+    path = file_to_edit(directory, args.key)
     old, new = change(path, args.key, args.value, directory)
     print(f"{args.model} {path}: {args.key} {json.dumps(old)} -> {json.dumps(new)}")
 

@@ -47,8 +47,6 @@ def read_settings() -> GlueSettings:
         raise UserError("nothing to do: give --do_train, --do_eval, --do_predict or --hp_search")
     if search and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("--hp_search starts its own processes: run it without torchrun")
-    if evaluation.submission_dir and not evaluation.do_predict:
-        raise UserError("--submission_dir collects what --do_predict writes: add --do_predict")
     others = {
         "--do_train": run.do_train,
         "--hp_search": search,

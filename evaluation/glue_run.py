@@ -22,7 +22,6 @@ from evaluation.results import check_results, predict
 from evaluation.settings import GROUPS, GlueSettings
 from glue.custom import custom_task
 from glue.features import Features, encode
-from glue.submission import check_test_set
 from glue.tasks import (
     Split,
     Task,
@@ -134,15 +133,13 @@ class GlueRun:
     def check_files(self, dev: bool) -> None:
         """UserError for anything wrong with a dev or test file: worth knowing before training.
 
-        They are read whole. The test files, for a submission, must be GLUE's own.
+        They are read whole.
         """
         folder, evaluation = self.settings.data.folder, self.settings.evaluation
         for part, _ in evaluation_tasks(self.task) if dev else []:
             list(Split(part, folder, "dev").examples(self.settings.data.max_eval_samples))
         for part in prediction_tasks(self.task, folder) if evaluation.do_predict else []:
-            count = sum(1 for _ in Split(part, folder, "test").examples())
-            if evaluation.submission_dir is not None:
-                check_test_set(part, count)
+            list(Split(part, folder, "test").examples())
 
     def features(self, task: Task, tokenizer: PreTrainedTokenizerBase, split: str) -> Features:
         """A split's tokens, as the mode's models read them."""
@@ -361,11 +358,9 @@ class GlueRun:
 
     def predict(self) -> None:
         """Answer the test sets: the official GLUE files, and predictions.tsv with details."""
-        folder, submission_dir = self.settings.data.folder, self.settings.evaluation.submission_dir
+        folder = self.settings.data.folder
         for part in prediction_tasks(self.task, folder):
             examples = read_examples(part, folder, "test")
-            if submission_dir:
-                check_test_set(part, len(examples))
             job = self.job(self.directory, part, "test")
             ending = "" if part.name == self.task.name else f"-{part.name}"
-            predict(job, examples, self.directory, f"predictions{ending}.tsv", submission_dir)
+            predict(job, examples, self.directory, f"predictions{ending}.tsv")

@@ -14,7 +14,7 @@ from filelock import FileLock
 from evaluation.job import Job
 from evaluation.predictions import Predictions, is_main, run_early_exit
 from glue.features import Features
-from glue.submission import add_to_submission, label_text, write_submission
+from glue.submission import label_text, write_submission
 from glue.tasks import Example, Task, compute_metrics, primary_metric
 from modeling.errors import UserError
 from modeling.exit_settings import Settings
@@ -145,13 +145,8 @@ def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> li
     return [rows, path]
 
 
-def predict(
-    job: Job, examples: Sequence[Example], output: Path, details: str, submission_dir: str | None
-) -> None:
-    """Answer `examples`; write the task's official file and `details` into `output`.
-
-    With `submission_dir` the official file goes there, too, see `add_to_submission`.
-    """
+def predict(job: Job, examples: Sequence[Example], output: Path, details: str) -> None:
+    """Answer `examples`; write the task's official file and `details` into `output`."""
     predictions = run_early_exit(job.for_inference())
     if not is_main():
         return
@@ -161,8 +156,6 @@ def predict(
     about = {"files": [str(path), str(table)], "rule": job.model.config.exit_keys(), **job.origin}
     write_json(table.with_suffix(".json"), about)
     print(f"{len(examples)} predictions: {path}, {table}, {table.with_suffix('.json')}")
-    if submission_dir:
-        print(add_to_submission(path, submission_dir))
 
 
 def predictions_table(

@@ -123,11 +123,6 @@ class EvaluationSettings:
         RESUMING,
     )
     eval_all_checkpoints: bool = setting(False, "also every checkpoint-STEP", RESUMING)
-    submission_dir: str | None = setting(
-        None,
-        "also collect the files of --do_predict here; with those of all tasks, submission.zip",
-        FlagRules(searching=True, passed_on=False),
-    )
     compile: str = setting(
         "auto",
         "compile the layer pass; auto: for evaluation, when the number of examples repays it",

@@ -4,5 +4,5 @@ tasks       each task's files, columns, labels and metric
 custom      the user's own task, from its files
 tables      strict reading of text tables
 features    from examples to padded batches
-submission  files of predictions, and submission.zip for gluebenchmark.com
+submission  files of predictions, as gluebenchmark.com takes them
 """

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import UserError
 from .keys import KeyTable, checked, nearest_names
-from .loading.files import WEIGHT_FILES, read_json, read_regular_file, resolve_within, weights_hash
+from .loading.files import (
+    has_weights,
+    read_json,
+    read_regular_file,
+    resolve_within,
+    weights_hash,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -125,13 +131,11 @@ def read_overrides(path: Path, folder: str | Path, table: KeyTable) -> dict[str,
     values = read_exit_file(path)
     made_for = values.pop(PROVENANCE, None)
     chosen_for = made_for.get("weights") if isinstance(made_for, dict) else None
-    there = any((Path(folder) / name).exists() for name in WEIGHT_FILES)
-    if chosen_for and there and weights_hash(folder) != chosen_for:
+    if chosen_for and has_weights(folder) and weights_hash(folder) != chosen_for:
         logger.warning(
             "%s was chosen for other weights than those in %s: choose again with sweep_exits.py "
             "--pick, or delete that file",
-            path,
-            folder,
+            *(path, folder),
         )
     for name in values.keys() - table.keys.keys() - table.ignored.keys():
         near = nearest_names(name, list(table.exit_keys))

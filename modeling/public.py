@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401
 
-from pathlib import Path
+from functools import partial
 
 from .act.heads import (
     AlbertActConfig,
@@ -22,7 +22,7 @@ from .depth_batching import DepthBatcher
 from .elbert.model import ElbertConfig, ElbertForSequenceClassification
 from .loading.configs import load_config
 from .loading.tokenizers import load_tokenizer
-from .loading.weights import LoadReport, load_model
+from .loading.weights import load_model
 from .losses import PonderClassificationLoss
 from .ponder.distribution import GeneralizedGeometricDist
 from .ponder.model import (
@@ -41,23 +41,7 @@ from .ponder.pondernet import (
 )
 from .rules import ExitRule, scan, scan_answers
 
-
-def load_pretrained(
-    source: str | Path, config: ElbertConfig | None = None, other_task: bool = False
-) -> tuple[ElbertForSequenceClassification, LoadReport]:
-    """Load an ELBERT from an ALBERT, a BERT or an ELBERT; see `load_model`."""
-    return load_model(ElbertForSequenceClassification, source, config, other_task)
-
-
-def load_ponder(
-    source: str | Path, config: PonderAlbertConfig | None = None, other_task: bool = False
-) -> tuple[PonderAlbertClassifier, LoadReport]:
-    """Load a ponder model from an ALBERT or a ponder model; see `load_model`."""
-    return load_model(PonderAlbertClassifier, source, config, other_task)
-
-
-def load_act(
-    source: str | Path, config: AlbertActConfig | None = None, other_task: bool = False
-) -> tuple[AlbertActForSequenceClassification, LoadReport]:
-    """Load an ACT classifier from an ALBERT, whose halting head is new, or from an ACT model."""
-    return load_model(AlbertActForSequenceClassification, source, config, other_task)
+# A mode's model and a report of its weights, from any checkpoint that fits it; see `load_model`.
+load_pretrained = partial(load_model, ElbertForSequenceClassification)
+load_ponder = partial(load_model, PonderAlbertClassifier)
+load_act = partial(load_model, AlbertActForSequenceClassification)

@@ -4,8 +4,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -82,18 +82,15 @@ class Console:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        with self.silenced_if_gone():
-            self.stream.write(text)
+        self.attempt(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        with self.silenced_if_gone():
-            self.stream.flush()
+        self.attempt(self.stream.flush)
 
-    @contextmanager
-    def silenced_if_gone(self) -> Iterator[None]:
+    def attempt(self, action: Callable[..., Any], *given: Any) -> None:
         try:
-            yield
+            action(*given)
         except OSError:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.stream.fileno())  # where its buffer goes, too

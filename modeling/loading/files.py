@@ -44,7 +44,7 @@ def local_folder(
     fetch = partial(snapshot_download, str(source), cache_dir=cache_dir)
     try:
         folder = Path(fetch(allow_patterns=[*HUB_FILES, "*.safetensors"] if weights else HUB_FILES))
-        if weights and not any((folder / name).exists() for name in WEIGHT_FILES):
+        if weights and not has_weights(folder):
             fetch(allow_patterns="pytorch_model*")
     except Exception as error:  # of the hub, or of the HTTP client that it happens to use
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -101,6 +101,11 @@ def weights_hash(source: str | Path) -> str:
     """Return the SHA-256 of a checkpoint's tensors."""
     hashes = [file_hash(path) for path in weight_files(source)]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+
+def has_weights(folder: str | Path) -> bool:
+    """Tell whether a model's folder holds weights."""
+    return any((Path(folder) / name).exists() for name in WEIGHT_FILES)
 
 
 def weight_files(source: str | Path) -> list[Path]:

@@ -80,19 +80,6 @@ def test_a_bad_edit_leaves_the_file_untouched(model, edit, key, text, words):
     assert os.listdir(path.parent) == ["config.json"]
 
 
-@pytest.mark.parametrize("content", [None, "", '{"margin": 0.1}'])
-def test_exit_config_json_takes_the_edit_instead(model, edit, content):
-    path, where = model / "exit_config.json", ("--config_file", "exit_config.json")
-    if content is not None:
-        path.write_text(content)
-    before = (model / "config.json").read_bytes()
-    edit("exit_thres", "0.3", *where).done()
-    edit("pooler_input", "mean", *where).refused()
-    edit("cnt_thres", "5", *where).refused()
-    assert json.loads(path.read_text()) == {**json.loads(content or "{}"), "exit_thres": 0.3}
-    assert (model / "config.json").read_bytes() == before
-
-
 def overriding(model: Path, name: str, **keys) -> Path:
     """The file of that name, which exit_config_path names."""
     edit_json(model / "config.json", exit_config_path=name)
@@ -108,14 +95,6 @@ def test_a_key_is_edited_where_it_counts_even_if_its_value_was_wrong(model, edit
     assert (json.loads(path.read_text()), config_of(model)) == ({"exit_thres": 0.3}, before)
     edit("cnt_thres", "2").done()  # not a key of that file
     assert config_of(model)["cnt_thres"] == 2
-    edit("exit_thres", "0.2", "--config_file", "config.json").refused(path, "0.3", "wins")
-
-
-def test_an_edit_that_nothing_reads_says_so(model, edit):
-    where = ("--config_file", "exit_config.json")
-    assert "is not in force" in edit("exit_thres", "0.3", *where).done().out
-    overriding(model, "exit_config.json")
-    assert "is not in force" not in edit("exit_thres", "0.3", *where).done().out
 
 
 @pytest.mark.parametrize("key", ["num_hidden_layers", "pooler_input"])

@@ -40,7 +40,6 @@ from tests.conftest import contents, edit_json, tsv
         ("--report_to clearml", ["clearml: not installed; pip install"]),
         ("--onnx model.onnx", ["--onnx", "leave out --do_train"]),
         ("--load_best_model_at_end --metric_for_best_model acu", ["did you mean acc"]),
-        ("--submission_dir all", ["add --do_predict"]),
     ],
 )
 def test_flags_that_a_training_refuses(glue, tmp_path, monkeypatch, arguments, words):

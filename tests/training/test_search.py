@@ -185,7 +185,6 @@ def test_results_of_another_model_or_data_are_not_shown(
         ("--seed 1", "--hp_seeds"),
         ("--resume_from_checkpoint latest", "goes on by itself"),
         ("--hp_storage sqlite:////nowhere/at/all/search.db", "unable to open database file"),
-        ("--do_predict --submission_dir submission", "has 5 examples, expected 3000"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_any_run(flags, words, search, commands):
