@@ -126,8 +126,7 @@ def answer_in_slots(job: Job, predictions: Predictions) -> None:
     """Add the answers of depth batching, in order of completion."""
     model, features = job.model, predictions.features
     batcher = DepthBatcher(model, slots=job.batch_size, pad_token_id=job.tokenizer.pad_token_id)
-    rows = range(len(features))
-    texts = map(features.input_ids, rows), map(features.token_type_ids, rows)
+    texts = features.input_ids, features.token_type_ids
     own = [features.inputs[name] for name in model.own_inputs if name in features.inputs]
     batcher.submit(zip(*texts, *own, strict=True))
     for answer in batcher.answers():

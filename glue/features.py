@@ -1,4 +1,4 @@
-"""From examples to padded batches: token ids kept flat, and texts grouped by length."""
+"""From examples to padded batches: token ids, and texts grouped by length."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,16 +13,14 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from glue.tasks import Example
 
 CHUNK = 1000  # texts that the tokenizer gets at a time: it answers with Python lists
-OF_A_FILE = {"tokens", "segments", "offsets", "labels", "truncated"}  # arrays, in every mode
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Tokenised examples, in input order: the tokens of all texts lie one after the other."""
+    """Tokenised examples, in input order."""
 
-    tokens: np.ndarray  # int32 (all tokens,), special ones included
-    segments: np.ndarray  # int8 (all tokens,)
-    offsets: np.ndarray  # int64 (examples + 1,): text i has tokens[offsets[i] : offsets[i + 1]]
+    input_ids: Sequence[np.ndarray]  # of each text, int32, special tokens included
+    token_type_ids: Sequence[np.ndarray]  # its segments, int8
     labels: np.ndarray | None = None  # (examples,), int64 ids or float64 scores; None: no labels
     truncated: np.ndarray | None = None  # bool (examples,): was the text longer? None: unknown
     inputs: Mapping[str, np.ndarray] = field(default_factory=dict)  # a mode's own, (examples,) each
@@ -30,26 +28,24 @@ class Features:
     @classmethod
     def from_lists(
         cls,
-        input_ids: Sequence[Sequence[int]],
-        token_type_ids: Sequence[Sequence[int]],
+        input_ids: Iterable[Sequence[int]],
+        token_type_ids: Iterable[Sequence[int]],
         labels: Sequence[int | float | None] = (None,),
     ) -> "Features":
         """The features of texts that are lists; one label of None is as good as no labels."""
-        lengths = np.array([len(ids) for ids in input_ids], dtype=np.int64)
         return cls(
-            np.array([token for ids in input_ids for token in ids], dtype=np.int32),
-            np.array([segment for ids in token_type_ids for segment in ids], dtype=np.int8),
-            offsets_of(lengths),
+            [np.array(ids, dtype=np.int32) for ids in input_ids],
+            [np.array(ids, dtype=np.int8) for ids in token_type_ids],
             None if None in labels else np.array(labels),
         )
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.input_ids)
 
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each example, special ones included: int64 (examples,)."""
-        return np.diff(self.offsets)
+        return np.array([len(ids) for ids in self.input_ids], dtype=np.int64)
 
     @property
     def size(self) -> str:
@@ -57,83 +53,59 @@ class Features:
         cut = 0 if self.truncated is None else int(self.truncated.sum())
         return f"{len(self)} ({cut} truncated, {cut / len(self):.1%})" if cut else str(len(self))
 
-    def input_ids(self, row: int) -> np.ndarray:
-        """Token ids of one text, int32: a view."""
-        return self.tokens[self.offsets[row] : self.offsets[row + 1]]
-
-    def token_type_ids(self, row: int) -> np.ndarray:
-        """Segment ids of one text, int8: a view."""
-        return self.segments[self.offsets[row] : self.offsets[row + 1]]
-
     def take(self, rows: slice | Sequence[int] | np.ndarray) -> "Features":
         """The examples of these rows, in their order."""
-        starts = self.offsets[:-1][rows]
-        lengths = self.offsets[1:][rows] - starts
-        offsets = offsets_of(lengths)
-        # Each token's place there, moved by as much as its text is moved.
-        where = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        rows = np.arange(len(self))[rows]
+        texts = ([x[row] for row in rows] for x in (self.input_ids, self.token_type_ids))
         kept = (x if x is None else x[rows] for x in (self.labels, self.truncated))
-        inputs = {name: column[rows] for name, column in self.inputs.items()}
-        return Features(self.tokens[where], self.segments[where], offsets, *kept, inputs)
+        return Features(*texts, *kept, {name: x[rows] for name, x in self.inputs.items()})
 
     def with_second_cls(self) -> "Features":
         """Each text with its first token twice, and that token's segment id."""
-        starts = self.offsets[:-1]
-        tokens, segments = (np.insert(x, starts, x[starts]) for x in (self.tokens, self.segments))
-        offsets = self.offsets + np.arange(len(self.offsets))
-        return replace(self, tokens=tokens, segments=segments, offsets=offsets)
+        both = self.input_ids, self.token_type_ids
+        tokens, segments = ([np.concatenate((x[:1], x)) for x in texts] for texts in both)
+        return replace(self, input_ids=tokens, token_type_ids=segments)
 
     def digest(self) -> str:
-        """SHA-256 of all arrays, their types and their sizes."""
+        """SHA-256 of all that there is: values, their types and their number."""
+        arrays = {
+            "labels": self.labels,
+            "offsets": np.cumsum([0, *self.lengths], dtype=np.int64),
+            "segments": np.concatenate(self.token_type_ids),
+            "tokens": np.concatenate(self.input_ids),
+            "truncated": self.truncated,
+            **self.inputs,
+        }
         digest = hashlib.sha256()
-        for name, array in self.arrays().items():
-            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array))
+        for name, array in arrays.items():
+            if array is not None:
+                digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+                digest.update(np.ascontiguousarray(array))
         return digest.hexdigest()
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All that there are, by name."""
-        own = {name: getattr(self, name) for name in sorted(OF_A_FILE)}
-        return {name: x for name, x in own.items() if x is not None} | dict(self.inputs)
-
-
-def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """Where texts of these lengths begin, and where the last one ends: int64 (examples + 1,)."""
-    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
 
 def encode(
     examples: Iterable[Example], tokenizer: PreTrainedTokenizerBase, max_seq_length: int
 ) -> Features:
     """Tokenise `examples`, truncating each to `max_seq_length` tokens; no padding."""
-    examples, parts = iter(examples), []
+    examples, parts = iter(examples), Features([], [])
+    labels, truncated = [], []
     while chunk := list(islice(examples, CHUNK)):
-        parts.append(encode_chunk(chunk, tokenizer, max_seq_length))
-    labels = [part.labels for part in parts]
-    return Features(
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.segments for part in parts]),
-        offsets_of(np.concatenate([part.lengths for part in parts])),
-        None if any(part is None for part in labels) else np.concatenate(labels),
-        truncated=np.concatenate([part.truncated for part in parts]),
-    )
-
-
-def encode_chunk(
-    examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, max_seq_length: int
-) -> Features:
-    pairs = examples[0].text_b is not None
-    encoded = tokenizer(
-        [example.text_a for example in examples],
-        [example.text_b or "" for example in examples] if pairs else None,
-        truncation=True,
-        max_length=max_seq_length,
-        return_token_type_ids=True,
-        return_attention_mask=False,
-    )
-    labels = [example.label for example in examples]
-    features = Features.from_lists(encoded["input_ids"], encoded["token_type_ids"], labels)
-    return replace(features, truncated=np.array([bool(x.overflowing) for x in encoded.encodings]))
+        encoded = tokenizer(
+            [example.text_a for example in chunk],
+            None if chunk[0].text_b is None else [example.text_b for example in chunk],
+            truncation=True,
+            max_length=max_seq_length,
+            return_token_type_ids=True,
+            return_attention_mask=False,
+        )
+        part = Features.from_lists(encoded["input_ids"], encoded["token_type_ids"])
+        parts.input_ids.extend(part.input_ids)
+        parts.token_type_ids.extend(part.token_type_ids)
+        labels += [example.label for example in chunk]
+        truncated += [bool(x.overflowing) for x in encoded.encodings]
+    known = None if None in labels else np.array(labels)
+    return replace(parts, labels=known, truncated=np.array(truncated))
 
 
 def collate(
@@ -146,7 +118,7 @@ def collate(
     part = features.take(rows)
     inside = np.arange(part.lengths.max()) < part.lengths[:, None]  # (rows, length)
     ids, types = (np.full(inside.shape, fill, dtype=np.int64) for fill in (pad_token_id, 0))
-    ids[inside], types[inside] = part.tokens, part.segments
+    ids[inside], types[inside] = map(np.concatenate, (part.input_ids, part.token_type_ids))
     batch = {"input_ids": ids, "token_type_ids": types}
     if not inside.all():
         batch["attention_mask"] = inside.astype(np.int64)

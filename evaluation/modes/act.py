@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
@@ -108,7 +109,8 @@ def updates_by_class(
 ) -> dict[str, float]:
     """Mean updates of [CLS], of [SEP], and of all other tokens."""
     real = torch.arange(updates.shape[1]) < torch.as_tensor(features.lengths)[:, None]
-    counts, ids = updates[real].numpy(), features.tokens  # (tokens,), text after text
+    counts = updates[real].numpy()  # (tokens,), text after text
+    ids = np.concatenate(features.input_ids)
     cls, sep = ids == tokenizer.cls_token_id, ids == tokenizer.sep_token_id
     found = {"[CLS]": cls, "[SEP]": sep, "others": ~(cls | sep)}
     return {name: float(counts[chosen].mean()) for name, chosen in found.items() if chosen.any()}
@@ -144,7 +146,7 @@ def draw_tokens(
     answers, labels = predictions_of(predictions["logits"]), labels_of(job.features)
     pictured = []
     for row in range(min(ON_PAGE, len(labels))):
-        ids, wrong = job.features.input_ids(row), bool(answers[row] != labels[row])
+        ids, wrong = job.features.input_ids[row], bool(answers[row] != labels[row])
         pictured.append(
             TokenExample(
                 job.tokenizer.convert_ids_to_tokens(ids),

@@ -1,26 +1,19 @@
-"""Token ids: tokenising, batches, and the cache on disk."""
+"""Token ids: tokenising and batches."""
 
-import os
-import struct
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from glue import tasks
 from glue.features import (
     CHUNK,
     Features,
-    cached_features,
     collate,
     encode,
-    features_fingerprint,
-    read_cache,
 )
-from glue.tasks import Example, Split, get_task
-from modeling import load_tokenizer
-from tests.conftest import sentence, write_rte
+from glue.tasks import Example
+from tests.conftest import sentence
 
 
 def pairs(count: int = 4) -> list[Example]:
@@ -44,8 +37,8 @@ def test_texts_in_chunks_are_those_of_one_call(tokenizer, count):
     texts = [[getattr(example, name) for example in examples] for name in ("text_a", "text_b")]
     whole = tokenizer(*texts, return_token_type_ids=True)
     got = encode(iter(examples), tokenizer, 512)
-    assert [got.input_ids(row).tolist() for row in range(count)] == whole["input_ids"]
-    assert got.segments.tolist() == [x for types in whole["token_type_ids"] for x in types]
+    for name in ("input_ids", "token_type_ids"):
+        assert [x.tolist() for x in getattr(got, name)] == whole[name]
     assert got.labels.tolist() == list(range(count))
 
 
@@ -68,68 +61,3 @@ def test_batches_are_padded_to_their_longest():
     assert "labels" not in collate(Features.from_lists(ids, types, [None] * 3), [0], 5)
     scores = Features.from_lists(ids, types, [1, 2.5, 0])
     assert torch.equal(collate(scores, [0, 1], 5)["labels"], torch.tensor([1.0, 2.5]))
-
-
-# Token ids kept on disk: used while nothing has changed, made anew otherwise, never misread.
-
-
-@pytest.fixture
-def split(tmp_path):
-    return Split(get_task("rte"), write_rte(tmp_path / "RTE"), "train")
-
-
-def assert_same(left: Features, right: Features) -> None:
-    """Compare the arrays and their types, without `digest`, which the cache itself goes by."""
-    for field in fields(Features):
-        ours, theirs = getattr(left, field.name), getattr(right, field.name)
-        assert getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
-        assert np.array_equal(ours, theirs)
-
-
-def test_a_second_run_reads_the_cache(tokenizer, albert_dir, split, tmp_path, monkeypatch):
-    kept, expected = tmp_path / "cached.safetensors", encode(split.examples(), tokenizer, 40)
-    (tmp_path / "file").write_text("")
-    for path in (kept, tmp_path / "file/cached", tmp_path / "RTE"):  # two that cannot be written
-        assert_same(cached_features(path, split, tokenizer, 40), expected)
-    monkeypatch.setattr(tasks, "read_table", None)  # no text is read
-    for later in (tokenizer, load_tokenizer(albert_dir)):
-        assert_same(cached_features(kept, split, later, 40), expected)
-
-
-def test_the_cache_is_refreshed_when_anything_changes(tokenizer, albert_dir, split, tmp_path):
-    path, task, kept = split.path, split.task, tmp_path / "cached.safetensors"
-    text, times = path.read_text(), os.stat(path)
-    cased = load_tokenizer(albert_dir, do_lower_case=False)
-    relabelled = text.replace("\tentailment", "\tnot_entailment", 1)
-    variants = [
-        (text, task, tokenizer, 40),
-        (text.replace("man", "cat", 1), task, tokenizer, 40),  # of the same size
-        (relabelled, task, tokenizer, 40),
-        (relabelled, replace(task, labels=task.labels[::-1]), tokenizer, 40),
-        (relabelled, task, tokenizer, 9),
-        (relabelled, task, cased, 9),
-        (relabelled[: relabelled.rindex("\n", 0, -1)], task, cased, 9),
-        (relabelled, replace(task, text_columns=("sentence1",)), cased, 9),
-        (relabelled, replace(task, labels=(), label_column="index"), cased, 9),
-    ]
-    for content, used_task, used, length in variants:
-        path.write_text(content)
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # it tells nothing
-        part = split._replace(task=used_task)
-        for _ in range(2):
-            got = cached_features(kept, part, used, length)
-            assert_same(got, encode(part.examples(), used, length))
-
-
-def test_no_flipped_or_missing_byte_is_read(tokenizer, split, tmp_path):
-    kept = tmp_path / "cached.safetensors"
-    cached_features(kept, split, tokenizer, 40)
-    content, fingerprint = kept.read_bytes(), features_fingerprint(split, tokenizer, 40)
-    header = 8 + struct.unpack("<Q", content[:8])[0]
-    damaged = [content[:end] for end in range(0, len(content), 997)]
-    for place in range(header, len(content), 97):
-        flipped = bytes([content[place] ^ 1])
-        damaged.append(content[:place] + flipped + content[place + 1 :])
-    for damage in damaged:
-        kept.write_bytes(damage)
-        assert read_cache(kept, fingerprint) is None
