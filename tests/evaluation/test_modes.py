@@ -164,32 +164,6 @@ def test_an_act_model_has_nothing_to_sweep(adaptive, rte, script):
     outcome.refused("--model_type albert_act", "nothing to sweep")
 
 
-<<<<<<< HEAD
-=======
-def test_the_second_cls_counts_as_a_token(albert_dir):
-    tokenizer, ponder = load_tokenizer(albert_dir), MODES["ponder_albert"]
-    texts = [Example("0", sentence(1, 90), sentence(2, 90), 0)]
-    prepared = ponder.prepare(encode(texts, tokenizer, 40 - ponder.extra_tokens), seed=0)
-    assert prepared.lengths.tolist() == [40]
-    assert prepared.input_ids[0][:2].tolist() == [tokenizer.cls_token_id] * 2
-    assert prepared.token_type_ids[0][:2].tolist() == [0, 0]
-    config = load_config(albert_dir, ponder.model_class.config_class)
-    ponder.check_length(40, config)
-    for length in (3, 41):
-        with pytest.raises(UserError, match="allowed is 4 to max_position_embeddings = 40"):
-            ponder.check_length(length, config)
-
-
-def test_an_examples_draw_follows_from_the_seed_and_its_number_alone():
-    def draws(count: int, seed: int) -> list[float]:
-        texts = Features.from_lists([[2, 3]] * count, [[0, 0]] * count, [0] * count)
-        return MODES["ponder_albert"].prepare(texts, seed).inputs["draws"].tolist()
-
-    assert draws(5, 1) == draws(40, 1)[:5]
-    assert draws(5, 1) != draws(5, 2)
-
-
->>>>>>> 592790a (A test of the second [CLS] reads the list)
 def test_the_model_type_must_be_that_of_the_trained_model(ponder, glue):
     outcome = glue(ponder, "--model_type", "albert", "--do_eval")
     outcome.refused("--model_type albert", ponder, "--model_type ponder_albert")
