@@ -62,7 +62,7 @@ class DepthBatcher:
 
     `answers` may be closed at any time: iterating again goes on where it stopped, and no example
     is lost or answered twice. An example that cannot be used raises UserError naming its row,
-    once; iterating again goes on without it. `padding` tells how much of the work was padding.
+    once; iterating again goes on without it.
     """
 
     def __init__(
@@ -82,7 +82,6 @@ class DepthBatcher:
         self.hidden: torch.Tensor | None = None  # (slots, width, hidden)
         self.state: ExampleState | None = None  # what the slots' examples carry, batch first
         self.finished: list[Answer] = []
-        self.real_tokens = self.computed_tokens = 0
 
     def submit(self, examples: Iterable[tuple]) -> None:
         """Queue examples, each (input_ids, token_type_ids), which are read as slots become free.
@@ -90,11 +89,6 @@ class DepthBatcher:
         The model's `own_inputs` may stand behind them, in their order.
         """
         self.source = chain(self.source, examples)
-
-    @property
-    def padding(self) -> float:
-        """Share of all computed tokens that were padding, so far."""
-        return 1 - self.real_tokens / max(1, self.computed_tokens)
 
     def answers(self) -> Iterator[Answer]:
         """Answers in order of completion."""
@@ -203,14 +197,8 @@ class DepthBatcher:
         else:
             self.hidden[rows, :width] = hidden
             tree_map(lambda old, new: old.index_copy_(0, rows, new), self.state, state)
-        self.real_tokens += sum(lengths)
-        self.computed_tokens += width * len(members)
         # The step's only wait for the device: answers and decisions in one transfer.
         host = torch.cat([answer, done[:, None].to(answer.dtype)], 1).cpu()
-        self.pop_finished(members, host)
-
-    def pop_finished(self, members: list[int], host: torch.Tensor) -> None:
-        """Collect the answers of who is done and close the gaps they leave."""
         now, keep = time.perf_counter(), [True] * len(self.slots)
         for i, outcome in zip(members, host, strict=True):
             slot = self.slots[i]
