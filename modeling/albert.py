@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AlbertConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert import modeling_albert as hf_albert
@@ -49,11 +49,11 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
 
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        input_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
         """Ids (batch, length) or their words (batch, length, embedding) -> the latter's shape.
 
         Without `token_type_ids`, ids are in the second segment from behind their first [SEP] on,
@@ -90,21 +90,10 @@ class AlbertLayerGroup(GradientCheckpointingLayer):
             AlbertLayer(config) for _ in range(config.inner_group_num)
         )
 
-    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         for layer in self.albert_layers:
             hidden = layer(hidden, mask)
         return hidden
-
-
-class AlbertEncoder(nn.Module):
-    """The mapping from embedding to hidden size, and the shared layer groups."""
-
-    def __init__(self, config: AlbertConfig) -> None:
-        super().__init__()
-        self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
-        self.albert_layer_groups = nn.ModuleList(
-            AlbertLayerGroup(config) for _ in range(config.num_hidden_groups)
-        )
 
 
 class ExitLinear(nn.Linear):
@@ -114,7 +103,7 @@ class ExitLinear(nn.Linear):
     a matrix product runs more code.
     """
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
+    def forward(self, states: Tensor) -> Tensor:
         states = states.to(self.weight.dtype)
         if states.numel() != self.in_features:
             return super().forward(states)
@@ -131,7 +120,7 @@ class Pooler(nn.Linear):
         super().__init__(config.hidden_size, size)
         self.config = config
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
+    def forward(self, states: Tensor) -> Tensor:
         if not torch.compiler.is_compiling() and self.packed is not None:
             return self.packed(states)
         return super().forward(states.to(self.weight.dtype)).tanh()
@@ -144,7 +133,13 @@ class AlbertBackbone(nn.Module):
         super().__init__()
         self.num_layers = config.num_hidden_layers
         self.embeddings = AlbertEmbeddings(config)
-        self.encoder = AlbertEncoder(config)
+        self.encoder = nn.Module()
+        self.encoder.embedding_hidden_mapping_in = nn.Linear(
+            config.embedding_size, config.hidden_size
+        )
+        self.encoder.albert_layer_groups = nn.ModuleList(
+            AlbertLayerGroup(config) for _ in range(config.num_hidden_groups)
+        )
         self.pooler = Pooler(config, config.hidden_size)
 
     def group_of(self, layer: int) -> int:
@@ -165,6 +160,6 @@ def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:
                 linear.to(dtype)
 
 
-def attention_mask_of(attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+def attention_mask_of(attention_mask: Tensor | None) -> Tensor | None:
     """(batch, length) of 1 for real tokens -> (batch, 1, 1, length) bool; None without padding."""
     return None if attention_mask is None else attention_mask.bool()[:, None, None, :]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .albert import Pooler
@@ -48,7 +48,7 @@ EMULATED = "this processor has no instructions for that type, so it takes longer
 def is_emulated(dtype: torch.dtype, device: torch.device | str) -> bool:
     """Is `device` a CPU without instructions for half precision `dtype`?
 
-    Products then go through float32 and gather_rows longer than in float32 (docs/speed.md).
+    Products then go through float32 and take longer than in float32 (docs/speed.md).
     """
     name = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype)
     if name is None or torch.device(device).type != "cpu":
@@ -99,19 +99,14 @@ def can_pack(module: nn.Module) -> bool:
     )
 
 
-def gather_rows(states: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-    """The given rows of (tokens, size); all of them for None."""
-    return states if rows is None else states.index_select(0, rows)
-
-
-def scatter_rows(states: torch.Tensor, rows: torch.Tensor | None, count: int) -> torch.Tensor:
-    """The inverse of `gather_rows`: (count, size), the first `states` at `rows`, 0 elsewhere."""
+def scatter_rows(states: Tensor, rows: Tensor | None, count: int) -> Tensor:
+    """(count, size): the first of `states` at `rows`, 0 elsewhere; `states` for None."""
     if rows is None:
         return states
     return states.new_zeros(count, states.shape[1]).index_copy_(0, rows, states[: len(rows)])
 
 
-def pad_row_count(rows: torch.Tensor) -> torch.Tensor:
+def pad_row_count(rows: Tensor) -> Tensor:
     """The rows, and the last of them again, up to a number that other batches have, too.
 
     For every number of rows oneDNN keeps a program of up to a megabyte, a thousand of them. At most
@@ -137,9 +132,9 @@ class PackedLinear(Uncopied):
 
     def __init__(
         self,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        function: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        weight: Tensor,
+        bias: Tensor,
+        function: Callable[[Tensor], Tensor] | None = None,
         fused: tuple[str, str] | None = None,
     ) -> None:
         self.weight, self.bias = weight.detach().contiguous(), bias.detach()
@@ -148,7 +143,7 @@ class PackedLinear(Uncopied):
         plain_pays = weight.dtype == torch.float32 and not HAS_AVX512
         self.unpacked_min_rows = UNPACKED_MIN_ROWS if plain_pays else sys.maxsize
 
-    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+    def __call__(self, states: Tensor) -> Tensor:
         states, linear = states.to(self.weight.dtype), torch.ops.mkldnn._linear_pointwise
         if len(states) >= self.unpacked_min_rows:
             product = F.linear(states, self.weight, self.bias)
@@ -159,7 +154,7 @@ class PackedLinear(Uncopied):
             product = linear(states, self.blocked, self.bias, "none", [], "")
         return self.function(product) if self.function else product
 
-    def plus(self, states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    def plus(self, states: Tensor, residual: Tensor) -> Tensor:
         """The map of `states` plus `residual`: one operation where oneDNN may add them."""
         same_type = states.dtype == residual.dtype == self.weight.dtype
         if not same_type or len(states) >= self.unpacked_min_rows:
@@ -181,20 +176,21 @@ class PackedLayer(Uncopied):
         self.ffn = PackedLinear(layer.ffn.weight, layer.ffn.bias, layer.activation, fused)
         self.ffn_output = PackedLinear(layer.ffn_output.weight, layer.ffn_output.bias)
 
-    def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """As AlbertLayer's forward, but that the states of padding are 0: no map works on them."""
         attention, shape = self.layer.attention, hidden.shape
         flat = hidden.reshape(-1, shape[-1])  # (tokens, hidden)
         real = None if mask is None else mask.flatten().nonzero()[:, 0]
         padded_rows = None if real is None else pad_row_count(real)
-        tokens = gather_rows(flat, padded_rows)
+        tokens = flat if mask is None else flat.index_select(0, padded_rows)
         qkv = scatter_rows(self.project(tokens, QUERY_KEY_VALUE), real, len(flat))
         parts = attention.split_heads(qkv.view(*shape[:2], -1))
         context = attention.attend(*parts, mask)
-        context = gather_rows(context.transpose(1, 2).reshape(flat.shape), padded_rows)
+        context = context.transpose(1, 2).reshape(flat.shape)
+        context = context if mask is None else context.index_select(0, padded_rows)
         return scatter_rows(self.finish(tokens, context), real, len(flat)).view(shape)
 
-    def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:
+    def project(self, flat: Tensor, parts: slice) -> Tensor:
         """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
         key = (parts.start, parts.stop)  # before Python 3.12 a slice has no hash
         if key not in self.projections:
@@ -204,7 +200,7 @@ class PackedLayer(Uncopied):
             self.projections[key] = PackedLinear(weight, bias)
         return self.projections[key](flat)
 
-    def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+    def finish(self, flat: Tensor, context: Tensor) -> Tensor:
         """The pass after attention: states and contexts (tokens, hidden) -> new states."""
         layer = self.layer
         attended = layer.attention_norm(self.dense.plus(context, flat))

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from transformers.utils import ModelOutput
 
 from .albert import AlbertPreTrainedModel, attention_mask_of
 from .rules import ExitRule, LayerOutput, Size, State
 
-Inputs = Mapping[str, torch.Tensor]  # of `EarlyExitModel.own_inputs`, (batch,) each
+Inputs = Mapping[str, Tensor]  # of `EarlyExitModel.own_inputs`, (batch,) each
 
 
 class ExampleState(NamedTuple):
     """What an example carries from layer to layer."""
 
-    depth: torch.Tensor  # layers that ran, (batch,) int64
+    depth: Tensor  # layers that ran, (batch,) int64
     rule: State
     model: State
 
@@ -32,8 +32,8 @@ class ExampleState(NamedTuple):
 class ExitDecision(NamedTuple):
     """What the exit check after a layer says."""
 
-    answer: torch.Tensor  # of an exit here, (batch, num_labels) float32
-    exit_mask: torch.Tensor  # who exits here, (batch,) bool
+    answer: Tensor  # of an exit here, (batch, num_labels) float32
+    exit_mask: Tensor  # who exits here, (batch,) bool
     state: ExampleState
     seen: LayerOutput  # what the rule read
 
@@ -49,10 +49,10 @@ class EarlyExitOutput(ModelOutput):
         keeps its last ones.
     """
 
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    exit_layer: torch.Tensor | None = None
-    all_logits: torch.Tensor | None = None
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    exit_layer: Tensor | None = None
+    all_logits: Tensor | None = None
 
 
 class EarlyExitModel(AlbertPreTrainedModel, ABC):
@@ -75,15 +75,11 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
         """
 
     @abstractmethod
-    def embed(
-        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def embed(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """(batch, length) ids -> (batch, length, hidden), the states at depth 0."""
 
     @abstractmethod
-    def layer_pass(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int
-    ) -> torch.Tensor:
+    def layer_pass(self, hidden: Tensor, mask: Tensor | None, index: int) -> Tensor:
         """The next layer's states (batch, length, hidden) from these, with the weights `index`.
 
         mask: (batch, 1, 1, length) bool, true for real tokens, or None without padding.
@@ -91,7 +87,7 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
 
     @abstractmethod
     def layer_output(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int, state: ExampleState
+        self, hidden: Tensor, mask: Tensor | None, index: int, state: ExampleState
     ) -> tuple[LayerOutput, State]:
         """What the layer that gave `hidden` says, and the model's own part of the next state."""
 
@@ -106,8 +102,8 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
     def check_exit(
         self,
         rule: ExitRule,
-        hidden: torch.Tensor,
-        mask: torch.Tensor | None,
+        hidden: Tensor,
+        mask: Tensor | None,
         index: int,
         state: ExampleState,
     ) -> ExitDecision:
@@ -121,10 +117,10 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
 
     def exits(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        **inputs: torch.Tensor,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        **inputs: Tensor,
     ) -> EarlyExitOutput:
         """A batch's answers and exit layers; ids, mask and segments (batch, length).
 
@@ -141,9 +137,7 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
         return EarlyExitOutput(None, logits, exit_layer)
 
 
-def layer_states(
-    model: EarlyExitModel, hidden: torch.Tensor, mask: torch.Tensor | None
-) -> Iterator[torch.Tensor]:
+def layer_states(model: EarlyExitModel, hidden: Tensor, mask: Tensor | None) -> Iterator[Tensor]:
     """The states (batch, length, hidden) after each layer, from those at depth 0."""
     for layer in range(model.config.num_hidden_layers):
         hidden = model.layer_pass(hidden, mask, model.param_index(layer))
@@ -152,12 +146,12 @@ def layer_states(
 
 def iter_layers(
     model: EarlyExitModel,
-    hidden: torch.Tensor,
-    mask: torch.Tensor | None,
+    hidden: Tensor,
+    mask: Tensor | None,
     inputs: Inputs,
     allow_exit: bool = True,
     rule: ExitRule | None = None,
-) -> Iterator[tuple[torch.Tensor, ExitDecision, list[int]]]:
+) -> Iterator[tuple[Tensor, ExitDecision, list[int]]]:
     """Run layer by layer with its exit check, until all examples have exited.
 
     Yields of each layer the running examples' numbers in the batch, (running,) int64, their
@@ -189,6 +183,6 @@ def iter_layers(
             state = select_rows(state, keep)
 
 
-def select_rows(state: Any, rows: torch.Tensor) -> Any:
+def select_rows(state: Any, rows: Tensor) -> Any:
     """The state of some of the examples."""
     return tree_map(lambda tensor: tensor[rows], state)

@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
@@ -31,7 +32,7 @@ class Answer(NamedTuple):
     """What an example left with."""
 
     row: int  # position among the submitted examples, from 0
-    logits: torch.Tensor  # (num_labels,) float32, on the CPU
+    logits: Tensor  # (num_labels,) float32, on the CPU
     exit_layer: int  # 1-based
     seconds: float  # from entering a slot to the answer
 
@@ -42,8 +43,8 @@ class Example:
 
     row: int
     length: int
-    input_ids: torch.Tensor  # (length,)
-    token_type_ids: torch.Tensor  # (length,)
+    input_ids: Tensor  # (length,)
+    token_type_ids: Tensor  # (length,)
     inputs: tuple[float, ...]  # the model's `own_inputs`, in their order; () for none
     entered: float = 0.0  # into its slot: seconds, of time.perf_counter
     depth: int = 0  # layer passes done
@@ -79,7 +80,7 @@ class DepthBatcher:
         self.waiting: list[Example] = []  # sorted by length; at most `window`
         self.going_up, self.last_length = False, 1 << 30
         self.slots: list[Example] = []
-        self.hidden: torch.Tensor | None = None  # (slots, width, hidden)
+        self.hidden: Tensor | None = None  # (slots, width, hidden)
         self.state: ExampleState | None = None  # what the slots' examples carry, batch first
         self.finished: list[Answer] = []
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AlbertConfig
 from transformers.activations import ACT2FN
@@ -38,7 +38,7 @@ class SelfAttention(nn.Module):
         self.attention_dropout = config.attention_probs_dropout_prob
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """What every token reads of its text: (batch, length, hidden) -> the same shape."""
         states = hidden.to(self.query.weight.dtype)
         parts = (self.split_heads(linear(states)) for linear in self.projections)
@@ -47,13 +47,7 @@ class SelfAttention(nn.Module):
         context = self.attend(query, key, value, mask)  # (batch, heads, length, head_size)
         return self.output(context)  # (batch, length, hidden)
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """What each query reads: (batch, heads, queries, head_size), as `query`.
 
         key, value (batch, heads, length, head_size); mask (batch, 1, 1, length) bool or None.
@@ -63,7 +57,7 @@ class SelfAttention(nn.Module):
             return F.dropout(attention_weights(query, key, mask), dropout) @ value
         return F.scaled_dot_product_attention(query, key, value, mask, dropout)
 
-    def output(self, context: torch.Tensor) -> torch.Tensor:
+    def output(self, context: Tensor) -> Tensor:
         """The heads' contexts projected and dropped out: (batch, queries, hidden)."""
         if self.config._attn_implementation == "eager":  # summed head by head
             weight = self.dense.weight.t().view(*context.shape[1::2], -1)
@@ -75,18 +69,18 @@ class SelfAttention(nn.Module):
     def projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
         return self.query, self.key, self.value
 
-    def project(self, hidden: torch.Tensor, parts: slice) -> torch.Tensor:
+    def project(self, hidden: Tensor, parts: slice) -> Tensor:
         """(..., hidden) -> (..., parts·hidden): the projections asked for, side by side."""
         states = hidden.to(self.query.weight.dtype)
         return torch.cat([linear(states) for linear in self.projections[parts]], -1)
 
-    def split_heads(self, projected: torch.Tensor) -> torch.Tensor:
+    def split_heads(self, projected: Tensor) -> Tensor:
         """(batch, length, parts·hidden) -> (parts, batch, heads, length, head_size)."""
         head_size = self.query.out_features // self.num_heads
         parts = projected.unflatten(-1, (-1, self.num_heads, head_size))
         return parts.permute(2, 0, 3, 1, 4)
 
-    def weights(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def weights(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """What every token reads of each, (batch, heads, length, length), without dropout."""
         query, key = self.split_heads(self.project(hidden, QUERY_KEY))
         return attention_weights(query, key, mask)
@@ -116,19 +110,19 @@ class AlbertLayer(nn.Module):
         tanh = config.hidden_act == "gelu_new"
         self.activation = ACT2FN["gelu_pytorch_tanh" if tanh else config.hidden_act]
 
-    def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
         if not torch.compiler.is_compiling() and self.packed is not None:
             return self.packed(hidden, mask)
         return self.feed_forward_block(hidden, self.attention(hidden, mask))
 
-    def feed_forward_block(self, states: torch.Tensor, attn_out: torch.Tensor) -> torch.Tensor:
+    def feed_forward_block(self, states: Tensor, attn_out: Tensor) -> Tensor:
         """The pass after attention: states and what they read, (..., hidden) -> new states."""
         attended = self.attention_norm(states + attn_out)  # (..., hidden)
         ffn_out = self.feed_forward(attended)  # (..., hidden)
         return self.full_layer_layer_norm(ffn_out + attended)  # (..., hidden)
 
-    def feed_forward(self, attended: torch.Tensor) -> torch.Tensor:
+    def feed_forward(self, attended: Tensor) -> Tensor:
         """The feed-forward part before its residual connection, (..., hidden)."""
         inner = self.activation(self.ffn(attended.to(self.ffn.weight.dtype)))  # (…, intermediate)
         return self.ffn_output(inner)  # (…, hidden)
@@ -145,9 +139,7 @@ class AlbertLayer(nn.Module):
         return (*attention.projections, attention.dense, self.ffn, self.ffn_output)
 
 
-def attention_weights(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None
-) -> torch.Tensor:
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(QKᵀ/√d), (batch, heads, queries, length): what a query reads of each token."""
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     if mask is not None:

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .keys import PONDER_KEYS, checked
 
 
-def task_loss(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+def task_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Cross-entropy, or squared error for a single output; `reduction` over the batch."""
     if logits.shape[-1] == 1:
         return F.mse_loss(logits.squeeze(-1), labels.float(), reduction=reduction)
     return F.cross_entropy(logits, labels, reduction=reduction)
 
 
-def joint_loss(exit_losses: torch.Tensor, exit_weights: torch.Tensor | None = None) -> torch.Tensor:
+def joint_loss(exit_losses: Tensor, exit_weights: Tensor | None = None) -> Tensor:
     """Weighted sum of the N exits' losses (N,).
 
     `equal` (no weights): the plain sum. `dyn`, with W = exit_weights (N − 1,):
@@ -44,8 +44,8 @@ class PonderClassificationLoss(nn.Module):
         self.kl_penalty_factor = checked("kl_penalty_factor", kl_penalty_factor, PONDER_KEYS)
 
     def forward(
-        self, result: Mapping[str, Any], labels: torch.Tensor | Sequence[float]
-    ) -> dict[str, torch.Tensor]:
+        self, result: Mapping[str, Any], labels: Tensor | Sequence[float]
+    ) -> dict[str, Tensor]:
         """Scalars `total_loss`, `weighted_ce_loss` (squared errors for one label) and `kl_loss`.
 
         result: what the model answered; labels (batch,): class ids, or values for regression.

@@ -15,17 +15,18 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+from torch import Tensor
 
 State = Any  # what an example carries on: a tensor or a tuple of tensors, batch first; or ()
-Tensors = Mapping[str, torch.Tensor]
+Tensors = Mapping[str, Tensor]
 
 
 class LayerOutput(NamedTuple):
     """What a layer says of the examples, for a rule to read."""
 
-    logits: torch.Tensor  # (batch, classes)
-    scores: torch.Tensor  # class probabilities, or the predicted value, (batch, classes)
-    halt_probability: torch.Tensor | None = None  # λ, (batch,), of a ponder model
+    logits: Tensor  # (batch, classes)
+    scores: Tensor  # class probabilities, or the predicted value, (batch, classes)
+    halt_probability: Tensor | None = None  # λ, (batch,), of a ponder model
 
 
 class Size(NamedTuple):
@@ -37,12 +38,12 @@ class Size(NamedTuple):
     layers: int
     device: torch.device | None = None
 
-    def zeros(self, *rest: int) -> torch.Tensor:
+    def zeros(self, *rest: int) -> Tensor:
         """Counters of 0, (batch, *rest) or (settings, batch, *rest) int64."""
         shape = (*self.settings, self.batch, *rest)
         return torch.zeros(shape, dtype=torch.long, device=self.device)
 
-    def unknown(self, *rest: int) -> torch.Tensor:
+    def unknown(self, *rest: int) -> Tensor:
         """Scores of layers to come, (batch, *rest) of NaN: a comparison with NaN is false."""
         return torch.full((self.batch, *rest), math.nan, device=self.device)
 
@@ -69,29 +70,29 @@ class ExitRule(SimpleNamespace):
     def __init__(self, **settings: Any) -> None:
         # A Python number is compared in the scores' float32; a tensor must be too, to decide alike.
         for name, value in settings.items():
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
+            if isinstance(value, Tensor) and value.is_floating_point():
                 settings[name] = value.float()
         super().__init__(**settings)
 
     @property
     def settings_shape(self) -> tuple[int, ...]:
         """(settings,) for numbers of shape (settings, 1), () for scalars."""
-        shapes = [value.shape for value in vars(self).values() if isinstance(value, torch.Tensor)]
+        shapes = [value.shape for value in vars(self).values() if isinstance(value, Tensor)]
         return tuple(torch.broadcast_shapes(*shapes)[:-1])
 
     def start(self, size: Size, inputs: Tensors) -> State:
         """The state of `size.batch` examples at depth 0; inputs (batch,) each, by name."""
         return ()
 
-    def step(self, seen: LayerOutput, state: State) -> tuple[State, torch.Tensor]:
+    def step(self, seen: LayerOutput, state: State) -> tuple[State, Tensor]:
         """The state one layer later, and who exits there, (batch,) or (settings, batch) bool."""
         raise NotImplementedError
 
-    def answer(self, seen: LayerOutput, state: State) -> torch.Tensor:
+    def answer(self, seen: LayerOutput, state: State) -> Tensor:
         """What an exit answers, (batch, classes), given the newest layer and the state after it."""
         return seen.logits
 
-    def ends_by_window(self, scores: torch.Tensor) -> torch.Tensor:
+    def ends_by_window(self, scores: Tensor) -> Tensor:
         """Which exits (examples,) a window of layers decided; scores: of the exit layers."""
         return torch.zeros(len(scores), dtype=torch.bool)
 
@@ -101,23 +102,23 @@ class NeverExits(ExitRule):
 
     never_exits = "it never fires on a predicted value, so every example goes to the last layer"
 
-    def step(self, seen: LayerOutput, state: State) -> tuple[State, torch.Tensor]:
+    def step(self, seen: LayerOutput, state: State) -> tuple[State, Tensor]:
         shape = (*self.settings_shape, len(seen.logits))
         return state, torch.zeros(shape, dtype=torch.bool, device=seen.logits.device)
 
 
-def exit_scores(logits: torch.Tensor) -> torch.Tensor:
+def exit_scores(logits: Tensor) -> Tensor:
     """Class probabilities, or the predicted value itself for regression."""
     return logits.softmax(-1) if logits.shape[-1] > 1 else logits
 
 
-def normalised_entropy(probabilities: torch.Tensor) -> torch.Tensor:
+def normalised_entropy(probabilities: Tensor) -> Tensor:
     """Entropy of (..., classes) over log K, in [0, 1]."""
     classes = probabilities.shape[-1]
     return torch.special.entr(probabilities).sum(-1) / math.log(max(classes, 2))
 
 
-def replay(rule: ExitRule, recorded: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def replay(rule: ExitRule, recorded: Tensors) -> Iterator[tuple[Tensor, Tensor]]:
     """Step through recorded layers: of each the answers, (batch, classes), and who exits there.
 
     recorded: all_logits (layers, batch, classes) and what the rule reads beside it:
@@ -135,7 +136,7 @@ def replay(rule: ExitRule, recorded: Tensors) -> Iterator[tuple[torch.Tensor, to
         yield rule.answer(seen, state), exits
 
 
-def scan(rule: ExitRule, recorded: Tensors) -> torch.Tensor:
+def scan(rule: ExitRule, recorded: Tensors) -> Tensor:
     """Exit layers (1-based, int64) of recorded examples, as inference would give: (batch,).
 
     (settings, batch) for settings of shape (settings, 1). `recorded` as for `replay`. An example
@@ -147,7 +148,7 @@ def scan(rule: ExitRule, recorded: Tensors) -> torch.Tensor:
     return exit_layer.masked_fill(exit_layer == 0, layer)
 
 
-def scan_answers(rule: ExitRule, recorded: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+def scan_answers(rule: ExitRule, recorded: Tensors) -> tuple[Tensor, Tensor]:
     """Answers (batch, classes) at the exit layers, and these, as `scan` gives them."""
     exit_layer = scan(rule, recorded)
     answers = torch.stack([answer for answer, _ in replay(rule, recorded)])

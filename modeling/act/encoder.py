@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModel
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import ModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, AlbertPreTrainedModel, attention_mask_of
@@ -32,9 +32,7 @@ from ..loading.weights import ACT_NAMES
 COMPACTION_FLOPS = {"cpu": 1e7, "cuda": 5e9}
 
 
-def halting_weight(
-    probability: torch.Tensor, spent: torch.Tensor, epsilon: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def halting_weight(probability: Tensor, spent: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Weight of a running token's newest state, and whether the token halts (Graves 2016, eq. 6).
 
     With h = `spent`, the sum of the token's weights so far: it halts when h + p > 1 − ε, and then
@@ -47,21 +45,21 @@ def halting_weight(
 class Halting(NamedTuple):
     """How far each token is on its way to halting; all tensors have one shape."""
 
-    running: torch.Tensor  # bool, is the token still updated?
-    spent: torch.Tensor  # the sum of its halting weights
-    updates: torch.Tensor  # how often it was updated
+    running: Tensor  # bool, is the token still updated?
+    spent: Tensor  # the sum of its halting weights
+    updates: Tensor  # how often it was updated
     # What was left of 1 before its last update, R of Graves; for a token that the maximum stopped,
     # what is left after it. The published code has 0 there, with which a model that never halts
     # would not learn to.
-    remainder: torch.Tensor
+    remainder: Tensor
 
     @classmethod
-    def start(cls, running: torch.Tensor, dtype: torch.dtype) -> "Halting":
+    def start(cls, running: Tensor, dtype: torch.dtype) -> "Halting":
         """Before the first update, of the tokens that are `running`."""
         nothing = torch.zeros(running.shape, dtype=dtype, device=running.device)
         return cls(running, *(nothing.clone() for _ in range(3)))
 
-    def advance(self, probability: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, "Halting"]:
+    def advance(self, probability: Tensor, epsilon: float) -> tuple[Tensor, "Halting"]:
         """One update later: the weight of the new states, 0 for halted tokens, and who runs on."""
         weight, halts = halting_weight(probability, self.spent, epsilon)
         weight = weight.masked_fill(~self.running, 0.0)
@@ -72,7 +70,7 @@ class Halting(NamedTuple):
         return weight, Halting(self.running & ~halts, spent, updates, remainder)
 
 
-def interpolate(new: torch.Tensor, old: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def interpolate(new: Tensor, old: Tensor, weight: Tensor) -> Tensor:
     """weight · new + (1 − weight) · old: states (..., hidden), weights (...)."""
     weight = weight[..., None]
     return (new * weight + old * (1 - weight)).to(old.dtype)
@@ -85,7 +83,7 @@ class AlbertAct(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, 1)
 
-    def forward(self, state: torch.Tensor) -> torch.Tensor:
+    def forward(self, state: Tensor) -> Tensor:
         """New states (..., hidden) -> halting probabilities (...), at least float32.
 
         Probabilities are added up to a threshold, which half precision is too coarse for.
@@ -109,14 +107,14 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
     def attention_norm(self) -> nn.LayerNorm:
         return self.LayerNorm
 
-    def feed_forward(self, attended: torch.Tensor) -> torch.Tensor:
+    def feed_forward(self, attended: Tensor) -> Tensor:
         return self.dropout(super().feed_forward(attended))
 
-    def project(self, flat: torch.Tensor, parts: slice) -> torch.Tensor:
+    def project(self, flat: Tensor, parts: slice) -> Tensor:
         """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
         return self.attention.project(flat, parts)
 
-    def finish(self, flat: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+    def finish(self, flat: Tensor, context: Tensor) -> Tensor:
         """The pass after attention: states and contexts (tokens, hidden) -> new states."""
         (context,) = self.attention.split_heads(context[None])
         return self.feed_forward_block(flat, self.attention.output(context)[0])
@@ -138,11 +136,11 @@ class AlbertActEncoder(nn.Module):
 
     def forward(
         self,
-        embedded: torch.Tensor,
-        mask: torch.Tensor | None,
-        trail: list[torch.Tensor] | None = None,
-        attentions: list[torch.Tensor] | None = None,
-    ) -> tuple[torch.Tensor, Halting]:
+        embedded: Tensor,
+        mask: Tensor | None,
+        trail: list[Tensor] | None = None,
+        attentions: list[Tensor] | None = None,
+    ) -> tuple[Tensor, Halting]:
         """Embeddings (batch, length, embedding) -> final states (batch, length, hidden).
 
         `mask` is (batch, 1, 1, length) bool, or None without padding. As published, every pass
@@ -175,14 +173,14 @@ class AlbertActEncoder(nn.Module):
                 trail.append(hidden.clone())  # a later pass may overwrite the states
         return hidden, halting
 
-    def start(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> Halting:
+    def start(self, hidden: Tensor, mask: Tensor | None) -> Halting:
         """Every real token runs; padding has halted before the first update."""
         running = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
         if mask is not None:
             running = running & mask[:, 0, 0]
         return Halting.start(running, torch.promote_types(hidden.dtype, torch.float))
 
-    def compaction_pays(self, hidden: torch.Tensor, running: int) -> bool:
+    def compaction_pays(self, hidden: Tensor, running: int) -> bool:
         """Is leaving out the halted tokens of (batch, length, hidden) worth its overhead?"""
         if self.training or torch.is_grad_enabled():
             return False  # autograd needs the keys and values that compaction overwrites
@@ -201,17 +199,15 @@ class RunningTokens:
     key_value: (batch · length, 2·hidden), their keys and values.
     """
 
-    def __init__(
-        self, layer: AlbertActLayer, hidden: torch.Tensor, mask: torch.Tensor | None
-    ) -> None:
+    def __init__(self, layer: AlbertActLayer, hidden: Tensor, mask: Tensor | None) -> None:
         self.layer, self.mask = layer, mask
         # Packed weights run the same two steps.
         self.layer_ops = layer if torch.compiler.is_compiling() else layer.packed or layer
         self.states = hidden.flatten(0, 1).clone()
         self.key_value = self.layer_ops.project(self.states, KEY_VALUE)
-        self.changed: torch.Tensor | None = None  # rows of which key_value is out of date
+        self.changed: Tensor | None = None  # rows of which key_value is out of date
 
-    def update(self, halting: Halting, epsilon: float) -> tuple[torch.Tensor, Halting]:
+    def update(self, halting: Halting, epsilon: float) -> tuple[Tensor, Halting]:
         """One pass: all tokens' states, (batch, length, hidden), and who runs on."""
         rows = halting.running.flatten().nonzero()[:, 0]
         if self.changed is not None:
@@ -225,7 +221,7 @@ class RunningTokens:
         self.states[rows] = interpolate(new, state, weight.flatten()[rows])
         return self.states.view(*halting.running.shape, -1), halting
 
-    def layer_pass(self, state: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
+    def layer_pass(self, state: Tensor, running: Tensor) -> Tensor:
         """What the layer makes of the running tokens' states, (running, hidden).
 
         Every query meets the keys of its own example; the linear layers see running tokens only.
@@ -265,7 +261,7 @@ class AlbertActPreTrainedModel(AlbertPreTrainedModel):
 
 
 @dataclass
-class AlbertActModelOutput(ModelOutput):
+class AlbertActModelOutput(BaseModelOutputWithPooling):
     """What the encoder answers.
 
     last_hidden_state: (batch, length, hidden).
@@ -278,12 +274,8 @@ class AlbertActModelOutput(ModelOutput):
         length): what every token read of each.
     """
 
-    last_hidden_state: torch.Tensor | None = None
-    pooler_output: torch.Tensor | None = None
-    updates: torch.Tensor | None = None
-    ponder_cost: torch.Tensor | None = None
-    hidden_states: tuple[torch.Tensor, ...] | None = None
-    attentions: tuple[torch.Tensor, ...] | None = None
+    updates: Tensor | None = None
+    ponder_cost: Tensor | None = None
 
 
 class AlbertActModel(AlbertActPreTrainedModel):
@@ -301,11 +293,11 @@ class AlbertActModel(AlbertActPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
     ) -> AlbertActModelOutput:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import (
     AutoModelForMaskedLM,
@@ -17,8 +16,8 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
+from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.albert import modeling_albert as hf_albert
-from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from ..configuration import AlbertActConfig
@@ -28,7 +27,7 @@ from .encoder import AlbertActModel, AlbertActModelOutput, AlbertActPreTrainedMo
 
 
 @dataclass
-class AlbertActOutput(ModelOutput):
+class AlbertActOutput(SequenceClassifierOutput):
     """What a model with a head answers: the logits that its task has, under HF's names.
 
     loss: scalar, task loss + τ · mean over examples of ponder_cost.
@@ -39,20 +38,16 @@ class AlbertActOutput(ModelOutput):
     updates, ponder_cost, hidden_states, attentions: as the encoder's.
     """
 
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    start_logits: torch.Tensor | None = None
-    end_logits: torch.Tensor | None = None
-    prediction_logits: torch.Tensor | None = None
-    sop_logits: torch.Tensor | None = None
-    updates: torch.Tensor | None = None
-    ponder_cost: torch.Tensor | None = None
-    hidden_states: tuple[torch.Tensor, ...] | None = None
-    attentions: tuple[torch.Tensor, ...] | None = None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+    prediction_logits: Tensor | None = None
+    sop_logits: Tensor | None = None
+    updates: Tensor | None = None
+    ponder_cost: Tensor | None = None
 
 
 def output(
-    tau: float, encoded: AlbertActModelOutput, loss: torch.Tensor | None = None, **logits: Any
+    tau: float, encoded: AlbertActModelOutput, loss: Tensor | None = None, **logits: Any
 ) -> AlbertActOutput:
     """A head's answer; its loss gets τ · mean of ponder_cost (Simoulin and Crabbé 2021)."""
     if loss is not None:
@@ -85,10 +80,10 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
         **others: Any,
     ) -> AlbertActOutput:
         """Inputs as the encoder's, `others` too; labels (batch,): class ids, or values."""
@@ -103,6 +98,8 @@ class AlbertActForPreTraining(AlbertActPreTrainedModel):
     """Masked language model and sentence-order prediction (SOP), as ALBERT is pre-trained."""
 
     _tied_weights_keys = hf_albert.AlbertForPreTraining._tied_weights_keys
+    get_output_embeddings = hf_albert.AlbertForMaskedLM.get_output_embeddings
+    set_output_embeddings = hf_albert.AlbertForMaskedLM.set_output_embeddings
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -111,20 +108,14 @@ class AlbertActForPreTraining(AlbertActPreTrainedModel):
         self.sop_classifier = hf_albert.AlbertSOPHead(config)
         self.post_init()
 
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.predictions.decoder
-
-    def set_output_embeddings(self, value: nn.Linear) -> None:
-        self.predictions.decoder, self.predictions.bias = value, value.bias
-
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        sentence_order_label: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        sentence_order_label: Tensor | None = None,
         **others: Any,
     ) -> AlbertActOutput:
         """Predict masked pieces and the order of two segments; inputs as the encoder's.

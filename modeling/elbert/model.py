@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
@@ -20,7 +20,7 @@ from ..losses import joint_loss, task_loss
 from ..rules import LayerOutput, State, exit_scores, scan_answers
 
 
-def pool(hidden: torch.Tensor, mask: torch.Tensor | None, pooler_input: str) -> torch.Tensor:
+def pool(hidden: Tensor, mask: Tensor | None, pooler_input: str) -> Tensor:
     """What an exit sees of a layer: (batch, length, hidden) -> (batch, hidden).
 
     `mask` is (batch, 1, 1, length) bool, None without padding. Means and maxima run over real
@@ -54,8 +54,8 @@ class ExitClassifier(nn.Module):
             self.classifier = ExitLinear(config.fc_size1, config.num_labels)
 
     def forward(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, shared_pooler: Pooler
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, hidden: Tensor, mask: Tensor | None, shared_pooler: Pooler
+    ) -> tuple[Tensor, Tensor]:
         """All tensors of an exit check: (batch, length, hidden) -> its answers and their scores.
 
         Both are (batch, num_labels) float32. This is what `compilation.py` compiles.
@@ -63,7 +63,7 @@ class ExitClassifier(nn.Module):
         logits = self.classify(pool(hidden, mask, self.config.pooler_input), shared_pooler)
         return logits, exit_scores(logits)
 
-    def classify(self, pooled: torch.Tensor, shared_pooler: Pooler) -> torch.Tensor:
+    def classify(self, pooled: Tensor, shared_pooler: Pooler) -> Tensor:
         """(..., hidden) -> logits (..., num_labels), float32 as the thresholds are."""
         features = (self.pooler or shared_pooler)(pooled)
         if self.training:  # a call that does nothing is 3% of a check
@@ -118,10 +118,10 @@ class ElbertForSequenceClassification(EarlyExitModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
         output_all_exits: bool = False,
     ) -> EarlyExitOutput:
         """Classify a batch.
@@ -147,7 +147,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         loss = None if labels is None else task_loss(logits, labels)
         return EarlyExitOutput(loss, logits, exit_layer, all_logits)
 
-    def all_exits(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def all_exits(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""
         states, pooler_input = layer_states(self, hidden, mask), self.config.pooler_input
         pooled = torch.stack([pool(state, mask, pooler_input) for state in states])
@@ -169,19 +169,15 @@ class ElbertForSequenceClassification(EarlyExitModel):
     def param_index(self, layer: int) -> int:
         return self.albert.group_of(layer) * self.num_exits + self.exit_number(layer)
 
-    def embed(
-        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def embed(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         embedded = self.albert.embeddings(input_ids, token_type_ids)
         return self.albert.encoder.embedding_hidden_mapping_in(embedded)
 
-    def layer_pass(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int
-    ) -> torch.Tensor:
+    def layer_pass(self, hidden: Tensor, mask: Tensor | None, index: int) -> Tensor:
         return self.albert.encoder.albert_layer_groups[index // self.num_exits](hidden, mask)
 
     def layer_output(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int, state: ExampleState
+        self, hidden: Tensor, mask: Tensor | None, index: int, state: ExampleState
     ) -> tuple[LayerOutput, State]:
         exit_ = self.exit_heads()[index % self.num_exits]
         return LayerOutput(*exit_(hidden, mask, self.albert.pooler)), ()

@@ -9,10 +9,11 @@ Sources: ELBERT (Xie et al., 2021) for bias_1/2/3; DeeBERT (Xin et al., 2020) fo
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..rules import ExitRule, LayerOutput, NeverExits, Size, State, Tensors, normalised_entropy
 
-Outcome = tuple[State, torch.Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
+Outcome = tuple[State, Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
 
 
 # Rules on one layer's probabilities alone.
@@ -52,12 +53,12 @@ class LargestProbability(ExitRule):
 class Leaders(NamedTuple):
     """Which class leads, by how much, and the scores whose course a window follows."""
 
-    top: torch.Tensor  # (batch,) int64
-    lead: torch.Tensor  # (batch,)
-    tracked_scores: torch.Tensor  # (batch, classes, or 2 for class0)
+    top: Tensor  # (batch,) int64
+    lead: Tensor  # (batch,)
+    tracked_scores: Tensor  # (batch, classes, or 2 for class0)
 
 
-def leaders(scores: torch.Tensor, window_score: str) -> Leaders:
+def leaders(scores: Tensor, window_score: str) -> Leaders:
     """Of one layer's probabilities (batch, classes).
 
     With two classes p_top1 − p_top2 > 2·margin is the published p > 0.5 + margin. `class0` looks
@@ -72,7 +73,7 @@ def leaders(scores: torch.Tensor, window_score: str) -> Leaders:
     return Leaders(classes[:, 0], values[:, 0] - values[:, 1], scores)
 
 
-def extend_streak(length: torch.Tensor, goes_on: torch.Tensor) -> torch.Tensor:
+def extend_streak(length: Tensor, goes_on: Tensor) -> Tensor:
     """A streak's length one layer later: one more, or 0 where it broke."""
     return torch.where(goes_on, length + 1, 0)
 
@@ -83,7 +84,7 @@ class WindowRule(ExitRule):
     reads = ("cnt_thres",)
     eager_when_low = ("cnt_thres", "margin")
 
-    def ends_by_window(self, scores: torch.Tensor) -> torch.Tensor:
+    def ends_by_window(self, scores: Tensor) -> Tensor:
         return torch.ones(len(scores), dtype=torch.bool)
 
 
@@ -98,7 +99,7 @@ class SameLeader(WindowRule):
     cause = "entropy"
     window_score = "lead"
 
-    def ends_by_window(self, scores: torch.Tensor) -> torch.Tensor:
+    def ends_by_window(self, scores: Tensor) -> Tensor:
         return normalised_entropy(scores) >= self.exit_thres
 
     def start(self, size: Size, inputs: Tensors) -> State:
@@ -140,19 +141,19 @@ class RisingLeader(SameLeader):
 class Extremes(NamedTuple):
     """The highest and lowest score of the last 1, 2, … layers, (batch, layers) each."""
 
-    highest: torch.Tensor
-    lowest: torch.Tensor
+    highest: Tensor
+    lowest: Tensor
 
     @classmethod
     def start(cls, size: Size) -> "Extremes":
         return cls(size.unknown(size.layers), size.unknown(size.layers))
 
-    def extend(self, score: torch.Tensor) -> "Extremes":
+    def extend(self, score: Tensor) -> "Extremes":
         """One layer later, with a score of each example, (batch, 1)."""
         highest = torch.cat((score, self.highest[:, :-1].maximum(score)), 1)
         return Extremes(highest, torch.cat((score, self.lowest[:, :-1].minimum(score)), 1))
 
-    def spread(self, count: int | torch.Tensor) -> torch.Tensor:
+    def spread(self, count: int | Tensor) -> Tensor:
         """Highest − lowest of the last `count` layers: (batch,), or (settings, batch) for a count
         of shape (settings, 1)."""
         spreads = self.highest - self.lowest  # (batch, layers)

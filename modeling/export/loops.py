@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..act.encoder import Halting, interpolate
@@ -28,13 +28,18 @@ class ExportLoop(nn.Module):
     outputs: names, in order, of what `forward` gives. Its inputs are ids, mask and segments,
     (batch, length) int64; what `own` names, (batch,) float32 each; and `settings`, () each.
     own: which of the model's own numbers of an example are inputs, by name.
+    layer_logits: is every layer's answer an output, too?
     """
 
     outputs: tuple[str, ...]
 
-    def __init__(self, model: nn.Module, own: Sequence[str] = ()) -> None:
+    def __init__(
+        self, model: nn.Module, own: Sequence[str] = (), layer_logits: bool = False
+    ) -> None:
         super().__init__()
         self.model, self.own = model.eval(), own
+        if layer_logits:
+            self.outputs = (*self.outputs, "layer_logits")
 
     @property
     def keys(self) -> dict[str, Key]:
@@ -53,28 +58,19 @@ class DepthLoop(ExportLoop):
 
     Layers in a row that share their weights make one loop, the next ones another, which is not
     entered where all have left.
-
-    layer_logits: is every layer's answer an output, too?
     """
 
     outputs = ("logits", "exit_layer", "layers_run")
     model: EarlyExitModel
 
-    def __init__(
-        self, model: EarlyExitModel, own: Sequence[str] = (), layer_logits: bool = False
-    ) -> None:
-        super().__init__(model, own)
-        if layer_logits:
-            self.outputs = (*self.outputs, "layer_logits")
-
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
         own: Tensors,
         settings: Tensors,
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> tuple[Tensor, ...]:
         """Each example's answer (batch, num_labels), exit layer (batch,), and passes made ().
 
         If asked for, every layer's answer, (layers, batch, num_labels): 0 of layers not run.
@@ -101,7 +97,7 @@ class DepthLoop(ExportLoop):
         for index, count in Counter(map(model.param_index, range(depth))).items():
             end += count
 
-            def goes_on(layer: torch.Tensor, active: torch.Tensor, *_: Any, end: int = end) -> Any:
+            def goes_on(layer: Tensor, active: Tensor, *_: Any, end: int = end) -> Any:
                 return active.any() & (layer < end)
 
             one_layer = partial(self.one_layer, index, rule, mask)
@@ -109,9 +105,7 @@ class DepthLoop(ExportLoop):
         layers_run, _, exit_layer, answers, _, _, *every = carried
         return answers, exit_layer, layers_run, *every
 
-    def one_layer(
-        self, index: int, rule: ExitRule, mask: torch.Tensor, *carried: Any
-    ) -> tuple[Any, ...]:
+    def one_layer(self, index: int, rule: ExitRule, mask: Tensor, *carried: Any) -> tuple[Any, ...]:
         """A layer pass and its exit check, for the whole batch: those who have left run along."""
         layer, active, exit_layer, answers, hidden, state, *every = carried
         hidden = self.model.layer_pass(hidden, mask, index)
@@ -134,22 +128,22 @@ class TokenLoop(ExportLoop):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
         own: Tensors,
         settings: Tensors,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Answers (batch, num_labels), each token's updates (batch, length), and passes made ()."""
         albert, depth = self.model.albert, self.model.config.num_hidden_layers
         layer_pass, mask = albert.encoder.albert_layer, attention_mask_of(attention_mask)
         embedded = albert.embeddings(input_ids, token_type_ids)
         hidden = albert.encoder.embedding_hidden_mapping_in(embedded)
 
-        def goes_on(layer: torch.Tensor, hidden: torch.Tensor, halting: Halting) -> torch.Tensor:
+        def goes_on(layer: Tensor, hidden: Tensor, halting: Halting) -> Tensor:
             return halting.running.any() & (layer < depth)
 
-        def update(layer: torch.Tensor, hidden: torch.Tensor, halting: Halting) -> tuple:
+        def update(layer: Tensor, hidden: Tensor, halting: Halting) -> tuple:
             new = layer_pass(hidden, mask)
             weight, halting = halting.advance(layer_pass.act(new), settings["act_epsilon"])
             return layer + 1, interpolate(new, hidden, weight), halting

@@ -7,13 +7,14 @@ prior; the public PonderALBERT for names.
 """
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import AlbertConfig
 
 from ..errors import UserError
 
 
-def floored_log(probability: torch.Tensor) -> torch.Tensor:
+def floored_log(probability: Tensor) -> Tensor:
     """log p, with p = 0 as the smallest normal number: finite, and so is the gradient."""
     return probability.clamp_min(torch.finfo(probability.dtype).tiny).log()
 
@@ -30,12 +31,12 @@ class GeneralizedGeometricDist:
 
     def __init__(
         self,
-        stop_probabilities: torch.Tensor | float,
+        stop_probabilities: Tensor | float,
         max_steps: int | None = None,
         batch_size: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        if not isinstance(stop_probabilities, torch.Tensor):
+        if not isinstance(stop_probabilities, Tensor):
             if max_steps is None or batch_size is None or not 0 <= stop_probabilities <= 1:
                 raise UserError("one stop probability, 0 to 1, needs max_steps and batch_size")
             shape = (batch_size, max_steps)
@@ -45,23 +46,23 @@ class GeneralizedGeometricDist:
         self.log_keep = floored_log(1 - stop_probabilities)  # log (1 − λ), (batch, steps)
 
     @classmethod
-    def from_logits(cls, logits: torch.Tensor) -> "GeneralizedGeometricDist":
+    def from_logits(cls, logits: Tensor) -> "GeneralizedGeometricDist":
         """λ = σ(logits), (batch, steps); exact, with gradient, however close to 0 or 1 λ is."""
         dist = cls(logits.sigmoid())
         dist.log_stop, dist.log_keep = F.logsigmoid(logits), F.logsigmoid(-logits)
         return dist
 
-    def log_pmf(self, normalize: bool = True) -> torch.Tensor:
+    def log_pmf(self, normalize: bool = True) -> Tensor:
         """Logarithm of `pmf`, (batch, steps)."""
         not_before = F.pad(self.log_keep.cumsum(1)[:, :-1], (1, 0))  # Σ_{j<n} log(1 − λ_j)
         log_pmf = self.log_stop + not_before
         return log_pmf.log_softmax(1) if normalize else log_pmf
 
-    def pmf(self, normalize: bool = True) -> torch.Tensor:
+    def pmf(self, normalize: bool = True) -> Tensor:
         """p_n, (batch, steps); normalised: given that the process stops within these steps."""
         return self.log_pmf(normalize).exp()
 
-    def kl_div(self, target: "GeneralizedGeometricDist") -> torch.Tensor:
+    def kl_div(self, target: "GeneralizedGeometricDist") -> Tensor:
         """Mean over the batch of Σ_n target_n (log target_n − log self_n) = KL(target ‖ self).
 
         The direction is the published one; `prior.kl_div(model)` is KL(model ‖ prior), the
@@ -70,7 +71,7 @@ class GeneralizedGeometricDist:
         log_p, log_q = self.log_pmf(), target.log_pmf()
         return F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
 
-    def expected_steps(self) -> torch.Tensor:
+    def expected_steps(self) -> Tensor:
         """Σ_n n·p_n, (batch,)."""
         pmf = self.pmf()
         return pmf @ torch.arange(1, pmf.shape[1] + 1, device=pmf.device, dtype=pmf.dtype)

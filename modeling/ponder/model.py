@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AlbertConfig, AutoModelForSequenceClassification, PreTrainedTokenizerBase
 from transformers import initialization as init
@@ -54,19 +54,19 @@ class PonderOutput(ModelOutput):
     weighted_ce_loss, kl_loss: the parts of `loss`, train() only.
     """
 
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    halt_probabilities: torch.Tensor | None = None
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    halt_probabilities: Tensor | None = None
     model_halt_dist: GeneralizedGeometricDist | None = None
     target_halt_dist: GeneralizedGeometricDist | None = None
     passes: int | None = None
-    answer: torch.Tensor | None = None
-    exit_layer: torch.Tensor | None = None
-    weighted_ce_loss: torch.Tensor | None = None
-    kl_loss: torch.Tensor | None = None
+    answer: Tensor | None = None
+    exit_layer: Tensor | None = None
+    weighted_ce_loss: Tensor | None = None
+    kl_loss: Tensor | None = None
 
 
-def with_halting_token(values: torch.Tensor) -> torch.Tensor:
+def with_halting_token(values: Tensor) -> Tensor:
     """Insert the second [CLS]: the first entry twice, of (…, length).
 
     For token ids, segment ids and attention masks alike; [CLS] must come first.
@@ -193,12 +193,12 @@ class PonderAlbertClassifier(EarlyExitModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | Texts,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | Sequence[float] | None = None,
+        input_ids: Tensor | Texts,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | Sequence[float] | None = None,
         output_all_exits: bool = False,
-        draws: torch.Tensor | None = None,
+        draws: Tensor | None = None,
     ) -> PonderOutput:
         """Classify a batch.
 
@@ -210,7 +210,7 @@ class PonderAlbertClassifier(EarlyExitModel):
             output_all_exits: in eval(), run full depth and return every layer's answer.
             draws: (batch,) the examples' uniform numbers, for `sample`; drawn here by default.
         """
-        if not isinstance(input_ids, torch.Tensor):
+        if not isinstance(input_ids, Tensor):
             input_ids, attention_mask, token_type_ids = self.tokenize(input_ids)
         second = input_ids[:, HALTING_TOKEN : HALTING_TOKEN + 1]
         cls_id = second if self.tokenizer is None else self.tokenizer.cls_token_id
@@ -250,8 +250,8 @@ class PonderAlbertClassifier(EarlyExitModel):
         )
 
     def early_exits(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, inputs: Inputs
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        self, hidden: Tensor, mask: Tensor | None, inputs: Inputs
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """As PonderOutput has them: logits, λ of the layers that ran, and exit layers (batch,)."""
         none = torch.zeros(len(hidden), device=hidden.device)
         exit_layer = torch.zeros_like(none, dtype=torch.long)
@@ -262,9 +262,7 @@ class PonderAlbertClassifier(EarlyExitModel):
             exit_layer[rows] += 1
         return torch.stack(logits[1:]), torch.stack(halts, dim=1), exit_layer
 
-    def all_exits(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def all_exits(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Full depth: logits (layers, batch, num_labels) and the logits of λ, (batch, layers)."""
         states = layer_states(self, hidden, mask)
         stacked = torch.stack([state[:, : HALTING_TOKEN + 1] for state in states])
@@ -275,7 +273,7 @@ class PonderAlbertClassifier(EarlyExitModel):
             halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
         return self.classifier(stacked[:, :, 0]).float(), halts
 
-    def tokenize(self, texts: Texts) -> tuple[torch.Tensor, ...]:
+    def tokenize(self, texts: Texts) -> tuple[Tensor, ...]:
         """Ids, attention mask and segments, (batch, length) each, of texts or a pair of lists.
 
         A pair is [CLS] [CLS] a [SEP] b [SEP], or [CLS] [CLS] a [SEP] [CLS] b [SEP], as PonderALBERT
@@ -316,15 +314,11 @@ class PonderAlbertClassifier(EarlyExitModel):
     def param_index(self, layer: int) -> int:
         return 0
 
-    def embed(
-        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def embed(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """As EarlyExitModel's, of ids that have the second [CLS]."""
         return self.embedding_hidden_mapping_in(self.embeddings(input_ids, token_type_ids))
 
-    def layer_pass(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int
-    ) -> torch.Tensor:
+    def layer_pass(self, hidden: Tensor, mask: Tensor | None, index: int) -> Tensor:
         return self.albert_layer(hidden, mask)
 
     @property
@@ -340,7 +334,7 @@ class PonderAlbertClassifier(EarlyExitModel):
         size = (batch, self.config.hidden_size)
         return state._replace(model=torch.zeros(size, device=self.device, dtype=self.dtype))
 
-    def halt_logits(self, now: torch.Tensor, previous: Any) -> torch.Tensor:
+    def halt_logits(self, now: Tensor, previous: Any) -> Tensor:
         """Logits of λ, (…), from the halting token's states after this layer and the previous one.
 
         States are (…, hidden), 0 before the first layer; mlp and linear do not read `previous`.
@@ -352,7 +346,7 @@ class PonderAlbertClassifier(EarlyExitModel):
         return self.ponder(now)[..., 0].float()
 
     def layer_output(
-        self, hidden: torch.Tensor, mask: torch.Tensor | None, index: int, state: ExampleState
+        self, hidden: Tensor, mask: Tensor | None, index: int, state: ExampleState
     ) -> tuple[LayerOutput, State]:
         halting = hidden[:, HALTING_TOKEN]  # (batch, hidden)
         halts = self.halt_logits(halting, state.model).sigmoid()
@@ -373,14 +367,14 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | Texts,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | Sequence[float] | None = None,
+        input_ids: Tensor | Texts,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | Sequence[float] | None = None,
     ) -> EarlyExitOutput:
         """Classify a batch; inputs as `PonderAlbertClassifier`'s, with or without second [CLS]."""
         inputs = (input_ids, attention_mask, token_type_ids)
-        is_text = not isinstance(input_ids, torch.Tensor)
+        is_text = not isinstance(input_ids, Tensor)
         if (
             not is_text
             and (input_ids[:, :1] != input_ids[:, HALTING_TOKEN : HALTING_TOKEN + 1]).any()

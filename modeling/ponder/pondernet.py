@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
@@ -41,14 +41,14 @@ class PonderNet(nn.Module):
         self.max_steps = max_steps
         self.is_halt = False
 
-    def forward(self, x: Any) -> tuple[torch.Tensor, ...]:
+    def forward(self, x: Any) -> tuple[Tensor, ...]:
         """p (steps, batch) and ŷ (steps, batch, …), then of a sampled step (batch,), (batch, …)."""
         answers, halting, draws = self.run(x)
         p = halting.pmf(normalize=False).T
         at, rows = sampled_steps(p, draws) - 1, torch.arange(len(draws), device=draws.device)
         return p, answers, p[at, rows], answers[at, rows]
 
-    def run(self, x: Any) -> tuple[torch.Tensor, GeneralizedGeometricDist, torch.Tensor]:
+    def run(self, x: Any) -> tuple[Tensor, GeneralizedGeometricDist, Tensor]:
         """ŷ (steps, batch, …), when to halt, and the uniform draws (batch,) that decide it."""
         state, answers, halts = None, [], []
         for step in range(1, self.max_steps + 1):
@@ -63,7 +63,7 @@ class PonderNet(nn.Module):
         return torch.stack(answers), GeneralizedGeometricDist(torch.stack(halts, dim=1)), draws
 
 
-def sampled_steps(p: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+def sampled_steps(p: Tensor, draws: Tensor) -> Tensor:
     """Steps (batch,), 1-based, at which a CDF passes uniform `draws` (batch,); p (steps, batch)."""
     steps = (p.cumsum(0) <= draws).sum(0) + 1
     return steps.clamp_max(len(p))  # rounding may leave the CDF a little below 1
@@ -74,7 +74,7 @@ def sampled_steps(p: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
 
 def parity_batch(
     batch: int, n_elems: int, non_zeros: range, device: torch.device | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Vectors x (batch, n_elems) of 1, -1 and 0, and y (batch,): 1.0 for an odd number of ones.
 
     The number of non-zero elements is uniform over `non_zeros`, their places and signs are random.
@@ -100,7 +100,7 @@ class ParityDataset(Dataset):
     def __len__(self) -> int:
         return self.n_samples
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """x (n_elems,) of 1, -1 and 0, float32; y, int64: 1 for an odd number of ones."""
         if not -self.n_samples <= index < self.n_samples:
             raise IndexError(f"vector {index} of {self.n_samples}")
@@ -122,12 +122,12 @@ class ParityPonderGRU(PonderNet):
         self.output_layer = nn.Linear(n_hidden, 1)
         self.lambda_layer = nn.Linear(n_hidden, 1)
 
-    def step(self, x: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    def step(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, ...]:
         """The next state (batch, n_hidden), λ (batch,) and ŷ (batch,)."""
         state = self.gru(x, state)
         return state, self.lambda_layer(state)[:, 0].sigmoid(), self.output_layer(state)[:, 0]
 
-    def run(self, x: torch.Tensor) -> tuple[torch.Tensor, GeneralizedGeometricDist, torch.Tensor]:
+    def run(self, x: Tensor) -> tuple[Tensor, GeneralizedGeometricDist, Tensor]:
         """All steps in one call, where none can be spared."""
         if self.is_halt:
             return super().run(x)
@@ -151,11 +151,11 @@ class ReconstructionLoss(nn.Module):
         loss_func: L without reduction, (rows, …) and (rows, …) -> (rows,).
     """
 
-    def __init__(self, loss_func: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, loss_func: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         self.loss_func = loss_func
 
-    def forward(self, p: torch.Tensor, y_hat: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def forward(self, p: Tensor, y_hat: Tensor, y: Tensor) -> Tensor:
         """p (steps, batch), y_hat (steps, batch, …), y (batch, …) -> scalar."""
         repeated = y.expand(len(p), *y.shape).flatten(0, 1)
         losses = self.loss_func(y_hat.flatten(0, 1), repeated).view_as(p)
@@ -178,7 +178,7 @@ class RegularizationLoss(nn.Module):
         prior = GeneralizedGeometricDist(lambda_p, max_steps, 1).pmf(normalize=False)
         self.register_buffer("p_g", prior[0])
 
-    def forward(self, p: torch.Tensor) -> torch.Tensor:
+    def forward(self, p: Tensor) -> Tensor:
         """p (steps, batch) -> scalar."""
         target = self.p_g[: len(p)].expand(p.shape[1], -1)
         return F.kl_div(floored_log(p.T), target, reduction="batchmean")

@@ -5,11 +5,12 @@ Sources: PonderNet (Banino et al., 2021) for `sample`; PALBERT (Balagansky and G
 """
 
 import torch
+from torch import Tensor
 
 from ..rules import ExitRule, LayerOutput, Size, State, Tensors
 from .distribution import floored_log
 
-Outcome = tuple[State, torch.Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
+Outcome = tuple[State, Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
 
 
 class Threshold(ExitRule):
@@ -22,10 +23,10 @@ class Threshold(ExitRule):
     eager_when_low = ("exit_thres",)
     cause = "halting CDF above exit_thres"
 
-    def start(self, size: Size, inputs: Tensors) -> torch.Tensor:
+    def start(self, size: Size, inputs: Tensors) -> Tensor:
         return torch.ones(size.batch, device=size.device)
 
-    def step(self, seen: LayerOutput, state: torch.Tensor) -> Outcome:
+    def step(self, seen: LayerOutput, state: Tensor) -> Outcome:
         alive = state * (1 - seen.halt_probability)
         return alive, 1 - alive > self.exit_thres
 
@@ -76,7 +77,7 @@ class Expectation(Threshold):
         alive = alive * (1 - seen.halt_probability)
         return (alive, weighted, mass + weight), torch.zeros_like(alive) > 0
 
-    def answer(self, seen: LayerOutput, state: State) -> torch.Tensor:
+    def answer(self, seen: LayerOutput, state: State) -> Tensor:
         mean = state[1] / state[2][:, None]
         return floored_log(mean) if mean.shape[-1] > 1 else mean
 
