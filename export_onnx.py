@@ -30,8 +30,6 @@ from utils.files import run_script, write_file
 class ExportSettings:
     """What is exported, and as what."""
 
-    _argument_group_name = "export"
-
     model_dir: Path = setting(..., "folder of the trained model")
     output: Path = setting(..., "the file to write")
     int8: bool = setting(

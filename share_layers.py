@@ -36,8 +36,8 @@ def main() -> None:
 
     student = fetch_models(settings.student, model_name_or_path=True, initial_student=True)
     settings = settings._replace(student=student)
-    _, _, run, schedule, evaluation = settings
-    with text_session(settings, run.do_train, schedule.gradient_accumulation_steps) as accelerator:
+    _, _, run, _, evaluation = settings
+    with text_session(settings, run.do_train) as accelerator:
         if run.do_train:
             train_student(settings, accelerator)
         if evaluation.do_eval:

@@ -39,17 +39,16 @@ from modeling.loading.files import find_file, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_model
 from training.checkpoints import (
-    RunFingerprint,
     check_start,
     checkpoints_of,
     find_checkpoint,
     is_trained,
 )
-from training.fine_tuning import FineTuningLog, MetricAtCost, task_batches, task_state, total_steps
+from training.fine_tuning import MetricAtCost, task_batches, task_state, total_steps
 from training.fine_tuning_settings import DataSettings
 from training.provenance import check_inputs, provenance, provenance_in
-from training.search import Search, flags_of_every_run, run_search, shared_values
-from training.settings import as_dict
+from training.search import Search, flags_of_every_run, run_search
+from training.settings import as_dict, entries
 from training.start import (
     check_output_dir,
     check_vocab_size,
@@ -57,7 +56,7 @@ from training.start import (
     make_accelerator,
     start_script,
 )
-from training.trainer import ProgressLog, Trainer
+from training.trainer import Trainer, TrainingLog
 from utils.console import log_facts
 from utils.fingerprint import file_fingerprint, fingerprint
 
@@ -75,14 +74,6 @@ def find_task(data: DataSettings, trained: Path | None) -> Task:
     labels = trained_labels(trained) if trained else None
     files = data.train_file, data.validation_file, data.test_file
     return custom_task(*files, labels, data.columns)
-
-
-def evaluate_and_log(job: Job, goal: MetricAtCost, log: ProgressLog, step: int) -> float:
-    """Log the dev set's metrics at this step; the one that the best model is chosen by."""
-    scalars, line, value = job.mode.dev_scalars(job, goal)
-    log.scalars(scalars, step)
-    log.print_json({**line, "step": step})
-    return value
 
 
 @dataclass(frozen=True)
@@ -124,7 +115,7 @@ class GlueRun:
         start_script(self.accelerator, run.seed)
         files = ("train_file", "validation_file", "test_file")
         check_inputs(run.output_dir, {name: getattr(self.settings.data, name) for name in files})
-        check_output_dir(run)
+        check_output_dir(run, run.do_train)
         with lock_output_dir(run.output_dir, self.accelerator, run.do_train):
             yield
 
@@ -235,6 +226,9 @@ class GlueRun:
         metric = MetricAtCost.parse(given.hp_metric, self.task, "--hp_metric")
         self.check_goal(metric)
         self.check_files(dev=True)
+        # What machines that share a search must agree in.
+        shared = {name: v for name, v, allowed in entries(*self.settings) if not allowed.resuming}
+        shared["dtype"] = self.settings.evaluation.dtype
         wanted = Search(
             settings=given,
             task=self.task,
@@ -242,7 +236,7 @@ class GlueRun:
             name=given.hp_study or f"{self.mode.name}-{self.task.name}",
             output_dir=self.directory,
             flags=flags,
-            fingerprint=shared_values(*self.settings) | self.content_hashes(),
+            fingerprint=shared | self.content_hashes(),
         )
         return run_search(wanted, self.settings.evaluation.do_predict)
 
@@ -255,8 +249,8 @@ class GlueRun:
         self.check_files(dev=self.settings.evaluation.do_eval or how.looks_at_dev)
         wanted = how.metric_for_best_model
         goal = self.check_goal(MetricAtCost.parse(wanted, self.task, "--metric_for_best_model"))
-        batch_size = how.per_gpu_train_batch_size * self.accelerator.num_processes
-        if is_trained(self.settings, batch_size):
+        processes = self.accelerator.num_processes
+        if is_trained(self.settings, processes):
             return
         checkpoint = find_checkpoint(run)
         if checkpoint is None:
@@ -266,24 +260,27 @@ class GlueRun:
         tokenizer = self.new_tokenizer(config)
         model = self.mode.model_class(config) if checkpoint else self.new_model(config)
         features = self.features(self.task, tokenizer, "train")
-        total = total_steps(how, len(features), batch_size)
+        total = total_steps(how, len(features), processes)
         self.announce_training(features, total)
         scores = features.labels.tolist() if self.task.is_regression else []
         state = task_state(how, model, tokenizer, total, scores)
         if self.settings.evaluation.compile == "on":
             compile_for_training(model)
-        same_run = RunFingerprint.of(self.settings, batch_size, features.digest())
-        trainer = Trainer(self.accelerator, state, run, how.save_steps, same_run)
+        trainer = Trainer(self.accelerator, state, self.settings, features.digest())
         trainer.begin(checkpoint)
         batches = partial(task_batches, trainer, features)
-        with FineTuningLog(
-            trainer, how.logging_steps, total, self.mode.loss_parts, self.mode.scalars
-        ) as log:
+        mode = self.mode
+        with TrainingLog(trainer, total, mode.loss_parts, scalars=mode.scalars) as log:
             evaluate = None
             if how.looks_at_dev:
                 features = self.features(self.task, tokenizer, "dev")
-                job = Job(self.mode, model, tokenizer, self.task, features, batch_size=32)
-                evaluate = partial(evaluate_and_log, job, goal, log)
+                job = Job(mode, model, tokenizer, self.task, features, batch_size=32)
+
+                def evaluate() -> float:
+                    scalars, line, value = mode.dev_scalars(job, goal)
+                    log.write(line, scalars)
+                    return value
+
             trainer.fit(batches, total, log.step, evaluate)
             trainer.finish(spiece)
 

@@ -16,7 +16,7 @@ from training.fine_tuning_settings import (
     SearchSettings,
     TrainingSettings,
 )
-from training.settings import FREE, RESUMING, FlagRules, RunSettings, setting
+from training.settings import FREE, FlagRules, RunSettings, setting
 
 
 def published_name(text: str) -> str:
@@ -34,8 +34,6 @@ def ponder_setting(name: str) -> str | None:
 class ModeSettings:
     """Who stops, and when. --model_type albert is ELBERT here, by its published name; in
     run_pretraining.py it is the dense ALBERT, which always runs all of its layers."""
-
-    _argument_group_name = "mode"
 
     model_type: str = setting(
         ...,
@@ -99,45 +97,42 @@ class ModeSettings:
 class EvaluationSettings:
     """What is evaluated and predicted with a trained model, and how."""
 
-    _argument_group_name = "evaluation"
-
     do_eval: bool = setting(False, "evaluate on the dev set with early exit", FREE)
     do_predict: bool = setting(
         False,
         "answer the test set; GLUE submission files",
-        FlagRules(resuming=True, searching=True, passed_on=False),
+        FREE,
     )
     per_gpu_eval_batch_size: int = setting(
-        8, "examples of a batch", FlagRules(low=1, resuming=True, searching=True)
+        8, "examples of a batch", FlagRules(low=1, resuming=True)
     )
     out_mode: str = setting(
         "all",
         "eval_results.txt: one overwrites it, all appends a row",
-        RESUMING,
+        FREE,
         choices=("one", "all"),
     )
     skip_full_depth: bool = setting(
         False,
         "pay only for what early exit runs: no pass over all layers, so no metric of every layer "
         "and no exits.png; albert_act makes none anyway",
-        RESUMING,
+        FREE,
     )
-    eval_all_checkpoints: bool = setting(False, "also every checkpoint-STEP", RESUMING)
+    eval_all_checkpoints: bool = setting(False, "also every checkpoint-STEP", FREE)
     compile: str = setting(
         "auto",
         "compile the layer pass; auto: for evaluation, when the number of examples repays it",
-        FlagRules(searching=True),
         choices=("auto", "on", "off"),
     )
     onnx: str | None = setting(
         None,
         "evaluate this file, which export_onnx.py made of the model in --output_dir; the exit keys "
         "of the model's configuration are its inputs",
-        FlagRules(resuming=True, searching=True, passed_on=False),
+        FREE,
         metavar="FILE",
     )
     dtype: str = setting(
-        "fp32", "of evaluation and prediction", RESUMING, choices=("fp32", "bf16", "fp16")
+        "fp32", "of evaluation and prediction", FREE, choices=("fp32", "bf16", "fp16")
     )
 
 

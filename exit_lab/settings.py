@@ -13,8 +13,6 @@ from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, setting
 class LabSettings:
     """Which models on which data."""
 
-    _argument_group_name = "models and data"
-
     model_dir: list[str] = setting(..., "trained model; with --compare also several")
     data_dir: str = setting(".", "folder with the task's .tsv files")
     task_name: str | None = setting(None, "GLUE task, e.g. RTE")
@@ -41,8 +39,6 @@ class LabSettings:
 @dataclass(kw_only=True)
 class SweepSettings:
     """What is swept, and what is written."""
-
-    _argument_group_name = "sweep"
 
     rules: list[str] | None = setting(None, "exit rules to sweep (default: all)", nargs="+")
     grid: list[str] = setting([], "e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES")
@@ -79,8 +75,6 @@ GOALS = ({"max_cost"}, {"max_p95_ms"}, {"max_drop"}, {"risk", "delta"})
 @dataclass(kw_only=True)
 class ChoiceSettings:
     """What is chosen and compared."""
-
-    _argument_group_name = "choice"
 
     pick: list[str] | None = setting(
         None, "max_cost, max_p95_ms, max_drop, or risk and delta", metavar="GOAL=VALUE", nargs="+"

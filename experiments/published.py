@@ -101,10 +101,9 @@ def pretraining_values(request: Request) -> Values:
     from evaluation.text_reports import evaluate_pretraining
     from modeling import AlbertActConfig, AlbertActForPreTraining, load_config, load_tokenizer
     from training.pretraining import load_weights
-    from training.pretraining_data import PretrainingData
+    from training.pretraining_data import PretrainingData, check_text
     from training.pretraining_settings import TextSettings
     from training.start import make_accelerator
-    from training.text import check_text
 
     if request.text is None:
         raise UserError("--text is missing: an English text to mask, of paragraphs, one a line")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from glue.custom import USUAL, Columns
 from modeling.errors import UserError
-from training.settings import AT_LEAST_0, AT_LEAST_1, COUNT, FREE, RESUMING, FlagRules, setting
+from training.settings import AT_LEAST_0, AT_LEAST_1, COUNT, FREE, SEED, SHARE, setting
 
 SCHEDULES = (
     *("linear", "cosine", "cosine_with_restarts", "polynomial"),
@@ -16,8 +16,6 @@ SCHEDULES = (
 class ModelSettings:
     """The model that training starts from."""
 
-    _argument_group_name = "model"
-
     model_name_or_path: str = setting(..., "folder or hub name of pre-trained weights", FREE)
     config_name: str = setting("", "config.json or its folder, if not the weights' own", FREE)
     tokenizer_name: str = setting("", "folder of the tokenizer, if not the weights' own", FREE)
@@ -27,20 +25,14 @@ class ModelSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """The task: one of GLUE's, or the user's own files."""
-
-    _argument_group_name = "data"
+    """The task: one of GLUE's, or the user's own files: CSV, TSV or JSON lines."""
 
     task_name: str | None = setting(None, "GLUE task, e.g. RTE")
     data_dir: str | None = setting(None, "folder with the task's .tsv files", FREE)
-    train_file: str | None = setting(
-        None, "CSV, TSV or JSON lines with sentence1[,sentence2],label", FREE
-    )
+    train_file: str | None = setting(None, "of columns sentence1[,sentence2],label", FREE)
     validation_file: str | None = setting(None, "dev set of --train_file's task", FREE)
     test_file: str | None = setting(None, "test set of --train_file's task", FREE)
-    text_column_names: str | None = setting(
-        None, "of --train_file's task, one or two: default sentence1,sentence2", metavar="A[,B]"
-    )
+    text_column_names: str | None = setting(None, "default: sentence1[,sentence2]")
     label_column_name: str | None = setting(None, "of --train_file's task: default label")
     max_seq_length: int = setting(128, "longer texts are truncated")
     max_train_samples: int | None = setting(None, "use only the first so many", AT_LEAST_1)
@@ -67,72 +59,47 @@ class DataSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """How --do_train trains."""
-
-    _argument_group_name = "training"
+    """How --do_train trains. METRIC@COST is the best METRIC that the configured rule reaches at a
+    computation cost of at most COST, e.g. acc@0.5; METRIC alone that of the last layer."""
 
     per_gpu_train_batch_size: int = setting(8, "examples of a batch in each process", COUNT)
     gradient_accumulation_steps: int = setting(1, "batches of a step", AT_LEAST_1)
-    optimizer: str = setting(
-        "adamw", "AdamW, or LAMB as in pre-training", choices=("adamw", "lamb")
-    )
+    optimizer: str = setting("adamw", "AdamW, or LAMB", choices=("adamw", "lamb"))
     learning_rate: float = setting(5e-5, "highest; see --lr_scheduler_type", AT_LEAST_0)
-    lr_scheduler_type: str | None = setting(
-        None, "HF's schedule of the learning rate; default: linear, to 0", choices=SCHEDULES
-    )
+    lr_scheduler_type: str | None = setting(None, "default: linear, to 0", choices=SCHEDULES)
     num_train_epochs: float = setting(3.0, "passes over the training set", AT_LEAST_0)
     max_steps: int = setting(-1, "if > 0, instead of --num_train_epochs")
     warmup_steps: int = setting(0, "steps to the highest learning rate", AT_LEAST_0)
-    warmup_ratio: float | None = setting(
-        None,
-        "the same as a share of all steps, where --warmup_steps is 0",
-        FlagRules(low=0, high=1),
-    )
+    warmup_ratio: float | None = setting(None, "the same as a share of all steps", SHARE)
     weight_decay: float = setting(0.0, "of all but biases and layer norms", AT_LEAST_0)
     adam_epsilon: float = setting(1e-8, "the optimiser's ε", AT_LEAST_0)
     logging_steps: int = setting(100, "steps between two lines of the log; 0: none", FREE)
     save_steps: int = setting(5000, "checkpoint every so many steps; 0: none", FREE)
     save_format: str = setting(
         "safetensors",
-        "pytorch: besides model.safetensors also pytorch_model.bin and spiece.model, which "
-        "ELBERT's published code reads",
+        "pytorch: also pytorch_model.bin and spiece.model, for ELBERT's published code",
         FREE,
         choices=("safetensors", "pytorch"),
     )
-    evaluate_during_training: bool = setting(
-        False,
-        "dev metric at each logging step: of every layer; of albert_act with its cost",
-        RESUMING,
-    )
-    load_best_model_at_end: bool | None = setting(
-        None, "keep the model of the logging step with the best dev metric, not the last one"
-    )
-    metric_for_best_model: str | None = setting(
-        None,
-        "METRIC, of the last layer (default: the task's main one); METRIC@COST: the best that the "
-        "configured rule reaches at a computation cost of at most COST, e.g. acc@0.5",
-        metavar="METRIC[@COST]",
-    )
+    evaluate_during_training: bool = setting(False, "dev metrics at each logging step", FREE)
+    load_best_model_at_end: bool | None = setting(None, "keep the best logging step's model")
+    metric_for_best_model: str | None = setting(None, "METRIC[@COST]; default: the main one")
     early_stopping_patience: int | None = setting(
         None, "stop after so many logging steps without a better dev metric", AT_LEAST_1
     )
     gradient_checkpointing: bool = setting(False, "less memory, slower training")
     fp16: bool = setting(False, "mixed precision in training (CUDA)")
-    fp16_opt_level: str = setting(
-        "O1",
-        "of --fp16: O0 is float32, all others are PyTorch's mixed precision",
-        choices=("O0", "O1", "O2", "O3"),
-    )
+    fp16_opt_level: str = setting("O1", "O0: float32", choices=("O0", "O1", "O2", "O3"))
     local_rank: int = setting(-1, "set by old launchers", FREE)
+
+    @property
+    def chooses_best(self) -> bool:
+        return bool(self.load_best_model_at_end or self.early_stopping_patience)
 
     @property
     def looks_at_dev(self) -> bool:
         """Is the dev set evaluated at each logging step?"""
         return self.evaluate_during_training or self.chooses_best
-
-    @property
-    def chooses_best(self) -> bool:
-        return bool(self.load_best_model_at_end or self.early_stopping_patience)
 
     def check(self) -> None:
         if self.metric_for_best_model and not self.chooses_best:
@@ -147,64 +114,20 @@ class TrainingSettings:
             )
 
 
-def axis(low: float, high: float) -> FlagRules:
-    """The range of a value that a search varies."""
-    return FlagRules(low=low, high=high, passed_on=False)
-
-
-RATES, BATCH_SIZES, EPOCHS, SEEDS = axis(0, 1), axis(1, 2**20), axis(0, 1e4), axis(0, 2**31 - 1)
-OF_THE_SEARCH = FlagRules(searching=True, passed_on=False)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """The default learning rates, batch sizes and seeds are those of the published
-    Adaptive-Depth fine-tuning notebook (Simoulin and Crabbé, 2021). The epochs are this
-    suite's: the notebook trains for 4, with 200 --warmup_steps, and keeps a checkpoint of
-    each epoch. Each setting's metric is the mean over its seeds."""
+    """Each setting is trained with every seed; its metric is the mean over the seeds. The default
+    learning rates, batch sizes and seeds are those of the published Adaptive-Depth fine-tuning
+    notebook (Simoulin and Crabbé, 2021). The epochs are this suite's: the notebook trains for 4,
+    with 200 --warmup_steps, and keeps a checkpoint of each epoch."""
 
-    _argument_group_name = "search"
-
-    hp_search: bool = setting(
-        False,
-        "train and evaluate settings, each with every seed; again to go on after an "
-        "interruption; --do_predict then answers with the best model",
-        OF_THE_SEARCH,
-    )
-    hp_sampler: str = setting(
-        "tpe",
-        "who chooses the settings: Optuna's tree-structured Parzen estimator (default), all "
-        "combinations, or chance",
-        FlagRules(passed_on=False),
-        choices=("tpe", "grid", "random"),
-    )
-    hp_trials: int | None = setting(
-        None,
-        "how many settings are tried; default: 12, of grid all combinations",
-        FlagRules(low=1, searching=True, passed_on=False),
-    )
-    hp_learning_rates: list[float] = setting(
-        [2e-5, 3e-5, 5e-5], "default: 2e-05 3e-05 5e-05", RATES
-    )
-    hp_batch_sizes: list[int] = setting([16, 32], "default: 16 32", BATCH_SIZES)
-    hp_epochs: list[float] = setting([2.0, 3.0, 4.0], "default: 2 3 4", EPOCHS)
-    hp_seeds: list[int] | None = setting(
-        None, "default: 0 1 2 3 4; on MNLI, QNLI and QQP only 0, as published", SEEDS
-    )
-    hp_metric: str | None = setting(
-        None,
-        "METRIC to choose by (default: the task's main one); METRIC@COST: the best of it that the "
-        "configured rule reaches at a computation cost of at most COST, e.g. acc@0.5",
-        FlagRules(passed_on=False),
-        metavar="METRIC[@COST]",
-    )
-    hp_storage: str | None = setting(
-        None,
-        "Optuna storage, for several machines that share one study, e.g. "
-        "postgresql://user@host/db; default: an SQLite file in --output_dir",
-        OF_THE_SEARCH,
-        metavar="URL",
-    )
-    hp_study: str | None = setting(
-        None, "name of the study; default: model type and task", OF_THE_SEARCH, metavar="NAME"
-    )
+    hp_search: bool = setting(False, "search; then --do_predict with the best model", FREE)
+    hp_sampler: str = setting("tpe", "who chooses the settings", choices=("tpe", "grid", "random"))
+    hp_trials: int | None = setting(None, "settings to try; default: 12, of grid all", COUNT)
+    hp_learning_rates: list[float] = setting([2e-5, 3e-5, 5e-5], "2e-5 3e-5 5e-5", SHARE)
+    hp_batch_sizes: list[int] = setting([16, 32], "default: 16 32", AT_LEAST_1)
+    hp_epochs: list[float] = setting([2.0, 3.0, 4.0], "default: 2 3 4", AT_LEAST_0)
+    hp_seeds: list[int] | None = setting(None, "default: 0 to 4; MNLI, QNLI, QQP: 0", SEED)
+    hp_metric: str | None = setting(None, "METRIC[@COST]; default: the main one")
+    hp_storage: str | None = setting(None, "Optuna URL; default: SQLite in --output_dir", FREE)
+    hp_study: str | None = setting(None, "its name; default: model type and task", FREE)

@@ -7,7 +7,8 @@ from itertools import islice
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from transformers import AlbertModel, PreTrainedTokenizerBase
+from transformers import AlbertModel
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from modeling.cpu_packing import packed_weights
 from modeling.errors import UserError
@@ -26,34 +27,23 @@ from modeling.loading.files import weight_files
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_into, read_weights, suite_names
 from modeling.pretraining import Sums, add_sums
-from training.checkpoints import RunFingerprint, TrainState, find_checkpoint, is_trained
+from training.checkpoints import TrainState, find_checkpoint, is_trained
 from training.optimizer import make_optimizer, make_schedule
-from training.pretraining_data import PretrainingData, pad_examples, unmasked
-from training.pretraining_settings import SharingSchedule, SharingSettings, StudentSettings
-from training.text import UnmaskedExample
-from training.trainer import Batch, MeansLog, Step, Trainer
+from training.pretraining_data import Draft, PretrainingData, pad_examples, unmasked
+from training.pretraining_settings import SharingSettings, StudentSettings
+from training.trainer import Batch, Trainer, TrainingLog
 from utils.fingerprint import file_fingerprint, fingerprint
 
-INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 VARIANCE_BATCHES = 32  # of the training text, that the teacher's variance is measured on
-
-# The text.
 
 
 class TeacherText(PretrainingData):
-    """A text as batches of about as many pieces each, alike in length within; nothing is masked.
-
-    A batch has as many pieces as `batch_size` examples of full length; of shorter ones it takes
-    more.
-    """
+    """A text as batches of as many pieces as `batch_size` full examples have; none is masked."""
 
     window = 8192
 
-    def batches_of(self, window: Sequence[UnmaskedExample]) -> list[list[UnmaskedExample]]:
-        """Cut a window, longest first, into batches of at most so many pieces with padding.
-
-        The shortest examples are left out where they are fewer than `batch_size`.
-        """
+    def batches_of(self, window: Sequence[Draft]) -> list[list[Draft]]:
+        """Cut a window, longest first; the shortest are left out where they are too few."""
         room, batches = self.batch_size * self.text.max_seq_length, []
         drafts, start = sorted(window, key=lambda draft: -draft.length), 0
         while start < len(drafts):
@@ -62,29 +52,23 @@ class TeacherText(PretrainingData):
         return [batch for batch in batches if len(batch) >= self.batch_size]
 
     def batch(
-        self, drafts: Sequence[UnmaskedExample], epoch: int, shard: tuple[int, int] = (0, 1)
+        self, drafts: Sequence[Draft], epoch: int, shard: tuple[int, int] = (0, 1)
     ) -> dict[str, torch.Tensor]:
         """Make the model's inputs alone of a shard's examples; with padding also attention_mask."""
         examples = [unmasked(draft, self.vocabulary) for draft in drafts[shard[0] :: shard[1]]]
         batch = pad_examples(examples, self.vocabulary.pad)
-        return {name: batch[name] for name in INPUTS if name in batch}
-
-
-# The teacher and its student.
+        inputs = ("input_ids", "token_type_ids", "attention_mask")
+        return {name: batch[name] for name in inputs if name in batch}
 
 
 def load_teacher(
     settings: SharingSettings, passes: int | None, device: torch.device
-) -> tuple[Teacher, PreTrainedTokenizerBase]:
+) -> tuple[Teacher, Tokenizer]:
     """Load the BERT of --model_name_or_path, for a student of so many passes, and its tokenizer."""
     source, length = settings.student.model_name_or_path, settings.text.max_seq_length
     teacher = Teacher(source, passes, device)
-    longest = teacher.config.max_position_embeddings
-    if length > longest:
-        raise UserError(
-            f"--max_seq_length {length}: allowed is at most the teacher's "
-            f"max_position_embeddings = {longest}"
-        )
+    if length > (longest := teacher.config.max_position_embeddings):
+        raise UserError(f"--max_seq_length {length}: the teacher has {longest} positions")
     return teacher, load_tokenizer(source, settings.run.do_lower_case)
 
 
@@ -101,19 +85,17 @@ def new_student(settings: StudentSettings, teacher: Teacher) -> AlbertModel:
 
 
 def adopt_student(student: AlbertModel, source: str) -> None:
-    """Give `student` the weights of an earlier one.
+    """Give `student` the weights of an earlier one, of any number of passes, perhaps narrower.
 
-    That may have had another number of passes, and a narrower feed-forward part.
-    What is not trained, since it is the teacher's, may be missing. Raises UserError where weights
-    have other shapes, or `source` has several layers.
+    What is not trained, since it is the teacher's, may be missing.
     """
     named, flag = read_weights(source, suite_names), f"--initial_student {source}"
     tensors = {name.removeprefix("albert."): tensor for name, tensor in named.items()}
     layers = {name.split(".attention.")[0] for name in tensors if ".attention." in name}
     if len(layers) > 1:
         raise UserError(
-            f"{flag}: a student has one shared layer, and this model has {len(layers)} layers; "
-            "give a model that share_layers.py made"
+            f"{flag}: has {len(layers)} layers, and a student one shared layer; give a model that "
+            "share_layers.py made"
         )
     prefix = LAYER.format(0)
     layer = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
@@ -128,43 +110,40 @@ def adopt_student(student: AlbertModel, source: str) -> None:
     load_into(student, tensors, flag, heads=tuple(kept))
 
 
-# The training.
-
-
-def sharing_means(variances: torch.Tensor, sums: Sums, step: Step) -> dict[str, float]:
-    """Name the share of the teacher's variance that every pass leaves unexplained, for the log."""
-    shares = (sums["errors"] / sums["tokens"] / variances).tolist()
-    return {"loss": step.loss, **{f"pass/{k}": share for k, share in enumerate(shares)}}
-
-
 def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
     """Train, or go on with a training to the last bit; nothing where it is finished.
 
     Follows the teacher on --train_files; the student ends in --output_dir.
     """
-    schedule, run = settings.schedule, settings.run
+    flags, schedule, run = settings.student, settings.training, settings.run
     batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
-    if is_trained(settings, batch_size):
+    if is_trained(settings, accelerator.num_processes):
         return
     checkpoint = find_checkpoint(run)
-    passes = settings.student.num_hidden_layers
-    teacher, tokenizer = load_teacher(settings, passes, accelerator.device)
-    student = new_student(settings.student, teacher)
+    teacher, tokenizer = load_teacher(settings, flags.num_hidden_layers, accelerator.device)
+    student = new_student(flags, teacher)
     text = TeacherText(settings.text, tokenizer, run.seed, batch_size)
-    sources = filter(None, (settings.student.model_name_or_path, settings.student.initial_student))
+    sources = filter(None, (flags.model_name_or_path, flags.initial_student))
     weights = [file_fingerprint(path) for source in sources for path in weight_files(source)]
     data = fingerprint(text.text_hash(), weights)
     # The teacher's weights are packed once. Inference mode, which comes with that, is not for the
     # student.
     with packed_weights(teacher.backbone), torch.inference_mode(False):
-        objective = make_objective(settings.student, teacher, student, text)
-        state = student_state(schedule, objective, tokenizer)
-        same_run = RunFingerprint.of(settings, batch_size, data)
-        trainer = Trainer(accelerator, state, run, schedule.save_steps, same_run)
+        objective = make_objective(flags, teacher, student, text)
+        rates = schedule.learning_rate, schedule.weight_decay, schedule.adam_epsilon
+        optimizer, total = make_optimizer(student, *rates), schedule.max_steps
+        rates = make_schedule(optimizer, schedule.warmup_steps, total)
+        state = TrainState(student, tokenizer, optimizer, rates, objective)
+        trainer = Trainer(accelerator, state, settings, data)
         trainer.begin(checkpoint)
+
+        def shown(sums: Sums) -> dict[str, float]:
+            """The share of the teacher's variance that every pass leaves unexplained."""
+            shares = (sums["errors"] / sums["tokens"] / objective.variances).tolist()
+            return {f"pass/{k}": share for k, share in enumerate(shares)}
+
         batches = partial(student_batches, accelerator, text, teacher)
-        shown, total = partial(sharing_means, objective.variances), schedule.max_steps
-        with MeansLog(trainer, schedule.logging_steps, total, shown) as log:
+        with TrainingLog(trainer, total, lambda out: out.sums, shown) as log:
             trainer.fit(batches, total, log.step)
             trainer.finish()
 
@@ -182,18 +161,6 @@ def make_objective(
         inputs = send_to_device(inputs, teacher.device)
         sums = add_sums(sums, variance_sums(teacher.states(inputs), inputs.get("attention_mask")))
     return DistillationLoss(student, variances(sums), weights / weights.sum())
-
-
-def student_state(
-    schedule: SharingSchedule, objective: DistillationLoss, tokenizer: PreTrainedTokenizerBase
-) -> TrainState:
-    """Make optimiser and schedule of a training of `objective`'s student."""
-    student = objective.model
-    optimizer = make_optimizer(
-        student, schedule.learning_rate, schedule.weight_decay, schedule.adam_epsilon
-    )
-    rates = make_schedule(optimizer, schedule.warmup_steps, schedule.max_steps)
-    return TrainState(student, tokenizer, optimizer, rates, objective)
 
 
 def student_batches(

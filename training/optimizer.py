@@ -8,59 +8,48 @@ from transformers import PreTrainedModel, get_scheduler
 
 
 def make_optimizer(
-    model: PreTrainedModel, learning_rate: float, weight_decay: float, adam_epsilon: float
-) -> torch.optim.AdamW:
-    """AdamW in the published groups: with decay, and without (biases, layer norms).
+    model: PreTrainedModel,
+    learning_rate: float,
+    weight_decay: float,
+    adam_epsilon: float,
+    kind: str = "adamw",
+) -> torch.optim.Optimizer:
+    """AdamW or LAMB in the published groups: with decay, and without (biases, layer norms).
 
-    Parts with a learning rate of their own have groups of their own behind these: W, the weights of
-    ELBERT's losses, at `config.w_lr` without decay, which stays constant and is not clipped; and a
-    ponder model's halting head at `config.lambda_lr`, where the configuration has one.
+    Behind these, groups with a learning rate of their own: W, the weights of ELBERT's losses, at
+    `config.w_lr` without decay, which stays constant and is not clipped; and a ponder model's
+    halting head at `config.lambda_lr`, where the configuration has one.
+
+    LAMB is the published one (You et al. 2020, version 3, and ALBERT's): decay is a part of the
+    update whose norm the trust ratio takes, moments are not corrected for their bias, no norm is
+    limited, and what does not decay has no trust ratio: else no halting bias could change its sign.
     """
     own = {"exit_weights": "w_lr"}
     if getattr(model.config, "lambda_lr", None) is not None:
         own["ponder."] = "lambda_lr"
     plain = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights")
-    groups = {("", True): [], ("", False): []}
+    parameters = {("", True): [], ("", False): []}
     for name, parameter in model.named_parameters():
         prefix = next((p for p in own if name.startswith(p)), "")
-        groups.setdefault((prefix, not name.endswith(plain)), []).append(parameter)
-    return torch.optim.AdamW(
-        [
-            {
-                "params": parameters,
-                "weight_decay": weight_decay if decays else 0.0,
-                "decays": decays,
-                "lr": getattr(model.config, own[prefix]) if prefix else learning_rate,
-                "constant": prefix == "exit_weights",
-            }
-            for (prefix, decays), parameters in groups.items()
-        ],
-        lr=learning_rate,
-        eps=adam_epsilon,
-    )
-
-
-def as_lamb(adamw: torch.optim.AdamW) -> torch.optim.Optimizer:
-    """LAMB over the groups of `make_optimizer`: biases and layer norms do not decay.
-
-    As published (You et al. 2020, version 3, and ALBERT's): decay is a part of the update whose
-    norm the trust ratio takes, moments are not corrected for their bias, no norm is limited, and
-    what does not decay has no trust ratio: with one, a halting bias could not change its sign.
-    """
+        parameters.setdefault((prefix, not name.endswith(plain)), []).append(parameter)
+    groups = [
+        {
+            "params": found,
+            "weight_decay": weight_decay if decays else 0.0,
+            "decays": decays,
+            "lr": getattr(model.config, own[prefix]) if prefix else learning_rate,
+            "constant": prefix == "exit_weights",
+        }
+        for (prefix, decays), found in parameters.items()
+    ]
+    if kind == "adamw":
+        return torch.optim.AdamW(groups, lr=learning_rate, eps=adam_epsilon)
     from pytorch_optimizer import Lamb  # a hundred optimisers: seconds to import
 
-    kept = ("params", "lr", "weight_decay", "decays", "constant")
-    groups = [
-        {**{key: group[key] for key in kept}, "adam": not group["decays"]}
-        for group in adamw.param_groups
-    ]
-    optimizer = Lamb(
-        groups,
-        lr=adamw.defaults["lr"],
-        eps=adamw.defaults["eps"],
-        weight_decouple=False,
-        adam_debias=True,  # the library's word for leaving the correction out
-    )
+    groups = [{**group, "adam": not group["decays"]} for group in groups]
+    # adam_debias: the library's word for leaving the correction out
+    how = {"weight_decouple": False, "adam_debias": True}
+    optimizer = Lamb(groups, lr=learning_rate, eps=adam_epsilon, **how)
     optimizer.clamp = math.inf
     return optimizer
 

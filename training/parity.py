@@ -2,31 +2,27 @@
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import OneCycleLR
 
 from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
 from modeling.ponder.pondernet import parity_batch
-from training.parity_settings import PEAK, ParitySettings
 from utils.console import progress
 
-MAX_GRADIENT_NORM = 1.0  # as in the annotated PonderNet
+PEAK = 8  # highest learning rate of the one-cycle schedule, in units of the first
 
 
 class Score(NamedTuple):
-    """The answers to vectors with so many non-zero elements."""
-
     non_zeros: int
     accuracy: float  # of the answers at sampled halting steps
     steps: float  # expected
 
 
 class Epoch(NamedTuple):
-    """A training's means over an epoch."""
-
     epoch: int
     loss: float
     loss_rec: float
@@ -52,32 +48,23 @@ def evaluate_parity(
 
 def mean_score(scores: list[Score]) -> dict[str, float]:
     """Over all numbers of non-zero elements, which are equally frequent."""
-    return {
-        name: sum(getattr(score, name) for score in scores) / len(scores)
-        for name in ("accuracy", "steps")
-    }
+    _, accuracies, steps = zip(*scores, strict=True)
+    return {"accuracy": fmean(accuracies), "steps": fmean(steps)}
 
 
-def make_schedule(settings: ParitySettings, optimizer: torch.optim.Optimizer) -> LRScheduler:
-    """one_cycle rises from --lr to PEAK · lr in a fifth of the batches, then falls to almost 0."""
-    if settings.schedule == "constant":
-        return ConstantLR(optimizer, 1.0)
-    batches = settings.epochs * settings.n_batches
-    return OneCycleLR(
-        optimizer, PEAK * settings.lr, batches, pct_start=0.2, div_factor=PEAK, cycle_momentum=False
-    )
+def train_parity(settings: Any, model: ParityPonderGRU, device: torch.device) -> Iterator[Epoch]:
+    """Minimise L_Rec + β·L_Reg; yields after every epoch. settings: run_parity.py's flags.
 
-
-def train_parity(
-    settings: ParitySettings, model: ParityPonderGRU, device: torch.device
-) -> Iterator[Epoch]:
-    """Minimise L_Rec + β·L_Reg; yields after every epoch."""
+    one_cycle rises from --lr to PEAK · lr in a fifth of the batches, then falls to almost 0.
+    """
     n_elems, (non_zeros, _) = settings.n_elems, settings.non_zeros()
     loss_rec = ReconstructionLoss(nn.BCEWithLogitsLoss(reduction="none"))
     loss_reg = RegularizationLoss(settings.lambda_p, settings.max_steps).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, fused=True)
-    schedule = make_schedule(settings, optimizer)
-    bar = progress(total=settings.epochs * settings.n_batches, desc="Training", unit="batch")
+    batches, cycle = settings.epochs * settings.n_batches, settings.schedule == "one_cycle"
+    how = {"pct_start": 0.2, "div_factor": PEAK, "cycle_momentum": False}
+    schedule = OneCycleLR(optimizer, PEAK * settings.lr, batches, **how) if cycle else None
+    bar = progress(total=batches, desc="Training", unit="batch")
     for epoch in range(1, settings.epochs + 1):
         sums = torch.zeros(3, device=device)
         for _ in range(settings.n_batches):
@@ -87,9 +74,10 @@ def train_parity(
             loss = rec + settings.beta * reg
             optimizer.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # as in the annotated PonderNet
             optimizer.step()
-            schedule.step()
+            if schedule:
+                schedule.step()
             sums += torch.stack((loss, rec, reg)).detach()
             bar.update()
         losses = (sums / settings.n_batches).tolist()

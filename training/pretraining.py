@@ -1,7 +1,7 @@
 """Pre-training on text: the published schedule, the model, and the training."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,62 +11,30 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import (
-    AlbertConfig,
-    AlbertForPreTraining,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AlbertConfig, AlbertForPreTraining
+from transformers import PreTrainedModel as Model
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
 from modeling.keys import ACT_KEYS, ELBERT_KEYS
 from modeling.loading.configs import make_config
 from modeling.loading.files import find_file, read_json
-from modeling.loading.weights import (
-    LoadReport,
-    Tensors,
-    abbreviate,
-    act_names,
-    load_into,
-    read_weights,
-    suite_names,
-)
+from modeling.loading.weights import LoadReport, act_names, load_into, read_weights, suite_names
 from modeling.pretraining import PreTrainingObjective, Sums, means
-from training.checkpoints import (
-    RunFingerprint,
-    TrainState,
-    check_finished,
-    find_checkpoint,
-    is_trained,
-)
-from training.optimizer import as_lamb, make_optimizer
+from training.checkpoints import TrainState, check_finished, find_checkpoint, is_trained
+from training.optimizer import make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
-from training.pretraining_settings import (
-    PretrainingModelSettings,
-    PretrainingSchedule,
-    PretrainingSettings,
-)
+from training.pretraining_settings import PretrainingModelSettings, PretrainingSettings
 from training.start import check_vocab_size
-from training.trainer import Batch, MeansLog, Step, Trainer
+from training.trainer import Batch, Trainer, TrainingLog
 
 logger = logging.getLogger(__name__)
 
-
-class Architecture(NamedTuple):
-    """A --model_type: all that differs between them.
-
-    foreign: keys of a config.json that belong to another mode.
-    names: a checkpoint's tensors by their names there -> by their names in the model.
-    """
-
-    model: type[PreTrainedModel]
-    foreign: frozenset[str]
-    names: Callable[[Tensors], Tensors]
-
-
+# By --model_type: the model, the keys of a config.json that are of another mode, and the names that
+# the tensors of a checkpoint have in the model.
 ARCHITECTURES = {
-    "albert": Architecture(AlbertForPreTraining, frozenset({*ELBERT_KEYS, *ACT_KEYS}), suite_names),
-    "albert_act": Architecture(AlbertActForPreTraining, frozenset(ELBERT_KEYS), act_names),
+    "albert": (AlbertForPreTraining, {*ELBERT_KEYS, *ACT_KEYS}, suite_names),
+    "albert_act": (AlbertActForPreTraining, {*ELBERT_KEYS}, act_names),
 }
 # What the weights of --model_name_or_path may lack: their names begin so.
 NEW_PARTS = (
@@ -75,8 +43,6 @@ NEW_PARTS = (
 )
 # The published learning rate at length 512, as a share of that at length 128.
 LONG_RATE = 2.75e-4 / 1.76e-3
-
-# The schedule.
 
 
 class Phase(NamedTuple):
@@ -90,35 +56,27 @@ class Phase(NamedTuple):
     warmup_steps: int
 
 
-def phases_of(schedule: PretrainingSchedule, max_seq_length: int, processes: int) -> list[Phase]:
+def phases_of(settings: PretrainingSettings, processes: int) -> list[Phase]:
     """Make the published two: most steps with short examples, the rest with long ones.
 
     Long examples come in batches of about as many pieces, and in steps of as many examples.
     """
-    short, long = max_seq_length, schedule.long_seq_length
-    per_process = schedule.per_gpu_train_batch_size
-    accumulation = schedule.gradient_accumulation_steps
-    batch = per_process * processes
-    long_steps = round(schedule.max_steps * schedule.long_fraction)
-    long_batch = batch * short // long
+    how, short = settings.training, settings.text.max_seq_length
+    long, accumulation = how.long_seq_length, how.gradient_accumulation_steps
+    batch = how.per_gpu_train_batch_size * processes
+    long_steps, long_batch = round(how.max_steps * how.long_fraction), batch * short // long
     if long_steps and long_batch < processes:
         raise UserError(
-            f"--per_gpu_train_batch_size {per_process} is not one example at length {long}: "
-            f"allowed is at least {-(-long // short)}, or --long_fraction 0"
+            f"--per_gpu_train_batch_size {how.per_gpu_train_batch_size} is not one example at "
+            f"length {long}: allowed is at least {-(-long // short)}, or --long_fraction 0"
         )
     long_accumulation = -(-batch * accumulation // max(1, long_batch))
-    long_warmup = int(schedule.warmup_steps * schedule.long_fraction)
-    warmup, short_steps = schedule.warmup_steps, schedule.max_steps - long_steps
+    long_warmup = int(how.warmup_steps * how.long_fraction)
     both = (
-        Phase(short_steps, short, batch, accumulation, 1.0, warmup),
+        Phase(how.max_steps - long_steps, short, batch, accumulation, 1.0, how.warmup_steps),
         Phase(long_steps, long, long_batch, long_accumulation, LONG_RATE, long_warmup),
     )
-    phases = [phase for phase in both if phase.steps > 0]
-    for phase in phases:
-        if phase.warmup_steps > phase.steps:
-            never = "--warmup_steps %d: the learning rate never reaches its peak in %d steps"
-            logger.warning(never, phase.warmup_steps, phase.steps)
-    return phases
+    return [phase for phase in both if phase.steps > 0]
 
 
 def rate_at(phases: list[Phase], power: float, step: int) -> float:
@@ -131,9 +89,6 @@ def rate_at(phases: list[Phase], power: float, step: int) -> float:
         return phase.rate * step / phase.warmup_steps
     left = (phase.steps - step) / max(1, phase.steps - phase.warmup_steps)
     return phase.rate * max(0.0, left) ** power
-
-
-# The model and its tokenizer.
 
 
 def config_path(source: str) -> Path:
@@ -165,21 +120,18 @@ def read_config(settings: PretrainingModelSettings) -> AlbertConfig:
     return make_config(path, values, model.config_class)
 
 
-def tokenizer_of(
-    settings: PretrainingSettings, source: str, config: AlbertConfig
-) -> PreTrainedTokenizerBase:
+def tokenizer_of(settings: PretrainingSettings, source: str, config: AlbertConfig) -> Tokenizer:
     """Load the tokenizer in `source`; UserError where pieces or places have no embeddings."""
     tokenizer = load_tokenizer(source, settings.run.do_lower_case)
     check_vocab_size(tokenizer, source, config)
-    lengths = {"--max_seq_length": settings.text.max_seq_length}
-    if settings.run.do_train and settings.schedule.long_fraction > 0:
-        lengths["--long_seq_length"] = settings.schedule.long_seq_length
-    for flag, length in lengths.items():
-        if length > config.max_position_embeddings:
-            raise UserError(
-                f"{flag} {length}: allowed is at most max_position_embeddings = "
-                f"{config.max_position_embeddings}"
-            )
+    lengths = {settings.text.max_seq_length: "--max_seq_length"}
+    if settings.run.do_train and settings.training.long_fraction > 0:
+        lengths[settings.training.long_seq_length] = "--long_seq_length"
+    if (longest := max(lengths)) > config.max_position_embeddings:
+        raise UserError(
+            f"{lengths[longest]} {longest}: allowed is at most max_position_embeddings = "
+            f"{config.max_position_embeddings}"
+        )
     return tokenizer
 
 
@@ -195,21 +147,19 @@ def make_tokenizer(settings: PretrainingSettings) -> None:
         (output / stale).unlink(missing_ok=True)
 
 
-def new_model(settings: PretrainingSettings) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def new_model(settings: PretrainingSettings) -> tuple[Model, Tokenizer]:
     """A model with new weights, or those of --model_name_or_path, and the tokenizer of its text."""
     flags, config = settings.model, read_config(settings.model)
     source = flags.model_name_or_path
     beside = settings.run.output_dir if flags.train_tokenizer else source or settings.run.output_dir
     tokenizer = tokenizer_of(settings, flags.tokenizer_name or beside, config)
-    model = ARCHITECTURES[flags.model_type].model(config)
+    model = ARCHITECTURES[flags.model_type][0](config)
     if source:
         logger.info("\n".join(load_weights(model, source).lines()))
     return model, tokenizer
 
 
-def trained_model(
-    settings: PretrainingSettings,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def trained_model(settings: PretrainingSettings) -> tuple[Model, Tokenizer]:
     """Load the model to evaluate, and its tokenizer; UserError where they are not as asked for.
 
     The model is that in --output_dir or, where this command trains none, of --model_name_or_path.
@@ -225,21 +175,18 @@ def trained_model(
         raise UserError(f"{path}: the model is of --model_type {kind}, not {flags.model_type}")
     config = read_config(replace(flags, config_name=str(path), tau=None))
     tokenizer = tokenizer_of(settings, (elsewhere and flags.tokenizer_name) or source, config)
-    model = ARCHITECTURES[kind].model(config)
+    model = ARCHITECTURES[kind][0](config)
     parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
-    new = parameters.intersection(load_weights(model, source).initialised)
-    if new:
-        raise UserError(f"{source}: no weights for {abbreviate(new)}; --do_train trains them")
+    if new := parameters.intersection(load_weights(model, source).initialised):
+        raise UserError(f"{source}: no weights for {min(new)}; --do_train trains them")
     return model, tokenizer
 
 
-def load_weights(model: PreTrainedModel, source: str) -> LoadReport:
+def load_weights(model: Model, source: str) -> LoadReport:
     """Copy an ALBERT's or an ACT model's weights into `model`; its heads may be new."""
-    names = ARCHITECTURES[model.config.model_type].names
+    _, _, names = ARCHITECTURES[model.config.model_type]
     return load_into(model, read_weights(source, names), source, NEW_PARTS)
 
-
-# The training.
 
 # Rows of the published table. Here every token is of one class; the published evaluation counted
 # whatever is not [MASK] as unmasked, and every changed token, [MASK] too, as random.
@@ -264,65 +211,45 @@ def mean_updates(sums: Sums) -> dict[str, float]:
     return {name: total / number for name, (total, number) in rows.items() if number}
 
 
-def pretraining_means(tau: float, sums: Sums, step: Step) -> dict[str, float]:
-    """Name the loss, its parts, and the updates of each class of tokens, for the log."""
-    rows = mean_updates(sums)
-    return {**means(sums, tau), **{f"updates/{x.strip('[]')}": rows[x] for x in rows}}
-
-
 def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     """Train, or go on with a training to the last bit; nothing where it is finished.
 
     Minimises MLM + SOP + τ · ponder cost; the trained model ends in --output_dir.
     """
-    _, text, run, schedule, _ = settings
-    batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
-    if is_trained(settings, batch_size):
+    run, how = settings.run, settings.training
+    if is_trained(settings, accelerator.num_processes):
         return
     checkpoint = find_checkpoint(run)
     model, tokenizer = new_model(settings)
-    phases = phases_of(schedule, text.max_seq_length, accelerator.num_processes)
-    data = [
-        PretrainingData(
-            replace(text, max_seq_length=x.max_seq_length), tokenizer, run.seed, x.batch_size
-        )
-        for x in phases
-    ]
+    phases = phases_of(settings, accelerator.num_processes)
     logger.info("***** Running training *****")
+    data = []
     for phase in phases:
         logger.info("  %s", phase)
-    state = pretraining_state(schedule, phases, model, tokenizer)
-    same_run = RunFingerprint.of(settings, batch_size, data[0].text_hash())
-    trainer = Trainer(accelerator, state, run, schedule.save_steps, same_run)
+        own_text = replace(settings.text, max_seq_length=phase.max_seq_length)
+        data.append(PretrainingData(own_text, tokenizer, run.seed, phase.batch_size))
+    rates = how.learning_rate, how.weight_decay, how.adam_epsilon
+    optimizer = make_optimizer(model, *rates, how.optimizer)
+    rates = LambdaLR(optimizer, lambda step: rate_at(phases, how.power, step))
+    objective = PreTrainingObjective(model, len(TokenClass))
+    state = TrainState(model, tokenizer, optimizer, rates, objective)
+    trainer = Trainer(accelerator, state, settings, data[0].text_hash())
     trainer.begin(checkpoint)
-    progress, end = state.progress, 0
-    shown = partial(pretraining_means, state.objective.tau)
-    with MeansLog(trainer, schedule.logging_steps, sum(x.steps for x in phases), shown) as log:
+
+    def shown(sums: Sums) -> dict[str, float]:
+        updates = {f"updates/{x.strip('[]')}": mean for x, mean in mean_updates(sums).items()}
+        return means(sums, objective.tau) | updates
+
+    total, end = sum(phase.steps for phase in phases), 0
+    with TrainingLog(trainer, total, lambda out: out.sums, shown) as log:
         for phase, examples in zip(phases, data, strict=True):
-            if progress.step == end:  # the phase begins: with its own first batch
-                progress.epoch = progress.batch = 0
+            if state.step == end:  # the phase begins: with its own first batch
+                state.epoch = state.batch = 0
             end += phase.steps
             accelerator.gradient_accumulation_steps = phase.accumulation
             accelerator.step = 0  # the batches counted towards a step
             trainer.fit(partial(pretraining_batches, accelerator, examples), end, log.step)
         trainer.finish()
-
-
-def pretraining_state(
-    schedule: PretrainingSchedule,
-    phases: Sequence[Phase],
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-) -> TrainState:
-    """Make optimiser, schedule and objective of a training in these phases."""
-    optimizer = make_optimizer(
-        model, schedule.learning_rate, schedule.weight_decay, schedule.adam_epsilon
-    )
-    if schedule.optimizer == "lamb":
-        optimizer = as_lamb(optimizer)
-    rates = LambdaLR(optimizer, lambda step: rate_at(phases, schedule.power, step))
-    objective = PreTrainingObjective(model, len(TokenClass))
-    return TrainState(model, tokenizer, optimizer, rates, objective)
 
 
 def pretraining_batches(

@@ -1,47 +1,51 @@
-"""Examples for MLM and SOP: masked, shuffled and batched on the way; and a tokenizer for them.
+"""Plain text as batches for MLM and SOP, and a tokenizer for it.
 
-Nothing is kept but a shuffle buffer, so memory does not grow with the text. Every random choice
-about an example is a function of the seed, the epoch and the example's place in the text: the same
-batches come out again, from any point on and for any number of processes.
+A text file has one sentence a line; a blank line, or a heading like " = Title = ", ends a document.
+Examples are masked, shuffled and batched on the way. Nothing is kept but a shuffle buffer, so
+memory does not grow with the text. Every random choice about an example is a function of the seed,
+the epoch and the example's place in the text: the same batches come out again, from any point on
+and for any number of processes.
 
-Sources: ALBERT (Lan et al. 2020) and its published `create_pretraining_data.py`: sentence-order
-prediction, masked n-grams of whole words.
+Sources: ALBERT (Lan et al. 2020) and its published `create_pretraining_data.py`: segments of
+consecutive sentences, sentence-order prediction, masked n-grams of whole words.
 """
 
 import hashlib
 import io
-import random
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import groupby
+from itertools import count, groupby, islice
 from pathlib import Path
-from typing import NamedTuple
+from random import Random
+from typing import Any, NamedTuple, TypeVar
 
-import sentencepiece
 import torch
 from tokenizers import normalizers
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from glue.tables import read_lines
 from modeling.errors import UserError
 from modeling.loading.tokenizers import WORD_START
+from modeling.loading.weights import Tensors
 from training.pretraining_settings import PlainText, TextSettings
-from training.text import (
-    Item,
-    Pieces,
-    UnmaskedExample,
-    blocks,
-    drafts_of,
-    read_sentences,
-    tokenised,
-)
 from utils.files import write_file
 
-SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ALBERT's, ids 0 to 4
-WORD_PART = "##"  # WordPiece's (BERT's) mark of a piece that does not
-NO_PAIR = -100  # sentence_order_label of an example with one segment
+Item = TypeVar("Item")
+Shard = tuple[int, int]  # (i, n): of every n-th example, from the i-th (0-based) on
+Pieces = array  # of piece ids, four bytes each: the shuffle buffer holds many
+
+HEADING = re.compile(r"(= )+[^=].* =")
+# White space after . ! or ? and before what may begin a sentence: a capital or a digit, perhaps
+# behind an opening quote or bracket. The full stop of an initial ("J. Smith", "U.S.") ends none.
+SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)\s+(?=[\"'“‘(\[]?\s?[A-Z0-9])")
+# ALBERT's, ids 0 to 4.
+SPECIAL = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+WORD_PART = "##"  # WordPiece's (BERT's) mark of a piece that begins no word
+TOKENISED_TOGETHER = 1000  # sentences; the tokenizer is faster on many
 GROUPED_BATCHES = 50  # batches' worth of examples that are sorted by length
 
 
@@ -57,40 +61,134 @@ class TokenClass(IntEnum):
     SEP = 6
 
 
-REPLACED = (TokenClass.MASK_MASK, TokenClass.MASK_RANDOM, TokenClass.MASK_ORIGINAL)
-REPLACED_SHARES = (0.8, 0.1, 0.1)
+# A masked example: lists of one length, and its sentence_order_label (0 in order, 1 swapped).
+MaskedExample = dict[str, Any]
 
 
-class MaskedExample(NamedTuple):
-    """A masked example; lists of one length."""
+class Draft(NamedTuple):
+    """An example before masking, in the order in which the model reads it."""
 
-    input_ids: list[int]
-    token_type_ids: list[int]
-    labels: list[int]  # the piece to predict, -100 elsewhere
-    token_classes: list[int]  # TokenClass of each
-    sentence_order_label: int  # 0 in order, 1 swapped, -100 no pair
+    document: int
+    number: int  # within its document
+    first: Pieces
+    second: Pieces  # empty: no pair, used for MLM only
+    swapped: bool
+
+    @property
+    def length(self) -> int:
+        return len(self.first) + len(self.second) + (3 if self.second else 2)
 
 
-# The tokenizer.
+def read_sentences(paths: Sequence[str | Path], split: bool) -> Iterator[tuple[int, str]]:
+    """(number of the document, sentence) of every sentence, in order; UserError where none is.
+
+    `split`: lines are paragraphs, to be cut into sentences.
+    """
+    document = sentences = 0
+    within = False
+    for path in paths:
+        for _, line in read_lines(Path(path)):
+            text = line.strip()
+            if not text or HEADING.fullmatch(text):
+                document, within = document + within, False
+                continue
+            within = True
+            for sentence in SENTENCE_END.split(text) if split else (text,):
+                sentences += 1
+                yield document, sentence
+        document, within = document + within, False  # no document goes on in the next file
+    if not sentences:
+        raise UserError(
+            f"{', '.join(map(str, paths))}: no text; give files with one sentence a line and blank "
+            "lines between documents"
+        )
+
+
+def check_text(paths: Sequence[str | Path]) -> None:
+    """Raise UserError for what `read_sentences` would not read to the end; reads all of it."""
+    for _ in read_sentences(paths, split=False):
+        pass
+
+
+def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of `size` items in a row; the last may be shorter."""
+    items = iter(items)
+    return iter(lambda: list(islice(items, size)), [])
+
+
+def tokenised(
+    sentences: Iterable[tuple[int, str]], tokenizer: Tokenizer
+) -> Iterator[tuple[int, Pieces]]:
+    """Sentences as piece ids; those without any piece are left out."""
+    for block in blocks(sentences, TOKENISED_TOGETHER):
+        texts = [text for _, text in block]
+        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
+        for (document, _), ids in zip(block, encoded["input_ids"], strict=True):
+            if ids:
+                yield document, array("i", ids)
+
+
+def truncate_pair(first: Pieces, second: Pieces, room: int, draw: Random) -> tuple[Pieces, Pieces]:
+    """Cut pieces off the longer segment, at either end by chance, until both fit into `room`."""
+    bounds = [[0, len(first)], [0, len(second)]]
+    for _ in range(len(first) + len(second) - room):
+        longer = max(bounds, key=lambda x: x[1] - x[0])
+        if draw.random() < 0.5:
+            longer[0] += 1
+        else:
+            longer[1] -= 1
+    return first[slice(*bounds[0])], second[slice(*bounds[1])]
+
+
+def drafts_of(
+    document: int, sentences: Iterable[Pieces], text: PlainText, draw: Random
+) -> Iterator[Draft]:
+    """Yield a document's examples, filled with its sentences: two segments, swapped half of the
+    time, or of one sentence, one."""
+    room, numbers = text.max_seq_length - 3, count()
+
+    def target() -> int:
+        return draw.randint(2, room) if draw.random() < text.short_seq_prob else room
+
+    def example(chunk: list[Pieces]) -> Draft:
+        if len(chunk) == 1:
+            first, nothing = chunk[0][: room + 1], array("i")
+            return Draft(document, next(numbers), first, nothing, False)
+        cut = draw.randint(1, len(chunk) - 1)
+        segments = (sum(part, array("i")) for part in (chunk[:cut], chunk[cut:]))
+        first, second = truncate_pair(*segments, room, draw)
+        if draw.random() < 0.5:
+            return Draft(document, next(numbers), second, first, True)
+        return Draft(document, next(numbers), first, second, False)
+
+    chunk, size, wanted = [], 0, target()
+    for sentence in sentences:
+        chunk.append(sentence)
+        size += len(sentence)
+        if size >= wanted:
+            yield example(chunk)
+            chunk, size, wanted = [], 0, target()
+    if chunk:
+        yield example(chunk)
 
 
 def train_tokenizer(
     paths: Sequence[str | Path], split: bool, vocab_size: int, lower_case: bool, directory: Path
 ) -> None:
-    """Write `spiece.model` with ALBERT's special pieces, as ALBERT's: a unigram model.
+    """Write `spiece.model`, a unigram model as ALBERT's; the text is normalised as with it.
 
-    The text is normalised as the tokenizer will do it. Raises UserError when the text is too
-    small for `vocab_size` pieces.
+    Raises UserError when the text is too small for `vocab_size` pieces.
     """
+    from sentencepiece import SentencePieceTrainer
+
     steps = [normalizers.NFKD(), normalizers.StripAccents()]
     normalise = normalizers.Sequence(steps + [normalizers.Lowercase()] * lower_case).normalize_str
-    special = re.compile("|".join(map(re.escape, SPECIAL_PIECES)))
+    special = re.compile("|".join(map(re.escape, SPECIAL.values())))
+    sentences = (normalise(special.sub(" ", text)) for _, text in read_sentences(paths, split))
     model = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(
-                normalise(special.sub(" ", text)) for _, text in read_sentences(paths, split)
-            ),
+        SentencePieceTrainer.train(
+            sentence_iterator=sentences,
             model_writer=model,
             vocab_size=vocab_size,
             pad_id=0,
@@ -110,40 +208,26 @@ def train_tokenizer(
     write_file(directory / "spiece.model", lambda file: file.write(model.getvalue()))
 
 
-def word_starts(pieces: Sequence[str]) -> list[bool]:
-    """Whether each piece of a vocabulary begins a word; none where the pieces do not tell."""
-    starts = [piece.startswith(WORD_START) for piece in pieces]
-    inner = [piece.startswith(WORD_PART) for piece in pieces]
-    if any(inner) and not any(starts):
-        return [not part for part in inner]
-    return starts
-
-
 class Vocabulary:
-    """A tokenizer's pieces, as masking sees them.
+    """A tokenizer's pieces, as masking sees them."""
 
-    Raises UserError when a special piece is missing, or words cannot be told apart.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        named = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-        ids = {name: getattr(tokenizer, f"{name}_token_id") for name in named}
-        pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        ids = {name: getattr(tokenizer, f"{name}_token_id") for name in SPECIAL}
         # A special piece that the vocabulary lacks is added behind its end.
-        missing = [
-            piece
-            for name, piece in named.items()
-            if ids[name] is None or ids[name] >= tokenizer.vocab_size
-        ]
-        if missing:
+        inside = range(tokenizer.vocab_size)
+        if missing := [piece for name, piece in SPECIAL.items() if ids[name] not in inside]:
             raise UserError(
                 f"the tokenizer has no special piece {', '.join(missing)}; make one with "
                 "--train_tokenizer"
             )
-        self.pad, self.cls, self.sep, self.mask = (ids[x] for x in ("pad", "cls", "sep", "mask"))
+        self.pad, _, self.cls, self.sep, self.mask = ids.values()
         self.special = frozenset(ids.values())
+        pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         self.ordinary = [i for i in range(len(pieces)) if i not in self.special]
-        self.starts_word = word_starts(pieces)
+        self.starts_word = [piece.startswith(WORD_START) for piece in pieces]
+        inner = [piece.startswith(WORD_PART) for piece in pieces]
+        if not any(self.starts_word) and any(inner):
+            self.starts_word = [not part for part in inner]
         if not any(self.starts_word):
             raise UserError(
                 f"no piece of the tokenizer begins with {WORD_START} or {WORD_PART}, so words "
@@ -164,22 +248,16 @@ class Vocabulary:
         return words
 
 
-# Masks.
-
-
-def ngram_length(longest: int, draw: random.Random) -> int:
+def ngram_length(longest: int, draw: Random) -> int:
     """n from 1 to `longest` with p(n) = (1/n) / Σₖ (1/k)."""
     lengths = range(1, longest + 1)
     return draw.choices(lengths, [1 / n for n in lengths])[0]
 
 
 def choose_positions(
-    segments: Sequence[Sequence[range]], budget: int, max_ngram: int, draw: random.Random
+    segments: Sequence[Sequence[range]], budget: int, max_ngram: int, draw: Random
 ) -> list[int]:
-    """Positions of at most `budget` pieces in n-grams of whole words, none across two segments.
-
-    An n-gram that is longer than what is left of the budget gives way to a shorter one there.
-    """
+    """Positions of at most `budget` pieces in n-grams of whole words, none across two segments."""
     places = [(words, i) for words in segments for i in range(len(words))]
     draw.shuffle(places)
     chosen: dict[int, None] = {}
@@ -195,33 +273,29 @@ def choose_positions(
     return list(chosen)
 
 
-def unmasked(draft: UnmaskedExample, vocabulary: Vocabulary) -> MaskedExample:
+def unmasked(draft: Draft, vocabulary: Vocabulary) -> MaskedExample:
     """Put in the special pieces; nothing is to be predicted."""
     ids, types, classes = [vocabulary.cls], [0], [TokenClass.CLS]
-    segments = (draft.first, draft.second) if draft.second else (draft.first,)
-    for number, segment in enumerate(segments):
+    for number, segment in enumerate(filter(None, (draft.first, draft.second))):
         ids += [*segment, vocabulary.sep]
         types += [number] * (len(segment) + 1)
         classes += [*[TokenClass.UNMASKED] * len(segment), TokenClass.SEP]
-    order = int(draft.swapped) if draft.second else NO_PAIR
-    return MaskedExample(ids, types, [-100] * len(ids), classes, order)
+    order, labels = int(draft.swapped) if draft.second else -100, [-100] * len(ids)
+    lists = {"input_ids": ids, "token_type_ids": types, "labels": labels, "token_classes": classes}
+    return {**lists, "sentence_order_label": order}
 
 
-def mask(
-    draft: UnmaskedExample, vocabulary: Vocabulary, text: TextSettings, draw: random.Random
-) -> MaskedExample:
-    """Choose some pieces for prediction.
-
-    Of the chosen, 80% become [MASK], 10% a random piece, 10% stay; never a special piece.
-    """
+def mask(draft: Draft, vocabulary: Vocabulary, text: TextSettings, draw: Random) -> MaskedExample:
+    """Choose pieces for prediction: 80% become [MASK], 10% a random piece, 10% stay."""
     example = unmasked(draft, vocabulary)
-    ids, _, labels, classes, _ = example
+    ids, _, labels, classes, _ = example.values()
     starts = {1: draft.first, len(draft.first) + 2: draft.second}
     segments = [vocabulary.words(pieces, start) for start, pieces in starts.items()]
     budget = min(text.max_predictions_per_seq, max(1, round(len(ids) * text.masked_lm_prob)))
+    kinds = (TokenClass.MASK_MASK, TokenClass.MASK_RANDOM, TokenClass.MASK_ORIGINAL)
     for place in choose_positions(segments, budget, text.ngram, draw):
         labels[place] = ids[place]
-        classes[place] = draw.choices(REPLACED, REPLACED_SHARES)[0]
+        classes[place] = draw.choices(kinds, (0.8, 0.1, 0.1))[0]
         if classes[place] == TokenClass.MASK_MASK:
             ids[place] = vocabulary.mask
         elif classes[place] == TokenClass.MASK_RANDOM:
@@ -229,27 +303,24 @@ def mask(
     return example
 
 
-def pad_examples(examples: Sequence[MaskedExample], pad: int) -> dict[str, torch.Tensor]:
+def pad_examples(examples: Sequence[MaskedExample], pad: int) -> Tensors:
     """Tensors (examples, length), padded to the longest; sentence_order_label (examples,).
 
     A batch that needs no padding has no attention mask: the model then skips masking altogether.
     """
     fill = {"input_ids": pad, "token_type_ids": 0, "labels": -100, "token_classes": 0}
     batch = {
-        name: pad_sequence([torch.tensor(getattr(e, name)) for e in examples], True, value)
+        name: pad_sequence([torch.tensor(example[name]) for example in examples], True, value)
         for name, value in fill.items()
     }
-    lengths = torch.tensor([len(example.input_ids) for example in examples])
+    lengths = torch.tensor([len(example["input_ids"]) for example in examples])
     if lengths.min() < lengths.max():
         batch["attention_mask"] = (torch.arange(lengths.max()) < lengths[:, None]).long()
-    batch["sentence_order_label"] = torch.tensor([e.sentence_order_label for e in examples])
-    return batch
+    orders = [example["sentence_order_label"] for example in examples]
+    return {**batch, "sentence_order_label": torch.tensor(orders)}
 
 
-# Batches.
-
-
-def shuffled(items: Iterable[Item], buffer_size: int, draw: random.Random) -> Iterator[Item]:
+def shuffled(items: Iterable[Item], buffer_size: int, draw: Random) -> Iterator[Item]:
     """Yield the items in random order, as far as a buffer of so many can mix them."""
     buffer: list[Item] = []
     for item in items:
@@ -265,44 +336,38 @@ def shuffled(items: Iterable[Item], buffer_size: int, draw: random.Random) -> It
 
 @dataclass
 class PretrainingData:
-    """A text as batches.
-
-    text: its `train_files`, and how examples are made of them.
-    batch_size: examples of a global batch, over all processes.
-    """
+    """A text as batches; batch_size: examples of a global batch, over all processes."""
 
     text: PlainText
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
     seed: int
     batch_size: int
 
     def __post_init__(self) -> None:
         self.vocabulary = Vocabulary(self.tokenizer)
 
-    def draw(self, *key: int | str) -> random.Random:
-        """Make the source of all random choices about whatever `key` names."""
-        return random.Random(repr((self.seed, self.text.max_seq_length, *key)))
+    def draw(self, *key: int | str) -> Random:
+        return Random(repr((self.seed, self.text.max_seq_length, *key)))
 
-    def drafts(self, epoch: int) -> Iterator[UnmaskedExample]:
+    def drafts(self, epoch: int) -> Iterator[Draft]:
         """Yield all examples of an epoch before masking, in the order of the text."""
-        text = self.text
-        sentences = read_sentences(text.train_files, text.split_sentences)
+        sentences = read_sentences(self.text.train_files, self.text.split_sentences)
         sentences = tokenised(sentences, self.tokenizer)
         for document, group in groupby(sentences, key=lambda x: x[0]):
             draw = self.draw("segments", epoch, document)
-            yield from drafts_of(document, (pieces for _, pieces in group), text, draw)
+            yield from drafts_of(document, (pieces for _, pieces in group), self.text, draw)
 
     @property
     def window(self) -> int:
         """Examples that are sorted by length together."""
         return self.batch_size * GROUPED_BATCHES
 
-    def batches_of(self, window: Sequence[UnmaskedExample]) -> list[list[UnmaskedExample]]:
+    def batches_of(self, window: Sequence[Draft]) -> list[list[Draft]]:
         """Cut a window into whole batches, alike in length within; the rest is left out."""
         whole = window[: len(window) - len(window) % self.batch_size]
         return list(blocks(sorted(whole, key=lambda draft: draft.length), self.batch_size))
 
-    def training_drafts(self, epoch: int) -> Iterator[list[UnmaskedExample]]:
+    def training_drafts(self, epoch: int) -> Iterator[list[Draft]]:
         """Yield an epoch's global batches in random order."""
         draw = self.draw("order", epoch)
         drafts = shuffled(self.drafts(epoch), self.text.shuffle_buffer, draw)
@@ -311,50 +376,34 @@ class PretrainingData:
             draw.shuffle(batches)
             yield from batches
 
-    def batch(
-        self, drafts: Sequence[UnmaskedExample], epoch: int, shard: tuple[int, int] = (0, 1)
-    ) -> dict[str, torch.Tensor]:
-        """Tensors of the shard (i, n): of every n-th example, from the i-th (0-based) on."""
+    def batch(self, drafts: Sequence[Draft], epoch: int, shard: Shard = (0, 1)) -> Tensors:
         examples = [
             mask(x, self.vocabulary, self.text, self.draw("mask", epoch, x.document, x.number))
             for x in drafts[shard[0] :: shard[1]]
         ]
         return pad_examples(examples, self.vocabulary.pad)
 
-    def training_batches(
-        self, epoch: int, first: int, shard: tuple[int, int] = (0, 1)
-    ) -> Iterator[dict[str, torch.Tensor]]:
-        """This process's part of an epoch's global batches, from number `first` on.
-
-        The epoch's text before that batch is read again. Raises UserError for a text that does
-        not fill one batch.
-        """
+    def training_batches(self, epoch: int, first: int, shard: Shard = (0, 1)) -> Iterator[Tensors]:
+        """This process's part of an epoch's global batches, from number `first` on."""
         number = 0
         for number, drafts in enumerate(self.training_drafts(epoch), 1):
             if number > first:
                 yield self.batch(drafts, epoch, shard)
         if number == 0:
-            files = ", ".join(map(str, self.text.train_files))
             raise UserError(
-                f"{files}: fewer examples than the {self.batch_size} of a batch; "
-                "give more text, or lower --per_gpu_train_batch_size"
+                f"{', '.join(map(str, self.text.train_files))}: fewer examples than the "
+                f"{self.batch_size} of a batch; give more text, or lower --per_gpu_train_batch_size"
             )
 
     def text_hash(self) -> str:
-        """Hash of the tokenizer and of each file's size and beginning: cheap at any size.
-
-        Raises UserError for a file that cannot be read.
-        """
+        """Hash of the tokenizer and of each file's size and beginning: cheap at any size."""
         digest = hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode())
         for path in map(Path, self.text.train_files):
-            try:
-                with path.open("rb") as file:
-                    digest.update(f"{path.stat().st_size}\n".encode() + file.read(1 << 20))
-            except OSError as error:
-                raise UserError(f"cannot read {path}: {error.strerror}") from error
+            with path.open("rb") as file:
+                digest.update(f"{path.stat().st_size}\n".encode() + file.read(1 << 20))
         return digest.hexdigest()
 
-    def evaluation_batches(self, shard: tuple[int, int]) -> Iterator[dict[str, torch.Tensor]]:
+    def evaluation_batches(self, shard: Shard) -> Iterator[Tensors]:
         """This process's part of the text, every example once."""
         for drafts in blocks(self.drafts(0), self.batch_size):
             if drafts[shard[0] :: shard[1]]:

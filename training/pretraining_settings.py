@@ -10,13 +10,13 @@ from training.settings import (
     COUNT,
     COUNT_OR_NONE,
     FREE,
-    RESUMING,
+    SHARE,
     FlagRules,
     RunSettings,
     setting,
 )
 
-SHARE, LENGTH = FlagRules(low=0, high=1), FlagRules(low=8)
+LENGTH = FlagRules(low=8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,31 +24,16 @@ class PretrainingModelSettings:
     """What is trained. --model_type albert is the dense ALBERT here, which always runs all of its
     layers; in run_glue.py it is ELBERT, whose examples stop early."""
 
-    _argument_group_name = "model"
-
     model_type: str = setting(
-        "albert_act",
-        "albert: the dense ALBERT (not ELBERT, as in run_glue.py); albert_act: the one whose "
-        "tokens decide their depth",
-        choices=("albert", "albert_act"),
-        type=str.lower,
+        "albert_act", "albert: dense", choices=("albert", "albert_act"), type=str.lower
     )
-    config_name: str | None = setting(
-        None, "config.json or its folder: what --do_train trains", FREE
-    )
+    config_name: str | None = setting(None, "config.json or its folder: what is trained", FREE)
     model_name_or_path: str | None = setting(
-        None,
-        "folder or hub name: weights to start from, or without --do_train to evaluate, with their "
-        "config and tokenizer unless others are named",
-        FREE,
+        None, "weights to start from or, without --do_train, to evaluate: folder or hub name", FREE
     )
-    tau: float | None = setting(
-        None, "weight of the ponder cost in training, if not the config's", AT_LEAST_0
-    )
-    tokenizer_name: str | None = setting(
-        None, "its folder, if not --model_name_or_path or --output_dir", FREE
-    )
-    train_tokenizer: bool = setting(False, "write spiece.model to --output_dir", RESUMING)
+    tau: float | None = setting(None, "weight of the ponder cost, if not the config's", AT_LEAST_0)
+    tokenizer_name: str | None = setting(None, "default: beside the weights", FREE)
+    train_tokenizer: bool = setting(False, "write spiece.model to --output_dir", FREE)
     vocab_size: int | None = setting(
         None, "of --train_tokenizer, if not the config's", FlagRules(low=6, resuming=True)
     )
@@ -57,8 +42,6 @@ class PretrainingModelSettings:
 @dataclass(frozen=True, kw_only=True)
 class PlainText:
     """The text to train on."""
-
-    _argument_group_name = "text"
 
     train_files: list[str] = setting([], "one sentence a line, or --split_sentences", FREE)
     split_sentences: bool = setting(False, "lines are paragraphs: cut them into sentences")
@@ -75,24 +58,11 @@ class TextSettings(PlainText):
     max_predictions_per_seq: int = setting(20, "at most so many", AT_LEAST_1)
     ngram: int = setting(3, "words masked together", AT_LEAST_1)
     short_seq_prob: float = setting(0.1, "share of examples of a random shorter length", SHARE)
-    shuffle_buffer: int = setting(
-        100_000, "examples that are shuffled among each other, all in memory", AT_LEAST_1
-    )
+    shuffle_buffer: int = setting(100_000, "examples, in memory, that are mixed", AT_LEAST_1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepSettings:
-    """What the optimiser's steps are made of, whatever is trained on plain text."""
-
-    _argument_group_name = "training"
-
-    weight_decay: float = setting(0.01, "of all but biases and layer norms", AT_LEAST_0)
-    adam_epsilon: float = setting(1e-6, "the optimiser's ε", AT_LEAST_0)
-    logging_steps: int = setting(100, "steps between two lines of the log", COUNT)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PretrainingSchedule(StepSettings):
+class PretrainingSchedule:
     """How --do_train trains. The defaults are the published schedule."""
 
     optimizer: str = setting("lamb", "LAMB as published, or AdamW", choices=("lamb", "adamw"))
@@ -104,6 +74,9 @@ class PretrainingSchedule(StepSettings):
     learning_rate: float = setting(1.76e-3, "peak", AT_LEAST_0)
     warmup_steps: int = setting(3125, "steps to the peak", AT_LEAST_0)
     power: float = setting(1.0, "of the polynomial decay to 0", AT_LEAST_0)
+    weight_decay: float = setting(0.01, "of all but biases and layer norms", AT_LEAST_0)
+    adam_epsilon: float = setting(1e-6, "the optimiser's ε", AT_LEAST_0)
+    logging_steps: int = setting(100, "steps between two lines of the log", COUNT)
     save_steps: int = setting(5000, "checkpoint every so many; 0: none", COUNT_OR_NONE)
 
 
@@ -111,11 +84,9 @@ class PretrainingSchedule(StepSettings):
 class PretrainingEvaluation:
     """What a trained model is measured on."""
 
-    _argument_group_name = "evaluation"
-
-    do_eval: bool = setting(False, "losses, accuracies and updates on --eval_file", RESUMING)
-    eval_file: str | None = setting(None, "held-out text in the form of --train_files", RESUMING)
-    per_gpu_eval_batch_size: int = setting(64, "examples of a batch", COUNT)
+    do_eval: bool = setting(False, "measure the model on --eval_file", FREE)
+    eval_file: str | None = setting(None, "held-out text in the form of --train_files", FREE)
+    per_gpu_eval_batch_size: int = setting(32, "examples of a batch", COUNT)
 
     def check(self) -> None:
         if self.do_eval and not self.eval_file:
@@ -128,7 +99,7 @@ class PretrainingSettings(NamedTuple):
     model: PretrainingModelSettings
     text: TextSettings
     run: RunSettings
-    schedule: PretrainingSchedule
+    training: PretrainingSchedule
     evaluation: PretrainingEvaluation
 
 
@@ -142,18 +113,10 @@ GROUPS = tuple(PretrainingSettings.__annotations__.values())
 class StudentSettings:
     """The BERT to follow, and the shared layer that follows it."""
 
-    _argument_group_name = "model"
-
     model_name_or_path: str = setting(..., "the teacher: a BERT's folder or hub name", FREE)
-    num_hidden_layers: int | None = setting(
-        None, "passes N, if not the teacher's layers", AT_LEAST_1
-    )
-    intermediate_size: int | None = setting(
-        None, "a multiple of the teacher's, for a wider layer", AT_LEAST_1
-    )
-    initial_layer: int | None = setting(
-        None, "start from this layer; default: mean of all", AT_LEAST_1
-    )
+    num_hidden_layers: int | None = setting(None, "passes N; default: its layers", AT_LEAST_1)
+    intermediate_size: int | None = setting(None, "a multiple of the teacher's", AT_LEAST_1)
+    initial_layer: int | None = setting(None, "start from it; default: mean of all", AT_LEAST_1)
     initial_student: str | None = setting(
         None, "start from a shared layer that was trained before: folder or hub name", FREE
     )
@@ -168,25 +131,18 @@ class StudentSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharingSchedule(StepSettings):
+class SharingSchedule:
     """How --do_train trains: AdamW, with warm-up and linear decay."""
 
     max_steps: int = setting(10_000, "optimiser steps", AT_LEAST_1)
-    per_gpu_train_batch_size: int = setting(
-        8, "examples of --max_seq_length; of shorter ones a batch takes more", COUNT
-    )
+    per_gpu_train_batch_size: int = setting(8, "at --max_seq_length; of shorter ones more", COUNT)
     gradient_accumulation_steps: int = setting(1, "batches of a step", AT_LEAST_1)
     learning_rate: float = setting(1e-3, "peak", AT_LEAST_0)
     warmup_steps: int = setting(200, "steps to the peak", AT_LEAST_0)
+    weight_decay: float = setting(0.01, "of all but biases and layer norms", AT_LEAST_0)
+    adam_epsilon: float = setting(1e-6, "the optimiser's ε", AT_LEAST_0)
+    logging_steps: int = setting(100, "steps between two lines of the log", COUNT)
     save_steps: int = setting(1000, "checkpoint every so many; 0: none", COUNT_OR_NONE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharingEvaluation(PretrainingEvaluation):
-    """What a trained student is measured on."""
-
-    do_eval: bool = setting(False, "every pass's share of variance on --eval_file", RESUMING)
-    per_gpu_eval_batch_size: int = setting(32, "examples of a batch", COUNT)
 
 
 class SharingSettings(NamedTuple):
@@ -195,8 +151,8 @@ class SharingSettings(NamedTuple):
     student: StudentSettings
     text: PlainText
     run: RunSettings
-    schedule: SharingSchedule
-    evaluation: SharingEvaluation
+    training: SharingSchedule
+    evaluation: PretrainingEvaluation
 
 
 SHARING_GROUPS = tuple(SharingSettings.__annotations__.values())

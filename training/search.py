@@ -8,7 +8,6 @@ import argparse
 import itertools
 import json
 import math
-import platform
 import re
 import signal
 import statistics
@@ -23,7 +22,7 @@ from typing import Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, OptunaError, UpdateFinishedTrialError
-from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
+from optuna.samplers import GridSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
@@ -31,11 +30,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from glue.tables import as_csv
 from glue.tasks import Task
 from modeling.errors import UserError
+from modeling.loading.files import read_json
+from training import runs
 from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
 from training.fine_tuning_settings import SearchSettings
-from training.runs import finished_run
-from training.settings import add_flag, entries
+from training.settings import add_flag
 from utils.files import write_text
 from utils.fingerprint import differences
 from utils.markdown import markdown_table
@@ -46,6 +46,7 @@ TRIALS = 12  # of a search that does not try all settings, if --hp_trials does n
 HEARTBEAT, GRACE = 30, 120  # seconds between a worker's reports, and until it counts as dead
 POLL = 30.0  # seconds between looks at the settings of other workers
 
+OF_THE_CALL = ("do_predict", "onnx")  # not of its runs
 # The flag of run_glue.py that is searched, and the one that lists its values.
 FLAGS = {
     "learning_rate": ("--learning_rate", "--hp_learning_rates"),
@@ -55,11 +56,10 @@ FLAGS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Search:
-    """A search to begin or to go on with.
+    """A search to begin or to go on with; name: the study's.
 
-    name: the study's.
     flags: those of every run, see `flags_of_every_run`.
     fingerprint: in what machines that share the search must agree: flags, weights, examples.
     unfinished: the trials of this process whose runs failed or were stopped.
@@ -74,43 +74,23 @@ class Search:
     fingerprint: Mapping[str, Any]
     unfinished: list[optuna.Trial] = field(default_factory=list)
 
-    @property
-    def seeds(self) -> list[int]:
-        default = [0] if self.task.name in ONE_SEED else [0, 1, 2, 3, 4]
-        return list(dict.fromkeys(self.settings.hp_seeds or default))
-
-    @property
-    def values(self) -> dict[str, list[float]]:
-        """The values to try of each part of a setting."""
-        given = self.settings
-        lists = {
-            "learning_rate": given.hp_learning_rates,
-            "batch_size": given.hp_batch_sizes,
-            "epochs": given.hp_epochs,
-        }
-        return {name: list(dict.fromkeys(values)) for name, values in lists.items()}
-
-    @property
-    def size(self) -> int:
-        """How many settings are tried."""
+    def __post_init__(self) -> None:
+        given, one_seed = self.settings, self.task.name in ONE_SEED
+        seeds = given.hp_seeds or ([0] if one_seed else [0, 1, 2, 3, 4])
+        self.directory, self.seeds = self.output_dir / self.name, list(dict.fromkeys(seeds))
+        lists = (given.hp_learning_rates, given.hp_batch_sizes, given.hp_epochs)
+        self.values = {n: list(dict.fromkeys(x)) for n, x in zip(FLAGS, lists, strict=False)}
         every = math.prod(map(len, self.values.values()))
-        grid = self.settings.hp_sampler == "grid"
-        return min(every, self.settings.hp_trials or (every if grid else TRIALS))
-
-    def sampler(self, seed: int) -> BaseSampler:
-        if self.settings.hp_sampler == "grid":
-            return GridSampler(self.values, seed)
-        if self.settings.hp_sampler == "random":
-            return RandomSampler(seed)
-        return TPESampler(seed=seed, n_startup_trials=TRIALS // 3)
+        default = every if given.hp_sampler == "grid" else TRIALS
+        self.size = min(every, given.hp_trials or default)  # how many settings are tried
 
     def run(self, study: optuna.Study) -> None:
-        """Try settings until there are enough, those of all workers together.
-
-        A setting whose run failed or was stopped is tried again by the next call, and that of a
-        worker which died by any.
-        """
-        study.sampler = self.sampler(len(study.trials))
+        """Try settings until all workers together have enough; the next call tries again what
+        failed or was stopped, and any call the setting of a worker that died."""
+        seed = len(study.trials)
+        samplers = {"grid": GridSampler(self.values, seed), "random": RandomSampler(seed)}
+        parzen = TPESampler(seed=seed, n_startup_trials=TRIALS // 3)
+        study.sampler = samplers.get(self.settings.hp_sampler, parzen)
         try:
             while len(trials(study)) + len(self.unfinished) < self.size:
                 fail_stale_trials(study)
@@ -136,27 +116,66 @@ class Search:
         done = len(trials(trial.study))
         print(f"{done} of {self.size} settings done; next {name_of(trial.params)}", flush=True)
         try:
-            runs = [self.run_seed({**trial.params, "seed": seed}) for seed in self.seeds]
+            found = [self.run_seed(trial.params, seed) for seed in self.seeds]
         except (UserError, KeyboardInterrupt) as error:
             self.unfinished.append(trial)
             if isinstance(error, KeyboardInterrupt) or not done:  # it may well be the flags
                 raise
             print(f"left out: {error}", flush=True)
             return math.nan  # which Optuna counts as failed
-        trial.set_user_attr("runs", runs)
-        trial.set_user_attr("computation_cost", statistics.fmean(run["cost"] for run in runs))
-        return statistics.fmean(run["value"] for run in runs)
+        trial.set_user_attr("runs", found)
+        trial.set_user_attr("computation_cost", statistics.fmean(run["cost"] for run in found))
+        return statistics.fmean(run["value"] for run in found)
 
-    def run_seed(self, values: Mapping[str, float]) -> dict[str, Any]:
+    def folder(self, params: Mapping[str, float], seed: int) -> Path:
+        return self.directory / f"{name_of(params)}-seed{seed}"
+
+    def run_seed(self, params: Mapping[str, float], seed: int) -> dict[str, float]:
         """Train and evaluate one seed of a setting; return what the table needs of it."""
-        folder = self.output_dir / self.name / f"{name_of(values)}-seed{values['seed']}"
+        folder, values = self.folder(params, seed), {**params, "seed": seed}
         words = [word for name, value in values.items() for word in (FLAGS[name][0], str(value))]
-        known = {name: v for name, v in self.fingerprint.items() if not name.startswith("hp_")}
-        results = finished_run(folder, [*self.flags, *words, "--out_mode", "one"], known | values)
-        value, cost = value_of(results, self.metric), results["computation_cost"]
-        print(f"  {folder}: {self.metric} = {value:.4f} at computation cost {cost:.4f}", flush=True)
-        where = {"folder": str(folder.absolute()), "machine": platform.node()}
-        return {"value": value, "cost": cost, **where}
+        own = ["--output_dir", str(folder), "--resume_from_checkpoint", "latest"]
+        folder.mkdir(parents=True, exist_ok=True)
+        flags = [*self.flags, *words, "--out_mode", "one", *own, "--do_train", "--do_eval"]
+        runs.call("run_glue.py", flags, folder / "run.log")
+        results = read_json(folder / "eval_results.json")
+        cost, metric, points = results["computation_cost"], self.metric, ()
+        value = results["metrics"][metric.name]
+        if metric.cost is not None:
+            points = results.get("frontier", {}).get(metric.name, ())
+            value = metric.best(points)
+        if value is None:
+            least = f"costs {points[0][0]:.4f}" if points else "is of no --skip_full_depth"
+            raise UserError(f"--hp_metric {metric}: the rule's cheapest setting {least}")
+        print(f"  {folder}: {metric} = {value:.4f} at computation cost {cost:.4f}", flush=True)
+        return {"value": value, "cost": cost}
+
+    def report(self, ranked: Sequence[FrozenTrial]) -> Path:
+        """Print the table of means over the seeds, write it to hp_search.csv; return the best
+        checkpoint's directory."""
+        rows = []
+        for trial in ranked:
+            std, about = std_of(trial), trial.user_attrs
+            row = {
+                "learning_rate": f"{trial.params['learning_rate']:g}",
+                "batch_size": str(trial.params["batch_size"]),
+                "epochs": f"{trial.params['epochs']:g}",
+                "seeds": str(len(about["runs"])),
+                str(self.metric): f"{trial.value:.4f}",
+                "std": "" if std is None else f"{std:.4f}",
+                "computation_cost": f"{about['computation_cost']:.4f}",
+            }
+            rows.append(row)
+        write_text(self.directory / "hp_search.csv", as_csv(rows))
+        print(markdown_table([*rows[0]], [[*row.values()] for row in rows]))
+        first = ranked[0]
+        print(f"best setting: {name_of(first.params)}, mean {self.metric} = {first.value:.4f}")
+        if tie := ties(ranked):
+            print(tie)
+        values = [run["value"] for run in first.user_attrs["runs"]]
+        folder = self.folder(first.params, self.seeds[values.index(max(values))])
+        print(f"best checkpoint: {folder}, {self.metric} = {max(values):.4f}")
+        return folder
 
 
 def trials(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
@@ -168,30 +187,8 @@ def name_of(setting: Mapping[str, float]) -> str:
     return "lr{learning_rate:g}-bs{batch_size}-ep{epochs:g}".format(**setting)
 
 
-def value_of(results: Mapping[str, Any], metric: MetricAtCost) -> float:
-    """Read the metric off an eval_results.json; UserError where nothing costs as little."""
-    if metric.cost is None:
-        return results["metrics"][metric.name]
-    points = results.get("frontier", {}).get(metric.name)
-    if not points:
-        raise UserError(f"--hp_metric {metric}: all layers are needed; leave out --skip_full_depth")
-    best = metric.best(points)
-    if best is None:
-        raise UserError(
-            f"--hp_metric {metric}: the rule's cheapest setting costs {points[0][0]:.4f}; allow "
-            "more, or take another rule"
-        )
-    return best
-
-
-# Flags.
-
-
 def flags_of_every_run(argv: Sequence[str], classes: Sequence[type]) -> list[str]:
-    """Select the caller's flags that a search passes on to its runs.
-
-    Raises UserError for a flag that the search sets. classes: of the script's settings.
-    """
+    """Select the caller's flags that a search passes on to its runs; `classes`: of settings."""
     found = {text.partition("=")[0] for text in argv}
     for flag, searched in FLAGS.values():
         if flag in found:
@@ -200,24 +197,13 @@ def flags_of_every_run(argv: Sequence[str], classes: Sequence[type]) -> list[str
         raise UserError("--hp_search goes on by itself: leave out --resume_from_checkpoint")
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for entry in itertools.chain(*map(fields, classes)):
-        if not entry.metadata["allowed"].passed_on:
+        if entry.name.startswith("hp_") or entry.name in OF_THE_CALL:
             add_flag(own, entry)
     return own.parse_known_args(argv)[1]
 
 
-def shared_values(*settings: Any) -> dict[str, Any]:
-    """Collect the flags in which machines that share a search must agree."""
-    return {name: value for name, value, allowed in entries(*settings) if not allowed.searching}
-
-
-# The study.
-
-
 def open_study(url: str, search: Search) -> optuna.Study:
-    """Open the search's study, made if it is new.
-
-    Raises UserError when it is of another search, whose runs would not compare.
-    """
+    """Open the search's study, or make it; UserError where its runs would not compare."""
     storage = RDBStorage(
         url,
         engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else None,
@@ -225,17 +211,14 @@ def open_study(url: str, search: Search) -> optuna.Study:
         grace_period=GRACE,
         heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
     )
-    study = optuna.create_study(
-        storage=storage, study_name=search.name, direction="maximize", load_if_exists=True
-    )
-    known = study.user_attrs.get("fingerprint", search.fingerprint)
+    how = {"direction": "maximize", "load_if_exists": True}
+    study = optuna.create_study(storage=storage, study_name=search.name, **how)
+    known = study.user_attrs.get("fingerprint", {})
     for name, (before, now) in differences(known, search.fingerprint).items():
         raise UserError(
             f"study {search.name} was begun with {name} {before}, not {now}; give the same, or "
             "another --hp_study"
         )
-    if study.trials and "fingerprint" not in study.user_attrs:
-        raise UserError(f"study {search.name} is of an older version; give another --hp_study")
     study.set_user_attr("fingerprint", search.fingerprint)
     return study
 
@@ -256,12 +239,9 @@ def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
         shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log
         raise UserError(
             f"--hp_storage {shown} cannot be opened, read or written: {reason}; give an Optuna URL "
-            "such as sqlite:///search.db or postgresql://user@host/db. If the database is damaged, "
-            "restore it from a copy, or move it away to begin anew"
+            "such as sqlite:///search.db. If the database is damaged, restore it from a copy, or "
+            "move it away to begin anew"
         ) from error
-
-
-# The result.
 
 
 def ranking(done: Iterable[FrozenTrial]) -> list[FrozenTrial]:
@@ -283,59 +263,27 @@ def ties(ranked: Sequence[FrozenTrial]) -> str:
     return f"within one standard error, {error:.4f}: {', '.join(near)}" if near else ""
 
 
-def row_of(trial: FrozenTrial, metric: MetricAtCost) -> dict[str, str]:
-    """A setting's line in the table: metric and cost are means over the seeds."""
-    std = std_of(trial)
-    return {
-        "learning_rate": f"{trial.params['learning_rate']:g}",
-        "batch_size": str(trial.params["batch_size"]),
-        "epochs": f"{trial.params['epochs']:g}",
-        "seeds": str(len(trial.user_attrs["runs"])),
-        str(metric): f"{trial.value:.4f}",
-        "std": "" if std is None else f"{std:.4f}",
-        "computation_cost": f"{trial.user_attrs['computation_cost']:.4f}",
-    }
-
-
-def report_search(ranked: Sequence[FrozenTrial], metric: MetricAtCost, directory: Path) -> Path:
-    """Print the table, write it to hp_search.csv; return the best checkpoint's directory."""
-    rows = [row_of(trial, metric) for trial in ranked]
-    write_text(directory / "hp_search.csv", as_csv(rows))
-    print(markdown_table([*rows[0]], [[*row.values()] for row in rows]))
-    print(f"best setting: {name_of(ranked[0].params)}, mean {metric} = {ranked[0].value:.4f}")
-    if tie := ties(ranked):
-        print(tie)
-    best = max(ranked[0].user_attrs["runs"], key=lambda run: run["value"])
-    where = "" if best["machine"] == platform.node() else f" on {best['machine']}"
-    print(f"best checkpoint: {best['folder']}{where}, {metric} = {best['value']:.4f}")
-    return Path(best["folder"])
-
-
 def run_search(search: Search, predicting: bool) -> Path:
     """Run the search, alone or beside other workers; return the best checkpoint's directory.
 
-    Raises UserError for a storage that cannot be used, a study of another search, a run that fails
-    where none has succeeded, and when the best model is needed, `predicting`, but not here.
+    predicting: is that model needed here?
     """
-    directory = search.output_dir / search.name
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        search.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{directory} cannot be made: {error.strerror}") from error
+        raise UserError(f"{search.directory} cannot be made: {error.strerror}") from error
     url = search.settings.hp_storage or f"sqlite:///{search.output_dir.absolute()}/hp_search.db"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
     try:
-        ranked = ranking(complete_trials(url, search))
+        best = search.report(ranking(complete_trials(url, search)))
     except KeyboardInterrupt as stop:
         number = signal.Signals((stop.args or (signal.SIGINT,))[0])
         print(f"{number.name}: stopped. Go on with the same command", file=sys.stderr)
         sys.exit(128 + number)
-    best = report_search(ranked, search.metric, directory)
     if predicting and not is_finished(best):
         raise UserError(
             f"--do_predict: the best model is not in {best}; give the command on the machine that "
-            "has it, or predict from a copy with --output_dir COPY and without --hp_search; if it "
-            "was deleted, train it again with --do_train and the values of its name"
+            "has it, or predict from a copy with --output_dir COPY and without --hp_search"
         )
     return best

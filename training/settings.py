@@ -8,6 +8,7 @@ transformers' HfArgumentParser would load it.
 import argparse
 import difflib
 import inspect
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -28,16 +29,12 @@ class FlagRules:
     """The values that a flag takes, and when they may differ.
 
     low, high: the range of a number, both included.
-    resuming: may change on resume.
-    searching: may differ between machines that share a search.
-    passed_on: is given to the runs of a search.
+    resuming: may change on resume, and between machines that share a search.
     """
 
     low: float = -LARGEST
     high: float = LARGEST
     resuming: bool = False
-    searching: bool = False
-    passed_on: bool = True
 
     def reader(self, kind: type) -> Callable[[str], Any]:
         """Make an argparse type that reads `kind`, within the range."""
@@ -60,10 +57,10 @@ class FlagRules:
 
 ANY = FlagRules()
 AT_LEAST_0, AT_LEAST_1 = FlagRules(low=0), FlagRules(low=1)
-FREE = FlagRules(resuming=True, searching=True)  # alters no step: places, speed
-RESUMING = FlagRules(resuming=True)
+FREE = FlagRules(resuming=True)  # alters no step: places, speed, what is logged
 COUNT, COUNT_OR_NONE = FlagRules(low=1, resuming=True), FlagRules(low=0, resuming=True)
 SEED = FlagRules(low=0, high=2**32 - 1)  # NumPy's
+SHARE = FlagRules(low=0, high=1)
 
 
 def setting(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) -> Any:
@@ -74,10 +71,10 @@ def setting(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) 
         meaning: for --help.
         words: argparse's choices, metavar, nargs, const, type.
     """
-    words |= {"required": True} if default is ... else {"default": default}
     metadata = {"help": meaning.replace("%", "%%"), "allowed": allowed, **words}
     if default is ...:
-        return field(metadata=metadata)
+        return field(metadata={**metadata, "required": True})
+    metadata["default"] = default
     if isinstance(default, list):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -100,18 +97,15 @@ def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
 class FlagParser(argparse.ArgumentParser):
     """argparse without abbreviations, whose errors are one line, with the nearest flags.
 
-    classes: dataclasses whose fields are flags. Each is a group of --help, which it names as
-    `_argument_group_name` and describes in its docstring.
+    classes: dataclasses whose fields are flags: each a group of --help, named after its class.
     """
 
     def __init__(self, description: str | None = None, classes: Sequence[type] = ()) -> None:
-        super().__init__(
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        how = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(description=description, **how)
         for kind in classes:
-            group = self.add_argument_group(kind._argument_group_name, inspect.getdoc(kind))
+            words = re.findall("[A-Z][a-z]+", kind.__name__.removesuffix("Settings"))
+            group = self.add_argument_group(words[-1].lower(), inspect.getdoc(kind))
             for entry in fields(kind):
                 add_flag(group, entry)
 
@@ -133,50 +127,33 @@ def parse(
 ) -> tuple[Any, ...]:
     """Read the command line as an instance of each class, in their order.
 
-    It may begin with a JSON or YAML file of flags; those that follow win. A class's own `check()`,
-    where it has one, then looks at its values together.
+    It may begin with a JSON file of flags; those that follow win. A class's own `check()`, where
+    it has one, then looks at its values together.
     """
     parser = FlagParser(description, classes)
-    found = vars(parser.parse_args(expand_config_file(sys.argv[1:] if argv is None else argv)))
-    parsed = tuple(
-        kind(**{entry.name: found[entry.name] for entry in fields(kind)}) for kind in classes
-    )
-    for settings in parsed:
-        if hasattr(settings, "check"):
-            settings.check()
-    return parsed
+    found = parser.parse_args(expand_config_file(sys.argv[1:] if argv is None else argv))
+    parsed = []
+    for kind in classes:
+        parsed.append(kind(**{entry.name: getattr(found, entry.name) for entry in fields(kind)}))
+        if hasattr(kind, "check"):
+            parsed[-1].check()
+    return tuple(parsed)
 
 
 def expand_config_file(argv: Sequence[str]) -> list[str]:
-    """Put the flags of the JSON or YAML file that a command line begins with in its place.
+    """Put the flags of the JSON file that a command line begins with in its place.
 
     The file holds one object of values by the flags' names: true is a flag without a value, false
     and null leave a flag out, a list is several values.
     """
-    if not argv or Path(argv[0]).suffix not in (".json", ".yaml", ".yml"):
+    if not argv or not argv[0].endswith(".json"):
         return list(argv)
     flags = []
-    for name, value in read_flags(Path(argv[0])).items():
+    for name, value in read_json(argv[0]).items():
         values = value if isinstance(value, list) else [value]
-        if value is None or value is False:
-            continue
-        flags += [f"--{name}", *(str(x) for x in values if x is not True)]
+        if value is not None and value is not False:
+            flags += [f"--{name}", *(str(x) for x in values if x is not True)]
     return [*flags, *argv[1:]]
-
-
-def read_flags(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON or YAML file; UserError for anything else."""
-    if path.suffix == ".json":
-        return read_json(path)
-    import yaml  # only for whoever has such a file
-
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: expected a line 'flag: value' for each flag")
-    return values
 
 
 def fetch_models(group: Group, **weights: bool) -> Group:
@@ -185,13 +162,12 @@ def fetch_models(group: Group, **weights: bool) -> Group:
     weights: the flags that may name a hub repository, and whether its weights are read, too.
     """
     cache_dir = getattr(group, "cache_dir", None) or None  # "": the hub's own
-    names = {flag: getattr(group, flag) for flag in weights}
-    folders = {
-        flag: str(local_folder(name, f"--{flag}", cache_dir, weights[flag]))
-        for flag, name in names.items()
-        if name and not Path(name).exists()
-    }
-    return replace(group, **folders)
+    for flag, wanted in weights.items():
+        name = getattr(group, flag)
+        if name and not Path(name).exists():
+            folder = str(local_folder(name, f"--{flag}", cache_dir, wanted))
+            group = replace(group, **{flag: folder})
+    return group
 
 
 def entries(*many: Any) -> Iterator[tuple[str, Any, FlagRules]]:
@@ -214,34 +190,24 @@ TRACKERS = tuple("tensorboard wandb mlflow comet_ml clearml aim dvclive swanlab 
 class RunSettings:
     """Where a run writes, how it goes on, and what it runs on."""
 
-    _argument_group_name = "run"
-
     do_train: bool = setting(False, "train, from the beginning or from a checkpoint", FREE)
     output_dir: str = setting(..., "where the trained model and the results go", FREE)
     overwrite_output_dir: bool = setting(False, "write over what --output_dir holds", FREE)
     resume_from_checkpoint: str | None = setting(
         None,
-        "go on with a training that was stopped, from its latest checkpoint or from this one; "
-        "nothing to go on from: begin it",
-        FlagRules(resuming=True, passed_on=False),
+        "go on with a stopped training, from its latest checkpoint or from this one, or begin it",
+        FREE,
         nargs="?",
         const="latest",
         metavar="PATH|latest",
     )
-    save_total_limit: int | None = setting(
-        None,
-        "keep only so many checkpoints, the newest",
-        FlagRules(low=1, resuming=True, searching=True),
-    )
+    save_total_limit: int | None = setting(None, "keep so many checkpoints, the newest", COUNT)
     seed: int = setting(42, "of everything that is left to chance", SEED)
     do_lower_case: bool = setting(False, "for uncased models")
     no_cuda: bool = setting(False, "stay on the CPU", FREE)
     bf16: bool = setting(False, "bfloat16 mixed precision in training")
     report_to: list[str] = setting(
-        ["tensorboard"],
-        "what curves go to: tensorboard (in --output_dir/runs), none, or other trackers",
-        FREE,
-        choices=("none", *TRACKERS),
+        ["tensorboard"], "curves; default: in --output_dir/runs", FREE, choices=("none", *TRACKERS)
     )
     max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", FlagRules(low=0))
 

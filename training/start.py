@@ -21,8 +21,8 @@ from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
 from modeling.runtime import keep_freed_memory
 from training.checkpoints import check_finished
+from training.pretraining_data import check_text
 from training.settings import RunSettings
-from training.text import check_text
 from utils.console import StdoutHandler
 
 logger = logging.getLogger(__name__)
@@ -32,25 +32,18 @@ LOCK = ".training.lock"  # in --output_dir; says who trains into it
 
 def make_accelerator(no_cuda: bool, precision: str, **how: Any) -> Accelerator:
     """HF's device and processes. UserError for a `precision` (no, bf16, fp16) they cannot do."""
+    # Without `cpu`, several processes on a machine without a GPU would not find each other.
     cpu = no_cuda or not torch.accelerator.is_available()
-    if cpu and precision == "fp16":
-        raise UserError("--fp16 needs a GPU; on a CPU use --bf16, or train in float32 without both")
     try:
-        return Accelerator(
-            # Without this, several processes on a machine without a GPU would not find each other.
-            cpu=cpu,
-            mixed_precision=precision,
-            **how,
-        )
+        if cpu and precision == "fp16":
+            raise ValueError("needs a GPU")
+        return Accelerator(cpu=cpu, mixed_precision=precision, **how)
     except ValueError as error:
         raise UserError(f"mixed precision {precision}: {error}; on a CPU use --bf16") from error
 
 
 def start_script(accelerator: Accelerator, seed: int) -> None:
-    """Begin a training script.
-
-    The main process's messages go to stdout, freed memory is kept, and there is a seed.
-    """
+    """Send the main process's messages to stdout, keep freed memory, and set the seed."""
     logging.basicConfig(
         format="%(asctime)s - %(levelname)s - %(name)s -   %(message)s",
         datefmt="%m/%d/%Y %H:%M:%S",
@@ -66,23 +59,16 @@ def start_script(accelerator: Accelerator, seed: int) -> None:
     set_seed(seed)
 
 
-def check_output_dir(run: RunSettings) -> None:
-    """Raise UserError unless --output_dir can take what --do_train writes, or holds a model."""
-    if run.do_train:
-        check_new_output_dir(run)
-        return
-    check_finished(run.output_dir)
-    check_writable(Path(run.output_dir))
-
-
-def check_new_output_dir(run: RunSettings) -> None:
-    """Make --output_dir, or raise UserError where it holds something that would be written over."""
+def check_output_dir(run: RunSettings, writes: bool) -> None:
+    """Make --output_dir for what a training `writes`; without, look for the trained model in it."""
     directory = Path(run.output_dir)
-    if os.path.exists(directory) and not directory.is_dir():  # pathlib's raises for a long name
+    if not writes:
+        check_finished(directory)
+    elif os.path.exists(directory) and not directory.is_dir():  # pathlib's raises for a long name
         raise UserError(f"--output_dir {directory} is a file")
     welcome = run.overwrite_output_dir or run.resume_from_checkpoint
     there = os.path.exists(directory) and any(path.name != LOCK for path in directory.iterdir())
-    if there and not welcome:
+    if writes and there and not welcome:
         raise UserError(
             f"--output_dir {directory} exists and is not empty; add --resume_from_checkpoint to go "
             "on with its training, --overwrite_output_dir to begin it anew, or choose another"
@@ -91,15 +77,13 @@ def check_new_output_dir(run: RunSettings) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output_dir {directory} cannot be made: {error.strerror}") from error
-    check_writable(directory)
+    if not os.access(directory, os.W_OK):
+        raise UserError(f"--output_dir {directory} cannot be written")
 
 
 @contextmanager
 def lock_output_dir(output_dir: str, accelerator: Accelerator, trains: bool) -> Iterator[None]:
-    """Keep --output_dir to a run that `trains`, until it is over, for all of its processes.
-
-    Raises UserError, naming who holds it, when another run does.
-    """
+    """Keep --output_dir to a run that `trains`, until it is over, for all of its processes."""
     locks = trains and accelerator.is_main_process
     with lock_of(Path(output_dir)) if locks else nullcontext():
         accelerator.wait_for_everyone()  # before the main process writes into it
@@ -129,34 +113,23 @@ def lock_of(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def text_session(
-    settings: Any, writes: bool, gradient_accumulation_steps: int = 1
-) -> Iterator[Accelerator]:
-    """Begin a script that trains on plain text: its devices, and an --output_dir of its own.
+def text_session(settings: Any, writes: bool) -> Iterator[Accelerator]:
+    """Begin a script on plain text, which is read now: an error is worth knowing, not days into it.
 
-    settings: a NamedTuple with text, run and evaluation. writes: is --output_dir written anew?
-    Raises UserError also for a text that cannot be read: worth knowing now, not days into it.
+    writes: is --output_dir written anew?
     """
     text, run, evaluation = settings.text, settings.run, settings.evaluation
-    accelerator = make_accelerator(
-        run.no_cuda,
-        "bf16" if run.bf16 else "no",
-        gradient_accumulation_steps=gradient_accumulation_steps,
-    )
+    how = {"gradient_accumulation_steps": settings.training.gradient_accumulation_steps}
+    accelerator = make_accelerator(run.no_cuda, "bf16" if run.bf16 else "no", **how)
     start_script(accelerator, run.seed)
     if writes:
-        check_new_output_dir(run)
+        check_output_dir(run, writes)
     if run.do_train:
         check_text(text.train_files)
     if evaluation.do_eval:
         check_text([evaluation.eval_file])
     with lock_output_dir(run.output_dir, accelerator, writes):
         yield accelerator
-
-
-def check_writable(directory: Path) -> None:
-    if not os.access(directory, os.W_OK):
-        raise UserError(f"--output_dir {directory} cannot be written")
 
 
 def check_vocab_size(
@@ -177,14 +150,13 @@ class StopSignal:
     pass on, Ctrl-C too, what their workers have already received.
     """
 
-    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
     def __init__(self) -> None:
         self.received: int | None = None
 
     def __enter__(self) -> "StopSignal":
-        nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # a terminal may well close
-        wanted = [number for number in self.SIGNALS if number != signal.SIGHUP or not nohup]
+        wanted = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup a terminal may close
+            wanted.append(signal.SIGHUP)
         self.old = {number: signal.signal(number, self.receive) for number in wanted}
         return self
 

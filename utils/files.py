@@ -42,6 +42,15 @@ def write_text(path: str | Path, text: str) -> None:
     write_file(path, lambda file: file.write(text.encode("utf-8")))
 
 
+def flush(path: str | Path) -> None:
+    """Wait until a file, or the names in a directory, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def apply_umask(path: str | Path) -> None:
     """Give a file the permissions of any new one: mkstemp and safetensors make theirs private."""
     mask = os.umask(0)

@@ -87,7 +87,7 @@ def test_a_stopped_run_saves_says_so_and_goes_on(
     seed_batch = Trainer.seed_batch
 
     def interrupted(trainer: Trainer) -> None:
-        if trainer.state.progress.step == step - 1:
+        if trainer.state.step == step - 1:
             os.kill(os.getpid(), number)
         seed_batch(trainer)
 
@@ -166,7 +166,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_newest_intact_one_offered(
     ("more", "words"),
     [
         (("--learning_rate", 2e-3), ["learning_rate was 0.001, is 0.002"]),
-        (("--per_gpu_train_batch_size", 8), ["train batch size was 4, is 8"]),
+        (("--per_gpu_train_batch_size", 8), ["batch size was 4, is 8"]),
         (("--seed", 4), ["seed was 3, is 4"]),
         (("--bf16",), ["bf16 was False, is True"]),
         (("--max_train_samples", 9), ["max_train_samples was None, is 9"]),

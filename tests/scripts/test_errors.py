@@ -29,7 +29,7 @@ from tests.conftest import contents, edit_json, tsv
         ("--set exit_thresh=1", ["exit_thresh", "did you mean exit_thres"]),
         ("--set exit_thres=7", ["exit_thres = 7", "0 to 1"]),
         ("--set cnt_thres=5", ["cnt_thres = 5", "num_hidden_layers = 4"]),
-        ("--fp16", ["--fp16 needs a GPU", "--bf16"]),
+        ("--fp16", ["fp16: needs a GPU", "--bf16"]),
         ("--model_type gpt2", ["--model_type", "albert"]),
         ("--tokenizer_name /nowhere/tok", ["/nowhere/tok"]),
         ("--config_name /nowhere/config", ["/nowhere/config"]),

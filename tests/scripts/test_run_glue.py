@@ -346,7 +346,7 @@ def test_a_checkpoint_as_starting_weights_of_its_own_run_is_told_how_to_go_on(gl
     """The published way to resume. Here it would overwrite the checkpoint that it starts from."""
     checkpoint = half_way / "checkpoint-2"
     done = glue(half_way, "--do_train", "--overwrite_output_dir", weights=checkpoint)
-    done.refused("from its step 2", f"--resume_from_checkpoint {checkpoint}")
+    done.refused("is a checkpoint", f"--resume_from_checkpoint {checkpoint}")
     assert checkpoint.exists()
     resumed = ("--do_train", "--overwrite_output_dir", "--save_steps", 2)
     glue(half_way, *resumed, "--resume_from_checkpoint", checkpoint, weights=checkpoint).done()

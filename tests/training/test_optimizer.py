@@ -7,7 +7,7 @@ import torch
 
 from modeling import PonderAlbertClassifier, PonderAlbertConfig
 from tests.conftest import TINY, random_ids, tiny_model
-from training.optimizer import as_lamb, clipped_parameters, make_optimizer, make_schedule
+from training.optimizer import clipped_parameters, make_optimizer, make_schedule
 
 
 def optimiser_of(model, decay: float = 0.1) -> torch.optim.AdamW:
@@ -102,7 +102,7 @@ def test_lamb_is_the_published_one():
     model.config = None
     torch.nn.init.normal_(model["dense"].weight)  # norm 35
     torch.nn.init.constant_(model["dense"].bias, -0.01)
-    optimizer = as_lamb(make_optimizer(model, 2e-3, weight_decay=0.01, adam_epsilon=1e-6))
+    optimizer = make_optimizer(model, 2e-3, 0.01, 1e-6, "lamb")
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     gradients = {name: torch.randn(30, *p.shape) * 0.01 - 0.02 for name, p in start.items()}
     for step in range(30):

@@ -12,6 +12,7 @@ from scipy.stats import chisquare
 from modeling import UserError, load_tokenizer
 from tests.conftest import sentence, train_spiece
 from training.pretraining_data import (
+    Draft,
     PretrainingData,
     TokenClass,
     Vocabulary,
@@ -21,7 +22,6 @@ from training.pretraining_data import (
     train_tokenizer,
 )
 from training.pretraining_settings import TextSettings
-from training.text import UnmaskedExample
 
 CLS, SEP, MASK, UNK = 2, 3, 4, 1
 
@@ -99,10 +99,10 @@ def test_words_begin_at_a_mark_or_without_one_and_hold_no_special_piece(tmp_path
 # Masks.
 
 
-def one_word_pieces(vocabulary: Vocabulary, length: int, number: int = 0) -> UnmaskedExample:
+def one_word_pieces(vocabulary: Vocabulary, length: int, number: int = 0) -> Draft:
     """A segment of words of one piece each."""
     word = vocabulary.starts_word.index(True)
-    return UnmaskedExample(0, number, array("i", [word] * length), array("i"), False)
+    return Draft(0, number, array("i", [word] * length), array("i"), False)
 
 
 def test_ngram_lengths_are_drawn_by_one_over_n():
@@ -132,7 +132,7 @@ def test_of_the_chosen_pieces_eighty_percent_are_masked_ten_random_ten_kept(voca
         draft, draw = one_word_pieces(vocabulary, 126, number), random.Random(number)
         example = mask(draft, vocabulary, TextSettings(), draw)
         for piece, label, kind in zip(
-            example.input_ids, example.labels, example.token_classes, strict=True
+            example["input_ids"], example["labels"], example["token_classes"], strict=True
         ):
             kinds[kind] += 1
             assert (label == word) == (kind in (2, 3, 4))

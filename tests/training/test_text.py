@@ -6,8 +6,8 @@ from collections import Counter
 
 from scipy.stats import chisquare
 
+from training.pretraining_data import SENTENCE_END, drafts_of, read_sentences, truncate_pair
 from training.pretraining_settings import TextSettings
-from training.text import drafts_of, read_sentences, split_sentences, truncate_pair
 
 
 def test_documents_end_at_blank_lines_headings_and_files(tmp_path):
@@ -30,7 +30,7 @@ def test_paragraphs_are_split_where_a_sentence_ends():
         'It is a crab . H. gammarus , by J. Smith , is 3 @.@ 5 cm . " Is it ? " 4 are ! (Two are.) '
         "The U.S. has e.g. none."
     )
-    assert split_sentences(paragraph) == [
+    assert SENTENCE_END.split(paragraph) == [
         "It is a crab .",
         "H. gammarus , by J. Smith , is 3 @.@ 5 cm .",
         '" Is it ?',
