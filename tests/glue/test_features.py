@@ -1,4 +1,4 @@
-"""Token ids: tokenising and batches."""
+"""Token ids: tokenising, batches, and what tells data sets apart."""
 
 from dataclasses import replace
 
@@ -61,3 +61,19 @@ def test_batches_are_padded_to_their_longest():
     assert "labels" not in collate(Features.from_lists(ids, types, [None] * 3), [0], 5)
     scores = Features.from_lists(ids, types, [1, 2.5, 0])
     assert torch.equal(collate(scores, [0, 1], 5)["labels"], torch.tensor([1.0, 2.5]))
+
+
+def test_the_digest_tells_all_that_the_data_are_apart():
+    ids, types = [[2, 3], [4, 5]], [[0, 1], [0, 1]]
+    same = Features.from_lists(ids, types, [0, 1])
+    others = [
+        same,
+        same.take([1, 0]),
+        same.with_second_cls(),
+        Features.from_lists([[2, 3, 4], [5]], types, [0, 1]),
+        Features.from_lists(ids, [[0, 1], [0, 0]], [0, 1]),
+        Features.from_lists(ids, types, [0.0, 1.0]),
+        Features.from_lists(ids, types),
+        *(replace(same, inputs={name: np.array([0.5, 0.25])}) for name in "ab"),
+    ]
+    assert len({other.digest() for other in others}) == len(others)

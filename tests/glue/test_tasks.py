@@ -1,4 +1,4 @@
-"""The tasks: names, labels, official files, and submissions."""
+"""The tasks: names, labels, metrics, and official files."""
 
 import math
 import os
@@ -18,7 +18,7 @@ from glue.tasks import (
     primary_metric,
     read_examples,
 )
-from modeling.errors import UserError
+from modeling import UserError
 from tests.conftest import write
 
 GLUE = Path(os.environ.get("GLUE_DATA") or Path(__file__).parents[3] / "shared" / "glue_data")
@@ -168,3 +168,23 @@ def test_the_real_files_are_read_whole(folder, task, dev_counts):
         if split == "test":
             assert len(examples) + 1 == glue_task.test_lines
             assert [e.index for e in examples] == [str(i) for i in range(len(examples))]
+
+
+# Lines of each file, header included, as the GLUE server asks for them.
+OFFICIAL_LINES = {
+    "AX.tsv": 1105,
+    "CoLA.tsv": 1064,
+    "MNLI-m.tsv": 9797,
+    "MNLI-mm.tsv": 9848,
+    "MRPC.tsv": 1726,
+    "QNLI.tsv": 5464,
+    "QQP.tsv": 390966,
+    "RTE.tsv": 3001,
+    "SST-2.tsv": 1822,
+    "STS-B.tsv": 1380,
+    "WNLI.tsv": 147,
+}
+
+
+def test_the_official_files_have_their_names_and_line_counts():
+    assert {task.submission: task.test_lines for task in TASKS.values()} == OFFICIAL_LINES

@@ -1,8 +1,5 @@
 """What the models of all three modes promise alike."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +10,7 @@ from modeling import AlbertActForSequenceClassification, UserError
 from modeling.compilation import layer_groups
 from modeling.elbert.rules import RULES
 from modeling.keys import POOLER_INPUTS
-from tests.conftest import random_ids, tiny_model
+from tests.conftest import tiny_model
 from tests.models import (
     assert_near,
     one_of,
@@ -134,74 +131,44 @@ def test_examples_that_have_left_take_no_more_layer_passes(model):
     assert sum(rows) == exits.sum().item() < 8 * model.config.num_hidden_layers
 
 
-class ModeCase(NamedTuple):
-    """A mode's small model, two examples of unlike length, and its key that decides the depth."""
-
-    model: Callable[..., torch.nn.Module]
-    inputs: Callable[[], Inputs]
-    key: str
-    shallow: float  # the key's value with which examples or tokens stop at once
-    deep: float
-
-
-def elbert_batch() -> Inputs:
-    ids = random_ids(2, 9)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
-def float_act(**keys) -> AlbertActForSequenceClassification:
-    return tiny_act(14, AlbertActForSequenceClassification, **keys).float()
-
-
+# A model, the key that decides its depth, and that key's values for deep and for shallow answers.
 CASES = {
-    "elbert": ModeCase(
+    "elbert": (
         lambda: tiny_model(thres_name="entropy", classifier_dropout_prob=0.0),
-        elbert_batch,
         "exit_thres",
-        1.0,
-        0.0,
+        (0.0, 1.0),
     ),
-    "ponder": ModeCase(
-        lambda: tiny_ponder(exit_criteria="threshold"),
-        lambda: ponder_batch([9, 5]),
-        "exit_thres",
-        0.0,
-        1.0,
+    "ponder": (lambda: tiny_ponder(exit_criteria="threshold"), "exit_thres", (1.0, 0.0)),
+    "act": (
+        lambda: tiny_act(14, AlbertActForSequenceClassification).float(),
+        "act_epsilon",
+        (0.001, 0.999),
     ),
-    "act": ModeCase(float_act, lambda: ponder_batch([9, 5]), "act_epsilon", 0.999, 0.001),
 }
 
 
-@pytest.fixture(params=CASES)
-def case(request) -> ModeCase:
-    return CASES[request.param]
+@pytest.mark.parametrize(("make", "key", "values"), CASES.values(), ids=CASES)
+def test_the_configuration_is_read_and_checked_at_every_call(make, key, values):
+    model, layers = make(), []
+    for value in values:
+        setattr(model.config, key, value)
+        with torch.no_grad():
+            out = model(**ponder_batch([9, 5]))
+        layers.append((out.updates if "updates" in out else out.exit_layer).max())
+    assert layers[0] > layers[1]
+    setattr(model.config, key, 7.0)
+    with pytest.raises(UserError, match=f"{key} = 7"):
+        model(**ponder_batch([9, 5]))
 
 
-def layers_run(out: object) -> int:
-    """The deepest layer that an example, or a token, has had."""
-    return int((out.exit_layer if hasattr(out, "exit_layer") else out.updates).max())
-
-
-def test_the_configuration_is_read_and_checked_at_every_call(case):
-    model, inputs = case.model(), case.inputs()
-    with torch.no_grad():
-        setattr(model.config, case.key, case.deep)
-        deep = layers_run(model(**inputs))
-        setattr(model.config, case.key, case.shallow)
-        assert layers_run(model(**inputs)) < deep
-        setattr(model.config, case.key, 7.0)
-        with pytest.raises(UserError, match=f"{case.key} = 7"):
-            model(**inputs)
-
-
-def gradients(model: torch.nn.Module, inputs: Inputs) -> dict[str, torch.Tensor]:
-    model.train()(**inputs, labels=torch.tensor([0, 1])).loss.backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
-
-
-def test_gradient_checkpointing_changes_no_gradient(case):
-    plain, checkpointing = case.model(), case.model()
-    checkpointing.activation_checkpointing_enable()
-    expected = gradients(plain, case.inputs())
-    assert all(gradient is not None for gradient in expected.values())
-    torch.testing.assert_close(gradients(checkpointing, case.inputs()), expected)
+@pytest.mark.parametrize("make", [make for make, _, _ in CASES.values()], ids=CASES)
+def test_gradient_checkpointing_changes_no_gradient(make):
+    gradients = []
+    for checkpointing in (False, True):
+        model = make().train()
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        model(**ponder_batch([9, 5]), labels=torch.tensor([0, 1])).loss.backward()
+        gradients.append({name: x.grad for name, x in model.named_parameters()})
+    assert all(gradient is not None for gradient in gradients[0].values())
+    torch.testing.assert_close(*gradients)
