@@ -1,4 +1,5 @@
-"""What the figures show: lines that are true, of what was chosen on the other half."""
+"""Figures: lines that are true, of what was chosen on the other half. tests/robustness opens the
+explorer in a browser."""
 
 import dataclasses
 from itertools import pairwise
@@ -8,9 +9,10 @@ import pytest
 
 from exit_lab.choice import split
 from exit_lab.compare import frontier_set
+from exit_lab.explorer import explorer_page
 from exit_lab.figures import curve_of, frontier_figure
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
-from tests.exit_lab.builders import SWEPT_RULES, swept
+from tests.exit_lab.builders import EVIL, SWEPT_RULES, explored, swept
 
 pytestmark = pytest.mark.usefixtures("close_figures")
 
@@ -44,3 +46,10 @@ def test_the_frontier_has_a_panel_a_rule_and_shows_all_of_it():
     low, high = figure.axes[0].get_ylim()
     curves = [curve_of(fronts, name) for name in (*SWEPT_RULES, COIN)]
     assert all(low <= value <= high for curve in curves for value in (*curve.low, *curve.high))
+
+
+def test_the_explorers_texts_and_title_are_escaped():
+    page = explorer_page(*explored("rte"), "<i>" + EVIL)
+    assert "default-src 'none'" in page  # the network is asked nothing
+    assert page.count("</script>") == 2  # the data's and the program's own
+    assert "<title>&lt;i&gt;&lt;/script&gt;" in page

@@ -1,15 +1,62 @@
-"""Sweeps against single scans, the golden vectors, and windows worked out by hand."""
+"""What --grid may say; sweeps against single scans and the golden vectors; sweep.csv and the
+frontier against brute force."""
 
 import numpy as np
 import pytest
-import torch
+from hypothesis import given
 
-from exit_lab.grids import RuleGrid
+from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.sweep import Recording, sweep
+from exit_lab.tables import concave_hull, frontier, sweep_table, write_tables
 from glue.tasks import TASKS
+from modeling import UserError
+from modeling.elbert.rules import RULES
 from modeling.rules import scan
-from tests.exit_lab.builders import ELBERT, swept
+from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
 from tests.golden_vectors import load_golden
+from tests.scripts.conftest import rows_of
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        ("exit_thres", "0:1:0.25", (0, 0.25, 0.5, 0.75, 1)),
+        ("exit_thres", "0.9:0.1:-0.4", (0.9, 0.5, 0.1)),
+        ("exit_thres", "0.1,0.5:0.7:0.1", (0.1, 0.5, 0.6, 0.7)),
+        ("cnt_thres", "1:N", (1, 2, 3, 4, 5, 6)),
+        ("cnt_thres", "2:6:2", (2, 4, 6)),
+    ],
+)
+def test_grid_texts(key, text, expected):
+    assert parse_values(key, text, 6, ELBERT.table.exit_keys) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("exit_tres", "0:1", "did you mean exit_thres"),
+        ("thres_name", "entropy", "grid thres_name=entropy"),
+        ("exit_thres", "0.5:0.1", "empty range"),
+        ("exit_thres", "0:1:0", "expected a number"),
+        ("exit_thres", "a", "expected a number"),
+        ("exit_thres", "0:1:1e-9", "too large a range"),
+        ("exit_thres", "nan", "allowed is a number from 0 to 1"),
+        ("exit_thres", "0.5,1.5", "exit_thres = 1.5: allowed is a number from 0 to 1"),
+        ("cnt_thres", "0:3", "allowed is a whole number of at least 1"),
+        ("cnt_thres", "1:7", "allowed is 1 to num_hidden_layers = 6"),
+    ],
+)
+def test_bad_grids_say_what_is_allowed(key, text, message):
+    with pytest.raises(UserError, match=message):
+        parse_values(key, text, 6, ELBERT.table.exit_keys)
+
+
+@pytest.mark.parametrize("reads", [("exit_thresh",), "exit_thres"])  # a slip; a comma forgotten
+def test_a_new_rule_that_reads_no_such_key_is_named(monkeypatch, reads):
+    odd = type("Odd", (RULES["entropy"].classes,), {"reads": reads})
+    monkeypatch.setitem(RULES, "odd", RULES["entropy"]._replace(classes=odd))
+    with pytest.raises(UserError, match=r"rule odd reads .*exit_thres"):
+        make_grids(ELBERT, ["odd"], {}, 6, regression=False)
 
 
 @pytest.mark.parametrize(("classes", "task"), [(2, "rte"), (3, "mnli"), (1, "sts-b")])
@@ -65,3 +112,62 @@ def test_the_window_that_ended_a_pass_is_told():
     assert by_window("bias_1", exit_thres=0.0, cnt_thres=4, margin=0.0)  # at the last layer
     assert by_window("patience", cnt_thres=2)
     assert not by_window("entropy", exit_thres=0.5)
+
+
+def test_a_table_row_is_what_the_setting_does():
+    found, _ = swept(3, "mnli")
+    rows = sweep_table(found)
+    assert len(rows) == len(found.settings)
+    for row, setting, exits in zip(rows, found.settings, found.exit_layer, strict=True):
+        assert row["rule"] == setting["thres_name"]
+        assert all(row[key] == setting.get(key, "") for key in SMALL)
+        answers = found.predictions[exits.astype(int) - 1, np.arange(40)]
+        assert row["acc"] == pytest.approx((answers == found.labels).mean())
+        assert row["compute_ratio"] == pytest.approx(exits.mean() / 5)
+        assert row["exit_sample_ratio"] == pytest.approx((exits < 5).mean())
+        assert [row[f"exits_{n}"] for n in range(1, 6)] == np.bincount(exits, minlength=6)[
+            1:
+        ].tolist()
+
+
+def test_both_files_end_with_the_baselines(tmp_path):
+    found, _ = swept(3, "mnli")
+    write_tables(found, tmp_path)
+    *settings, first, second, third, fourth, last = rows_of(tmp_path / "sweep.csv")
+    assert len(settings) == len(found.settings)
+    assert not any(row["layer"] for row in settings)
+    layers = [first, second, third, fourth, last]
+    assert [(row["rule"], row["layer"]) for row in layers] == [("truncation", n) for n in "12345"]
+    accuracies = (found.predictions == found.labels).mean(1).tolist()
+    assert [float(row["acc"]) for row in layers] == pytest.approx(accuracies)
+    assert [float(row["compute_ratio"]) for row in layers] == [0.2, 0.4, 0.6, 0.8, 1.0]
+    best = [(row["rule"], row["layer"]) for row in rows_of(tmp_path / "frontier.csv")]
+    metrics = [("truncation", n) for n in frontier(np.arange(5), np.array(accuracies))]
+    metrics += [("coin", n) for n in concave_hull(np.arange(5), np.array(accuracies))]
+    shown = [one for one in best if one[0] in ("truncation", "coin")]
+    assert shown == [(name, str(n + 1)) for name, n in metrics]
+    assert best[-1][0] == "oracle"
+
+
+@given(POINTS)
+def test_the_hull_is_what_no_mixture_beats(pairs):
+    cost, metric = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
+    kept = concave_hull(cost, metric)
+    line = np.interp(cost, cost[kept], metric[kept], left=np.nan)
+    assert (metric <= line + 1e-9).all()
+    slopes = np.diff(metric[kept]) / np.diff(cost[kept])
+    assert (slopes > 0).all()
+    assert (np.diff(slopes) < 0).all()
+
+
+@given(POINTS)
+def test_the_frontier_is_what_no_other_setting_beats(pairs):
+    cost, metric = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
+    kept = frontier(cost, metric)
+
+    def beaten(i: int) -> bool:
+        as_good = (cost <= cost[i]) & (metric >= metric[i])
+        return bool((as_good & ((cost < cost[i]) | (metric > metric[i]))).any())
+
+    best = {pairs[i] for i in range(len(pairs)) if not beaten(i)}
+    assert [pairs[i] for i in kept] == sorted(best)

@@ -1,11 +1,9 @@
-"""A browser, for the tests of pages; small trainings."""
+"""A browser, for the tests of pages."""
 
 import json
 import shutil
 
 import pytest
-
-from tests.robustness.small_trainings import small_training, undisturbed  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,110 @@
-"""Runs that are killed, stopped or damaged, and go on: bit by bit as if nothing had happened."""
+"""Trainings that are killed, stopped or damaged go on bit by bit as if nothing had happened; two
+processes do what one does."""
 
 import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import run_glue
+import run_pretraining
+import share_layers
 import training.checkpoints as checkpointing
-from tests.commands import flags, no_file_above, refused
+from tests.berts import plain_text, save, sharing_flags, tiny_bert
+from tests.commands import flags, logged_steps, no_file_above, pretraining_flags, refused, report_of
 from tests.conftest import contents, edit_json, slow, write_rte
-from tests.forks import assert_same_weights, run, survive_kills
-from tests.robustness.small_trainings import TRAININGS
+from tests.forks import assert_same_weights, run, run_together, start_together, survive_kills
 from training.checkpoints import checkpoints_of, is_finished, latest_checkpoint
 from training.trainer import Trainer
+
+ROOT = Path(run_glue.__file__).parent
+LAMB = ("--optimizer", "lamb")
+PONDER = ("--model_type", "ponder_albert", "--lambda_lr", 0.01)
+NARROW = ("--intermediate_size", 96, "--bf16")
+ACT = ("--model_type", "albert_act")
+# Script and flags of each.
+TRAININGS = {
+    "elbert": (run_glue.main, ()),
+    "ponder": (run_glue.main, PONDER),
+    "act": (run_glue.main, ACT),
+    "pretraining": (run_pretraining.main, ()),
+    "dense": (run_pretraining.main, ("--model_type", "albert", *LAMB)),
+    "sharing": (share_layers.main, ()),
+    "narrow sharing": (share_layers.main, NARROW),
+}
+
+
+class SmallTraining(NamedTuple):
+    """A script and its flags, with --resume_from_checkpoint and --output_dir to come."""
+
+    main: Callable[[], None]
+    flags: list
+
+    def command(self, out: Path, *more) -> list:
+        return [*self.flags, "--output_dir", out, *more]
+
+
+def changed(source: Path, folder: Path, **keys) -> Path:
+    """A copy of a model's folder whose config.json has other values."""
+    folder.mkdir()
+    for path in source.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    edit_json(folder / "config.json", **keys)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_training(tmp_path_factory, albert_dir, rte, corpus, spiece) -> Callable:
+    """`small_training(name)`: 8 to 12 steps with dropout; `count`: without, and one process's share
+    of so many."""
+    folder = tmp_path_factory.mktemp("small")
+    calm = changed(albert_dir, folder / "calm", classifier_dropout_prob=0.0)
+    dropping = changed(corpus, folder / "dropping", hidden_dropout_prob=0.1) / "config.json"
+    bert, text = save(tiny_bert(), folder / "bert"), plain_text(folder)
+
+    def training(name: str, *more, count: int = 0) -> SmallTraining:
+        main, own = TRAININGS[name]
+        share, where = max(1, count), folder / "unused"
+        if main is run_glue.main:
+            size = 10 // share if count else 4
+            command = flags(calm if count else albert_dir, rte, where, "RTE", "--do_train")
+            command += ["--num_train_epochs", 3 if count else 2, "--learning_rate", 1e-3]
+        elif main is run_pretraining.main:
+            size, config = 4 // share, corpus / "config.json" if count else dropping
+            command = pretraining_flags(corpus, spiece, where, "--config_name", config)
+        else:
+            size, command = 4 // share, sharing_flags(bert, text, where)
+        command += ["--per_gpu_train_batch_size", size, "--seed", 3, "--logging_steps", 1]
+        if count:  # Adam's step for a gradient that is zero up to rounding would be its sign
+            command += ["--adam_epsilon", 1e-3]
+        return SmallTraining(main, [*command, "--resume_from_checkpoint", *own, *more])
+
+    return training
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory, small_training) -> Callable[[str], Path]:
+    """`undisturbed(name)`: what that training leaves when nothing stops it."""
+
+    @cache
+    def run_whole(name: str) -> Path:
+        out, training = tmp_path_factory.mktemp("undisturbed") / "out", small_training(name)
+        assert run(training.command(out, "--save_steps", 0), main=training.main) == 0
+        return out
+
+    return run_whole
+
 
 # Killed and stopped.
 
@@ -42,9 +131,7 @@ def test_a_run_killed_at_twenty_and_more_moments_ends_with_the_same_bits(
     assert all(len(checkpoints_of(out)) <= 2 for out in tmp_path.glob("out-*"))
 
 
-def test_a_run_killed_amid_its_end_has_lost_nothing(
-    tmp_path, small_training, undisturbed, albert_dir
-):
+def test_a_run_killed_amid_its_end_has_lost_nothing(tmp_path, small_training):
     """The best model stands aside until the finished one does, at every step towards the disk."""
     best = small_training("elbert", "--load_best_model_at_end", "--save_steps", 6)
     whole = tmp_path / "whole"
@@ -167,8 +254,6 @@ def test_a_damaged_checkpoint_is_refused_and_the_newest_intact_one_offered(
     [
         (("--learning_rate", 2e-3), ["learning_rate was 0.001, is 0.002"]),
         (("--per_gpu_train_batch_size", 8), ["batch size was 4, is 8"]),
-        (("--seed", 4), ["seed was 3, is 4"]),
-        (("--bf16",), ["bf16 was False, is True"]),
         (("--max_train_samples", 9), ["max_train_samples was None, is 9"]),
     ],
 )
@@ -246,3 +331,140 @@ def test_a_full_disk_leaves_the_checkpoints_that_were_there(room, stopped, again
         refused(script, older, "cannot write")
     assert contents(stopped / "checkpoint-8") == before
     assert script(run_glue.main, *again).status == 0
+
+
+# Two processes.
+
+
+def losses(log: Path) -> list[float]:
+    return [line["loss"] for line in logged_steps(log.read_text()) if "loss" in line]
+
+
+def assert_close_weights(one: Path, other: Path) -> None:
+    first, second = (load_file(out / "model.safetensors") for out in (one, other))
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("elbert", ()),  # 24 examples in batches of 10: the last of an epoch is not shared evenly
+        slow("elbert", ("--gradient_accumulation_steps", 2)),
+        slow("elbert", ("--set", "use_out_pooler=false", "num_exit_layers=2")),
+        slow("ponder", ()),
+        slow("act", ()),
+        ("pretraining", ("--do_eval",)),
+        ("sharing", ()),
+    ],
+)
+def test_two_processes_take_the_steps_of_one(name, more, tmp_path, small_training):
+    for count in (1, 2):
+        log, training = tmp_path / f"log{count}", small_training(name, *more, count=count)
+        command = training.command(tmp_path / f"out{count}")
+        status = run_together(count, command, log, main=training.main)
+        assert status == [0] * count, log.with_suffix(".0").read_text()
+    one, two = losses(tmp_path / "log1.0"), losses(tmp_path / "log2.0")
+    assert len(one) >= 4
+    assert two == pytest.approx(one, abs=1e-5)
+    assert losses(tmp_path / "log2.1") == []  # only the main process speaks
+    assert_close_weights(tmp_path / "out1", tmp_path / "out2")
+    if "--do_eval" in more:
+        reports = [report_of(tmp_path / f"out{count}") for count in (1, 2)]
+        assert reports[0]["mlm_acc"] == pytest.approx(reports[1]["mlm_acc"], abs=1e-6)
+        assert reports[0]["updates"] == pytest.approx(reports[1]["updates"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name"), [slow(1, 2, "elbert"), slow(2, 1, "elbert"), (1, 2, "ponder")]
+)
+def test_a_run_goes_on_with_another_number_of_processes(
+    before, after, name, tmp_path, small_training
+):
+    whole, out, log = (tmp_path / part for part in ("whole", "out", "log"))
+    assert run_together(1, small_training(name, count=1).command(whole)) == [0]
+    first = small_training(name, "--save_steps", 5, count=before).command(out)
+    assert run_together(before, first) == [0] * before
+    assert [path.name for path in checkpoints_of(out)] == ["checkpoint-5"]
+    (out / "config.json").unlink()  # as if it had been killed before its end
+    assert run_together(after, small_training(name, count=after).command(out), log) == [0] * after
+    assert len(losses(log.with_suffix(".0"))) == 4  # steps 6 to 9
+    assert_close_weights(out, whole)
+
+
+def results(out: Path) -> dict:
+    keys = ("metrics", "computation_cost", "updates_per_token_class", "exits_per_layer")
+    return {key: value for key, value in report_of(out).items() if key in keys}
+
+
+@pytest.mark.parametrize(
+    ("mode", "batch_size"),
+    [
+        slow("albert", 1),
+        slow("albert", 3),
+        slow("ponder_albert", 1),
+        slow("ponder_albert", 3),
+        ("albert_act", 3),
+    ],
+)
+def test_two_processes_give_the_answers_of_one(
+    mode, batch_size, tmp_path, small_training, albert_dir, rte
+):
+    out = tmp_path / "out"
+    training = small_training("elbert", "--model_type", mode, count=1)
+    assert run_together(1, training.command(out)) == [0]
+    edit_json(out / "config.json", exit_thres=0.97)
+    evaluation = flags(albert_dir, rte, out, "RTE", "--do_eval", "--do_predict")
+    evaluation += ["--per_gpu_eval_batch_size", batch_size, "--model_type", mode]
+    names = ("eval_results.txt", "predictions.tsv", "RTE.tsv")
+    seen = []
+    for count in (1, 2):
+        assert run_together(count, evaluation, tmp_path / "log") == [0] * count
+        seen.append([(out / name).read_text() for name in names] + [results(out)])
+        (out / "eval_results.txt").unlink()
+    assert seen[0] == seen[1]
+    assert len(seen[0][1].splitlines()) == 1 + 5
+    assert "Computation cost" in (tmp_path / "log.0").read_text()
+    assert "Computation cost" not in (tmp_path / "log.1").read_text()
+
+
+def test_a_signal_to_one_process_stops_both_with_one_checkpoint(tmp_path, small_training):
+    out, log = tmp_path / "out", tmp_path / "log"
+    endless = small_training("elbert", "--max_steps", 10**6, count=2).command(out)
+    both = start_together(2, endless, log)
+    deadline = time.monotonic() + 60
+    while not (log.with_suffix(".0").exists() and losses(log.with_suffix(".0"))):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(both[1].pid, signal.SIGTERM)
+    for process in both:
+        process.join(60)
+    assert [process.exitcode for process in both] == [128 + signal.SIGTERM] * 2
+    assert len(checkpoints_of(out)) == 1
+    assert "SIGTERM" in log.with_suffix(".0").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("count", "launcher"),
+    [
+        (2, ["torch.distributed.run", "--nproc_per_node", "2"]),
+        (1, ["accelerate.commands.launch", "--cpu"]),  # several CPU processes: only through MPI
+    ],
+)
+def test_the_usual_launchers_work(count, launcher, tmp_path, small_training):
+    out = tmp_path / "out"
+    arguments = small_training("elbert", count=count).command(out, "--do_eval")
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, "run_glue.py", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("Computation cost") == 1
+    assert "Total optimization steps = 9" in done.stdout
