@@ -53,8 +53,8 @@ def test_bad_grids_say_what_is_allowed(key, text, message):
 
 @pytest.mark.parametrize("reads", [("exit_thresh",), "exit_thres"])  # a slip; a comma forgotten
 def test_a_new_rule_that_reads_no_such_key_is_named(monkeypatch, reads):
-    odd = type("Odd", (RULES["entropy"].classes,), {"reads": reads})
-    monkeypatch.setitem(RULES, "odd", RULES["entropy"]._replace(classes=odd))
+    odd = type("Odd", RULES["entropy"][:1], {"reads": reads})
+    monkeypatch.setitem(RULES, "odd", (odd, odd))
     with pytest.raises(UserError, match=r"rule odd reads .*exit_thres"):
         make_grids(ELBERT, ["odd"], {}, 6, regression=False)
 

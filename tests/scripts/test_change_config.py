@@ -65,7 +65,6 @@ def test_values_are_typed_by_the_key(model, edit, key, text, old, new):
         ("exit_thresh", "0.3", ["exit_thresh", "exit_thres"]),
         ("exit_thres", "1.5", ["exit_thres = 1.5", "0 to 1"]),
         ("exit_thres", "low", ["'low'", "a number"]),
-        ("exit_thres", "[" * 100_000, ["exit_thres"]),
         ("cnt_thres", "5", ["cnt_thres = 5", "num_hidden_layers = 4"]),
         ("thres_name", "bias_4", ["bias_4", "patience"]),
         ("use_fc2", "maybe", ["maybe", "true or false"]),
@@ -80,16 +79,11 @@ def test_a_bad_edit_leaves_the_file_untouched(model, edit, key, text, words):
     assert os.listdir(path.parent) == ["config.json"]
 
 
-def overriding(model: Path, name: str, **keys) -> Path:
-    """The file of that name, which exit_config_path names."""
-    edit_json(model / "config.json", exit_config_path=name)
-    (model / name).write_text(json.dumps(keys))
-    return model / name
-
-
 @pytest.mark.parametrize(("name", "old"), [("exit_config.json", 3), ("elsewhere.json", 0.7)])
 def test_a_key_is_edited_where_it_counts_even_if_its_value_was_wrong(model, edit, name, old):
-    path = overriding(model, name, exit_thres=old)
+    path = model / name
+    edit_json(model / "config.json", exit_config_path=name)
+    path.write_text(json.dumps({"exit_thres": old}))
     before = config_of(model)
     assert f"{path}: exit_thres {old} -> 0.3" in edit("exit_thres", "0.3").done().out
     assert (json.loads(path.read_text()), config_of(model)) == ({"exit_thres": 0.3}, before)
@@ -97,16 +91,13 @@ def test_a_key_is_edited_where_it_counts_even_if_its_value_was_wrong(model, edit
     assert config_of(model)["cnt_thres"] == 2
 
 
-@pytest.mark.parametrize("key", ["num_hidden_layers", "pooler_input"])
-def test_keys_that_fix_the_shape_of_trained_weights_stay(model, edit, key):
+def test_keys_that_fix_the_shape_of_trained_weights_stay(model, edit, tmp_path, script):
     (model / "model.safetensors").touch()
     before = config_of(model)
-    edit(key, "2").refused(f"{key} fixes the shape of the weights", "--do_train")
+    for key in ("num_hidden_layers", "pooler_input"):
+        edit(key, "2").refused(f"{key} fixes the shape of the weights", "--do_train")
     assert config_of(model) == before
-
-
-def test_no_trained_model_says_what_to_run_first(tmp_path, script):
-    edit_key(script, tmp_path / "RTE", "exit_thres", "0.3").refused("config.json", "--do_train")
+    edit_key(script, tmp_path / "MRPC", "exit_thres", "0.3").refused("config.json", "--do_train")
 
 
 @given(key=st.sampled_from(list(ELBERT_KEYS)), text=st.text(max_size=12))

@@ -49,14 +49,8 @@ def test_the_pinned_versions_are_within_the_ranges():
 
 def ran(command: list, folder: Path, **variables: str) -> str:
     """What a command prints, run in `folder`."""
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=folder,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    how = {"cwd": folder, "env": {**os.environ, **variables}, "capture_output": True, "text": True}
+    done = subprocess.run(list(map(str, command)), **how, check=False)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
 
