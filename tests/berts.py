@@ -51,18 +51,9 @@ def assert_same_states(
 
 def sharing_flags(bert_dir: Path, text: Path, out: Path, *more) -> list:
     """Of share_layers.py: eight steps."""
-    values = {
-        "model_name_or_path": bert_dir,
-        "train_files": text,
-        "eval_file": text,
-        "output_dir": out,
-        "max_seq_length": 16,
-        "per_gpu_train_batch_size": 4,
-        "max_steps": 8,
-        "warmup_steps": 2,
-        "learning_rate": 3e-3,
-        "logging_steps": 1,
-        "seed": 3,
-    }
-    pairs = [str(x) for name, value in values.items() for x in (f"--{name}", value)]
-    return [*pairs, "--do_train", "--no_cuda", *map(str, more)]
+    text_flags = (
+        f"--model_name_or_path {bert_dir} --train_files {text} --eval_file {text} "
+        f"--output_dir {out} --max_seq_length 16 --per_gpu_train_batch_size 4 --max_steps 8 "
+        "--warmup_steps 2 --learning_rate 3e-3 --logging_steps 1 --seed 3 --do_train --no_cuda"
+    )
+    return [*text_flags.split(), *map(str, more)]

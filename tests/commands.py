@@ -59,50 +59,29 @@ def main_of(example: str) -> Callable[[], None]:
 
 def flags(weights, data, out, task="RTE", *more) -> list[str]:
     """The flags that the published training and evaluation commands share."""
-    values = {
-        "model_type": "albert",
-        "task_name": task,
-        "data_dir": data,
-        "model_name_or_path": weights,
-        "output_dir": out,
-        "config_name": weights,
-        "max_seq_length": 32,
-        "per_gpu_train_batch_size": 8,
-        "per_gpu_eval_batch_size": 1,
-        "learning_rate": 3e-5,
-        "num_train_epochs": 1.0,
-    }
-    pairs = [(f"--{name}", str(value)) for name, value in values.items()]
-    return [x for pair in pairs for x in pair] + ["--do_lower_case", "--no_cuda", *map(str, more)]
+    text = (
+        f"--model_type albert --task_name {task} --data_dir {data} --model_name_or_path {weights} "
+        f"--output_dir {out} --config_name {weights} --max_seq_length 32 "
+        "--per_gpu_train_batch_size 8 --per_gpu_eval_batch_size 1 --learning_rate 3e-5 "
+        "--num_train_epochs 1.0 --do_lower_case --no_cuda"
+    )
+    return [*text.split(), *map(str, more)]
 
 
 def pretraining_flags(
     corpus, spiece, out, *more, kind: str = "albert_act", do: str = "train"
-) -> list:
+) -> list[str]:
     """Of run_pretraining.py: six steps of short examples and two of longer ones, two batches of
     four each."""
-    values = {
-        "model_type": kind,
-        "config_name": corpus / "config.json",
-        "tokenizer_name": spiece.parent,
-        "train_files": corpus / "train.txt",
-        "eval_file": corpus / "eval.txt",
-        "output_dir": out,
-        "max_seq_length": 16,
-        "long_seq_length": 32,
-        "long_fraction": 0.25,
-        "max_steps": 8,
-        "warmup_steps": 2,
-        "per_gpu_train_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-        "learning_rate": 1e-3,
-        "optimizer": "adamw",
-        "shuffle_buffer": 8,
-        "logging_steps": 1,
-        "seed": 3,
-    }
-    pairs = [str(x) for name, value in values.items() for x in (f"--{name}", value)]
-    return [*pairs, f"--do_{do}", "--no_cuda", *map(str, more)]
+    text = (
+        f"--model_type {kind} --config_name {corpus}/config.json --tokenizer_name {spiece.parent} "
+        f"--train_files {corpus}/train.txt --eval_file {corpus}/eval.txt --output_dir {out} "
+        "--max_seq_length 16 --long_seq_length 32 --long_fraction 0.25 --max_steps 8 "
+        "--warmup_steps 2 --per_gpu_train_batch_size 4 --gradient_accumulation_steps 2 "
+        "--learning_rate 1e-3 --optimizer adamw --shuffle_buffer 8 --logging_steps 1 --seed 3 "
+        f"--do_{do} --no_cuda"
+    )
+    return [*text.split(), *map(str, more)]
 
 
 def logged_steps(text: str) -> list[dict]:

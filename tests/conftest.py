@@ -108,17 +108,9 @@ def sentence(number: int, length: int = 6) -> str:
 def train_spiece(text: Path, pieces: int, control_symbols: str) -> None:
     """A SentencePiece model `spiece.model` beside `text`, its first pieces in ALBERT's order."""
     sentencepiece.SentencePieceTrainer.train(
-        input=str(text),
-        model_prefix=str(text.parent / "spiece"),
-        vocab_size=pieces,
-        hard_vocab_limit=False,
-        pad_id=0,
-        pad_piece="<pad>",
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols=control_symbols,
-        minloglevel=2,
+        f"--input={text} --model_prefix={text.parent}/spiece --vocab_size={pieces} --pad_id=0 "
+        "--pad_piece=<pad> --unk_id=1 --bos_id=-1 --eos_id=-1 --hard_vocab_limit=false "
+        f"--control_symbols={control_symbols} --minloglevel=2"
     )
 
 

@@ -193,6 +193,8 @@ def test_labels_come_from_the_training_file_and_bind_the_others(tmp_path):
         ("t.csv", "text,label\na,b\n", "no column 'sentence1'; the columns are: text, label"),
         ("t.csv", "sentence1,label\na,x\nb,x\n", "the only label is 'x'"),
         ("t.csv", "sentence1,label\na,x\nb,\n", "line 3: no label"),
+        ("t.csv", 'sentence1,label\na,x\nb,"y\u2028z"\n', "line 3: .*label"),  # in a table
+        ("t.csv", "sentence1,label\na,x\nb,1\nc,1.0\n", "are the same number"),
         ("t.csv", 'sentence1,label\n"a\nb",x\n"c,y\nd\n', "line 4: not valid CSV"),
         ("t.jsonl", '{"sentence1": "a", "label": 1}\n{"sent', "line 2: not valid JSON"),
         ("t.jsonl", '{"sentence1": "\\ud800", "label": 1}', "line 1: not valid JSON"),

@@ -265,23 +265,3 @@ def test_weights_are_finite_numbers_in_any_type_of_fractions(change, words, trai
             load_pretrained(trained)
     else:
         assert {p.dtype for p in load_pretrained(trained)[0].parameters()} == {torch.float32}
-
-
-def labelled(path: Path, *labels: str) -> Path:
-    rows = "".join(f'some text,"{label}"\n' for label in labels)
-    return write(path, f"sentence1,label\n{rows}")
-
-
-@pytest.mark.parametrize("character", ["\t", "\n", "\r", "\x00", "\x85", "\u2028"])
-def test_a_label_that_would_break_a_table_is_refused(character, tmp_path):
-    path = labelled(tmp_path / "train.csv", "good", f"b{character}d")
-    with pytest.raises(UserError, match=r"train\.csv, line 3: .*label|not valid CSV"):
-        custom_task(path)
-    with pytest.raises(UserError, match="label"):
-        custom_task(labelled(path, "a", "b"), labels=["a", f"b{character}d"])
-
-
-@pytest.mark.parametrize("pair", [("1", "1.0"), ("2", "2e0"), ("0", "-0"), ("1", "01")])
-def test_two_spellings_of_a_number_are_no_two_classes(pair, tmp_path):
-    with pytest.raises(UserError, match="are the same number"):
-        custom_task(labelled(tmp_path / "train.csv", "one", *pair))

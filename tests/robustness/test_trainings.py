@@ -1,5 +1,5 @@
 """Trainings that are killed, stopped or damaged go on bit by bit as if nothing had happened; two
-processes do what one does."""
+processes do what one does; a signal saves, and the status says what stopped the run."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -25,8 +26,11 @@ from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import flags, logged_steps, no_file_above, pretraining_flags, refused, report_of
 from tests.conftest import contents, edit_json, slow, write_rte
 from tests.forks import assert_same_weights, run, run_together, start_together, survive_kills
+from training import trainer
 from training.checkpoints import checkpoints_of, is_finished, latest_checkpoint
+from training.start import StopSignal
 from training.trainer import Trainer
+from utils.files import Console
 
 ROOT = Path(run_glue.__file__).parent
 LAMB = ("--optimizer", "lamb")
@@ -468,3 +472,77 @@ def test_the_usual_launchers_work(count, launcher, tmp_path, small_training):
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("Computation cost") == 1
     assert "Total optimization steps = 9" in done.stdout
+
+
+# Signals and consoles that go away.
+
+
+@pytest.mark.slow
+def test_a_broken_pipe_stops_nothing(tmp_path, albert_dir, rte):
+    out, log = tmp_path / "out", tmp_path / "log"
+    command = flags(albert_dir, rte, out, "RTE", "--do_train", "--do_eval", "--max_steps", 30)
+    words = [sys.executable, "run_glue.py", *command, "--logging_steps", "1"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=file)
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(300) == 0, log.read_text()
+    assert is_finished(out)
+    assert (out / "eval_results.json").exists()
+
+
+def test_a_console_on_a_full_disk_loses_what_is_written():
+    with Path("/dev/full").open("w") as stream:
+        console = Console(stream)
+        for _ in range(3):
+            print("x" * 10_000, file=console, flush=True)
+
+
+@pytest.fixture
+def in_a_terminal():
+    """Signals as a terminal's job has them; one in the background, or under nohup, ignores some."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    old = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in old.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("in_a_terminal")
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_second_ctrl_c_acts_at_once_unless_a_launcher_passed_it_on(launched, monkeypatch):
+    """Launchers such as torchrun, which set LOCAL_RANK, pass on what all have received."""
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if launched:
+        monkeypatch.setenv("LOCAL_RANK", "0")
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        at_once = not launched and number == signal.SIGINT
+        with StopSignal() as stop:
+            os.kill(os.getpid(), number)
+            with pytest.raises(KeyboardInterrupt) if at_once else nullcontext():
+                os.kill(os.getpid(), number)
+            assert stop.received == number
+
+
+@pytest.mark.usefixtures("in_a_terminal")
+def test_under_nohup_a_closed_terminal_stops_nothing():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.received is None
+
+
+def test_a_signal_waits_until_a_trained_model_is_saved(glue, tmp_path, monkeypatch):
+    def interrupted(*arguments) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        save_model(*arguments)
+
+    save_model = trainer.save_model
+    monkeypatch.setattr(trainer, "save_model", interrupted)
+    out = tmp_path / "out"
+    ended = glue(out, "--do_train", "--do_eval", "--max_steps", 2)
+    assert ended.status == 128 + signal.SIGTERM
+    assert "SIGTERM" in ended.err
+    assert "the trained model" in ended.err
+    assert is_finished(out)
+    assert not (out / "eval_results.json").exists()

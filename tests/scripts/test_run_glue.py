@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file
 
 import run_glue
 from modeling import load_pretrained
 from modeling.cpu_packing import EMULATED, is_emulated
 from tests.commands import report_of, train
-from tests.conftest import PAIRS, TINY, edit_json, sentence, tsv, write, write_sts_b
+from tests.conftest import PAIRS, edit_json, sentence, tsv, write_sts_b
 
 ROOT = Path(run_glue.__file__).parent
 LABELS = ("contradiction", "entailment", "neutral")
@@ -214,18 +213,6 @@ def test_from_scratch_needs_no_weights_and_no_epochs_train_none(albert_dir, glue
     assert all(torch.equal(after[f"albert.{name}"], before[name]) for name in before)
 
 
-def test_a_bert_directory_trains_and_evaluates(glue, tmp_path):
-    bert, out = tmp_path / "bert", tmp_path / "out"
-    sizes = {k: v for k, v in TINY.items() if k != "embedding_size"}
-    transformers.BertModel(transformers.BertConfig(**sizes)).save_pretrained(bert)
-    words = sorted({word for i in range(40) for word in sentence(i).split()})
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    (bert / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    outcome = glue(out, "--do_train", "--do_eval", weights=bert).done()
-    assert "Computation cost" in outcome.out
-    assert json.loads((out / "config.json").read_text())["num_hidden_groups"] == 4
-
-
 def test_empty_and_long_texts_work(glue, tmp_path):
     rows = [(0, "", "", "entailment"), (1, sentence(1, 90), sentence(2, 90), "not_entailment")]
     for name in ("train", "dev"):
@@ -293,21 +280,6 @@ def test_the_best_model_is_kept_and_training_stops_when_no_better_comes(glue, tm
     assert told["steps"] == len(curve) == told["best"]["step"] + 2
     assert report_of(out)["acc_per_layer"][-1] == max(curve)
     assert not (out / "best").exists()
-
-
-def test_curves_go_to_the_tracker_that_is_named(glue, tmp_path, monkeypatch):
-    """A stand-in for a tracker's package, called as accelerate calls the real one."""
-    text = "from unittest.mock import MagicMock\ninit, config = MagicMock(), MagicMock()\n"
-    write(tmp_path / "wandb.py", text)
-    monkeypatch.syspath_prepend(tmp_path)
-    out = tmp_path / "out"
-    shown = glue(out, "--do_train", "--logging_steps", 1, "--report_to", "wandb").done().out
-    lines = [json.loads(line) for line in shown.splitlines() if line.startswith("{")]
-    run = sys.modules.pop("wandb").init.return_value
-    calls = [(call.kwargs["step"], *call.args) for call in run.log.mock_calls]
-    logged = [(step, values["loss"]) for step, values in calls if "loss" in values]
-    assert logged == [(line["step"], line["loss"]) for line in lines]
-    assert not (out / "runs").exists()
 
 
 def test_an_evaluation_may_leave_out_the_pass_over_all_layers(trained, glue):

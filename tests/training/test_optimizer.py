@@ -1,12 +1,10 @@
 """The optimisers' parameter groups, their steps, and the schedule."""
 
-import math
-
 import pytest
 import torch
 
 from modeling import PonderAlbertClassifier, PonderAlbertConfig
-from tests.conftest import TINY, random_ids, tiny_model
+from tests.conftest import TINY, tiny_model
 from training.optimizer import clipped_parameters, make_optimizer, make_schedule
 
 
@@ -35,21 +33,15 @@ def test_a_halting_head_has_its_own_learning_rate_where_the_configuration_has_on
     config = PonderAlbertConfig(**TINY, lambda_lr=0.03)
     model = PonderAlbertClassifier(config)
     names = {id(p): name for name, p in model.named_parameters()}
-    head = {name for name in names.values() if name.startswith("ponder.")}
-    optimizer = optimiser_of(model)
-    groups = [{names[id(p)] for p in group["params"]} for group in optimizer.param_groups]
-    assert set.union(*groups) == set(names.values())
-    for group, parameters in zip(optimizer.param_groups, groups, strict=True):
-        inside = bool(parameters & head)
-        assert group["lr"] == (0.03 if inside else 1e-3)
-        assert parameters <= head if inside else not parameters & head
-        decays = {name.endswith("weight") and "orm" not in name for name in parameters}
-        assert decays == {group["weight_decay"] > 0}
+    optimizer, found = optimiser_of(model), set()
+    for group in optimizer.param_groups:
+        for name in (names[id(p)] for p in group["params"]):
+            found.add(name)
+            assert group["lr"] == (0.03 if name.startswith("ponder.") else 1e-3)
+            decays = name.endswith("weight") and "orm" not in name
+            assert group["weight_decay"] == (0.1 if decays else 0)
+    assert found == set(names.values())
     assert len(clipped_parameters(optimizer)) == len(names)
-    schedule = make_schedule(optimizer, warmup_steps=2, total_steps=6)
-    optimizer.step()
-    schedule.step()
-    assert sorted(set(schedule.get_last_lr())) == pytest.approx([0.5e-3, 0.015])
     config.lambda_lr = None
     assert [g["lr"] for g in optimiser_of(model).param_groups] == [1e-3, 1e-3]
 
@@ -66,18 +58,6 @@ def test_the_schedule_warms_up_and_decays_and_w_stays_constant():
     for column in (0, 1):
         assert [r[column] for r in rates] == pytest.approx([1e-3 * f for f in factors])
     assert [r[2] for r in rates] == [0.02] * 7
-
-
-def test_w_learns_to_weigh_down_the_worse_exits():
-    """dL/dWᵢ = σ′(Wᵢ)·(Lᵢ − L_N)."""
-    model = tiny_model(classifier_dropout_prob=0.0).train()
-    labels = torch.tensor([0, 1, 0, 1])
-    out = model(random_ids(4, 6), labels=labels)
-    out.loss.backward()
-    losses = [torch.nn.functional.cross_entropy(x, labels).item() for x in out.all_logits]
-    slope = math.exp(-4) / (1 + math.exp(-4)) ** 2
-    expected = [slope * (loss - losses[-1]) for loss in losses[:-1]]
-    assert model.exit_weights.grad.tolist() == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
 def published_lamb(parameter, gradients, rate, decay, trusts):
