@@ -3,6 +3,7 @@ frontier against brute force."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 
 from exit_lab.grids import RuleGrid, make_grids, parse_values
