@@ -54,8 +54,7 @@ def read_settings() -> GlueSettings:
         f"--dtype {evaluation.dtype}": evaluation.dtype != "fp32",
         "--compile on": evaluation.compile == "on",
     }
-    given = ", ".join(flag for flag, is_given in others.items() if is_given)
-    if evaluation.onnx and given:
+    if evaluation.onnx and (given := ", ".join(filter(others.get, others))):
         raise UserError(f"--onnx evaluates a finished file as it is: leave out {given}")
     if how.fp16 and run.bf16:
         raise UserError("--fp16 and --bf16 exclude each other")

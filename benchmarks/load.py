@@ -37,9 +37,9 @@ from modeling.cpu_packing import packed_weights
 from modeling.depth import EarlyExitModel
 from modeling.depth_batching import DepthBatcher
 from modeling.runtime import keep_freed_memory
+from utils.console import markdown_table
 from utils.environment import environment
 from utils.files import run_script
-from utils.markdown import markdown_table
 
 COLUMNS = "load|offered / s|model|contender|accuracy|layers|answered / s|p50, ms|p99, ms".split("|")
 

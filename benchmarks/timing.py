@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 
 from glue.tables import as_csv
-from utils.markdown import markdown_table
+from utils.console import markdown_table
 
 Run = Callable[[Any, list[list[int]]], None]  # of texts, by what a process has made
 Times = dict[str, list[float]]  # of each run by name, seconds in every round

@@ -73,7 +73,7 @@ def find_task(data: DataSettings, trained: Path | None) -> Task:
         return get_task(data.task_name)
     labels = trained_labels(trained) if trained else None
     files = data.train_file, data.validation_file, data.test_file
-    return custom_task(*files, labels, data.columns)
+    return custom_task(*files, labels, data.text_column_names, data.label_column_name)
 
 
 @dataclass(frozen=True)

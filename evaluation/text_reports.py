@@ -21,9 +21,9 @@ from training.layer_sharing import TeacherText, load_teacher
 from training.pretraining import mean_updates
 from training.pretraining_data import PretrainingData, TokenClass
 from training.pretraining_settings import PretrainingSettings, SharingSettings
+from utils.console import markdown_table
 from utils.environment import environment
 from utils.files import write_json
-from utils.markdown import markdown_table
 
 # A pre-trained model: how well it predicts, and how often its tokens were updated.
 

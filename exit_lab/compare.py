@@ -25,8 +25,8 @@ from glue.tables import as_csv
 from glue.tasks import primary_metric
 from modeling.errors import UserError
 from modeling.exit_settings import describe
+from utils.console import markdown_table
 from utils.files import write_text
-from utils.markdown import markdown_table
 
 BASELINES = (TRUNCATION, COIN, ORACLE, FULL_DEPTH)  # methods that are no rule
 DRAWS = 1000  # of the intervals

@@ -23,7 +23,7 @@ from exit_lab.metrics import at_exit
 from exit_lab.settings import LabSettings, SweepRequest
 from exit_lab.sweep import RECORDING, Recording, Sweep, load_or_record, scan_setting, sweep
 from exit_lab.tables import write_tables
-from glue.custom import Columns, custom_task
+from glue.custom import custom_task
 from glue.features import encode
 from glue.tasks import Example, Task, compute_metrics, evaluation_tasks, get_task, read_examples
 from modeling.errors import UserError
@@ -89,9 +89,9 @@ def run(request: SweepRequest) -> None:
     if data.task_name:
         task = get_task(data.task_name)
     else:  # the user's own, with the labels that the trained model has
-        columns = Columns.named(data.text_column_names, data.label_column_name)
         labels = trained_labels(data.model_dir[0])
-        task = custom_task(None, data.validation_file, None, labels, columns)
+        columns = data.text_column_names, data.label_column_name
+        task = custom_task(None, data.validation_file, None, labels, *columns)
     for part, suffix in evaluation_tasks(task):
         run_part(request, task, part, suffix, accelerator.device)
 

@@ -16,8 +16,8 @@ from glue.tasks import evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.files import read_json
 from training.runs import call
+from utils.console import markdown_table
 from utils.files import write_json
-from utils.markdown import markdown_table
 
 ENTRIES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 CARD_ROW = ENTRIES["act-glue"]["published"]

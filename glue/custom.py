@@ -1,33 +1,13 @@
 """The user's own task, with the columns and labels that its files have."""
 
 import math
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from glue.tables import SUFFIXES, read_table
 from glue.tasks import TWO, Split, Task, parse_number
 from modeling.errors import UserError
-
-
-class Columns(NamedTuple):
-    """The column names of the user's own files; text: one or two, None for the usual ones."""
-
-    text: tuple[str, ...] | None = None
-    label: str = "label"
-
-    @classmethod
-    def named(cls, text: str | None, label: str | None) -> "Columns":
-        """Read the flags; `text` has names with a comma between, at most two."""
-        names = tuple(name.strip() for name in text.split(",")) if text else None
-        if names and (len(names) > 2 or not all(names)):
-            raise UserError(f"--text_column_names {text}: give the name of one column, or A,B")
-        return cls(names, label or "label")
-
-
-USUAL = Columns()
 
 
 def custom_task(
@@ -35,10 +15,11 @@ def custom_task(
     validation_file: str | Path | None = None,
     test_file: str | Path | None = None,
     labels: Sequence[str] | None = None,
-    named: Columns = USUAL,
+    text_columns: str | None = None,
+    label_column: str | None = None,
 ) -> Task:
     """Make a task of .csv, .tsv or JSON lines with the columns sentence1, perhaps sentence2, and
-    label, unless others are `named`.
+    label, unless others are named, A or A,B.
 
     `labels` restores a saved label list, empty for regression. Without it the labels are those of
     the training file (else of the validation file), sorted, as numbers when all are numbers. If
@@ -51,15 +32,16 @@ def custom_task(
     for file in files.values():
         if Path(file).suffix.lower() not in SUFFIXES:
             raise UserError(f"{file}: the name must end in one of: {' '.join(SUFFIXES)}")
+    names = tuple(name.strip() for name in text_columns.split(",")) if text_columns else ()
+    if len(names) > 2 or not all(names):
+        raise UserError(f"--text_column_names {text_columns}: give the name of one column, or A,B")
     task = Task("custom", "", "custom.tsv", files=files, labels=(), metric="corr")
     split = Split(task, "", next(iter(files)))
     columns, _ = read_table(split.path)
-    usual = TWO if "sentence2" in columns else TWO[:1]
-    task = replace(task, text_columns=named.text or usual, label_column=named.label)
+    names = names or (TWO if "sentence2" in columns else TWO[:1])
+    task = replace(task, text_columns=names, label_column=label_column or "label")
     if labels is None:
         labels = _discover_labels(split._replace(task=task))
-    for label in labels:
-        check_label("the trained model", label)
     if len(labels) == 1:
         raise UserError(f"{split.path}: the only label is {labels[0]!r}; there must be 2 or more")
     return replace(task, labels=tuple(labels), metric="acc" if labels else "corr")
@@ -75,7 +57,6 @@ def _discover_labels(split: Split) -> list[str]:
         label = row[task.label_column].strip()
         if not label:
             raise UserError(f"{path}, line {line}: no {task.label_column}")
-        check_label(f"{path}, line {line}", label)
         found[label] = parse_number(label)
     numbers = [number for number in found.values() if number is not None]
     all_numbers = len(numbers) == len(found)
@@ -84,9 +65,3 @@ def _discover_labels(split: Split) -> list[str]:
     if len(set(numbers)) < len(numbers):
         raise UserError(f"{path}: two of the labels {', '.join(found)} are the same number")
     return sorted(found, key=found.get if all_numbers else None)
-
-
-def check_label(where: str, label: str) -> None:
-    """Raise UserError for a label that would break the lines of a table of predictions."""
-    if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in label):
-        raise UserError(f"{where}: the label {label[:80]!r} holds a tab, line break or the like")

@@ -14,7 +14,8 @@ def label_text(task: Task, prediction: float) -> str:
     if not math.isfinite(prediction):
         raise UserError(f"{task.name}: the predicted score is {prediction}")
     if not task.is_regression:
-        return task.labels[int(prediction)]
+        # Only CSV and JSON can carry a tab or line break here.
+        return " ".join(task.labels[int(prediction)].split())
     if task.score_range is None:
         return f"{prediction:.6g}"
     low, high = task.score_range
@@ -27,9 +28,8 @@ def write_submission(
     """Write the task's official file, of index and prediction, and return its path."""
     lines = ["index\tprediction"]
     for example, prediction in zip(examples, predictions, strict=True):
-        # Only CSV and JSON can carry a tab or line break here.
-        cells = (" ".join(x.split()) for x in (example.index, label_text(task, prediction)))
-        lines.append("\t".join(cells))
+        index = " ".join(example.index.split())
+        lines.append(f"{index}\t{label_text(task, prediction)}")
     path = Path(directory) / task.submission
     write_text(path, "\n".join(lines) + "\n")
     return path

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,6 @@ from typing import Any
 from modeling.errors import UserError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
-
-# GLUE's longest line has a few KB. A longer one than this is a broken or foreign file, refused
-# before it fills the memory. A CSV field has a lower limit, csv.field_size_limit() characters.
-MAX_LINE_BYTES = 1 << 20
 
 NumberedRows = Iterator[tuple[int, dict[str, str]]]  # (1-based line, cells by column name)
 
@@ -27,12 +22,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     try:
         with open(path, "rb") as file:
-            for number, raw in enumerate(iter(partial(file.readline, MAX_LINE_BYTES + 1), b""), 1):
-                if len(raw) > MAX_LINE_BYTES:
-                    raise UserError(
-                        f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes; "
-                        "is this a text file with one example or sentence a line?"
-                    )
+            for number, raw in enumerate(file, 1):
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise UserError(

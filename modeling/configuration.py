@@ -192,10 +192,10 @@ class PonderAlbertConfig(AdaptiveConfig):
 
 def config_class_of(model_type: Any) -> type[AdaptiveConfig] | None:
     """Return the configuration of the mode with this model_type; None for foreign ones."""
-    if str(model_type) not in CONFIG_MAPPING:
-        return None
-    found = CONFIG_MAPPING[str(model_type)]
-    return found if issubclass(found, AdaptiveConfig) else None
+    if str(model_type) in CONFIG_MAPPING:
+        found = CONFIG_MAPPING[str(model_type)]
+        return found if issubclass(found, AdaptiveConfig) else None
+    return None
 
 
 def check_architecture(config: AlbertConfig) -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from glue.custom import USUAL, Columns
 from modeling.errors import UserError
 from training.settings import AT_LEAST_0, AT_LEAST_1, COUNT, FREE, SEED, SHARE, setting
 
@@ -45,12 +44,8 @@ class DataSettings:
     def folder(self) -> str:
         return self.data_dir or "."
 
-    @property
-    def columns(self) -> Columns:
-        return Columns.named(self.text_column_names, self.label_column_name)
-
     def check(self) -> None:
-        if self.columns != USUAL and self.task_name:
+        if self.task_name and (self.text_column_names or self.label_column_name):
             raise UserError(
                 f"--text_column_names and --label_column_name are of your own --train_file; "
                 f"--task_name {self.task_name} has columns of its own"

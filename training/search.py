@@ -36,9 +36,9 @@ from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
 from training.fine_tuning_settings import SearchSettings
 from training.settings import add_flag
+from utils.console import markdown_table
 from utils.files import write_text
 from utils.fingerprint import differences
-from utils.markdown import markdown_table
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")

@@ -3,7 +3,7 @@ messages above the bar, each warning once."""
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
@@ -53,3 +53,9 @@ def log_facts(title: str, facts: Mapping[str, object]) -> None:
     logger.info("***** %s *****", title)
     for name, value in facts.items():
         logger.info("  %s = %s", name, value)
+
+
+def markdown_table(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """Format a Markdown table with the titles of its columns; no newline at the end."""
+    head, *body = ("".join(f" {cell}".rstrip() + " |" for cell in row) for row in (columns, *rows))
+    return "\n".join(f"|{line}" for line in (head, "---|" * len(columns), *body))

@@ -17,7 +17,7 @@ from evaluation.figures import COLOURS, plt, save_figure
 from exit_lab.choice import certified
 from experiments.comparison import analysis
 from experiments.comparison.analysis import LIMITS, TASKS, Menu, halves, load, seeds
-from utils.markdown import markdown_table
+from utils.console import markdown_table
 
 HERE = Path(__file__).parent
 CURVE = np.arange(0.1, 1.051, 0.05)

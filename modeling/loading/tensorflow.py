@@ -13,22 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers as hf
 from torch import nn
-from transformers import (
-    AlbertConfig,
-    AlbertForMaskedLM,
-    AlbertForPreTraining,
-    AlbertForSequenceClassification,
-    AlbertModel,
-    PreTrainedModel,
-)
+from transformers import AlbertConfig, PreTrainedModel
 
-from ..act.heads import (
-    AlbertActForMaskedLM,
-    AlbertActForPreTraining,
-    AlbertActForSequenceClassification,
-    AlbertActModel,
-)
+from ..act import heads as act
 from ..configuration import AlbertActConfig
 from ..errors import UserError
 from .configs import make_config
@@ -37,10 +26,13 @@ from .weights import LoadReport, Tensors, load_into, renamed
 
 # The heads of a checkpoint -> the dense ALBERT with these heads, and the one whose tokens stop.
 MODELS = {
-    (): (AlbertModel, AlbertActModel),
-    ("predictions",): (AlbertForMaskedLM, AlbertActForMaskedLM),
-    ("predictions", "sop_classifier"): (AlbertForPreTraining, AlbertActForPreTraining),
-    ("classifier",): (AlbertForSequenceClassification, AlbertActForSequenceClassification),
+    (): (hf.AlbertModel, act.AlbertActModel),
+    ("predictions",): (hf.AlbertForMaskedLM, act.AlbertActForMaskedLM),
+    ("predictions", "sop_classifier"): (hf.AlbertForPreTraining, act.AlbertActForPreTraining),
+    ("classifier",): (
+        hf.AlbertForSequenceClassification,
+        act.AlbertActForSequenceClassification,
+    ),
 }
 
 # Regular expressions of names, and what takes their place, in this order.

@@ -25,18 +25,12 @@ Tensors = dict[str, torch.Tensor]  # by name
 
 # Regular expressions of names, and what takes their place, in this order.
 MODERN = {r"^module\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"}  # DataParallel, TensorFlow
-WITH_PREFIX = {r"^(embeddings|encoder|pooler)\.": r"albert.\1."}
 SHARED_LAYER = r"encoder\.albert_layer_groups\.0\.albert_layers\.0\."
 ACT_NAMES = {
     SHARED_LAYER: "encoder.albert_layer.",
     r"encoder\.albert_layer\.attention\.LayerNorm\.": "encoder.albert_layer.LayerNorm.",
 }
-PONDER_NAMES = {
-    **MODERN,
-    r"^albert\.": "",
-    f"^{SHARED_LAYER}": "albert_layer.",
-    r"^encoder\.": "",
-}
+PONDER_NAMES = MODERN | {r"^albert\.": "", f"^{SHARED_LAYER}": "albert_layer.", r"^encoder\.": ""}
 BERT_NAMES = {
     r"^bert\.": "",
     r"^pooler\.dense\.": "pooler.",
@@ -77,7 +71,7 @@ def suite_names(tensors: Tensors) -> Tensors:
             "the weights are neither ALBERT's nor BERT's; their first tensors are "
             + ", ".join(sorted(tensors)[:4])
         )
-    return renamed(tensors, WITH_PREFIX)
+    return renamed(tensors, {r"^(embeddings|encoder|pooler)\.": r"albert.\1."})
 
 
 def act_names(tensors: Tensors) -> Tensors:

@@ -1,6 +1,6 @@
 """Markdown tables against one that is written out."""
 
-from utils.markdown import markdown_table
+from utils.console import markdown_table
 
 
 def test_a_table():
