@@ -41,7 +41,7 @@ def main() -> None:
     if args.list:
         print(listing(output))
     if name:
-        weights, data = args.weights or ENTRIES[name].weights, Path(args.data_dir)
+        weights, data = args.weights or ENTRIES[name]["weights"], Path(args.data_dir)
         request = Request(weights, data, args.text, output / name, args.tasks, flags)
         print(f"\n{result_table(run_entry(name, request))}")
     if args.table:
