@@ -168,13 +168,8 @@ def main() -> None:
     add("--quick", action="store_true", help="a part of the table, within 60 s")
     add("--batches", type=int, nargs="+", help="default: 1 8 32")
     add("--lengths", type=int, nargs="+", help="default: 32 64 128")
-    add(
-        "--looks",
-        type=int,
-        nargs="*",
-        default=[],
-        help="also ours with this GOMP_SPINCOUNT",
-    )
+    add("--looks", type=int, nargs="*", default=[], help="also ours with this GOMP_SPINCOUNT")
+    add("--beside", type=int, default=0, help="busy processes that run all the time")
     add("--csv", type=Path, help="write every round's time to this file")
     args = parser.parse_args()
     args.batches = args.batches or ([1] if args.quick else [1, 8, 32])
