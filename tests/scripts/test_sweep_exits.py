@@ -225,12 +225,9 @@ def test_several_models_are_compared_in_one_table(place, sweep):
     text = (place / "both/compare.md").read_text()
     assert text in outcome.out
     assert "mean of 2 models" in text
-    table = [line for line in text.splitlines() if line.startswith("|")]
-    rules = [line.split("|")[1].strip() for line in table]
-    assert rules[2:13] == [
-        *("entropy logits max_prob bias_1 bias_2 bias_3 patience".split()),
-        *("truncation", "coin", "oracle", "full depth"),
-    ]
+    rules = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
+    assert rules[2:9] == "entropy logits max_prob bias_1 bias_2 bias_3 patience".split()
+    assert rules[9:13] == ["truncation", "coin", "oracle", "full depth"]
     folders = sorted(path.name for path in (place / "both").iterdir() if path.is_dir())
     assert folders == ["1-rte", "2-rte-2"]
     rows = rows_of(place / "both/compare.csv")
