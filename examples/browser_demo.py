@@ -42,23 +42,26 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 ENTROPY_RULES = ("entropy", "bias_1", "bias_2", "bias_3")  # exit_thres is one of entropy
 
 
-def keep_pieces(model_dir: Path, text: str, folder: Path) -> Path:
-    """Copy a trained WordPiece model without the pieces that `text` does not need."""
-    tokenizer = load_tokenizer(model_dir)
-    used = {*tokenizer.all_special_ids}.union(*tokenizer(text.splitlines())["input_ids"])
-    pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    ids = [i for piece, i in pieces if i in used or piece.startswith("##") or len(piece) == 1]
-    kept = folder / "model"
-    shutil.copytree(model_dir, kept, ignore=shutil.ignore_patterns("checkpoint-*", "sweep"))
-    vocabulary = folder / "vocab.txt"
-    write_text(vocabulary, "\n".join(tokenizer.convert_ids_to_tokens(ids)) + "\n")
-    BertTokenizer(str(vocabulary), do_lower_case=True).save_pretrained(kept)
-    model = load_finished(model_dir, trained_mode(model_dir))
-    rows = model.get_input_embeddings().weight.detach()[ids]
-    model.set_input_embeddings(torch.nn.Embedding.from_pretrained(rows))
-    model.config.vocab_size = len(ids)
-    model.save_pretrained(kept)
-    return kept
+def page_model(args: argparse.Namespace, folder: Path) -> Path:
+    """Copy a trained model, with the labels and WordPiece pieces that the page is to have."""
+    model = load_finished(args.model_dir, trained_mode(args.model_dir))
+    shutil.copytree(args.model_dir, folder, ignore=shutil.ignore_patterns("checkpoint-*", "sweep"))
+    if args.labels:
+        model.config.id2label = dict(enumerate(args.labels.split(",")))
+    if args.pieces_of:
+        tokenizer = load_tokenizer(args.model_dir)
+        lines = args.pieces_of.read_text(encoding="utf-8").splitlines()
+        used = {*tokenizer.all_special_ids}.union(*tokenizer(lines)["input_ids"])
+        pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+        ids = [i for piece, i in pieces if i in used or piece.startswith("##") or len(piece) == 1]
+        vocabulary = folder / "vocab.txt"
+        write_text(vocabulary, "\n".join(tokenizer.convert_ids_to_tokens(ids)) + "\n")
+        BertTokenizer(str(vocabulary), do_lower_case=True).save_pretrained(folder)
+        rows = model.get_input_embeddings().weight.detach()[ids]
+        model.set_input_embeddings(torch.nn.Embedding.from_pretrained(rows))
+        model.config.vocab_size = len(ids)
+    model.save_pretrained(folder)
+    return folder
 
 
 def sliders_of(mode: Mode, config: ElbertConfig) -> list[dict[str, Any]]:
@@ -104,7 +107,7 @@ def main() -> None:
     parser.add_argument("--data_dir", type=Path, required=True, help="whose dev texts are shown")
     parser.add_argument("--task_name", required=True)
     parser.add_argument("--intro", default="", help="what the page says of the texts")
-    parser.add_argument("--labels", help="names to show in place of the model's: negative,positive")
+    parser.add_argument("--labels", help="names to show in place of the model's: A,B")
     parser.add_argument("--int8", action="store_true", help="as in export_onnx.py")
     parser.add_argument("--pieces_of", type=Path, help="text whose WordPiece pieces are kept")
     here = Path(os.path.relpath(ROOT / "docs" / "demo"))  # a file says how it was made
@@ -112,15 +115,9 @@ def main() -> None:
     args = parser.parse_args()
     rows = read_examples(get_task(args.task_name), args.data_dir, "dev", limit=12)
     examples = [{"texts": [x for x in (r.text_a, r.text_b) if x], "label": r.label} for r in rows]
-    known = {"intro": args.intro, "examples": examples}
-    if args.labels:
-        known["labels"] = args.labels.split(",")
     with TemporaryDirectory() as folder:
-        model_dir = args.model_dir
-        if args.pieces_of:
-            text = args.pieces_of.read_text(encoding="utf-8")
-            model_dir = keep_pieces(model_dir, text, Path(folder))
-        known = page_facts(model_dir) | known
+        model_dir = page_model(args, Path(folder) / "model")
+        known = page_facts(model_dir) | {"intro": args.intro, "examples": examples}
         # With every layer's answer, and the rule's numbers as inputs that JavaScript can set.
         where = ["--model_dir", str(model_dir), "--output", str(args.output_dir / "model.onnx")]
         more = ["--int8"] if args.int8 else []

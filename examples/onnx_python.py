@@ -2,8 +2,7 @@
 
 python examples/onnx_python.py elbert.onnx out/demo/RTE/tokenizer.json "A man runs." "He ran."
 
-Exits are those of the file's own rule. To set another threshold, add to `feed`, for one,
-exit_thres=np.array(0.3, np.float32).
+Exits are those of the file's own rule. To set another threshold, change about["rule"] below.
 """
 
 import json
@@ -28,6 +27,10 @@ feed = {
     "token_type_ids": np.array([text.type_ids[:1] * repeats + text.type_ids]),
 }
 names = [value.name for value in session.get_inputs()]
+for value in session.get_inputs():  # the rule's own numbers
+    if value.name in about["rule"]:
+        kind = np.int64 if value.type == "tensor(int64)" else np.float32
+        feed[value.name] = np.array(about["rule"][value.name], kind)
 if "draws" in names:  # PonderNet halts by chance: a uniform number for each text
     feed["draws"] = np.random.default_rng().random(1, np.float32)
 outputs = [value.name for value in session.get_outputs()]
