@@ -67,11 +67,10 @@ def main() -> None:
     mode = trained_mode(settings.model_dir)
     rule = resolve(settings.model_dir, mode.table)
     model = load_finished(settings.model_dir, mode, rule)
-    feeds = []
     if settings.int8:
         feeds = list(calibration_feeds(settings.model_dir, mode, model, settings.calibration_file))
-    origin = provenance(as_dict(settings), weights=weights_hash(settings.model_dir))
-    described = origin | description(mode, model) | {"rule_sources": rule.sources}
+    described = provenance(as_dict(settings), weights=weights_hash(settings.model_dir))
+    described |= description(mode, model) | {"rule_sources": rule.sources}
     about = {name: json.dumps(value) for name, value in described.items()}
     loop = mode.export_loop(model, settings.layer_logits)
     exported = to_onnx(loop, about, defaults=not settings.no_defaults)

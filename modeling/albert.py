@@ -156,7 +156,8 @@ def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:
     """
     for layer in model.modules():
         if isinstance(layer, AlbertLayer):
-            for linear in layer.linear_maps:
+            attention = layer.attention
+            for linear in (*attention.projections, attention.dense, layer.ffn, layer.ffn_output):
                 linear.to(dtype)
 
 

@@ -7,7 +7,6 @@ lengths are dynamic. On a CPU the weights are frozen into the code.
 
 import logging
 import shutil
-from contextlib import suppress
 
 import torch
 from torch import nn
@@ -52,8 +51,7 @@ def compile_for_inference(model: EarlyExitModel) -> bool:
     except Exception as error:  # whatever a compiler's tool chain may raise
         for region in regions:
             region._compiled_call_impl = None
-        with suppress(AttributeError):
-            torch.compiler.reset()
+        torch.compiler.reset()
         logger.warning("compilation failed (%s): running without", str(error).splitlines()[0])
         return False
     return True

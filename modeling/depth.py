@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
-from transformers.utils import ModelOutput
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .albert import AlbertPreTrainedModel, attention_mask_of
 from .rules import ExitRule, LayerOutput, Size, State
@@ -39,7 +39,7 @@ class ExitDecision(NamedTuple):
 
 
 @dataclass
-class EarlyExitOutput(ModelOutput):
+class EarlyExitOutput(SequenceClassifierOutput):
     """What a model answers of a batch.
 
     loss: scalar; train(): of all exits, eval(): of the answers.
@@ -49,8 +49,6 @@ class EarlyExitOutput(ModelOutput):
         keeps its last ones.
     """
 
-    loss: Tensor | None = None
-    logits: Tensor | None = None
     exit_layer: Tensor | None = None
     all_logits: Tensor | None = None
 
@@ -69,10 +67,7 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
 
     @abstractmethod
     def param_index(self, layer: int) -> int:
-        """Index of the weights of layer `layer` (0-based) and its exit; non-decreasing in layer.
-
-        Examples at layers of the same index may share a pass and a check.
-        """
+        """Index of the weights of layer `layer` (0-based) and its exit; non-decreasing in layer."""
 
     @abstractmethod
     def embed(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
@@ -134,7 +129,7 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
             if exiting:
                 logits[rows[exiting]] = decision.answer[exiting]
                 exit_layer[rows[exiting]] = layer
-        return EarlyExitOutput(None, logits, exit_layer)
+        return EarlyExitOutput(None, logits, exit_layer=exit_layer)
 
 
 def layer_states(model: EarlyExitModel, hidden: Tensor, mask: Tensor | None) -> Iterator[Tensor]:

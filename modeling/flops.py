@@ -1,7 +1,6 @@
-"""Floating-point operations of the parts of a model: two for each multiply-add of a matrix product.
+"""Floating-point operations: two for each multiply-add of a matrix product.
 
-Element-wise work (norms, activations, softmax) is left out, as is usual: it is below 1% at the
-published sizes.
+Element-wise work (norms, activations, softmax) is left out: below 1% at the published sizes.
 """
 
 from transformers import AlbertConfig

@@ -20,11 +20,8 @@ QUERY_KEY_VALUE = slice(0, 3)
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention up to its residual connection.
-
-    `forward` runs all pieces for all tokens; a caller that keeps keys and values runs some pieces
-    for some tokens.
-    """
+    """Multi-head self-attention up to its residual connection; who keeps keys and values runs some
+    of its pieces, for some tokens."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -131,12 +128,6 @@ class AlbertLayer(nn.Module):
     def attention_norm(self) -> nn.LayerNorm:
         """The layer norm between attention and feed-forward."""
         return self.attention.LayerNorm
-
-    @property
-    def linear_maps(self) -> tuple[nn.Linear, ...]:
-        """All matrix products of a pass but attention's own two."""
-        attention = self.attention
-        return (*attention.projections, attention.dense, self.ffn, self.ffn_output)
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:

@@ -303,17 +303,12 @@ class AlbertActModel(AlbertActPreTrainedModel):
     ) -> AlbertActModelOutput:
         """Encode a batch, as HF ALBERT does; `return_dict=False` answers with a tuple.
 
-        Args:
-            input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64.
-            inputs_embeds: (batch, length, embedding), in place of input_ids.
-            output_hidden_states: return the states of every depth; None is the configuration's.
-            output_attentions: return the attention weights of every pass; likewise.
+        Ids, masks and segments are (batch, length) int64, inputs_embeds in place of input_ids
+        (batch, length, embedding); None for an optional output is what the configuration says.
         """
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        if output_attentions is None:
-            output_attentions = self.config.output_attentions
-        trail, attentions = [] if output_hidden_states else None, [] if output_attentions else None
+        config, states, weights = self.config, output_hidden_states, output_attentions
+        trail = [] if (config.output_hidden_states if states is None else states) else None
+        attentions = [] if (config.output_attentions if weights is None else weights) else None
         mask = attention_mask_of(attention_mask)
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         hidden, halting = self.encoder(embedded, mask, trail, attentions)

@@ -1,7 +1,6 @@
 """Adaptive Depth's models for the tasks: an encoder, `albert`, below a head."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -140,30 +139,29 @@ class AlbertActForPreTraining(AlbertActPreTrainedModel):
         return output(self.config.tau, encoded, loss, prediction_logits=words, sop_logits=order)
 
 
-def with_ponder_cost(forward: Callable) -> Callable:
-    """HF's `forward` of a head: its answer has updates, and the ponder cost, also in the loss."""
-
-    @wraps(forward)
-    def adaptive(self: nn.Module, *inputs: Any, **others: Any) -> AlbertActOutput:
-        encoded: list[AlbertActModelOutput] = []
-        with self.albert.register_forward_hook(lambda *call: encoded.append(call[-1])):
-            answer = forward(self, *inputs, **{**others, "return_dict": True})
-        (of_encoder,) = encoded
-        logits = {name: value for name, value in answer.items() if name.endswith("logits")}
-        batch = len(next(iter(logits.values())))
-        # Of several choices an example's cost is the sum.
-        of_encoder.ponder_cost = of_encoder.ponder_cost.view(batch, -1).sum(1)
-        return output(self.config.tau, of_encoder, answer.loss, **logits)
-
-    return can_return_tuple(adaptive)
-
-
 class HeadOfAlbert(AlbertActPreTrainedModel):
-    """HF ALBERT's head for a task, with its inputs and labels, on the adaptive encoder."""
+    """HF ALBERT's head for a task, with its inputs and labels, on the adaptive encoder.
+
+    Its answer has `updates`, and the ponder cost, which is in the loss, too.
+    """
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        cls.forward = with_ponder_cost(cls.forward)
+        hf_forward = cls.forward
+
+        @wraps(hf_forward)  # HF's Trainer and pipelines read the inputs' names there
+        def forward(self: HeadOfAlbert, *inputs: Any, **others: Any) -> AlbertActOutput:
+            answers: list[AlbertActModelOutput] = []
+            with self.albert.register_forward_hook(lambda *call: answers.append(call[-1])):
+                out = hf_forward(self, *inputs, **{**others, "return_dict": True})
+            (encoded,) = answers
+            logits = {name: value for name, value in out.items() if name.endswith("logits")}
+            batch = len(next(iter(logits.values())))
+            # Of several choices an example's cost is the sum.
+            encoded.ponder_cost = encoded.ponder_cost.view(batch, -1).sum(1)
+            return output(self.config.tau, encoded, out.loss, **logits)
+
+        cls.forward = can_return_tuple(forward)
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)

@@ -134,7 +134,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         if not self.training and not output_all_exits:
             out = self.exits(input_ids, attention_mask, token_type_ids)
             loss = None if labels is None else task_loss(out.logits, labels)
-            return EarlyExitOutput(loss, out.logits, out.exit_layer)
+            return EarlyExitOutput(loss, out.logits, exit_layer=out.exit_layer)
         hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
         all_logits, loss = self.all_exits(hidden, mask), None
         if self.training:
@@ -142,10 +142,10 @@ class ElbertForSequenceClassification(EarlyExitModel):
                 losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
                 loss = joint_loss(losses, self.exit_weights)
             last = torch.full((len(input_ids),), len(all_logits), device=input_ids.device)
-            return EarlyExitOutput(loss, all_logits[-1], last, all_logits)
+            return EarlyExitOutput(loss, all_logits[-1], exit_layer=last, all_logits=all_logits)
         logits, exit_layer = scan_answers(self.config.exit_rule(), {"all_logits": all_logits})
         loss = None if labels is None else task_loss(logits, labels)
-        return EarlyExitOutput(loss, logits, exit_layer, all_logits)
+        return EarlyExitOutput(loss, logits, exit_layer=exit_layer, all_logits=all_logits)
 
     def all_exits(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""

@@ -16,9 +16,6 @@ from ..rules import ExitRule, LayerOutput, NeverExits, Size, State, Tensors, nor
 Outcome = tuple[State, Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
 
 
-# Rules on one layer's probabilities alone.
-
-
 class Entropy(ExitRule):
     """entropy: the normalised entropy is below exit_thres."""
 
@@ -45,9 +42,6 @@ class LargestProbability(ExitRule):
     def step(self, seen: LayerOutput, state: State) -> Outcome:
         # As a distance to 1: 1 − exit_thres rounds differently for a number and for a tensor.
         return state, 1 - seen.scores.amax(-1) < self.exit_thres
-
-
-# Rules on a window of layers.
 
 
 class Leaders(NamedTuple):

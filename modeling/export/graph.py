@@ -52,33 +52,33 @@ TRANSLATIONS = {
 }
 
 
-def example_inputs(loop: ExportLoop) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs to trace with, and which of their dimensions are free."""
-    longest = loop.model.config.max_position_embeddings
-    text = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=longest)}
-    # Tensors of their own: one tensor given three times would be exported as one input.
-    inputs: dict[str, Any] = {name: torch.ones(2, 3, dtype=torch.long) for name in TEXT_INPUTS}
-    free: dict[str, Any] = dict.fromkeys(TEXT_INPUTS, text)
-    inputs["own"] = {name: torch.rand(2) for name in loop.own}
-    free["own"] = {name: {0: text[0]} for name in loop.own}
-    inputs["settings"] = loop.settings()
-    free["settings"] = dict.fromkeys(inputs["settings"])
-    return inputs, free
-
-
 @torch.no_grad()
 def to_onnx(loop: ExportLoop, about: dict[str, str], defaults: bool = True) -> ir.Model:
     """The model with its exit rule, weights included, in one graph.
 
     about: its metadata. defaults: may a caller leave out the rule's numbers?
     """
-    inputs, free = example_inputs(loop)
+    # Inputs to trace with, and which of their dimensions are free.
+    longest = loop.model.config.max_position_embeddings
+    text = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=longest)}
+    settings = loop.settings()
+    inputs: dict[str, Any] = {
+        # Tensors of their own: one tensor given three times would be exported as one input.
+        **{name: torch.ones(2, 3, dtype=torch.long) for name in TEXT_INPUTS},
+        "own": {name: torch.rand(2) for name in loop.own},
+        "settings": settings,
+    }
+    free: dict[str, Any] = {
+        **dict.fromkeys(TEXT_INPUTS, text),
+        "own": {name: {0: text[0]} for name in loop.own},
+        "settings": dict.fromkeys(settings),
+    }
     program = torch.export.export(loop, (), kwargs=inputs, dynamic_shapes=free, strict=False)
     exported = torch.onnx.export(
         program,
         dynamo=True,
         opset_version=OPSET,
-        input_names=[*TEXT_INPUTS, *loop.own, *inputs["settings"]],
+        input_names=[*TEXT_INPUTS, *loop.own, *settings],
         output_names=loop.outputs,
         custom_translation_table=TRANSLATIONS,
         verbose=False,
@@ -88,9 +88,8 @@ def to_onnx(loop: ExportLoop, about: dict[str, str], defaults: bool = True) -> i
     RemoveUnusedNodesPass()(exported)
     name_dimensions(exported.graph)
     for value in exported.graph.inputs:
-        if defaults and value.name in inputs["settings"]:
-            default = inputs["settings"][value.name].numpy()
-            value.const_value = ir.tensor(default, name=value.name)
+        if defaults and value.name in settings:
+            value.const_value = ir.tensor(settings[value.name].numpy(), name=value.name)
             exported.graph.register_initializer(value)
     forget_loop_shapes(exported.graph)
     ClearMetadataAndDocStringPass()(exported)  # stack traces with this machine's paths

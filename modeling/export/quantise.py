@@ -6,8 +6,7 @@ the batch nor on padding. Exit classifiers, attention, softmax and norms stay in
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -19,36 +18,6 @@ LARGEST_WEIGHT = 63
 LARGEST_ACTIVATION = 255
 
 Feed = Mapping[str, np.ndarray]
-
-
-@dataclass
-class ChannelRange:
-    """The least and greatest value (channels,) of a product's input over all layer passes."""
-
-    lowest: np.ndarray
-    highest: np.ndarray
-
-    def include(self, values: np.ndarray) -> None:
-        """Widen the range by values (…, channels)."""
-        rows = values.reshape(-1, values.shape[-1])
-        self.lowest = np.minimum(self.lowest, rows.min(0))
-        self.highest = np.maximum(self.highest, rows.max(0))
-
-    def smoothing(self, weights: Sequence[np.ndarray]) -> np.ndarray:
-        """Divide the inputs, and multiply the weights (in, out), by this (channels,).
-
-        s = √(max|X| / max|W|) for every channel: SmoothQuant (Xiao et al., 2023), eq. 4, α = 0.5.
-        """
-        inputs = np.maximum(np.maximum(-self.lowest, self.highest), 1e-5)
-        largest = np.maximum(np.abs(np.concatenate(weights, 1)).max(1), 1e-5)
-        scale = np.sqrt(inputs / largest)
-        return (scale / np.exp(np.log(scale).mean())).astype(np.float32)
-
-    def limits(self, smoothing: np.ndarray) -> tuple[np.float32, np.uint8]:
-        """Scale and zero point of the smoothed inputs, one for all channels."""
-        lowest, highest = (self.lowest / smoothing).min(), (self.highest / smoothing).max()
-        scale = np.float32(max(highest - lowest, 1e-6) / LARGEST_ACTIVATION)
-        return scale, np.uint8(np.clip(round(-lowest / scale), 0, LARGEST_ACTIVATION))
 
 
 def loop_bodies(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Graph]]:
@@ -70,8 +39,10 @@ def products_by_input(body: ir.Graph, narrowest: int) -> dict[ir.Value, list[ir.
     return found
 
 
-def calibrate(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> list[ChannelRange]:
-    """Run `feeds` and measure every product's input, in the order of the graph.
+def calibrate(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> list[np.ndarray]:
+    """Run `feeds`; returns the range of every product's input over all layer passes.
+
+    In the order of the graph: (2, channels), the least and the greatest values.
 
     feeds: inputs of one text each, without padding, with rule settings that run all layers.
     """
@@ -86,15 +57,16 @@ def calibrate(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> list[Ch
             loop.outputs[-1].name = names[-1]
             loop.outputs[-1].dtype = copy.outputs[0].dtype = ir.DataType.FLOAT
             watched.graph.outputs.append(loop.outputs[-1])
-            nothing = np.zeros(users[0].inputs[1].const_value.shape[0], np.float32)
-            ranges.append(ChannelRange(nothing, nothing))
+            ranges.append(np.zeros((2, users[0].inputs[1].const_value.shape[0]), np.float32))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     content = ir.to_proto(watched).SerializeToString()
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     for feed in feeds:
         for found, values in zip(ranges, session.run(names, feed), strict=True):
-            found.include(values)
+            rows = values.reshape(-1, values.shape[-1])
+            np.minimum(found[0], rows.min(0), out=found[0])
+            np.maximum(found[1], rows.max(0), out=found[1])
     return ranges
 
 
@@ -128,12 +100,20 @@ def constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
 
 
 def quantise_products(
-    graph: ir.Graph, body: ir.Graph, value: ir.Value, users: list[ir.Node], found: ChannelRange
+    graph: ir.Graph, body: ir.Graph, value: ir.Value, users: list[ir.Node], found: np.ndarray
 ) -> None:
-    """Smooth and quantise `value` once, and the matrices that it is multiplied by."""
+    """Smooth and quantise `value` once, and the matrices (in, out) that it is multiplied by.
+
+    s = √(max|X| / max|W|) for every channel: SmoothQuant (Xiao et al., 2023), eq. 4, α = 0.5.
+    """
     matrices = [node.inputs[1].const_value.numpy() for node in users]
-    smoothing = found.smoothing(matrices)
-    scale, zero = found.limits(smoothing)
+    inputs = np.maximum(np.maximum(-found[0], found[1]), 1e-5)
+    largest = np.maximum(np.abs(np.concatenate(matrices, 1)).max(1), 1e-5)
+    ratio = np.sqrt(inputs / largest)
+    smoothing = (ratio / np.exp(np.log(ratio).mean())).astype(np.float32)
+    lowest, highest = (found[0] / smoothing).min(), (found[1] / smoothing).max()
+    scale = np.float32(max(highest - lowest, 1e-6) / LARGEST_ACTIVATION)
+    zero = np.uint8(np.clip(round(-lowest / scale), 0, LARGEST_ACTIVATION))
     limits = [
         constant(graph, f"{value.name}_scale", np.asarray(scale)),
         constant(graph, f"{value.name}_zero", np.asarray(zero)),

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from transformers import AlbertConfig, AutoModelForSequenceClassification, PreTrainedTokenizerBase
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import ModelOutput
+from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, ExitLinear, attention_mask_of
@@ -41,7 +41,7 @@ Texts = Sequence[str] | tuple[Sequence[str], Sequence[str]]  # a list, or a pair
 
 
 @dataclass
-class PonderOutput(ModelOutput):
+class PonderOutput(SequenceClassifierOutput):
     """What the model answers; `layers` are those that ran.
 
     loss: scalar; train(): total loss, eval(): loss of the answers.
@@ -54,8 +54,6 @@ class PonderOutput(ModelOutput):
     weighted_ce_loss, kl_loss: the parts of `loss`, train() only.
     """
 
-    loss: Tensor | None = None
-    logits: Tensor | None = None
     halt_probabilities: Tensor | None = None
     model_halt_dist: GeneralizedGeometricDist | None = None
     target_halt_dist: GeneralizedGeometricDist | None = None
@@ -165,11 +163,10 @@ class PonderAlbertClassifier(EarlyExitModel):
         Args:
             name: a directory or a hub name; its tokenizer comes along where there is one.
             dtype: of the weights; "auto" is `config`'s, as is the default where `config` is given.
-            settings: replace keys of its configuration, e.g. num_hidden_layers. With `config` they
-                do nothing: transformers' Auto classes add some of their own.
+            settings: keys of its configuration, e.g. num_hidden_layers; nothing with `config`, as
+                transformers' Auto classes add some of their own.
 
-        Raises:
-            UserError: a checkpoint whose layers are not all the same one, or that is no ALBERT.
+        Raises UserError for a checkpoint of several layers, or that is no ALBERT.
         """
         if config is not None and dtype is None:
             dtype = "auto"
@@ -284,10 +281,9 @@ class PonderAlbertClassifier(EarlyExitModel):
         tokenizer, first, second = self.tokenizer, texts, None
         if len(texts) == 2 and not any(isinstance(part, str) for part in texts):
             first, second = map(list, texts)
-        if isinstance(texts, str) or not first or not all(isinstance(x, str) for x in first):
+        are_texts = not isinstance(texts, str) and all(isinstance(text, str) for text in first)
+        if not are_texts or not first or (second is not None and len(first) != len(second)):
             raise UserError("expected a list of texts, or two lists of equal length for pairs")
-        if second is not None and len(first) != len(second):
-            raise UserError(f"{len(first)} first texts and {len(second)} second: each needs one")
         if tokenizer is None:
             raise UserError("the model has no tokenizer: give it one, or call it with token ids")
         if self.cls_in_second_text and second is not None:
@@ -321,20 +317,13 @@ class PonderAlbertClassifier(EarlyExitModel):
     def layer_pass(self, hidden: Tensor, mask: Tensor | None, index: int) -> Tensor:
         return self.albert_layer(hidden, mask)
 
-    @property
-    def reads_previous(self) -> bool:
-        """Does the halting head see the layer before, too?"""
-        return self.config.lambda_layer_arch in ("linear_cat", "linear_diff")
-
     def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
-        """As EarlyExitModel's, with the halting token's previous state where the head reads it."""
-        state = super().start(rule, batch, inputs)
-        if not self.reads_previous:
-            return state
+        """As EarlyExitModel's, with the halting token's previous state (batch, hidden)."""
         size = (batch, self.config.hidden_size)
-        return state._replace(model=torch.zeros(size, device=self.device, dtype=self.dtype))
+        previous = torch.zeros(size, device=self.device, dtype=self.dtype)
+        return super().start(rule, batch, inputs)._replace(model=previous)
 
-    def halt_logits(self, now: Tensor, previous: Any) -> Tensor:
+    def halt_logits(self, now: Tensor, previous: Tensor) -> Tensor:
         """Logits of λ, (…), from the halting token's states after this layer and the previous one.
 
         States are (…, hidden), 0 before the first layer; mlp and linear do not read `previous`.
@@ -354,7 +343,7 @@ class PonderAlbertClassifier(EarlyExitModel):
             halts = halts.masked_fill(state.depth + 1 == self.config.num_hidden_layers, 1.0)
         logits = self.classifier(hidden[:, 0]).float()
         seen = LayerOutput(logits, exit_scores(logits), halts)
-        return seen, halting if self.reads_previous else ()
+        return seen, halting
 
 
 class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
@@ -382,7 +371,7 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
             inputs = (x if x is None else with_halting_token(x) for x in inputs)
         out = super().forward(*inputs, labels, return_dict=True)
         answer = out.logits[-1] if out.answer is None else out.answer
-        return EarlyExitOutput(out.loss, answer, out.exit_layer, out.logits)
+        return EarlyExitOutput(out.loss, answer, exit_layer=out.exit_layer, all_logits=out.logits)
 
 
 AutoModelForSequenceClassification.register(

@@ -2,10 +2,7 @@
 
 The step function makes of an input x and its state h_n the next state, the probability λ_n of
 halting at step n, and the answer ŷ_n. Step n is the last with probability
-p_n = λ_n Π_{j<n} (1 − λ_j); in training all steps answer, and `ReconstructionLoss` weighs the
-answers' losses by p.
-
-`ParityPonderGRU` and `ParityDataset` are its own experiment: how many steps does a vector take?
+p_n = λ_n Π_{j<n} (1 − λ_j). `ParityPonderGRU` and `ParityDataset` are PonderNet's own experiment.
 
 Sources: PonderNet (Banino et al., 2021); the annotated PonderNet (labml), whose names, shapes and
 losses these are.
@@ -69,9 +66,6 @@ def sampled_steps(p: Tensor, draws: Tensor) -> Tensor:
     return steps.clamp_max(len(p))  # rounding may leave the CDF a little below 1
 
 
-# The parity experiment.
-
-
 def parity_batch(
     batch: int, n_elems: int, non_zeros: range, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -89,9 +83,7 @@ def parity_batch(
 class ParityDataset(Dataset):
     """Vectors and their parity, drawn anew at every access, as the annotated PonderNet has them.
 
-    Args:
-        n_samples: how many vectors make an epoch.
-        n_elems: elements of a vector; 1 to all of them are not 0.
+    `n_samples` vectors make an epoch; of `n_elems` elements 1 to all are not 0.
     """
 
     def __init__(self, n_samples: int, n_elems: int = 64) -> None:
@@ -147,8 +139,7 @@ class ParityPonderGRU(PonderNet):
 class ReconstructionLoss(nn.Module):
     """L_Rec = Σ_n p_n L(y, ŷ_n), mean over the batch.
 
-    Args:
-        loss_func: L without reduction, (rows, …) and (rows, …) -> (rows,).
+    loss_func: L without reduction, (rows, …) and (rows, …) -> (rows,).
     """
 
     def __init__(self, loss_func: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -165,11 +156,8 @@ class ReconstructionLoss(nn.Module):
 class RegularizationLoss(nn.Module):
     """L_Reg = Σ_n g_n (log g_n − log p_n), g_n = λ_p (1 − λ_p)^(n−1), mean over the batch.
 
-    As in the annotated PonderNet: KL with the prior first, and the prior cut off, not normalised.
-
-    Args:
-        lambda_p: λ_p of the geometric prior, in (0, 1].
-        max_steps: the highest number of steps.
+    As in the annotated PonderNet: KL with the prior first, and the prior cut off at `max_steps`,
+    not normalised. lambda_p: in (0, 1].
     """
 
     def __init__(self, lambda_p: float, max_steps: int = 1_000) -> None:
