@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from transformers import AlbertConfig, PreTrainedModel
 
-from evaluation.glue_run import find_task
+from evaluation.job import find_task
 from evaluation.modes.base import Mode
 from glue.custom import custom_task
 from glue.features import collate, encode
@@ -15,7 +15,6 @@ from glue.tasks import Split
 from modeling.errors import UserError
 from modeling.loading.configs import trained_labels
 from modeling.loading.tokenizers import load_tokenizer
-from modeling.rules import ExitRule
 from training.fine_tuning_settings import DataSettings
 from training.provenance import provenance_in
 
@@ -41,13 +40,12 @@ def training_split(directory: Path) -> tuple[Split, DataSettings]:
 
 def deepest_settings(mode: Mode, config: AlbertConfig) -> dict[str, np.ndarray]:
     """Give the rule's numbers under which the fewest examples exit early."""
-    rules = mode.model_class.config_class.exit_rules(config.num_labels == 1)
-    rule = rules[getattr(config, mode.rule_key)] if rules else ExitRule
-    found = {}
+    rules, found = mode.model_class.config_class.exit_rules(config.num_labels == 1), {}
+    eager_when_low = rules[getattr(config, mode.rule_key)].eager_when_low if rules else ()
     for name, key in mode.table.exit_keys.items():
         if key.kind in (int, float):
             highest = config.num_hidden_layers if key.counts_layers else key.maximum
-            value = highest if name in rule.eager_when_low else key.minimum
+            value = highest if name in eager_when_low else key.minimum
             found[name] = np.array(value, np.int64 if key.kind is int else np.float32)
     return found
 

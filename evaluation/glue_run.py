@@ -14,27 +14,25 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from evaluation.job import Job, load_trained, results_folder
+from evaluation.job import Job, find_task, load_trained, results_folder
 from evaluation.modes import MODES, check_mode
 from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
 from evaluation.results import check_results, predict
 from evaluation.settings import GROUPS, GlueSettings
-from glue.custom import custom_task
 from glue.features import Features, encode
 from glue.tasks import (
     Split,
     Task,
     about,
     evaluation_tasks,
-    get_task,
     prediction_tasks,
     read_examples,
 )
 from modeling.compilation import compile_for_training
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
-from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_labels, trained_task
+from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
 from modeling.loading.files import find_file, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_model
@@ -45,7 +43,6 @@ from training.checkpoints import (
     is_trained,
 )
 from training.fine_tuning import MetricAtCost, task_batches, task_state, total_steps
-from training.fine_tuning_settings import DataSettings
 from training.provenance import check_inputs, provenance, provenance_in
 from training.search import Search, flags_of_every_run, run_search
 from training.settings import as_dict, entries
@@ -61,19 +58,6 @@ from utils.console import log_facts
 from utils.fingerprint import file_fingerprint, fingerprint
 
 logger = logging.getLogger(__name__)
-
-
-def find_task(data: DataSettings, trained: Path | None) -> Task:
-    """The GLUE task, or the user's own from its files, with the labels of a `trained` model."""
-    if not (data.train_file or data.validation_file or data.test_file):
-        if not data.task_name:
-            raise UserError("--task_name is missing; give one of GLUE's, or your own --train_file")
-        if not data.data_dir:
-            raise UserError("--data_dir is missing: the folder with the task's .tsv files")
-        return get_task(data.task_name)
-    labels = trained_labels(trained) if trained else None
-    files = data.train_file, data.validation_file, data.test_file
-    return custom_task(*files, labels, data.text_column_names, data.label_column_name)
 
 
 @dataclass(frozen=True)
@@ -172,13 +156,12 @@ class GlueRun:
         """The spiece.model that the tokenizer comes from; UserError where there is none."""
         model = self.settings.model
         source = model.tokenizer_name or model.model_name_or_path
-        found = find_file(source, "spiece.model")
-        if found is None:
-            raise UserError(
-                f"--save_format pytorch: no spiece.model in {source}, and ELBERT's published code "
-                "reads no other tokenizer; name a folder that has one with --tokenizer_name"
-            )
-        return found
+        if found := find_file(source, "spiece.model"):
+            return found
+        raise UserError(
+            f"--save_format pytorch: no spiece.model in {source}, and ELBERT's published code "
+            "reads no other tokenizer; name a folder that has one with --tokenizer_name"
+        )
 
     def new_model(self, config: AlbertConfig) -> PreTrainedModel:
         """With the checkpoint's weights; of one of another task, without its heads."""
@@ -196,23 +179,20 @@ class GlueRun:
         """SHA-256 of what the runs of a search start from, wherever that lies."""
         config, source = self.new_config(), self.settings.model
         tokenizer = self.new_tokenizer(config)
-        sets = [self.features(self.task, tokenizer, split) for split in ("train", "dev")]
         kept = {name: v for name, v in config.to_dict().items() if name not in ORIGIN_KEYS}
-        files = []
-        if not source.from_scratch:
-            files = weight_files(source.model_name_or_path)
+        files = [] if source.from_scratch else weight_files(source.model_name_or_path)
+        model = fingerprint(sorted(kept.items()), list(map(file_fingerprint, files)))
+        sets = [self.features(self.task, tokenizer, split) for split in ("train", "dev")]
+        # Draws follow from --seed, which the runs of a search may change.
+        data = fingerprint(*(replace(features, inputs={}).digest() for features in sets))
         return {
-            "the model of --model_name_or_path and --config_name": fingerprint(
-                sorted(kept.items()), list(map(file_fingerprint, files))
-            ),
-            # Draws follow from --seed, which the runs of a search may change.
-            "the examples and tokens of --data_dir or --train_file": fingerprint(
-                *(replace(x, inputs={}).digest() for x in sets)
-            ),
+            "the model of --model_name_or_path and --config_name": model,
+            "the examples and tokens of --data_dir or --train_file": data,
         }
 
-    def check_goal(self, goal: MetricAtCost) -> MetricAtCost:
-        """Raise UserError for a metric at a cost, of a mode that has one cost only."""
+    def goal(self, text: str | None, flag: str) -> MetricAtCost:
+        """Read a flag's metric; UserError for one at a cost, of a mode that has one cost only."""
+        goal = MetricAtCost.parse(text, self.task, flag)
         if goal.cost is not None:
             self.mode.rules(regression=False)
         return goal
@@ -221,10 +201,8 @@ class GlueRun:
 
     def search(self, argv: Sequence[str]) -> Path:
         """Run a search; the directory of its best model. argv: this call's flags."""
-        flags = flags_of_every_run(argv, GROUPS)
-        given = self.settings.search
-        metric = MetricAtCost.parse(given.hp_metric, self.task, "--hp_metric")
-        self.check_goal(metric)
+        flags, given = flags_of_every_run(argv, GROUPS), self.settings.search
+        metric = self.goal(given.hp_metric, "--hp_metric")
         self.check_files(dev=True)
         # What machines that share a search must agree in.
         shared = {name: v for name, v, allowed in entries(*self.settings) if not allowed.resuming}
@@ -247,8 +225,7 @@ class GlueRun:
         """
         run, how = self.settings.run, self.settings.training
         self.check_files(dev=self.settings.evaluation.do_eval or how.looks_at_dev)
-        wanted = how.metric_for_best_model
-        goal = self.check_goal(MetricAtCost.parse(wanted, self.task, "--metric_for_best_model"))
+        goal = self.goal(how.metric_for_best_model, "--metric_for_best_model")
         processes = self.accelerator.num_processes
         if is_trained(self.settings, processes):
             return
@@ -315,18 +292,7 @@ class GlueRun:
         model, tokenizer = load_trained(directory, mode, self.task, device, lower, keys)
         mode.check_length(data.max_seq_length, model.config)
         features = self.features(part, tokenizer, split)
-        self.warn_truncation(features)
-        hashes = {"weights": weights_hash(directory), "data": features.digest()}
-        about_run = provenance(as_dict(*self.settings), **hashes)
-        size, file = how.per_gpu_eval_batch_size, None
-        if how.onnx:
-            file = OnnxFile(how.onnx, model.config, size, hashes["weights"])
-        origin = {"rule_sources": keys.sources, "provenance": about_run}
-        return Job(mode, model, tokenizer, part, features, size, how, file, origin)
-
-    def warn_truncation(self, features: Features) -> None:
-        """Say when texts are cut that the training would have seen whole."""
-        length, cut = self.settings.data.max_seq_length, int(features.truncated.sum())
+        length, cut = data.max_seq_length, int(features.truncated.sum())
         flags = provenance_in(self.directory / "training.json").get("flags")
         trained_at = flags.get("max_seq_length") if isinstance(flags, dict) else None
         if isinstance(trained_at, int) and length < trained_at and cut:
@@ -334,6 +300,13 @@ class GlueRun:
                 f"--max_seq_length {length} cuts {cut} of {len(features)} texts; "
                 f"the training had {trained_at}"
             )
+        hashes = {"weights": weights_hash(directory), "data": features.digest()}
+        about_run = provenance(as_dict(*self.settings), **hashes)
+        size, file = how.per_gpu_eval_batch_size, None
+        if how.onnx:
+            file = OnnxFile(how.onnx, model.config, size, hashes["weights"])
+        origin = {"rule_sources": keys.sources, "provenance": about_run}
+        return Job(mode, model, tokenizer, part, features, size, how, file, origin)
 
     def evaluate(self) -> None:
         """Evaluate the trained model and, if asked for, each of its checkpoints."""

@@ -15,17 +15,19 @@ from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from evaluation.onnx_file import OnnxFile
 from evaluation.settings import EvaluationSettings
+from glue.custom import custom_task
 from glue.features import Features
-from glue.tasks import Task
+from glue.tasks import Task, get_task
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import Settings
-from modeling.loading.configs import load_config
+from modeling.loading.configs import load_config, trained_labels
 from modeling.loading.files import resolve_within
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import abbreviate, load_model
+from training.fine_tuning_settings import DevSettings
 from training.start import check_vocab_size
 from utils.environment import environment
 
@@ -40,29 +42,21 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Job:
-    """What is run, and how.
-
-    batch_size: 1 goes in input order and never pads; larger ones give the same answers.
-    how: the flags of an evaluation.
-    file: answers in place of the model, which it was exported from.
-    origin: what reports say of where all of this comes from and, see `for_inference`, how it runs.
-    """
+    """What is run, and how."""
 
     mode: Mode
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     task: Task
     features: Features
-    batch_size: int = 1
+    batch_size: int = 1  # never pads; larger ones give the same answers
     how: EvaluationSettings = field(default_factory=EvaluationSettings)
-    file: OnnxFile | None = None
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    file: OnnxFile | None = None  # answers in place of the model, which it was exported from
+    origin: Mapping[str, Any] = field(default_factory=dict)  # where all of this comes from
 
     def for_inference(self) -> Job:
-        """The job with a model in --dtype, compiled where that is asked for and pays.
-
-        Its `origin` says so. This job's own model stays as it is.
-        """
+        """The job with a copy of the model in --dtype, compiled where that is asked for and pays;
+        its `origin` says so."""
         model, device, wanted = self.model, self.model.device, self.how.compile
         about, compiled, dtype = {"dtype": self.how.dtype}, False, DTYPES[self.how.dtype]
         if is_emulated(dtype, device):
@@ -102,6 +96,19 @@ def statistics_folder(model: Path, config: AlbertConfig, task: Task) -> Path:
         logger.warning("my_out_dir %s: %s; using %s", name, error.strerror, fallback)
         return fallback
     return model / name
+
+
+def find_task(data: DevSettings, trained: Path | None) -> Task:
+    """The GLUE task, or the user's own from its files, with the labels of a `trained` model."""
+    names = ("train_file", "validation_file", "test_file")
+    if not any(files := [getattr(data, name, None) for name in names]):
+        if not data.task_name:
+            raise UserError("--task_name is missing; give one of GLUE's, or a file of your own")
+        if not data.data_dir:
+            raise UserError("--data_dir is missing: the folder with the task's .tsv files")
+        return get_task(data.task_name)
+    labels = trained_labels(trained) if trained else None
+    return custom_task(*files, labels, data.text_column_names, data.label_column_name)
 
 
 def load_finished(directory: Path, mode: Mode, settings: Settings | None = None) -> PreTrainedModel:

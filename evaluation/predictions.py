@@ -25,22 +25,14 @@ Rows = Sequence[int] | np.ndarray
 class Predictions(dict[str, torch.Tensor]):
     """The answers to a data set in input order, (examples, …) tensors on the CPU by name.
 
-    Of every mode: logits, (examples, num_labels), of the exit taken; seconds, (examples,), from the
-    start of an example to its answer. Of modes whose examples exit: exit_layer, 1-based. Of
-    Adaptive Depth: updates, (examples, length of the longest), 0 on padding.
-
-    features: the examples that are answered here; wall_seconds: of all examples, start to end.
+    Of every mode: logits, (examples, num_labels), of the exit taken; seconds, from the start of an
+    example to its answer. Of modes whose examples exit: exit_layer, 1-based. Of Adaptive Depth:
+    updates, (examples, length of the longest), 0 on padding.
     """
 
     def __init__(self, features: Features | None = None, **tensors: torch.Tensor) -> None:
         super().__init__(tensors)
-        self.features, self.wall_seconds = features, 0.0
-
-    def batches(self, batch_size: int) -> Iterator[Rows]:
-        """Rows of every batch: in input order at batch size 1, else neighbours in length."""
-        if batch_size == 1:
-            return ([row] for row in range(len(self.features)))
-        return sorted_batches(self.features.lengths, batch_size)
+        self.features, self.wall_seconds = features, 0.0  # of this process's share; of all
 
     def add(self, rows: Rows, **values: Any) -> None:
         """Put a batch's values, (rows, …) each, in their places."""
@@ -101,10 +93,9 @@ def inputs_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tenso
 def run_early_exit(job: Job) -> Predictions:
     """Answer every example, each stopping as the configuration says.
 
-    Batch size 1, the reporting default, goes in input order and never pads. Above it, examples that
-    exit go through `batch_size` slots, kept full by depth batching; where tokens halt, and for an
-    exported file, a batch holds neighbours in length. The answers are the same, also where exits
-    are sampled: every example brings its own draw.
+    Batch size 1 never pads. Above it, examples that exit go through `batch_size` slots, kept full
+    by depth batching; where tokens halt, and for an exported file, a batch holds neighbours in
+    length. The answers are the same, also where exits are sampled: every example has its own draw.
     """
     mode, model, longest = job.mode, job.model, int(job.features.lengths.max())
     run = job.file or (model.exits if mode.in_slots else model)
@@ -112,8 +103,9 @@ def run_early_exit(job: Job) -> Predictions:
         if job.batch_size > 1 and mode.in_slots and not job.file:
             answer_in_slots(job, predictions)
             return predictions
-        for rows in predictions.batches(job.batch_size):
-            batch = inputs_of(job, predictions.features, rows)
+        features = predictions.features
+        for rows in sorted_batches(features.lengths, job.batch_size):
+            batch = inputs_of(job, features, rows)
             start = time.perf_counter()
             out = run(**batch)
             values = {"logits": out.logits.float().cpu(), **mode.kept(out, longest)}
@@ -148,8 +140,9 @@ def record_layers(job: Job, batch_size: int = 1, rule: ExitRule | None = None) -
     and differ in that bit, which a setting exactly at a tie can show.
     """
     with sharded(job, "All layers") as predictions:
-        for rows in predictions.batches(batch_size):
-            predictions.add(rows, **layers_of(job, predictions.features, rows, rule))
+        features = predictions.features
+        for rows in sorted_batches(features.lengths, batch_size):
+            predictions.add(rows, **layers_of(job, features, rows, rule))
     predictions["all_logits"] = predictions["all_logits"].transpose(0, 1).contiguous()
     for name, column in job.features.inputs.items():
         predictions[name] = torch.as_tensor(column)

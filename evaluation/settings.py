@@ -58,26 +58,21 @@ class ModeSettings:
 
     @cached_property
     def keys(self) -> Settings:
-        """Type the keys of --set and of the flags that are keys."""
-        found = NOTHING
-        for pair in self.set:
-            found = found.under(self.typed_key("--set", pair))
-        for name in PONDER_KEYS:
-            if (text := getattr(self, name, None)) is not None:
-                found = found.under(self.typed_key(f"--{name}", f"{name}={text}"))
+        """Type the keys of --set and of the flags that are keys; UserError for an unknown one."""
+        known, found = keys_of(self.model_type).keys, NOTHING
+        given = [("--set", pair) for pair in self.set]
+        own = {name: getattr(self, name, None) for name in PONDER_KEYS}
+        given += [(f"--{name}", f"{name}={text}") for name, text in own.items() if text is not None]
+        for flag, pair in given:
+            key, equals, text = pair.partition("=")
+            if not equals or key not in known:
+                near = nearest_names(key, list(known))
+                raise UserError(f"{flag} {pair}: no key of --model_type {self.model_type}; {near}")
+            try:
+                found = found.under(Settings.given({key: parse_value(key, text, known)}, flag))
+            except UserError as error:
+                raise UserError(f"{flag}: {error}") from error
         return found
-
-    def typed_key(self, flag: str, pair: str) -> Settings:
-        """Type `KEY=VALUE` of a flag; raises UserError for an unknown key or value."""
-        known = keys_of(self.model_type).keys
-        key, equals, text = pair.partition("=")
-        if not equals or key not in known:
-            near = nearest_names(key, list(known))
-            raise UserError(f"{flag} {pair}: no key of --model_type {self.model_type}; {near}")
-        try:
-            return Settings.given({key: parse_value(key, text, known)}, flag)
-        except UserError as error:
-            raise UserError(f"{flag}: {error}") from error
 
     def check(self) -> None:
         """Raise UserError for keys that no model of this mode can have."""

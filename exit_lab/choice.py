@@ -4,12 +4,10 @@ Everything is chosen on one part of the labelled examples and reported on the ot
 
 The guarantee is distribution-free risk control, "Learn then Test" (Angelopoulos, Bates, Candès,
 Jordan and Lei, 2021): settings are tested in a fixed order, from the deepest on, each against the
-hypothesis that its risk exceeds α. Testing stops at the first that is not rejected, so that each
-test may spend the whole error budget δ, and with probability ≥ 1 − δ over the draw of the
-calibration examples every setting before the stop has a risk of at most α.
-
-The order must not depend on the calibration examples, not even on their texts alone: the loss
-depends on the text too. So it is fixed by the grid: a walk from its deepest corner to its most
+hypothesis that its risk exceeds α. Testing stops at the first that is not rejected, so each test
+may spend the whole error budget δ: with probability ≥ 1 − δ over the draw of the calibration
+examples, every setting before the stop has a risk of at most α. The order must not depend on these
+examples, not even on their texts: it is a walk through the grid from its deepest corner to its most
 eager one. Several rules mean several walks, which share δ evenly (Bonferroni).
 """
 
@@ -107,10 +105,10 @@ def fixed_sequence(grid: RuleGrid, rule: type[ExitRule]) -> list[int]:
 
 
 class Choice(NamedTuple):
-    """What picking came to."""
+    """What picking came to: a setting's number, None when none qualifies, and how it was chosen."""
 
-    setting: int | None  # number in the sweep; None when none qualifies
-    note: str  # what was asked, and how it was answered
+    setting: int | None
+    note: str
 
 
 def control_risk(
@@ -149,16 +147,13 @@ def control_risk(
         costs = swept.cost(swept.exit_layer[passed], rows)
         return Choice(int(passed[costs.argmin()]), note)
     needed = math.ceil(math.log(share) / math.log1p(-alpha))
+    advice = "the deepest setting of the grid already fails: start --grid from deeper settings"
     if examples < needed:
-        return Choice(
-            None,
-            f"{note}; even a setting without a single loss needs {needed} examples to show this: "
-            "raise --calibration_fraction, allow a higher risk or delta, or test fewer --rules",
+        advice = (
+            f"even a setting without a single loss needs {needed} examples to show this: raise "
+            "--calibration_fraction, allow a higher risk or delta, or test fewer --rules"
         )
-    return Choice(
-        None,
-        f"{note}; the deepest setting of the grid already fails: start --grid from deeper settings",
-    )
+    return Choice(None, f"{note}; {advice}")
 
 
 def choose(

@@ -36,19 +36,13 @@ Cells = dict[str, list[dict[str, Any] | None]]  # by method: at each cost limit,
 
 @dataclass(frozen=True)
 class Frontier:
-    """One model's best settings of a method, by rising cost.
+    """One model's best settings of a method, by rising cost."""
 
-    settings: their descriptions, (points,).
-    allowed: the cost that they were chosen by, (points,).
-    cost, metric: on the report part, (points,) and (points, 1 + draws).
-    mixes: does a coin between two settings give the costs between them?
-    """
-
-    settings: list[str]
-    allowed: np.ndarray
-    cost: np.ndarray
-    metric: np.ndarray
-    mixes: bool = False
+    settings: list[str]  # their descriptions, (points,)
+    allowed: np.ndarray  # the cost that they were chosen by, (points,)
+    cost: np.ndarray  # on the report part, (points,)
+    metric: np.ndarray  # on the report part, (points, 1 + draws)
+    mixes: bool = False  # does a coin between two settings give the costs between them?
 
     def position(self, limit: float) -> float:
         """The setting that answers under a cost limit; −1 where even the cheapest costs more.
@@ -95,14 +89,11 @@ def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Fro
 
 
 class Point(NamedTuple):
-    """A method at a cost, on the report part.
+    """A method at a cost, on the report part."""
 
-    settings, cost: of each model. metric: the mean over the models, (1 + draws,).
-    """
-
-    settings: list[str]
-    cost: np.ndarray
-    metric: np.ndarray
+    settings: list[str]  # of each model
+    cost: np.ndarray  # of each model
+    metric: np.ndarray  # the mean over the models, (1 + draws,)
 
 
 def estimate(metric: np.ndarray) -> tuple[float, float, float]:
@@ -112,15 +103,11 @@ def estimate(metric: np.ndarray) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class FrontierSet:
-    """All methods' frontiers, one a model, by name; the models share examples and draws.
-
-    drawn: how often each draw takes each example, (1 + draws, examples).
-    models: which share each model has in it, (1 + draws, models); rows sum to 1.
-    """
+    """All methods' frontiers, one a model, by name; the models share examples and draws."""
 
     frontiers: dict[str, list[Frontier]]
-    drawn: np.ndarray
-    models: np.ndarray
+    drawn: np.ndarray  # how often each draw takes each example, (1 + draws, examples)
+    models: np.ndarray  # each model's share of a draw, (1 + draws, models); rows sum to 1
     layers: int
     parts: Parts
 

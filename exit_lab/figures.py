@@ -17,10 +17,7 @@ COLUMNS = 4  # of panels
 
 
 class Curve(NamedTuple):
-    """A method's metric under rising cost limits.
-
-    cost, metric, low, high: (limits,) mean over the models, and the 95% interval.
-    """
+    """A method's metric under rising cost limits: the mean over the models, and its interval."""
 
     cost: np.ndarray
     metric: np.ndarray

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from evaluation.figures import save_figure
-from evaluation.job import Job, load_trained, results_folder
+from evaluation.job import Job, find_task, load_trained, results_folder
 from evaluation.modes import trained_mode
 from evaluation.modes.base import Mode
 from evaluation.predictions import run_early_exit
@@ -23,12 +23,10 @@ from exit_lab.metrics import at_exit
 from exit_lab.settings import LabSettings, SweepRequest
 from exit_lab.sweep import RECORDING, Recording, Sweep, load_or_record, scan_setting, sweep
 from exit_lab.tables import write_tables
-from glue.custom import custom_task
 from glue.features import encode
-from glue.tasks import Example, Task, compute_metrics, evaluation_tasks, get_task, read_examples
+from glue.tasks import Example, Task, compute_metrics, evaluation_tasks, read_examples
 from modeling.errors import UserError
 from modeling.exit_settings import PROVENANCE, Setting, describe, keys_in_force, resolve
-from modeling.loading.configs import trained_labels
 from modeling.loading.files import read_json, weights_hash
 from modeling.rules import exit_scores
 from training.checkpoints import check_finished
@@ -47,18 +45,14 @@ BAND_DRAWS = 400  # of a figure's intervals
 
 @dataclass(frozen=True)
 class Lab:
-    """What a sweep of one model works with.
+    """What a sweep of one model works with."""
 
-    directory: of the model; output: where results go; job: the model on the dev set.
-    grids: of the rules that are swept; fixed: exit keys that no grid varies, such as window_score.
-    """
-
-    directory: Path
-    output: Path
-    job: Job
+    directory: Path  # of the model
+    output: Path  # of the results
+    job: Job  # the model on the dev set
     examples: list[Example]
     grids: tuple[RuleGrid, ...]
-    fixed: Setting
+    fixed: Setting  # exit keys that no grid varies, such as window_score
     data: LabSettings
 
     @property
@@ -86,12 +80,7 @@ def run(request: SweepRequest) -> None:
     data = request.data
     accelerator = make_accelerator(data.no_cuda, "no")
     start_script(accelerator, data.seed)
-    if data.task_name:
-        task = get_task(data.task_name)
-    else:  # the user's own, with the labels that the trained model has
-        labels = trained_labels(data.model_dir[0])
-        columns = data.text_column_names, data.label_column_name
-        task = custom_task(None, data.validation_file, None, labels, *columns)
+    task = find_task(data, Path(data.model_dir[0]))
     for part, suffix in evaluation_tasks(task):
         run_part(request, task, part, suffix, accelerator.device)
 
@@ -212,9 +201,8 @@ def verify(lab: Lab, recording: Recording, swept: Sweep, count: int) -> None:
             raise UserError(
                 f"{describe(setting, swept.name_key)}: {(found != expected).sum()} examples "
                 f"exit elsewhere in a real run; example {row} at layer {found[row]}, by the "
-                f"recording at {expected[row]}, with logits {apart:.1e} apart. If that is "
-                "rounding, the pass was recorded on another machine or with --batch_size > 1: "
-                f"delete {lab.output / RECORDING} and run again"
+                f"recording at {expected[row]}, with logits {apart:.1e} apart. Where that is "
+                f"rounding, delete {lab.output / RECORDING} and record again, with --batch_size 1"
             )
     print(f"verified {count} settings at batch size 1: every exit layer is equal")
 

@@ -6,34 +6,21 @@ from typing import NamedTuple
 
 from modeling.errors import UserError
 from modeling.keys import nearest_names
+from training.fine_tuning_settings import DevSettings
 from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, setting
 
 
-@dataclass(kw_only=True)
-class LabSettings:
+@dataclass(frozen=True, kw_only=True)
+class LabSettings(DevSettings):
     """Which models on which data."""
 
     model_dir: list[str] = setting(..., "trained model; with --compare also several")
     data_dir: str = setting(".", "folder with the task's .tsv files")
-    task_name: str | None = setting(None, "GLUE task, e.g. RTE")
-    validation_file: str | None = setting(None, "instead of --task_name: the user's own dev file")
-    text_column_names: str | None = setting(
-        None, "of --validation_file: default sentence1,sentence2", metavar="A[,B]"
-    )
-    label_column_name: str | None = setting(None, "of --validation_file: default label")
     output_dir: str | None = setting(None, "where results go (default: MODEL_DIR/sweep)")
     batch_size: int = setting(1, "of the recorded pass; 1 is exact to the bit", AT_LEAST_1)
-    max_seq_length: int = setting(128, "longer texts are truncated")
-    max_eval_samples: int | None = setting(None, "use only the first so many", AT_LEAST_1)
     do_lower_case: bool = setting(False, "for uncased models")
     no_cuda: bool = setting(False, "stay on the CPU")
     seed: int = setting(42, "of the split, the bootstrap and --verify", SEED)
-
-    def check(self) -> None:
-        if not (self.task_name or self.validation_file):
-            raise UserError(
-                "--task_name is missing; give one of GLUE's, or your own --validation_file"
-            )
 
 
 @dataclass(kw_only=True)

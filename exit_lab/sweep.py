@@ -45,15 +45,11 @@ ALL = slice(None)
 
 @dataclass(frozen=True)
 class Recording:
-    """What a sweep needs to know of a model and a data set.
+    """What a sweep needs to know of a model and a data set."""
 
-    tensors: as `record_layers` gives them; labels: (examples,).
-    flops: of an exit at each layer, as shares of the mean full depth, (layers, examples).
-    """
-
-    tensors: dict[str, torch.Tensor]
-    labels: np.ndarray
-    flops: np.ndarray | None = None
+    tensors: dict[str, torch.Tensor]  # as `record_layers` gives them
+    labels: np.ndarray  # (examples,)
+    flops: np.ndarray | None = None  # (layers, examples), as shares of the mean full depth
 
     @property
     def predictions(self) -> np.ndarray:

@@ -23,22 +23,16 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """The task: one of GLUE's, or the user's own files: CSV, TSV or JSON lines."""
+class DevSettings:
+    """The dev set of one of GLUE's tasks, or of the user's own."""
 
     task_name: str | None = setting(None, "GLUE task, e.g. RTE")
     data_dir: str | None = setting(None, "folder with the task's .tsv files", FREE)
-    train_file: str | None = setting(None, "of columns sentence1[,sentence2],label", FREE)
-    validation_file: str | None = setting(None, "dev set of --train_file's task", FREE)
-    test_file: str | None = setting(None, "test set of --train_file's task", FREE)
+    validation_file: str | None = setting(None, "instead of both: your own dev set", FREE)
     text_column_names: str | None = setting(None, "default: sentence1[,sentence2]")
-    label_column_name: str | None = setting(None, "of --train_file's task: default label")
+    label_column_name: str | None = setting(None, "of your own task: default label")
     max_seq_length: int = setting(128, "longer texts are truncated")
-    max_train_samples: int | None = setting(None, "use only the first so many", AT_LEAST_1)
     max_eval_samples: int | None = setting(None, "use only the first so many", COUNT)
-    overwrite_cache: bool = setting(
-        False, "accepted as published: every start tokenises anew", FREE
-    )
 
     @property
     def folder(self) -> str:
@@ -47,9 +41,21 @@ class DataSettings:
     def check(self) -> None:
         if self.task_name and (self.text_column_names or self.label_column_name):
             raise UserError(
-                f"--text_column_names and --label_column_name are of your own --train_file; "
+                f"--text_column_names and --label_column_name are of your own files; "
                 f"--task_name {self.task_name} has columns of its own"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(DevSettings):
+    """The task: one of GLUE's, or the user's own files: CSV, TSV or JSON lines."""
+
+    train_file: str | None = setting(None, "of columns sentence1[,sentence2],label", FREE)
+    test_file: str | None = setting(None, "test set of --train_file's task", FREE)
+    max_train_samples: int | None = setting(None, "use only the first so many", AT_LEAST_1)
+    overwrite_cache: bool = setting(
+        False, "accepted as published: every start tokenises anew", FREE
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

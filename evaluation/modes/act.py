@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional as F
-from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from evaluation.job import Job
@@ -24,7 +23,6 @@ from evaluation.results import (
     write_results,
 )
 from evaluation.token_pictures import TokenExample, tokens_html
-from glue.features import Features
 from glue.submission import label_text
 from glue.tasks import primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
@@ -104,18 +102,6 @@ class AdaptiveDepth(Mode):
         return summary
 
 
-def updates_by_class(
-    features: Features, updates: torch.Tensor, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, float]:
-    """Mean updates of [CLS], of [SEP], and of all other tokens."""
-    real = torch.arange(updates.shape[1]) < torch.as_tensor(features.lengths)[:, None]
-    counts = updates[real].numpy()  # (tokens,), text after text
-    ids = np.concatenate(features.input_ids)
-    cls, sep = ids == tokenizer.cls_token_id, ids == tokenizer.sep_token_id
-    found = {"[CLS]": cls, "[SEP]": sep, "others": ~(cls | sep)}
-    return {name: float(counts[chosen].mean()) for name, chosen in found.items() if chosen.any()}
-
-
 def summarise_updates(job: Job, predictions: Predictions) -> dict[str, Any]:
     """Metrics, updates over their maximum, updates per token class, FLOPs ratio and latency.
 
@@ -127,14 +113,21 @@ def summarise_updates(job: Job, predictions: Predictions) -> dict[str, Any]:
     spent = [adaptive_flops(config, n, u) for n, u in zip(lengths, per_text, strict=True)]
     full = [adaptive_flops(config, n, n * maximum) for n in lengths]
     mean = sum(per_text) / sum(lengths)
-    tokens_per_updates = updates[updates > 0].bincount(minlength=maximum + 1)[1:]
+    real = torch.arange(updates.shape[1]) < torch.as_tensor(job.features.lengths)[:, None]
+    counts, ids = updates[real], np.concatenate(job.features.input_ids)  # text after text
+    cls, sep = ids == job.tokenizer.cls_token_id, ids == job.tokenizer.sep_token_id
+    classes = {"[CLS]": cls, "[SEP]": sep, "others": ~(cls | sep)}
     return {
         **summary_of(job, predictions),
         "computation_cost": mean / maximum,
         "mean_updates": mean,
         "maximum_updates": maximum,
-        "updates_per_token_class": updates_by_class(job.features, updates, job.tokenizer),
-        "tokens_per_updates": tokens_per_updates.tolist(),
+        "updates_per_token_class": {
+            name: float(counts.numpy()[chosen].mean())
+            for name, chosen in classes.items()
+            if chosen.any()
+        },
+        "tokens_per_updates": counts.bincount(minlength=maximum + 1)[1:].tolist(),
         "flops_ratio": sum(spent) / sum(full),
     }
 

@@ -72,7 +72,12 @@ class ExampleMode(Mode):
         predictions = run_early_exit(fast)
         summary = summarise(fast, predictions)
         if recorded:
-            summary |= against_all_layers(job, predictions, recorded)
+            same = scan(job.model.config.exit_rule(), recorded) == predictions["exit_layer"]
+            summary |= {
+                "same_exit_layer_as_fp32": same.float().mean().item(),
+                f"{primary_metric(job.task)}_per_layer": layer_curve(job, recorded["all_logits"]),
+                "frontier": rule_frontier(job, recorded),
+            }
         if not is_main():
             return summary
         statistics = statistics_folder(directory, job.model.config, job.task)
@@ -80,7 +85,7 @@ class ExampleMode(Mode):
         steps = [partial(write_results, folder, summary, job.how.out_mode)]
         if recorded:
             steps.append(partial(write_statistics, tables, job, predictions, recorded))
-            steps.append(partial(draw_exits, picture, job, predictions, recorded))
+            steps.append(partial(draw_exits, picture, job, predictions, summary))
         else:  # of an earlier evaluation, perhaps under another rule
             remove([picture, *tables])
         write_all(*steps, partial(print_results, summary, checkpoint))
@@ -164,16 +169,6 @@ def summarise(job: Job, predictions: Predictions) -> dict[str, Any]:
     }
 
 
-def against_all_layers(job: Job, predictions: Predictions, recorded: Tensors) -> dict[str, Any]:
-    """The metric of every layer, and the share of exits that the float32 recording gives, too."""
-    same = scan(job.model.config.exit_rule(), recorded) == predictions["exit_layer"]
-    return {
-        "same_exit_layer_as_fp32": same.float().mean().item(),
-        f"{primary_metric(job.task)}_per_layer": layer_curve(job, recorded["all_logits"]),
-        "frontier": rule_frontier(job, recorded),
-    }
-
-
 def rule_frontier(job: Job, recorded: Tensors) -> dict[str, list[list[float]]]:
     """The configured rule's Pareto-optimal points over the values of the first key that it reads.
 
@@ -233,28 +228,29 @@ def layer_table(
     Over all samples or, given the `exit_layer` of each, over those that exit at the layer.
     Regression has neither entropy nor accuracy: these fields stay empty.
     """
-    regression = all_logits.shape[-1] == 1
     rows = []
     for layer, logits in enumerate(all_logits, start=1):
         here = slice(None) if exit_layer is None else exit_layer == layer
-        chosen, truth = logits[here], labels[here]
-        row = {"layer": layer, "samples": len(truth), "loss": "", "entropy": "", "accuracy": ""}
-        if len(truth) and regression:
-            row["loss"] = f"{F.mse_loss(chosen[:, 0], truth.float()):.6f}"
+        chosen, truth, numbers = logits[here], labels[here], []
+        if len(truth) and logits.shape[-1] == 1:
+            numbers = [F.mse_loss(chosen[:, 0], truth.float())]
         elif len(truth):
-            row["loss"] = f"{F.cross_entropy(chosen, truth):.6f}"
-            row["entropy"] = f"{normalised_entropy(exit_scores(chosen)).mean():.6f}"
-            row["accuracy"] = f"{(chosen.argmax(-1) == truth).float().mean():.6f}"
-        rows.append(row)
+            entropy = normalised_entropy(exit_scores(chosen)).mean()
+            accuracy = (chosen.argmax(-1) == truth).float().mean()
+            numbers = [F.cross_entropy(chosen, truth), entropy, accuracy]
+        texts = [*(f"{number:.6f}" for number in numbers), "", "", ""][:3]
+        row = {"layer": layer, "samples": len(truth)}
+        rows.append(row | dict(zip(("loss", "entropy", "accuracy"), texts, strict=True)))
     return as_csv(rows)
 
 
-def draw_exits(path: Path, job: Job, predictions: Predictions, recorded: Tensors) -> list[Path]:
+def draw_exits(
+    path: Path, job: Job, predictions: Predictions, summary: dict[str, Any]
+) -> list[Path]:
     """exits.png: the metric of every layer; below, exits per layer, coloured by what ended the
     pass; its path."""
-    config, mode, metric = job.model.config, job.mode, primary_metric(job.task)
-    reached = metrics_of(job, predictions["logits"])[metric]
-    curve = layer_curve(job, recorded["all_logits"])
+    config, metric = job.model.config, primary_metric(job.task)
+    reached, curve = summary["metrics"][metric], summary[f"{metric}_per_layer"]
     layers, ends = np.arange(1, len(curve) + 1), predictions["exit_layer"].numpy()
     figure, top, bottom = stacked("layer", metric, "examples that exit")
     top.plot(layers, curve, color=LINE, marker="o", markersize=4, label="everyone stops here")
@@ -264,15 +260,14 @@ def draw_exits(path: Path, job: Job, predictions: Predictions, recorded: Tensors
     ):
         top.axhline(value, color=color, linestyle=style, linewidth=1.2, label=f"{name} {value:.3f}")
     top.set_ylim(*padded_limits(np.array([*curve, reached])))
-    rule, scores = config.exit_rule(), exit_scores(predictions["logits"])
-    by_window, ran_all = rule.ends_by_window(scores).numpy(), ends == len(curve)
-    causes = {
-        rule.cause or config.exit_keys()[mode.rule_key]: ~by_window & ~ran_all,
-        "window": by_window & ~ran_all,
-        "all layers run": ran_all,
-    }
-    base = np.zeros(len(layers))
-    for (cause, rows), color in zip(causes.items(), ("#9db4d3", "#e2b866", "#cfd6de"), strict=True):
+    rule, setting = config.exit_rule(), job.mode.named(config.exit_keys(), job.task.is_regression)
+    by_window = rule.ends_by_window(exit_scores(predictions["logits"])).numpy()
+    ran_all, base = ends == len(curve), np.zeros(len(layers))
+    for cause, rows, color in (
+        (rule.cause or setting[job.mode.rule_key], ~by_window & ~ran_all, "#9db4d3"),
+        ("window", by_window & ~ran_all, "#e2b866"),
+        ("all layers run", ran_all, "#cfd6de"),
+    ):
         counts = np.bincount(ends[rows], minlength=len(curve) + 1)[1:]
         if counts.any():
             bottom.bar(layers, counts, bottom=base, color=color, width=0.72, label=cause)
@@ -282,9 +277,9 @@ def draw_exits(path: Path, job: Job, predictions: Predictions, recorded: Tensors
             annotate(bottom, str(count), (layer, count), "center")
     for panel in (top, bottom):
         panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    cost = ends.mean() / len(curve)
-    title = f"{job.task.name}: {metric} {reached:.3f} at a computation cost of {cost:.2f}"
-    named = mode.named(config.exit_keys(), job.task.is_regression)
-    top.set_title(f"{title}\n{describe(named, mode.rule_key)}")
+    top.set_title(
+        f"{job.task.name}: {metric} {reached:.3f} at a computation cost of "
+        f"{summary['computation_cost']:.2f}\n{describe(setting, job.mode.rule_key)}"
+    )
     save_figure(figure, path)
     return [path]
