@@ -24,6 +24,7 @@ The defaults are the published schedule (ALBERT's, Lan et al. 2020; Simoulin and
 steps at length 512 with 2.75e-4. --gradient_accumulation_steps makes up what the batch lacks.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from modeling.errors import UserError
@@ -53,12 +54,9 @@ def read_settings() -> PretrainingSettings:
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from evaluation.text_reports import (
-        evaluate_pretraining,
-        evaluation_text,
-        report_pretraining,
-    )
+    from evaluation.text_reports import evaluate_pretraining, report_pretraining
     from training.pretraining import make_tokenizer, pretrain, trained_model
+    from training.pretraining_data import PretrainingData
     from training.start import text_session
 
     names = {"model_name_or_path": True, "config_name": False, "tokenizer_name": False}
@@ -73,7 +71,9 @@ def main() -> None:
         if evaluation.do_eval:
             source = (not run.do_train and model.model_name_or_path) or run.output_dir
             trained, tokenizer = trained_model(settings)
-            data = evaluation_text(settings, tokenizer, accelerator.num_processes)
+            text = replace(settings.text, train_files=[evaluation.eval_file])
+            size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes
+            data = PretrainingData(text, tokenizer, run.seed, size)  # masked as in training
             summary = evaluate_pretraining(accelerator, trained, data)
             hashes = {"weights": weights_hash(source), "data": file_hash(evaluation.eval_file)}
             summary["provenance"] = provenance(as_dict(*settings), **hashes)

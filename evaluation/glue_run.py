@@ -1,7 +1,4 @@
-"""What run_glue.py does: a model is trained, evaluated, answers a test set, or is searched for.
-
-The training loop itself is `training/trainer.py`.
-"""
+"""What run_glue.py does: a model is trained, evaluated, answers a test set, or is searched for."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -21,14 +18,7 @@ from evaluation.onnx_file import OnnxFile
 from evaluation.results import check_results, predict
 from evaluation.settings import GROUPS, GlueSettings
 from glue.features import Features, encode
-from glue.tasks import (
-    Split,
-    Task,
-    about,
-    evaluation_tasks,
-    prediction_tasks,
-    read_examples,
-)
+from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks, read_examples
 from modeling.compilation import compile_for_training
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
@@ -103,8 +93,6 @@ class GlueRun:
         with lock_output_dir(run.output_dir, self.accelerator, run.do_train):
             yield
 
-    # The examples.
-
     def check_files(self, dev: bool) -> None:
         """UserError for anything wrong with a dev or test file: worth knowing before training.
 
@@ -123,8 +111,6 @@ class GlueRun:
         examples = Split(task, data.folder, split).examples(limit)
         features = encode(examples, tokenizer, data.max_seq_length - self.mode.extra_tokens)
         return self.mode.prepare(features, self.settings.run.seed)
-
-    # The model that training starts from.
 
     def new_config(self) -> AlbertConfig:
         source, labels = self.settings.model, dict(enumerate(self.task.labels or ["score"]))
@@ -196,8 +182,6 @@ class GlueRun:
         if goal.cost is not None:
             self.mode.rules(regression=False)
         return goal
-
-    # What the flags ask for.
 
     def search(self, argv: Sequence[str]) -> Path:
         """Run a search; the directory of its best model. argv: this call's flags."""
@@ -280,8 +264,6 @@ class GlueRun:
                 "Total optimization steps": total,
             },
         )
-
-    # What a trained model answers.
 
     def job(self, directory: Path, part: Task, split: str) -> Job:
         """The model of `directory` under the flags' exit keys, and a split of a task for it."""

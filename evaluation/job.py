@@ -64,7 +64,7 @@ class Job:
         if wanted == "on" and self.mode.uncompiled:
             logger.warning("--compile on: %s; not compiled", self.mode.uncompiled)
         if self.file:
-            about, device = self.file.conditions(), torch.device("cpu")
+            about, device = self.file.about, torch.device("cpu")
         else:
             repays = device.type == "cuda" and len(self.features) >= REPAYING
             compiling = wanted == "on" or (wanted == "auto" and repays)

@@ -46,13 +46,18 @@ class OnnxFile:
     def __init__(
         self, path: str | Path, config: AlbertConfig, batch_size: int = 1, weights: str = ""
     ) -> None:
-        self.path, self.config = str(path), config
-        self.session = session_of(self.path)
+        self.config, self.session = config, session_of(str(path))
         stored = self.session.get_modelmeta().custom_metadata_map
         if "rule" not in stored:
             raise UserError(f"{path}: not a file of export_onnx.py, it does not say its rule")
         there = {name: json.loads(stored[name]) for name in (*FIXED, "labels", "rule", "dtype")}
-        self.dtype, rule = there["dtype"], there["rule"]
+        rule = there["rule"]
+        # What a report tells of it.
+        self.about = {
+            "dtype": there["dtype"],
+            "onnx": str(path),
+            "onnxruntime": version("onnxruntime"),
+        }
         self.outputs = [value.name for value in self.session.get_outputs()]
         values = (*self.session.get_inputs(), *self.session.get_overridable_initializers())
         kinds = {value.name: np.float32 if "float" in value.type else np.int64 for value in values}
@@ -70,15 +75,11 @@ class OnnxFile:
                     f"{path}: exported with {name} = {there.get(name)}, the model now has {value}; "
                     f"{again}"
                 )
-        if self.dtype == "int8" and batch_size > 1 and "calibration" not in stored:
+        if there["dtype"] == "int8" and batch_size > 1 and "calibration" not in stored:
             raise UserError(
                 f"{path}: exported with int8 scales that depend on the batch; {again}, or give "
                 "--per_gpu_eval_batch_size 1"
             )
-
-    def conditions(self) -> dict[str, Any]:
-        """What a report tells of it."""
-        return {"dtype": self.dtype, "onnx": self.path, "onnxruntime": version("onnxruntime")}
 
     def __call__(self, input_ids: torch.Tensor, **more: torch.Tensor) -> SimpleNamespace:
         """The file's outputs as tensors by name, as its model's output has them."""

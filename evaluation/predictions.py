@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import send_to_device
+from accelerate.utils import gather_object, send_to_device
 from torch import distributed
 
 from evaluation.job import Job
@@ -49,8 +49,7 @@ class Predictions(dict[str, torch.Tensor]):
         n = processes()[1]
         if n == 1:
             return
-        shards: list[Any] = [None] * n
-        distributed.all_gather_object(shards, dict(self))
+        shards = gather_object([dict(self)])
         self.update({name: t.new_empty(count, *t.shape[1:]) for name, t in shards[0].items()})
         for first, shard in enumerate(shards):
             for name, tensor in shard.items():

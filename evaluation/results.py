@@ -26,6 +26,7 @@ from utils.fingerprint import differences
 logger = logging.getLogger(__name__)
 
 ROWS = "eval_results.txt"
+Files = dict[Path, Callable[[], Any]]  # how each is written
 
 
 def predictions_of(logits: torch.Tensor) -> np.ndarray:
@@ -127,8 +128,8 @@ def check_results(directory: Path, job: Job) -> None:
         earlier_lines(directory / ROWS, row, job.how.out_mode)
 
 
-def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> list[Path]:
-    """eval_results.txt and eval_results.json; their paths.
+def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> None:
+    """Write eval_results.txt and eval_results.json.
 
     One warning for rows of other weights or data that this evaluation's row would stand beside.
     """
@@ -142,7 +143,6 @@ def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> li
     run_all_then_raise(
         partial(append_results, rows, summary, out_mode), partial(write_json, path, summary)
     )
-    return [rows, path]
 
 
 def predict(job: Job, examples: Sequence[Example], output: Path, details: str) -> None:
@@ -193,7 +193,9 @@ def print_summary(summary: dict[str, Any], checkpoint: str, details: Sequence[st
     print("\n".join(lines))
 
 
-def write_all(*steps: Callable[[], list[Path] | None]) -> None:
-    """Take every step of an evaluation's end, and print where the files are that they return."""
-    found = run_all_then_raise(*steps)
-    print("written:", *(f"  {path}" for paths in found for path in paths or ()), sep="\n")
+def write_all(job: Job, folder: Path, summary: dict[str, Any], files: Files) -> None:
+    """Write eval_results.txt and .json and, by their paths, `files`; print where all are."""
+    results = partial(write_results, folder, summary, job.how.out_mode)
+    run_all_then_raise(results, *files.values())
+    paths = (folder / ROWS, folder / "eval_results.json", *files)
+    print("written:", *(f"  {path}" for path in paths), sep="\n")

@@ -1,7 +1,4 @@
-"""run_glue.py's settings for who stops, and for the evaluation; and all of its settings together.
-
-Imports no torch, so that --help and a wrong flag answer at once.
-"""
+"""run_glue.py's settings for who stops, and for the evaluation; all of them together. No torch."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,8 +106,7 @@ class EvaluationSettings:
     )
     skip_full_depth: bool = setting(
         False,
-        "pay only for what early exit runs: no pass over all layers, so no metric of every layer "
-        "and no exits.png; albert_act makes none anyway",
+        "no second pass over all layers, so no metric of every layer and no exits.png",
         FREE,
     )
     eval_all_checkpoints: bool = setting(False, "also every checkpoint-STEP", FREE)
@@ -121,8 +117,7 @@ class EvaluationSettings:
     )
     onnx: str | None = setting(
         None,
-        "evaluate this file, which export_onnx.py made of the model in --output_dir; the exit keys "
-        "of the model's configuration are its inputs",
+        "evaluate this file, which export_onnx.py made of the model in --output_dir",
         FREE,
         metavar="FILE",
     )

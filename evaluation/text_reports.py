@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from transformers import AlbertConfig, AlbertModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AlbertConfig, AlbertModel, PreTrainedModel
 
 from modeling.cpu_packing import packed_weights
 from modeling.errors import UserError
@@ -20,22 +20,10 @@ from training.checkpoints import check_finished
 from training.layer_sharing import TeacherText, load_teacher
 from training.pretraining import mean_updates
 from training.pretraining_data import PretrainingData, TokenClass
-from training.pretraining_settings import PretrainingSettings, SharingSettings
+from training.pretraining_settings import SharingSettings
 from utils.console import markdown_table
 from utils.environment import environment
 from utils.files import write_json
-
-# A pre-trained model: how well it predicts, and how often its tokens were updated.
-
-
-def evaluation_text(
-    settings: PretrainingSettings, tokenizer: PreTrainedTokenizerBase, processes: int
-) -> PretrainingData:
-    """--eval_file in batches, masked as the training's text is."""
-    flags = settings.evaluation
-    text = replace(settings.text, train_files=[flags.eval_file])
-    batch_size = flags.per_gpu_eval_batch_size * processes
-    return PretrainingData(text, tokenizer, settings.run.seed, batch_size)
 
 
 @torch.inference_mode()
@@ -88,9 +76,6 @@ def print_table(models: dict[str, dict]) -> None:
     rows = dict.fromkeys(row for cells in columns for row in cells)
     cells = [[row, *(column.get(row, "") for column in columns)] for row in rows]
     print(markdown_table(["", *models], cells))
-
-
-# A shared layer: how closely it follows the BERT that it was made of, pass by pass.
 
 
 def load_student(settings: SharingSettings) -> AlbertModel:

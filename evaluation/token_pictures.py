@@ -32,8 +32,7 @@ class TokenExample(NamedTuple):
 def tokens_html(examples: Sequence[TokenExample], counts: Mapping[int, int], maximum: int) -> str:
     """Format a page that needs nothing else: each token over its number of updates, and the scale.
 
-    counts: all tokens of the data set by their number of updates. maximum: the most that a token
-    may take.
+    counts: all tokens of the data set by their updates; maximum: the most that a token may take.
     """
     numbers = [number for number, count in counts.items() if count]
     wrong, scale = sum(example.wrong for example in examples), []

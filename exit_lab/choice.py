@@ -100,7 +100,7 @@ def fixed_sequence(grid: RuleGrid, rule: type[ExitRule]) -> list[int]:
         for key, length in zip(grid.values, lengths, strict=True):
             moved = (2 * step * (length - 1) + steps) // (2 * steps)  # rounded
             choice.append(length - 1 - moved if key in rule.eager_when_low else moved)
-        walk.append(grid.position(choice))
+        walk.append(int(np.ravel_multi_index(choice, lengths)) if lengths else 0)
     return list(dict.fromkeys(walk))
 
 

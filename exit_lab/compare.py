@@ -9,7 +9,7 @@ where there are several. All methods share the draws, so that differences are pa
 A metric is an array (…, 1 + draws): its value first, then that in each draw.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -31,7 +31,6 @@ from utils.files import write_text
 BASELINES = (TRUNCATION, COIN, ORACLE, FULL_DEPTH)  # methods that are no rule
 DRAWS = 1000  # of the intervals
 MOST_LIMITS = 6  # columns of a table
-Cells = dict[str, list[dict[str, Any] | None]]  # by method: at each cost limit, see `cell_at`
 
 
 @dataclass(frozen=True)
@@ -218,48 +217,39 @@ def difference(row: dict[str, Any], name: str) -> str:
     return f"**{text}**" if clear else text
 
 
-def comparison(sweeps: Sequence[Sweep], found: FrontierSet, cells: Cells) -> str:
-    """The tables of compare.md: the metric, its differences to coin and full depth, efficiency."""
-    several, task = len(sweeps) > 1, sweeps[0].task
-    columns = ["", *(f"cost ≤ {limit:.2f}" for limit in limits_of(found.layers))]
-    shown = [*found.rules, TRUNCATION]
-
-    def table(names: Sequence[str], text: Callable[[dict[str, Any]], str]) -> str:
-        rows = [[name, *(text(row) if row else "–" for row in cells[name])] for name in names]
-        return markdown_table(columns, rows)
-
-    return "\n\n".join(
-        [
-            f"{task.name}, 100 × {primary_metric(task)}: "
-            f"{f'mean of {len(sweeps)} models, ' if several else ''}best setting "
-            f"at or under each cost, chosen on {len(found.parts.calibration)} examples, reported "
-            f"on the other {len(found.parts.report)} "
-            f"[95% interval, drawing {'models and ' if several else ''}examples] at its cost "
-            "there.",
-            table(
-                list(cells),
-                lambda row: f"{written(row, 'metric', 100, '.1f')} at {row['cost']:.2f}",
-            ),
-            f"Less the {COIN} at the same cost, in points (paired; bold: the interval leaves out "
-            "0):",
-            table(shown, lambda row: difference(row, "over_coin")),
-            "Less full depth:",
-            table(shown, lambda row: difference(row, "over_full_depth")),
-            f"Exit efficiency: what a rule gains over the {COIN}, as a share of what the {ORACLE} "
-            "gains at the same cost:",
-            table(shown, lambda row: written(row, "efficiency")),
-        ]
-    )
-
-
 def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: Path) -> FrontierSet:
     """Print the comparison and write it as compare.md; with the settings as compare.csv."""
     if any(not np.array_equal(swept.labels, sweeps[0].labels) for swept in sweeps):
         raise UserError("the models were recorded on different examples; give all the same data")
-    found = frontier_set(sweeps, parts, DRAWS, seed)
-    limits = limits_of(found.layers)
+    found, task, several = frontier_set(sweeps, parts, DRAWS, seed), sweeps[0].task, len(sweeps) > 1
+    limits, shown = limits_of(found.layers), [*found.rules, TRUNCATION]
     cells = {name: [cell_at(found, name, limit) for limit in limits] for name in found.frontiers}
-    text = comparison(sweeps, found, cells) + "\n"
+    columns = ["", *(f"cost ≤ {limit:.2f}" for limit in limits)]
+    text = (
+        f"{task.name}, 100 × {primary_metric(task)}: "
+        f"{f'mean of {len(sweeps)} models, ' if several else ''}best setting at or under each "
+        f"cost, chosen on {len(parts.calibration)} examples, reported on the other "
+        f"{len(parts.report)} [95% interval, drawing {'models and ' if several else ''}examples] "
+        "at its cost there.\n"
+    )
+    for heading, names, write in (
+        ("", cells, lambda row: f"{written(row, 'metric', 100, '.1f')} at {row['cost']:.2f}"),
+        (
+            f"Less the {COIN} at the same cost, in points (paired; bold: the interval leaves out "
+            "0):\n\n",
+            shown,
+            lambda row: difference(row, "over_coin"),
+        ),
+        ("Less full depth:\n\n", shown, lambda row: difference(row, "over_full_depth")),
+        (
+            f"Exit efficiency: what a rule gains over the {COIN}, as a share of what the {ORACLE} "
+            "gains at the same cost:\n\n",
+            shown,
+            lambda row: written(row, "efficiency"),
+        ),
+    ):
+        rows = [[name, *(write(row) if row else "–" for row in cells[name])] for name in names]
+        text += f"\n{heading}{markdown_table(columns, rows)}\n"
     write_text(output / "compare.md", text)
     write_text(output / "compare.csv", as_csv([row for row in chain(*cells.values()) if row]))
     print(f"\n{text}")

@@ -117,10 +117,7 @@ def baselines(swept: Sweep, seed: int) -> dict[str, list[dict[str, float]]]:
 
 
 def settings_columns(swept: Sweep, seed: int) -> dict[str, str]:
-    """The numbers of sweep.csv, packed: metrics and costs (settings,), exits (settings, layers).
-
-    low, high: the main metric's interval.
-    """
+    """The numbers of sweep.csv and the main metric's interval, packed; exits (settings, layers)."""
     low, high = intervals(swept, swept.exit_layer, seed)
     columns = {**swept.columns(swept.exit_layer), "low": low, "high": high}
     packed_columns = {name: packed(values.astype("<f8")) for name, values in columns.items()}

@@ -79,16 +79,6 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     return figure
 
 
-def leads(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """By how much the right class leads the best other one, −1 to 1: below 0 the answer is wrong.
-
-    (layers, examples, classes) -> (layers, examples).
-    """
-    right = np.arange(scores.shape[-1]) == labels[:, None]
-    others = np.where(right, -np.inf, scores).max(-1)
-    return np.where(right, scores, 0).sum(-1) - others
-
-
 def heatmap_figure(
     scores: np.ndarray, labels: np.ndarray, exit_layer: np.ndarray, task: Task, rule: str
 ) -> Figure:
@@ -97,8 +87,12 @@ def heatmap_figure(
     scores: (layers, examples, classes) probabilities, or (layers, examples, 1) values.
     exit_layer: (examples,), 1-based.
     """
-    regression = task.is_regression
-    values = scores[..., 0] - labels if regression else leads(scores, labels)
+    regression, right = task.is_regression, np.arange(scores.shape[-1]) == labels[:, None]
+    if regression:
+        values = scores[..., 0] - labels
+    else:  # by how much the right class leads the best other one, −1 to 1
+        others = np.where(right, -np.inf, scores).max(-1)
+        values = np.where(right, scores, 0).sum(-1) - others
     end = at_exit(values, exit_layer)
     order = np.lexsort((-end, exit_layer))
     layers, examples = values.shape

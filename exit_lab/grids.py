@@ -5,8 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from evaluation.modes.base import Mode
 from modeling.errors import UserError
 from modeling.exit_settings import Setting
@@ -31,18 +29,11 @@ class RuleGrid:
         pairs = itertools.product(*self.values.values())
         return [dict(zip(self.values, pair, strict=True)) for pair in pairs]
 
-    def position(self, choice: Sequence[int]) -> int:
-        """Number of the setting that takes entry choice[i] of key i."""
-        lengths = [len(values) for values in self.values.values()]
-        return int(np.ravel_multi_index(choice, lengths)) if lengths else 0
-
 
 def parse_values(key: str, text: str, num_layers: int, keys: Mapping[str, Key]) -> tuple:
-    """The values that `text` lists for `key`, in its order.
+    """The values that `text` lists for `key`, in its order; UserError for what it cannot have.
 
-    "0.1,0.3" is a list, "0:1:0.02" a range with both ends, "1:N" one in steps of 1 up to the
-    number of layers. Raises UserError for an unknown key, a value that the key cannot have, and
-    an empty range.
+    "0.1,0.3" is a list, "0:1:0.02" a range with both ends, "1:N" goes to the number of layers.
     """
     if key not in keys or keys[key].kind not in (int, float):
         known = [name for name, entry in keys.items() if entry.kind in (int, float)]

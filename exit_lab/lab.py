@@ -59,16 +59,12 @@ class Lab:
     def mode(self) -> Mode:
         return self.job.mode
 
-    @property
-    def task(self) -> Task:
-        return self.job.task
-
     def own_setting(self) -> Setting:
         """The rule as the model has it configured, and the keys that it reads.
 
         A rule that cannot be swept gives way to the first that can.
         """
-        mode, config, regression = self.mode, self.job.model.config, self.task.is_regression
+        mode, config, regression = self.mode, self.job.model.config, self.job.task.is_regression
         keys = config.exit_keys()
         if config.exit_rule().never_exits:
             keys[mode.rule_key] = mode.swept(regression)[0]
@@ -154,7 +150,7 @@ def sweep_model(
 ) -> Sweep:
     """Sweep, and where `picks` choose, one model; write what there is to see."""
     _, wanted, asked = request
-    swept = sweep(lab.mode, lab.grids, recording, lab.task)
+    swept = sweep(lab.mode, lab.grids, recording, lab.job.task)
     setting, goal = lab.own_setting(), asked.goal() if picks else None
     choice = None
     if goal:
@@ -209,7 +205,7 @@ def verify(lab: Lab, recording: Recording, swept: Sweep, count: int) -> None:
 
 def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, parts: Parts) -> None:
     """Write the figures, and the explorer, which opens at `setting`."""
-    task, seed = lab.task, lab.data.seed
+    task, seed = lab.job.task, lab.data.seed
     exits = scan_setting(lab.mode, {**lab.fixed, **setting}, recording)
     scores = exit_scores(recording.tensors["all_logits"]).numpy()
     found = frontier_set([swept], parts, BAND_DRAWS, seed)
@@ -280,7 +276,7 @@ def vary(lab: Lab, request: str, results: Path) -> None:
         exits = scan_setting(lab.mode, rule, recording)[0]
         answers = at_exit(recording.predictions, exits)
         summary = {
-            "metrics": compute_metrics(lab.task, answers, recording.labels),
+            "metrics": compute_metrics(lab.job.task, answers, recording.labels),
             "computation_cost": exits.mean(dtype=float) / layers,
             "rule": rule,
         }

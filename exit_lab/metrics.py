@@ -1,7 +1,6 @@
 """The tasks' metrics for many exit settings, and many bootstrap draws, at once.
 
-`glue.tasks.compute_metrics` is the definition; here are its closed forms from weighted sums. A
-weight says how often an example is drawn, so one function gives a metric and its bootstrap.
+`glue.tasks.compute_metrics` is the definition; here are its closed forms from weighted sums.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,16 +34,11 @@ def metrics_at(
     exit_layer: np.ndarray,
     weights: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """The task's metrics of each setting's answers.
+    """The task's metrics of each setting's answers by name: (settings,), or (settings, draws).
 
-    Args:
-        predictions: (layers, examples) class ids, or values for regression.
-        labels: (examples,).
-        exit_layer: (settings, examples), 1-based.
-        weights: (draws, examples), how often each example counts; None: once.
-
-    Returns:
-        metric name -> (settings,), or (settings, draws).
+    predictions: (layers, examples) class ids, or values for regression; labels: (examples,);
+    exit_layer: (settings, examples), 1-based.
+    weights: (draws, examples), how often each example counts; None: once.
     """
     single = weights is None
     weights = np.ones((1, len(labels))) if single else weights.astype(float)

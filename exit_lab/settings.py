@@ -1,11 +1,10 @@
 """The flags of sweep_exits.py; nothing here imports torch."""
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from modeling.errors import UserError
-from modeling.keys import nearest_names
+from modeling.keys import float_key, nearest_names, parse_value
 from training.fine_tuning_settings import DevSettings
 from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, setting
 
@@ -57,6 +56,8 @@ class PickGoal(NamedTuple):
 
 
 GOALS = ({"max_cost"}, {"max_p95_ms"}, {"max_drop"}, {"risk", "delta"})
+GOAL_KEYS = dict.fromkeys(("max_cost", "max_p95_ms", "max_drop"), float_key(0, "", minimum=0))
+GOAL_KEYS |= dict.fromkeys(("risk", "delta"), float_key(0, "", minimum=0, maximum=1, open=True))
 
 
 @dataclass(kw_only=True)
@@ -77,16 +78,12 @@ class ChoiceSettings:
         values: dict[str, float] = {}
         for item in self.pick or []:
             key, _, text = item.partition("=")
-            if key not in PickGoal._fields:
-                raise UserError(f"--pick {item}: {nearest_names(key, list(PickGoal._fields))}")
-            share = key in ("risk", "delta")
+            if key not in GOAL_KEYS:
+                raise UserError(f"--pick {item}: {nearest_names(key, list(GOAL_KEYS))}")
             try:
-                values[key] = float(text)
-            except ValueError as error:
-                raise UserError(f"--pick {item}: {text!r} is not a number") from error
-            if not (0 < values[key] < 1 if share else 0 <= values[key] < math.inf):
-                allowed = "between 0 and 1" if share else "0 or more"
-                raise UserError(f"--pick {item}: allowed is a number {allowed}")
+                values[key] = parse_value(key, text, GOAL_KEYS)
+            except UserError as error:
+                raise UserError(f"--pick {item}: {error}") from error
         if self.pick and values.keys() not in GOALS:
             raise UserError(
                 f"--pick {' '.join(self.pick)}: give max_cost=…, or max_drop=…, or max_p95_ms=…, "

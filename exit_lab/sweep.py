@@ -1,8 +1,4 @@
-"""One recorded pass at full depth, and where every setting of every rule lets each example exit.
-
-A kept recording is used while its fingerprint, of weights, architecture and data, matches. No rule
-is written here: the project's one rule code is called with all settings of a rule at once.
-"""
+"""One recorded pass at full depth, and where every setting of every rule lets each example exit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

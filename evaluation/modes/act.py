@@ -14,14 +14,7 @@ from transformers.utils import ModelOutput
 from evaluation.job import Job
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, run_early_exit
-from evaluation.results import (
-    labels_of,
-    predictions_of,
-    print_summary,
-    summary_of,
-    write_all,
-    write_results,
-)
+from evaluation.results import labels_of, predictions_of, print_summary, summary_of, write_all
 from evaluation.token_pictures import TokenExample, tokens_html
 from glue.submission import label_text
 from glue.tasks import primary_metric
@@ -94,11 +87,10 @@ class AdaptiveDepth(Mode):
                 f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}",
                 *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
             ]
-            write_all(
-                partial(write_results, folder, summary, job.how.out_mode),
-                partial(draw_tokens, folder / "tokens.html", job, predictions, summary),
-                partial(print_summary, summary, checkpoint, lines),
-            )
+            print_summary(summary, checkpoint, lines)
+            page = folder / "tokens.html"
+            files = {page: partial(draw_tokens, page, job, predictions, summary)}
+            write_all(job, folder, summary, files)
         return summary
 
 
@@ -132,10 +124,8 @@ def summarise_updates(job: Job, predictions: Predictions) -> dict[str, Any]:
     }
 
 
-def draw_tokens(
-    page: Path, job: Job, predictions: Predictions, summary: dict[str, Any]
-) -> list[Path]:
-    """Write the first examples as tokens.html; returns its path."""
+def draw_tokens(page: Path, job: Job, predictions: Predictions, summary: dict[str, Any]) -> None:
+    """Write the first examples as tokens.html."""
     answers, labels = predictions_of(predictions["logits"]), labels_of(job.features)
     pictured = []
     for row in range(min(ON_PAGE, len(labels))):
@@ -151,4 +141,3 @@ def draw_tokens(
         )
     counts = dict(enumerate(summary["tokens_per_updates"], start=1))
     write_text(page, tokens_html(pictured, counts, summary["maximum_updates"]))
-    return [page]

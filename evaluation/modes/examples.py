@@ -26,7 +26,6 @@ from evaluation.results import (
     print_summary,
     summary_of,
     write_all,
-    write_results,
 )
 from glue.features import Features
 from glue.tables import as_csv
@@ -80,15 +79,18 @@ class ExampleMode(Mode):
             }
         if not is_main():
             return summary
+        print_results(summary, checkpoint)
         statistics = statistics_folder(directory, job.model.config, job.task)
-        picture, tables = folder / "exits.png", [statistics / name for name in STATISTICS]
-        steps = [partial(write_results, folder, summary, job.how.out_mode)]
+        picture, tables, files = folder / "exits.png", [statistics / x for x in STATISTICS], {}
         if recorded:
-            steps.append(partial(write_statistics, tables, job, predictions, recorded))
-            steps.append(partial(draw_exits, picture, job, predictions, summary))
+            labels = torch.tensor(labels_of(job.features))
+            for path, exit_layer in zip(tables, (None, predictions["exit_layer"]), strict=True):
+                table = layer_table(recorded["all_logits"], labels, exit_layer)
+                files[path] = partial(write_text, path, table)
+            files[picture] = partial(draw_exits, picture, job, predictions, summary)
         else:  # of an earlier evaluation, perhaps under another rule
             remove([picture, *tables])
-        write_all(*steps, partial(print_results, summary, checkpoint))
+        write_all(job, folder, summary, files)
         return summary
 
 
@@ -210,16 +212,6 @@ def print_results(summary: dict[str, Any], checkpoint: str = "") -> None:
         print(f"exit layers as in fp32 = {same:.4f}")
 
 
-def write_statistics(
-    paths: list[Path], job: Job, predictions: Predictions, recorded: Tensors
-) -> list[Path]:
-    """layers_all.csv and layers_exit.csv, as the published code has them; their paths."""
-    labels = torch.tensor(labels_of(job.features))
-    for path, exit_layer in zip(paths, (None, predictions["exit_layer"]), strict=True):
-        write_text(path, layer_table(recorded["all_logits"], labels, exit_layer))
-    return paths
-
-
 def layer_table(
     all_logits: torch.Tensor, labels: torch.Tensor, exit_layer: torch.Tensor | None = None
 ) -> str:
@@ -244,11 +236,9 @@ def layer_table(
     return as_csv(rows)
 
 
-def draw_exits(
-    path: Path, job: Job, predictions: Predictions, summary: dict[str, Any]
-) -> list[Path]:
+def draw_exits(path: Path, job: Job, predictions: Predictions, summary: dict[str, Any]) -> None:
     """exits.png: the metric of every layer; below, exits per layer, coloured by what ended the
-    pass; its path."""
+    pass."""
     config, metric = job.model.config, primary_metric(job.task)
     reached, curve = summary["metrics"][metric], summary[f"{metric}_per_layer"]
     layers, ends = np.arange(1, len(curve) + 1), predictions["exit_layer"].numpy()
@@ -282,4 +272,3 @@ def draw_exits(
         f"{summary['computation_cost']:.2f}\n{describe(setting, job.mode.rule_key)}"
     )
     save_figure(figure, path)
-    return [path]
