@@ -12,7 +12,7 @@ that were run. Flags that are not listed below go to the entry's run_glue.py or 
 
 from pathlib import Path
 
-from experiments.published import ENTRIES, Request, listing, result_table, results_in, run_entry
+from experiments.published import ENTRIES, listing, result_table, results_in, run_entry
 from modeling.errors import UserError
 from modeling.keys import nearest_names
 from training.settings import FlagParser
@@ -30,20 +30,19 @@ def main() -> None:
     add("--output_dir", default="out/reproduce", help="holds a folder for each entry")
     add("--table", action="store_true", help="the entries that were run; runs nothing")
     add("--list", action="store_true", help="what each entry needs, and whether it was run")
-    args, flags = parser.parse_known_args()
+    args, args.flags = parser.parse_known_args()
     name, output = args.entry, Path(args.output_dir)
     if name is None and not (args.list or args.table):
         raise UserError("nothing to do: name an entry, or give --list or --table")
     if name is not None and name not in ENTRIES:
         raise UserError(f"{name}: {nearest_names(name, [*ENTRIES])}")
-    if flags and name is None:
-        raise UserError(f"{flags[0]}: no flag of this script, and no entry to give it to")
+    if args.flags and name is None:
+        raise UserError(f"{args.flags[0]}: no flag of this script, and no entry to give it to")
     if args.list:
         print(listing(output))
     if name:
-        weights, data = args.weights or ENTRIES[name]["weights"], Path(args.data_dir)
-        request = Request(weights, data, args.text, output / name, args.tasks, flags)
-        print(f"\n{result_table(run_entry(name, request))}")
+        args.output = output / name
+        print(f"\n{result_table(run_entry(args))}")
     if args.table:
         print("\n\n".join(map(result_table, results_in(output).values())))
 

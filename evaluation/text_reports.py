@@ -56,26 +56,12 @@ def report_pretraining(summary: dict[str, Any], directory: Path) -> None:
         if name in summary:
             print(f"{name} = {summary[name]:.4f}")
     if summary["updates"]:
-        print()
-        print_table({"this model": summary})
-    write_json(directory / "eval_results.json", summary)
-
-
-def print_table(models: dict[str, dict]) -> None:
-    """Print the published table, in Markdown: a column for each model's `eval_results.json`.
-
-    A dense model has no τ, and all updates for every token.
-    """
-    columns = []
-    for summary in models.values():
-        tau = f"{summary['tau']:g}" if summary["updates"] else ""
-        cells = {"τ": tau, "Max iterations": str(summary["max_updates"])}
+        rows = [("τ", f"{summary['tau']:g}"), ("Max iterations", summary["max_updates"])]
         for name, key in (("mlm (Acc.)", "mlm_acc"), ("sop (Acc.)", "sop_acc")):
-            cells[name] = f"{100 * summary[key]:.1f}" if key in summary else ""
-        columns.append(cells | {row: f"{value:.2f}" for row, value in summary["updates"].items()})
-    rows = dict.fromkeys(row for cells in columns for row in cells)
-    cells = [[row, *(column.get(row, "") for column in columns)] for row in rows]
-    print(markdown_table(["", *models], cells))
+            rows.append((name, f"{100 * summary[key]:.1f}" if key in summary else ""))
+        rows += [(row, f"{value:.2f}") for row, value in summary["updates"].items()]
+        print(f"\n{markdown_table(('', 'this model'), rows)}")
+    write_json(directory / "eval_results.json", summary)
 
 
 def load_student(settings: SharingSettings) -> AlbertModel:

@@ -89,7 +89,7 @@ def test_adaptive_depth_on_glue(reproduced, published, rte, tmp_path):
     done, measured = reproduced("act-glue", *where, "--tasks", "rte")
     assert measured.keys() == {"RTE acc", "RTE computation cost"}
     assert row(done, "RTE acc") == ["63", f"{measured['RTE acc']:.4g}"]
-    assert row(done, "CoLA mcc") == ["36.7", "not run"]
+    assert row(done, "CoLA mcc") == ["36.7", "–"]
     # What an earlier run measured stays in the table.
     shutil.copytree(rte, data / "WNLI")
     for file in (data / "WNLI").glob("*.tsv"):
@@ -106,7 +106,6 @@ def test_pretrained_checkpoints_without_and_with_heads(
     text = ("--text", corpus / "eval.txt")
     done, measured = reproduced("act-pretraining-tiny", "--weights", published, *text)
     assert row(done, "mlm (Acc.)") == ["55.4", "no head"]
-    assert row(done, "τ") == ["0.001", "not in the configuration"]
     assert 1 <= measured["All tokens"] <= measured["Max iterations"]
     trained = tmp_path / "trained"
     pretrain(trained).done()
@@ -134,12 +133,6 @@ def test_the_model_cards_example(reproduced, tmp_path):
     assert row(done, "16 [SEP]") == ["8", f"{updates[-1]:g}"]
     assert row(done, "3 ▁lump")[0] == "10"
     assert list(measured)[:-1] == list(ENTRIES["act-updates"]["published"])
-
-
-def test_ponder_snippets(reproduced, albert_dir):
-    done, measured = reproduced("ponder-snippets", "--weights", albert_dir)
-    assert 1 <= measured["passes, first call"] <= 43
-    assert row(done, "passes, first call")[0] == "5"
 
 
 @pytest.mark.slow
