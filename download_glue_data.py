@@ -85,17 +85,6 @@ def fetch_file(name: str, target: Path, base_url: str) -> None:
         ) from error
 
 
-def fetch_archive(folder: str, data_dir: Path, base_url: str) -> None:
-    """Fetch a task's archive, and write its files, and no others, to data_dir/folder."""
-    with TemporaryDirectory() as scratch:
-        archive = Path(scratch, OTHER_NAMES.get(folder, f"{folder}.zip"))
-        fetch_file(archive.name, archive, base_url)
-        with zipfile.ZipFile(archive) as file:
-            for name in task_files(folder):
-                with file.open(f"{folder}/{name}") as source:
-                    write_file(data_dir / folder / name, partial(shutil.copyfileobj, source))
-
-
 def fetch_mrpc(target: Path, base_url: str, path_to_mrpc: str | None) -> None:
     """Make MRPC's files of its three sources, fetching those that are missing."""
     source = Path(path_to_mrpc).expanduser() if path_to_mrpc else target
@@ -169,10 +158,14 @@ def fetch(folder: str, data_dir: Path, base_url: str, path_to_mrpc: str | None) 
     elif folder == "diagnostic":
         fetch_file(DIAGNOSTIC, target / "diagnostic.tsv", base_url)
     else:
-        fetch_archive(folder, data_dir, base_url)
+        with TemporaryDirectory() as scratch:
+            archive = Path(scratch, OTHER_NAMES.get(folder, f"{folder}.zip"))
+            fetch_file(archive.name, archive, base_url)
+            with zipfile.ZipFile(archive) as file:
+                for name in task_files(folder):
+                    with file.open(f"{folder}/{name}") as source:
+                        write_file(target / name, partial(shutil.copyfileobj, source))
     print(f"{folder}: {', '.join(task_files(folder))} in {target}")
-    if not is_complete(target):
-        print(f"{folder}: warning: the test file is not as long as GLUE's")
 
 
 def chosen_folders(tasks: str) -> list[str]:

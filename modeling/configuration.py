@@ -40,13 +40,11 @@ class AdaptiveConfig(AlbertConfig):
     """ALBERT's configuration with the keys of one mode at top level.
 
     A mode's class gives `model_type` and `table`. A key that a file lacks, or that is null there,
-    gets its default, so that a plain ALBERT `config.json` fits.
+    gets its default, so that a plain ALBERT `config.json` fits. Raises UserError for a key out of
+    range, or an architecture that cannot be built.
 
     one_layer: error text if all layers must be shared, else "".
     rule_key: the exit key that names the exit rule; "" in a mode without rules.
-
-    Raises:
-        UserError: a key out of range, or an architecture that cannot be built.
     """
 
     table: ClassVar[KeyTable]

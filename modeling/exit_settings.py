@@ -1,8 +1,7 @@
 """Resolve which exit keys are in force, and say where each value stands. Loads no torch.
 
 A flag wins over the file that `exit_config_path` names, mostly exit_config.json; this one wins over
-config.json, and config.json over the default. `resolve` is the one function that says so: the
-models' loading, evaluations, sweeps and the export ask it.
+config.json, and config.json over the default.
 """
 
 from __future__ import annotations

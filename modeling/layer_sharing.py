@@ -33,21 +33,14 @@ KEPT_KEYS = (
 
 
 def followed_layers(passes: int, layers: int) -> list[int]:
-    """List the teacher's state (0: embeddings, 1 … `layers`) that each student's state follows.
-
-    State 0 follows state 0, and pass k follows layer round(k·layers/passes), halves upwards.
-    """
+    """List the teacher's layer (0: embeddings) that states 0 … `passes` follow, halves upwards."""
     return [(2 * k * layers + passes) // (2 * passes) for k in range(passes + 1)]
 
 
 def shared_config(
     teacher: AlbertConfig, passes: int, intermediate_size: int | None = None
 ) -> AlbertConfig:
-    """One layer of the teacher's shape, applied `passes` times.
-
-    intermediate_size: width of the feed-forward part; None keeps the teacher's. Raises UserError
-    for a width that `shared_model` cannot begin with.
-    """
+    """One layer of the teacher's shape, applied `passes` times; its feed-forward may be wider."""
     wide = teacher.intermediate_size
     parts, rest = divmod(intermediate_size or wide, wide)
     if rest or not 1 <= parts <= teacher.num_hidden_layers:
@@ -64,8 +57,7 @@ def shared_model(
 ) -> AlbertModel:
     """HF's ALBERT with the teacher's embeddings, mapping and pooler, and one layer for all.
 
-    initial_layer: the layer (1-based) whose weights the shared one begins with; None takes the mean
-    of all. Raises UserError for a layer that the teacher does not have.
+    initial_layer: the layer (1-based) that the shared one begins as; None: the mean of all.
     """
     if len(teacher.encoder.albert_layer_groups[0].albert_layers) > 1:
         raise UserError(
@@ -110,11 +102,7 @@ def mean_layer(layers: Sequence[Tensors], parts: int = 1) -> Tensors:
 
 
 def widened(layer: Tensors, config: AlbertConfig) -> Tensors:
-    """Add feed-forward units to a layer up to `config.intermediate_size`.
-
-    It computes what it did: the new units' input weights are random, and their output weights 0
-    (Chen et al. 2016, "Net2Net").
-    """
+    """Add feed-forward units that change no output (Chen et al. 2016, "Net2Net")."""
     rest = config.intermediate_size - len(layer["ffn.bias"])
     if rest <= 0:
         return layer
@@ -228,8 +216,6 @@ def squared_errors(
 
     states, targets N+1 times (batch, length, hidden); mask (batch, length) of 1 for real tokens.
     """
-    errors = []
-    for state, target in zip(states, targets, strict=True):
-        error = (state.float() - target).square().sum(-1)  # (batch, length)
-        errors.append((error if mask is None else error * mask).sum())
-    return torch.stack(errors)
+    real = 1 if mask is None else mask
+    errors = [(x.float() - y).square().sum(-1) for x, y in zip(states, targets, strict=True)]
+    return torch.stack([(error * real).sum() for error in errors])

@@ -34,8 +34,7 @@ def local_folder(
 ) -> Path:
     """Return a directory or file as it is; fetch a hub repository once, and return its folder.
 
-    flag: what named the source, for an error. weights: are they wanted, too? Without a network, a
-    repository that was fetched before is found in the hub's cache.
+    flag: what named the source, for an error. weights: are they wanted, too?
     """
     if os.path.exists(source):
         return Path(source)

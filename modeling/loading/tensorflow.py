@@ -30,8 +30,7 @@ MODELS = {
     ("predictions",): (hf.AlbertForMaskedLM, act.AlbertActForMaskedLM),
     ("predictions", "sop_classifier"): (hf.AlbertForPreTraining, act.AlbertActForPreTraining),
     ("classifier",): (
-        hf.AlbertForSequenceClassification,
-        act.AlbertActForSequenceClassification,
+        *(hf.AlbertForSequenceClassification, act.AlbertActForSequenceClassification),
     ),
 }
 

@@ -53,10 +53,7 @@ def renamed(tensors: Tensors, names: Mapping[str, str]) -> Tensors:
 
 
 def suite_names(tensors: Tensors) -> Tensors:
-    """Name an ALBERT's or a BERT's tensors as published, `albert.*`, which is this suite's way.
-
-    Raises UserError for weights that are neither ALBERT's nor BERT's.
-    """
+    """Name an ALBERT's or a BERT's tensors as published, `albert.*`; UserError for others."""
     tensors = renamed(tensors, MODERN)
     mapping = "encoder.embedding_hidden_mapping_in"
     if any(".attention.self.query." in name for name in tensors):
@@ -80,10 +77,7 @@ def act_names(tensors: Tensors) -> Tensors:
 
 
 def read_weights(source: str | Path, rename: Callable[[Tensors], Tensors] = dict) -> Tensors:
-    """Read all tensors of a checkpoint, under the names that `rename` gives them.
-
-    Raises UserError, naming the source, when there are none, or not those of an ALBERT.
-    """
+    """Read all tensors of a checkpoint, under the names that `rename` gives them."""
     tensors: Tensors = {}
     for path in weight_files(source):
         tensors.update(read_tensor_file(path))
