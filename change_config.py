@@ -4,7 +4,8 @@
         --out_dir out/albert_base
 
 edits OUT_DIR/TASK/config.json or, where the file that its `exit_config_path` names has the key,
-that file, whose value wins. The new file replaces the old one whole.
+that file, whose value wins. The new file replaces the old one whole. With --starts_from, before the
+training, the edit is only checked.
 """
 
 import json
@@ -46,6 +47,8 @@ def change(path: Path, key: str, text: str, directory: Path | None = None) -> tu
         else:  # a key of no table keeps its type
             known = {key: Key(type(old), None, ""), **table.keys}
             new = parse_value(key, text, known, depth_of(model))
+        if key == "exit_config_path":
+            overriding_file({key: new}, directory)  # refuses a path that leads elsewhere
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     write_json(path, {**values, key: new})
@@ -55,10 +58,20 @@ def change(path: Path, key: str, text: str, directory: Path | None = None) -> tu
 def file_to_edit(directory: Path, key: str) -> Path:
     """Return the file whose value of `key` counts."""
     config = read_json(directory / "config.json")
-    winner = overriding_file(config, directory)
-    exit_keys = keys_of(config.get("model_type")).exit_keys
-    overridden = winner and key in exit_keys and key in read_exit_file(winner)
-    return winner if overridden else directory / "config.json"
+    if key in keys_of(config.get("model_type")).exit_keys:
+        winner = overriding_file(config, directory)
+        if winner and key in read_exit_file(winner):
+            return winner
+    return directory / "config.json"
+
+
+def check_edit(key: str, text: str, model_type: str, config: Path) -> None:
+    """Raise UserError unless a model of this type, trained from `config`, can be given the key."""
+    table, layers = keys_of(model_type), depth_of(read_json(config)) if config.exists() else None
+    if key not in table.exit_keys:
+        near = nearest_names(key, list(table.exit_keys))
+        raise UserError(f"{key}: decides no exit of --model_type {model_type}; {near}")
+    parse_value(key, text, table.keys, layers)
 
 
 def main() -> None:
@@ -68,7 +81,13 @@ def main() -> None:
     parser.add_argument("--task", required=True, help="folder of the task under --out_dir")
     parser.add_argument("--model", required=True, help="name of the model, for the message")
     parser.add_argument("--out_dir", default=".", help="folder that holds the tasks' folders")
+    add = parser.add_argument
+    add("--starts_from", help="only check: folder of the model that a training will start from")
+    add("--model_type", default="elbert", help="of --starts_from: the training's")
     args = parser.parse_args()
+    if args.starts_from:
+        check_edit(args.key, args.value, args.model_type, Path(args.starts_from) / "config.json")
+        return
     directory = Path(args.out_dir) / args.task
     if not (directory / "config.json").exists():
         raise UserError(

@@ -7,7 +7,8 @@
 #   MODEL TASK_NAME GLUE_DIR W_DIR OUT_DIR   as published
 #   MODEL_TYPE        who stops: elbert (the default), ponder_albert or albert_act
 #   TEST_MODE=one     set the keys of EDITS, evaluate once. EDITS is a list, by default the published
-#                     "exit_thres=0.4 cnt_thres=8", or PALBERT's exit for ponder_albert;
+#                     "exit_thres=0.4 cnt_thres=8", with a window of all layers where there are
+#                     fewer than 8, or PALBERT's exit for ponder_albert;
 #                     KEY=exit_thres V=0.3 is short for EDITS=exit_thres=0.3
 #   TEST_MODE=all     results at every value of KEY: exit_thres 0.9 ... 0.1, cnt_thres 2 ... 12
 #   TRAIN_FLAGS       more flags for the training, e.g. "--bf16"; they win over the ones below
@@ -32,7 +33,11 @@ OUT_DIR=${OUT_DIR:-out/$MODEL}
 KEY=${KEY:-exit_thres}
 MODEL_TYPE=${MODEL_TYPE:-elbert}
 case "$MODEL_TYPE" in
-  elbert | albert) EDITS=${EDITS-exit_thres=0.4 cnt_thres=8} ;;
+  elbert | albert)
+    layers=$("$PYTHON" -c "import json, sys; print(json.load(open(sys.argv[1]))['num_hidden_layers'])" \
+      "$W_DIR/config.json" 2>/dev/null || echo 8) # a hub's name has no file
+    EDITS=${EDITS-exit_thres=0.4 cnt_thres=$((layers < 8 ? layers : 8))}
+    ;;
   ponder_albert) EDITS=${EDITS-exit_criteria=threshold exit_thres=0.5} ;;
   *) EDITS=${EDITS-} ;;  # a token's halting is learned: nothing to edit
 esac
@@ -42,9 +47,9 @@ if [ "$W_DIR" = configs/sample ]; then
   TRAIN_FLAGS=${TRAIN_FLAGS:-"--learning_rate 4e-4 --warmup_steps 20 --num_train_epochs 8"}
 fi
 
-edit() {  # KEY VALUE
-  "$PYTHON" ./change_config.py --key "$1" --value "$2" \
-    --task "$TASK_NAME" --model "$MODEL" --out_dir "$OUT_DIR"
+edit() {  # KEY=VALUE [--starts_from FOLDER: only check it]
+  "$PYTHON" ./change_config.py --key "${1%%=*}" --value "${1#*=}" \
+    --task "$TASK_NAME" --model "$MODEL" --out_dir "$OUT_DIR" "${@:2}"
 }
 
 evaluate() {  # OUT_MODE
@@ -63,6 +68,9 @@ evaluate() {  # OUT_MODE
 
 echo "Task: $TASK_NAME"
 if [ "$TRAIN" = 1 ]; then
+  if [ "$TEST_MODE" = one ]; then
+    for pair in $EDITS; do edit "$pair" --starts_from "$W_DIR" --model_type "$MODEL_TYPE"; done
+  fi
   echo "Train!"
   # shellcheck disable=SC2086  # TRAIN_FLAGS is a list of flags
   "$PYTHON" ./run_glue.py \
@@ -86,7 +94,7 @@ fi
 echo "Eval!"
 case "$TEST_MODE" in
   one)
-    for pair in $EDITS; do edit "${pair%%=*}" "${pair#*=}"; done
+    for pair in $EDITS; do edit "$pair"; done
     evaluate one
     ;;
   all)

@@ -21,9 +21,9 @@ from glue.features import Features, encode
 from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks, read_examples
 from modeling.compilation import compile_for_training
 from modeling.errors import UserError
-from modeling.exit_settings import resolve
+from modeling.exit_settings import EXIT_FILE, overriding_file, resolve
 from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
-from modeling.loading.files import find_file, weight_files, weights_hash
+from modeling.loading.files import find_file, read_json, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_model
 from training.checkpoints import (
@@ -45,6 +45,7 @@ from training.start import (
 )
 from training.trainer import Trainer, TrainingLog
 from utils.console import log_facts
+from utils.files import write_text
 from utils.fingerprint import file_fingerprint, fingerprint
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,15 @@ class GlueRun:
         features = encode(examples, tokenizer, data.max_seq_length - self.mode.extra_tokens)
         return self.mode.prepare(features, self.settings.run.seed)
 
+    @cached_property
+    def exit_file(self) -> Path | None:
+        """The file of exit keys that the starting configuration names: it goes with the model."""
+        source = Path(self.settings.model.config_name or self.settings.model.model_name_or_path)
+        path = source if source.is_file() else source / "config.json"
+        if "exit_config_path" not in self.mode.table.keys or not path.exists():
+            return None
+        return overriding_file(read_json(path) | self.settings.mode.keys.values, path.parent)
+
     def new_config(self) -> AlbertConfig:
         source, labels = self.settings.model, dict(enumerate(self.task.labels or ["score"]))
         path = source.config_name or source.model_name_or_path
@@ -121,9 +131,12 @@ class GlueRun:
             id2label=labels,
             label2id={label: i for i, label in labels.items()},
             num_labels=self.task.num_labels,
+            problem_type=None,  # of the starting model's task
             finetuning_task=self.task.name,
             **self.settings.mode.keys.values,
         )
+        if self.exit_file:
+            config.exit_config_path = EXIT_FILE
         for key, meaning in self.mode.table.ignored.items():
             if meaning and getattr(config, key, False) is True:
                 logger.warning("%s: %s = true has no effect: no %s here", path, key, meaning)
@@ -229,6 +242,10 @@ class GlueRun:
             compile_for_training(model)
         trainer = Trainer(self.accelerator, state, self.settings, features.digest())
         trainer.begin(checkpoint)
+        if self.exit_file and trainer.accelerator.is_main_process:
+            copy = trainer.directory / EXIT_FILE
+            if not copy.exists():  # what a resumed training finds may have been edited
+                write_text(copy, self.exit_file.read_text(encoding="utf-8"))
         batches = partial(task_batches, trainer, features)
         mode = self.mode
         with TrainingLog(trainer, total, mode.loss_parts, scalars=mode.scalars) as log:

@@ -72,7 +72,9 @@ class AdaptiveConfig(AlbertConfig):
         if config_dict.get("model_type") == cls.model_type and Path(folder).is_dir():
             exit_keys = resolve(folder, cls.table, config=config_dict).values
             config_dict = {**config_dict, **exit_keys}
-        return super().from_dict(config_dict, **kwargs)
+        # Set afterwards by HF, where nothing would check it.
+        asked = {name: kwargs[name] for name in ("problem_type",) if name in kwargs}
+        return super().from_dict({**config_dict, **asked}, **kwargs)
 
     def __post_init__(self, **kwargs: Any) -> None:
         given = {name: kwargs.pop(name) for name in self.table.keys if name in kwargs}
@@ -84,6 +86,11 @@ class AdaptiveConfig(AlbertConfig):
             if value is not None:
                 value = checked(name, value, self.table.keys, layers)
             setattr(self, name, key.initial(layers) if value is None else value)
+        if self.problem_type == "multi_label_classification":
+            raise UserError(
+                "problem_type = 'multi_label_classification': an example has one class or one "
+                "value here; train a model a label, or combinations of labels as classes"
+            )
         # HF's pipelines ask problem_type whether one output is a value or a probability's logit.
         if (self.num_labels == 1) != (self.problem_type == "regression"):
             self.problem_type = "regression" if self.num_labels == 1 else None

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from transformers import AlbertConfig
 
 Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
+EXIT_FILE = "exit_config.json"
 PROVENANCE = "provenance"  # in a sweep's exit_config.json: what its keys were chosen for
 
 
@@ -107,15 +108,18 @@ def depth_of(config: Mapping[str, Any]) -> int | None:
 def overriding_file(config: Mapping[str, Any], folder: str | Path) -> Path | None:
     """Return the file that `exit_config_path` names, relative to `folder`; None without one.
 
-    A path to nothing is one warning, since published configurations carry their author's paths.
-    Raises UserError for a file outside `folder`: a foreign config.json may not read any.
+    A folder stands for the exit_config.json in it. A path to nothing is one warning, since
+    published configurations carry their author's paths. Raises UserError for a file outside
+    `folder`: a foreign config.json may not read any.
     """
     named = config.get("exit_config_path")
     if not named or not isinstance(named, str):  # what is no text, loading the model refuses
         return None
     path = Path(folder) / named
+    if os.path.isdir(path):
+        path /= EXIT_FILE
     if os.path.exists(path):  # unlike Path.exists, no error for a name too long
-        if resolve_within(folder, named):
+        if resolve_within(folder, path.absolute()):
             return path
         raise UserError(
             f"exit_config_path {named} leads out of {folder}: copy the file there, and give its "

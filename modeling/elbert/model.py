@@ -16,7 +16,7 @@ from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of
 from ..configuration import ElbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, layer_states
 from ..loading.weights import Tensors, suite_names
-from ..losses import joint_loss, task_loss
+from ..losses import check_labels, joint_loss, task_loss
 from ..rules import LayerOutput, State, exit_scores, scan_answers
 
 
@@ -131,6 +131,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
             labels: (batch,) class ids, or values for regression.
             output_all_exits: in eval(), run full depth and return every layer's answer too.
         """
+        check_labels(self, labels)
         if not self.training and not output_all_exits:
             out = self.exits(input_ids, attention_mask, token_type_ids)
             loss = None if labels is None else task_loss(out.logits, labels)

@@ -48,7 +48,12 @@ def load_config(
     if kind == "bert":
         values["num_hidden_groups"] = values.get("num_hidden_layers")
         values["embedding_size"] = values.get("hidden_size")
-    if config_class.one_layer and kind not in (None, "albert") and not config_class_of(kind):
+    if kind not in (None, "albert", "bert") and not config_class_of(kind):
+        raise UserError(
+            f"{path}: model_type = {kind!r}: only the weights of ALBERT, BERT and this suite's own "
+            "models can be read; another family's layers would be lost"
+        )
+    if config_class.one_layer and kind == "bert":
         raise UserError(
             f"{path}: model_type = {kind!r}: {config_class.one_layer}, so only an ALBERT "
             "checkpoint fits: share_layers.py makes one of a BERT; or start without weights, from "

@@ -157,6 +157,12 @@ def load_model(
     return model, load_into(model, tensors, source, model.new_parts, unwanted)
 
 
+def is_layer_of(model: nn.Module, name: str) -> bool:
+    """Tell whether these weights are of one of the model's layers, and not of a later one."""
+    layer = re.search(r"(?:albert_layer_groups|layer)\.(\d+)\.", name)
+    return bool(layer) and int(layer[1]) < model.config.num_hidden_layers
+
+
 def load_into(
     model: nn.Module,
     tensors: Tensors,
@@ -189,6 +195,12 @@ def load_into(
                 f"{source}: {name} is {tensor.dtype} and not floating-point, or holds NaN or "
                 "infinite weights, so no answer would mean anything: take another checkpoint"
             )
+    unread = [name for name in ignored if is_layer_of(model, name)]
+    if unread:
+        raise UserError(
+            f"{source}: the weights of whole layers would be left over: {abbreviate(unread)}; "
+            "compare num_hidden_groups with the checkpoint's own config.json"
+        )
     lost = [name for name in initialised if not name.startswith(heads)]
     if lost:
         raise UserError(

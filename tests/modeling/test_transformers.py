@@ -18,9 +18,11 @@ from modeling import (
     ElbertForSequenceClassification,
     PonderAlbertClassifier,
     PonderAlbertConfig,
+    UserError,
     load_act,
     load_ponder,
     load_pretrained,
+    losses,
     with_halting_token,
 )
 from tests.conftest import TINY, edit_json, sentence
@@ -158,3 +160,33 @@ def test_trainer_trains_every_mode(mode, folder, tmp_path):
     saved, _ = MODES[mode][2](tmp_path / "trained")
     trained = trainer.model.state_dict()
     assert all(torch.equal(x, trained[name]) for name, x in saved.state_dict().items())
+
+
+def test_label_smoothing_is_refused(mode, folder, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    trainer = Trainer(
+        AutoModelForSequenceClassification.from_pretrained(folder),
+        TrainingArguments(str(tmp_path / "out"), label_smoothing_factor=0.1, **QUIET),
+        train_dataset=[{**tokenizer("a dog"), "labels": 0}],
+        processing_class=tokenizer,
+    )
+    with pytest.raises(UserError, match="label_smoothing_factor"):
+        trainer.train()
+
+
+def test_training_without_labels_warns_and_evaluation_does_not(mode, folder, monkeypatch):
+    said, model = [], AutoModelForSequenceClassification.from_pretrained(folder)
+    inputs = AutoTokenizer.from_pretrained(folder)("a dog", return_tensors="pt")
+    monkeypatch.setattr(losses.logger, "warning_once", said.append)
+    model.eval()(**inputs)
+    model.train()(**inputs, labels=torch.tensor([1]))
+    assert not said
+    model(**inputs)
+    assert "training without labels" in said[0]
+
+
+def test_several_labels_an_example_are_refused(mode, folder):
+    with pytest.raises(UserError, match="multi_label_classification"):
+        AutoModelForSequenceClassification.from_pretrained(
+            folder, problem_type="multi_label_classification"
+        )

@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from hashlib import sha256
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 import run_glue
 from modeling import load_pretrained
 from modeling.cpu_packing import EMULATED, is_emulated
-from tests.commands import report_of, train
+from tests.commands import edit_key, report_of, train
 from tests.conftest import PAIRS, edit_json, sentence, tsv, write_sts_b
 
 ROOT = Path(run_glue.__file__).parent
@@ -372,3 +373,49 @@ def test_glue_run_trains_edits_and_evaluates_every_mode(mode, edited, tmp_path):
     config = json.loads((tmp_path / "RTE/config.json").read_text())
     assert {key: config[key] for key in edited} == edited
     assert 0 < report_of(tmp_path / "RTE")["computation_cost"] <= 1
+
+
+@pytest.mark.parametrize("named", ["{0}/exit_config.json", "exit_config.json", "{0}", "."])
+@pytest.mark.parametrize("content", ["", '{"margin": 0.4}'])
+def test_exit_config_goes_with_the_model(named, content, albert_dir, glue, script, tmp_path):
+    """As published: touched beside the weights, edited between training and evaluation."""
+    weights, out = Path(shutil.copytree(albert_dir, tmp_path / "w")), tmp_path / "out/RTE"
+    (weights / "exit_config.json").write_text(content)
+    edit_json(weights / "config.json", exit_config_path=named.format(weights))
+    glue(out, "--do_train", "--max_steps", 1, weights=weights).done()
+    assert (out / "exit_config.json").read_text() == content
+    assert json.loads((out / "config.json").read_text())["exit_config_path"] == "exit_config.json"
+    edit_key(script, out, "exit_thres", 0.7).done()
+    if content:
+        assert "exit_config.json: margin 0.4" in edit_key(script, out, "margin", 0.3).done().out
+        (out / "exit_config.json").write_text('{"margin": 0.2}')
+    found = glue(out, "--do_eval", weights=weights).done().out
+    assert "exit_thres = 0.7 (config.json)" in found
+    assert "margin = " + ("0.2 (exit_config.json)" if content else "0.0 (config.json)") in found
+
+
+def test_an_exit_config_elsewhere_is_refused_before_training(albert_dir, glue, script, tmp_path):
+    weights, out = Path(shutil.copytree(albert_dir, tmp_path / "w")), tmp_path / "out/RTE"
+    (tmp_path / "exit_config.json").touch()
+    edit_json(weights / "config.json", exit_config_path="../exit_config.json")
+    glue(out, "--do_train", weights=weights).refused("leads out of", "--key exit_config_path")
+    assert not (out / "config.json").exists()
+    edit_key(script, weights, "exit_config_path", "../").refused("leads out of")
+    edit_key(script, weights, "exit_config_path", "exit_config.json").done()
+    glue(out, "--do_train", "--max_steps", 1, weights=weights).done()
+
+
+@pytest.mark.parametrize(
+    ("mode", "pair", "words"),
+    [
+        ("elbert", ("cnt_thres", 4), ""),
+        ("elbert", ("cnt_thres", 5), "allowed is 1 to num_hidden_layers = 4"),
+        ("ponder_albert", ("exit_criteria", "threshold"), ""),
+        ("ponder_albert", ("exit_thres", 2), "from 0 to 1"),
+        ("albert_act", ("exit_thres", 0.3), "decides no exit of --model_type albert_act"),
+    ],
+)
+def test_an_edit_is_checked_before_training(mode, pair, words, albert_dir, script, tmp_path):
+    where = ("--starts_from", albert_dir, "--model_type", mode)
+    outcome = edit_key(script, tmp_path / "RTE", *pair, *where)
+    outcome.refused(words) if words else outcome.done()

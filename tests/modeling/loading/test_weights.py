@@ -18,8 +18,8 @@ from modeling import (
     load_tokenizer,
 )
 from modeling.loading.files import local_folder
-from tests.berts import SIZES
-from tests.conftest import TINY, random_ids, tiny_config, tiny_model
+from tests.berts import SIZES, save, tiny_bert
+from tests.conftest import TINY, edit_json, random_ids, tiny_config, tiny_model
 from tests.models import assert_near, hidden_states, mask_of
 from training.fine_tuning_settings import ModelSettings
 from training.settings import fetch_models
@@ -243,3 +243,20 @@ def test_without_the_hub_what_was_fetched_before_is_there(tmp_path, albert_dir):
     flags = ModelSettings(model_name_or_path="some/albert", cache_dir=str(tmp_path))
     assert fetch_models(flags, model_name_or_path=True).model_name_or_path == str(snapshot)
     assert PonderAlbertClassifier.from_pretrained("some/albert", cache_dir=tmp_path).tokenizer
+
+
+@pytest.mark.parametrize("family", ["roberta", "electra", "distilbert", "mpnet"])
+def test_a_foreign_family_is_refused_by_its_name(family, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": family}))
+    for load in (load_config, load_pretrained):
+        with pytest.raises(UserError, match=f"model_type = '{family}': only the weights of ALBERT"):
+            load(tmp_path)
+
+
+def test_no_layer_is_left_over_without_a_word(tmp_path):
+    """Three layers read as one; the first two of three are asked for by their number."""
+    config = save(tiny_bert(), tmp_path) / "config.json"
+    edit_json(config, model_type="albert", embedding_size=32)
+    assert "whole layers would be left over" in error_of(tmp_path)
+    edit_json(config, num_hidden_layers=2, model_type="bert")
+    assert load_pretrained(tmp_path)[0].config.num_hidden_groups == 2
