@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
@@ -15,6 +16,7 @@ from evaluation.job import Job, find_task, load_trained, results_folder
 from evaluation.modes import MODES, check_mode
 from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
+from evaluation.predictions import is_main
 from evaluation.results import check_results, predict
 from evaluation.settings import GROUPS, GlueSettings
 from glue.features import Features, encode
@@ -43,7 +45,7 @@ from training.start import (
     make_accelerator,
     start_script,
 )
-from training.trainer import Trainer, TrainingLog
+from training.trainer import Trainer, TrainingLog, start_trackers
 from utils.console import log_facts
 from utils.files import write_text
 from utils.fingerprint import file_fingerprint, fingerprint
@@ -323,7 +325,21 @@ class GlueRun:
                     "Batch size": job.batch_size,
                 }
                 log_facts(f"Running evaluation {name}", facts)
-                self.mode.evaluate(job, folder, self.directory, name)
+                summary = self.mode.evaluate(job, folder, self.directory, name)
+                if is_main():
+                    self.track(summary, f"eval{suffix}", int(name.rpartition("-")[2] or 0))
+
+    def track(self, summary: dict[str, Any], prefix: str, step: int) -> None:
+        """Send an evaluation's numbers to --report_to's trackers, at the step of a checkpoint."""
+        names = ("computation_cost", "flops_ratio", "texts_per_second")
+        values = {**summary["metrics"], **{name: summary[name] for name in names}}
+        values |= {f"latency_ms/{name}": value for name, value in summary["latency_ms"].items()}
+        for layer, count in enumerate(summary.get("exits_per_layer", ()), start=1):
+            values[f"exits/layer_{layer}"] = count / summary["examples"]
+        step = step or read_json(self.directory / "training.json").get("steps", 0)
+        for tracker in start_trackers(self.settings.run, self.directory, self.settings):
+            tracker.log({f"{prefix}/{name}": value for name, value in values.items()}, step)
+            tracker.finish()
 
     def predict(self) -> None:
         """Answer the test sets: the official GLUE files, and predictions.tsv with details."""

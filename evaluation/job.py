@@ -137,9 +137,10 @@ def load_trained(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A finished model on `device`, and its tokenizer; UserError for a model of another task."""
     model = load_finished(directory, mode, settings)
-    # The published code leaves it null.
+    # The published code leaves it null; the user's own files may be for any model.
     trained_on = getattr(model.config, "finetuning_task", None) or task.name
-    if trained_on != task.name or model.config.num_labels != task.num_labels:
+    own = not task.folder
+    if not (own or trained_on == task.name) or model.config.num_labels != task.num_labels:
         raise UserError(
             f"{directory} was trained on {trained_on} ({model.config.num_labels} labels), not on "
             f"{task.name} ({task.num_labels} labels)"

@@ -109,6 +109,9 @@ class EvaluationSettings:
         "no second pass over all layers, so no metric of every layer and no exits.png",
         FREE,
     )
+    statistics_dir: str | None = setting(
+        None, "for layers_all.csv and layers_exit.csv, in place of my_out_dir", FREE
+    )
     eval_all_checkpoints: bool = setting(False, "also every checkpoint-STEP", FREE)
     compile: str = setting(
         "auto",

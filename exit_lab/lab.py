@@ -126,7 +126,7 @@ def open_lab(
     recording.
     """
     data, wanted = request.data, request.sweep
-    check_finished(directory)
+    check_finished(directory, "run_glue.py")
     mode, regression = trained_mode(directory), task.is_regression
     mode.rules(regression)  # raises for a mode with nothing to sweep
     model, tokenizer = load_trained(directory, mode, task, device, data.do_lower_case)
@@ -267,8 +267,10 @@ def vary(lab: Lab, request: str, results: Path) -> None:
         raise UserError(f"--vary {request}: {configured[lab.mode.rule_key]} has no exits: {never}")
     key, _, text = request.partition("=")
     counts = f"{min(2, layers)}:{min(12, layers)}"
-    published = {"exit_thres": "0.9:0.1:-0.1", "cnt_thres": counts}
-    values = parse_values(key, text or published.get(key, ""), layers, lab.mode.table.exit_keys)
+    keys = lab.mode.table.exit_keys
+    default = {name: known.grid for name, known in keys.items()}
+    default |= {"exit_thres": "0.9:0.1:-0.1", "cnt_thres": counts}
+    values = parse_values(key, text or default.get(key, ""), layers, keys)
     recording = load_or_record(lab.output, lab.job)
     print(f"{key} varies; held: {resolve(lab.directory, lab.mode.table).line(without=key)}")
     for number, value in enumerate(values):

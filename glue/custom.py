@@ -1,13 +1,16 @@
 """The user's own task, with the columns and labels that its files have."""
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from glue.tables import SUFFIXES, read_table
+from glue.tables import SUFFIXES, kind_of, read_table
 from glue.tasks import TWO, Split, Task, parse_number
 from modeling.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 def custom_task(
@@ -18,20 +21,22 @@ def custom_task(
     text_columns: str | None = None,
     label_column: str | None = None,
 ) -> Task:
-    """Make a task of .csv, .tsv or JSON lines with the columns sentence1, perhaps sentence2, and
+    """Make a task of tables (see `read_table`) with the columns sentence1, perhaps sentence2, and
     label, unless others are named, A or A,B.
 
-    `labels` restores a saved label list, empty for regression. Without it the labels are those of
-    the training file (else of the validation file), sorted, as numbers when all are numbers. If
-    all are numbers and at least one is not whole, the task is regression. Raises UserError.
+    `labels` are a trained model's, empty for regression. A file with as many labels of its own is
+    read with these, in their order, which a warning says. Without `labels` they are those of the
+    training file (else of the validation file), sorted, as numbers when all are numbers. If all
+    are numbers and at least one is not whole, the task is regression. Raises UserError.
     """
     given = {"train": train_file, "dev": validation_file, "test": test_file}
     files = {split: str(Path(file).absolute()) for split, file in given.items() if file}
     if not files:
         raise UserError("give at least one of --train_file, --validation_file and --test_file")
     for file in files.values():
-        if Path(file).suffix.lower() not in SUFFIXES:
-            raise UserError(f"{file}: the name must end in one of: {' '.join(SUFFIXES)}")
+        if kind_of(Path(file)) not in (*SUFFIXES, "folder"):
+            endings = " ".join(SUFFIXES)
+            raise UserError(f"{file}: the name must end in one of: {endings} (or these with .gz)")
     names = tuple(name.strip() for name in text_columns.split(",")) if text_columns else ()
     if len(names) > 2 or not all(names):
         raise UserError(f"--text_column_names {text_columns}: give the name of one column, or A,B")
@@ -42,6 +47,14 @@ def custom_task(
     task = replace(task, text_columns=names, label_column=label_column or "label")
     if labels is None:
         labels = _discover_labels(split._replace(task=task))
+    elif labels and split.name != "test":
+        own = _discover_labels(split._replace(task=task))
+        if len(own) == len(labels) and not {*own} <= {*labels}:
+            pairs = ", ".join(f"{one} as {name}" for one, name in zip(own, labels, strict=True))
+            logger.warning(
+                "%s: the labels are taken, in their order, for the model's: %s", split.path, pairs
+            )
+            labels = own
     if len(labels) == 1:
         raise UserError(f"{split.path}: the only label is {labels[0]!r}; there must be 2 or more")
     return replace(task, labels=tuple(labels), metric="acc" if labels else "corr")

@@ -1,8 +1,10 @@
 """Strict reading of text tables: whatever is wrong is a UserError with the file and the line."""
 
 import csv
+import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -10,9 +12,15 @@ from typing import Any
 
 from modeling.errors import UserError
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 
 NumberedRows = Iterator[tuple[int, dict[str, str]]]  # (1-based line, cells by column name)
+
+
+def kind_of(path: Path) -> str:
+    """Return what a table's name ends in, without .gz; "folder" for one that `datasets` saved."""
+    saved = any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json"))
+    return "folder" if saved else Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -21,7 +29,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     Only "\\n" ends a line, so a stray "\\r" or U+2028 within a text stays in it.
     """
     try:
-        with open(path, "rb") as file:
+        with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
             for number, raw in enumerate(file, 1):
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -29,8 +37,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             f"{path}, line {number}: byte {error.start + 1} (0x{raw[error.start]:02x}) "
             "is not UTF-8; save the file as UTF-8"
         ) from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read {path}: {reason}") from error
 
 
 def _csv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -58,19 +67,50 @@ def _json_rows(path: Path) -> NumberedRows:
             raise UserError(f"{path}, line {number}: not valid JSON: {error}") from error
         if not isinstance(row, dict):
             raise UserError(f"{path}, line {number}: expected one JSON object a line")
-        # A null, list or object is no cell: it is reported as missing where it is needed.
-        cells = {key: value for key, value in row.items() if isinstance(value, str | int | float)}
-        yield number, {k: v if isinstance(v, str) else json.dumps(v) for k, v in cells.items()}
+        yield number, _texts(row)
+
+
+def _texts(row: dict[str, Any]) -> dict[str, str]:
+    """A null, list or object is no cell: it is reported as missing where it is needed."""
+    cells = {key: value for key, value in row.items() if isinstance(value, str | int | float)}
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in cells.items()}
+
+
+def _arrow_table(path: Path) -> tuple[list[str], NumberedRows]:
+    """Columns and rows of a Parquet file, or of a folder that `datasets` saved."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UserError(f"{path}: pip install pyarrow to read it") from error
+    if (path / "dataset_dict.json").exists():
+        raise UserError(f"{path} holds several splits; give the folder of one, such as train in it")
+    try:
+        if kind_of(path) == ".parquet":
+            file = parquet.ParquetFile(path)
+            columns, batches = file.schema_arrow.names, file.iter_batches()
+        else:
+            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+            files = [path / entry["filename"] for entry in state["_data_files"]]
+            streams = [pyarrow.ipc.open_stream(pyarrow.memory_map(str(file))) for file in files]
+            columns, batches = streams[0].schema.names, chain(*streams)
+    except (OSError, ValueError, LookupError) as error:  # pyarrow's errors are ValueErrors
+        raise UserError(f"cannot read {path}: {error}") from error
+    rows = (row for batch in batches for row in batch.to_pylist())
+    return columns, ((number, _texts(row)) for number, row in enumerate(rows, 1))
 
 
 def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], NumberedRows]:
-    """Columns and rows of a .csv (quoted), .jsonl or .json file, or of a TSV (no quoting).
+    """Columns and rows of a .csv (quoted), .jsonl or .json file, of a TSV (no quoting), each also
+    as .gz, of a Parquet file, or of a folder that `datasets` saved.
 
     `headerless` are the columns of a file without a header. A row shorter than the header lacks
     its last columns. Blank lines are no rows; in a file of one column they are an empty text.
     No columns at all means that the file is empty.
     """
-    suffix = path.suffix.lower()
+    suffix = kind_of(path)
+    if suffix in ("folder", ".parquet"):
+        return _arrow_table(path)
     if suffix in (".jsonl", ".json"):
         rows = _json_rows(path)
         first = next(rows, None)

@@ -387,13 +387,13 @@ def is_finished(output_dir: str | Path) -> bool:
     return (directory / "config.json").exists() and not (directory / IN_PROGRESS).exists()
 
 
-def check_finished(output_dir: str | Path) -> None:
+def check_finished(output_dir: str | Path, script: str = "the command") -> None:
     """Raise UserError unless `output_dir` holds a model whose training came to its end."""
     directory = Path(output_dir)
     if is_finished(directory):
         return
     if not (directory / IN_PROGRESS).exists():
-        raise UserError(f"no trained model in {directory}; run the command with --do_train first")
+        raise UserError(f"no trained model in {directory}; run {script} with --do_train first")
     advice = "train again with --overwrite_output_dir"
     if kept := latest_checkpoint(directory):
         advice = (

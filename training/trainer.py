@@ -239,6 +239,25 @@ def mean_parts(sums: Sums) -> dict[str, float]:
     return {name: (value / number).item() for name, value in sums.items()}
 
 
+def start_trackers(run: RunSettings, directory: Path, settings: Iterable) -> list[GeneralTracker]:
+    """Start accelerate's trackers of --report_to; TensorBoard's files go to `runs`."""
+    # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which is slow.
+    sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
+    trackers = []
+    for name in run.trackers:
+        kind = LOGGER_TYPE_TO_CLASS[name]
+        where = {"logging_dir": directory} if kind.requires_logging_directory else {}
+        tracker = kind("runs" if name == "tensorboard" else directory.name, **where)
+        try:
+            tracker.start()
+        except OSError as error:
+            raise UserError(f"--report_to {name}: cannot write {directory}: {error}") from error
+        if name != "tensorboard":  # which would put them into a run of their own
+            tracker.store_init_configuration(as_dict(*settings))
+        trackers.append(tracker)
+    return trackers
+
+
 @dataclass
 class TrainingLog:
     """Progress bar, trackers and JSON lines of a training run: the main process's work.
@@ -258,23 +277,11 @@ class TrainingLog:
     trackers: list[GeneralTracker] = field(default_factory=list)
 
     def __enter__(self) -> Self:
-        """Start accelerate's trackers; TensorBoard's files go to `runs`."""
-        # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which is slow.
-        sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
         directory, self.main = self.trainer.directory, self.trainer.accelerator.is_main_process
         first, how = self.trainer.state.step, {"desc": "Training", "unit": "step"}
         self.bar = progress(initial=first, total=self.total, disable=not self.main, **how)
-        for name in self.trainer.run.trackers if self.main else ():
-            kind = LOGGER_TYPE_TO_CLASS[name]
-            where = {"logging_dir": directory} if kind.requires_logging_directory else {}
-            tracker = kind("runs" if name == "tensorboard" else directory.name, **where)
-            try:
-                tracker.start()
-            except OSError as error:
-                raise UserError(f"--report_to {name}: cannot write {directory}: {error}") from error
-            if name != "tensorboard":  # which would put them into a run of their own
-                tracker.store_init_configuration(as_dict(*self.trainer.settings))
-            self.trackers.append(tracker)
+        if self.main:
+            self.trackers = start_trackers(self.trainer.run, directory, self.trainer.settings)
         return self
 
     def __exit__(self, *_: object) -> None:

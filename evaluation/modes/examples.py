@@ -80,7 +80,9 @@ class ExampleMode(Mode):
         if not is_main():
             return summary
         print_results(summary, checkpoint)
-        statistics = statistics_folder(directory, job.model.config, job.task)
+        statistics = Path(job.how.statistics_dir or "", job.task.name)
+        if not job.how.statistics_dir:
+            statistics = statistics_folder(directory, job.model.config, job.task)
         picture, tables, files = folder / "exits.png", [statistics / x for x in STATISTICS], {}
         if recorded:
             labels = torch.tensor(labels_of(job.features))

@@ -1,5 +1,6 @@
 """GLUE's files and the user's own: what is read, and bad ones, named with file and line."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -141,9 +142,31 @@ SAME_ROWS = {
 }
 
 
-@pytest.mark.parametrize("suffix", SAME_ROWS)
-def test_csv_tsv_and_json_lines_hold_the_same_examples(tmp_path, suffix):
-    task = custom_task(train_file=write(tmp_path / f"mine{suffix}", SAME_ROWS[suffix]))
+def table_of_rows(folder: Path, suffix: str) -> Path:
+    """ROWS as a file of this kind, or as a folder of `datasets`."""
+    path, (texts, labels) = folder / f"mine{suffix}", zip(*ROWS, strict=True)
+    columns = {"sentence1": list(texts), "label": list(labels)}
+    if suffix == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pytest.importorskip("pyarrow").table(columns), path)
+    elif suffix == "":  # as Dataset.save_to_disk has it
+        pyarrow, name = pytest.importorskip("pyarrow"), "data-00000-of-00001.arrow"
+        table = pyarrow.table(columns)
+        path.mkdir()
+        write(path / "dataset_info.json", "{}")
+        write(path / "state.json", json.dumps({"_data_files": [{"filename": name}]}))
+        with pyarrow.ipc.new_stream(str(path / name), table.schema) as writer:
+            writer.write_table(table)
+    elif suffix.endswith(".gz"):
+        write(path, gzip.compress(SAME_ROWS[suffix.removesuffix(".gz")].encode()))
+    else:
+        write(path, SAME_ROWS[suffix])
+    return path
+
+
+@pytest.mark.parametrize("suffix", [*SAME_ROWS, ".csv.gz", ".jsonl.gz", ".parquet", ""])
+def test_tables_of_every_kind_hold_the_same_examples(tmp_path, suffix):
+    task = custom_task(train_file=table_of_rows(tmp_path, suffix))
     assert task.labels == ("a", "b")
     examples = read_examples(task, "ignored", "train")
     # A TSV has no quoting and no escapes, so it cannot say a line break.
@@ -204,6 +227,25 @@ def test_a_bad_file_of_the_users_is_refused(tmp_path, name, content, message):
     path = write(tmp_path / name, content)
     with pytest.raises(UserError, match=message):
         read_examples(custom_task(train_file=path), "", "train")
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected", "said"),
+    [
+        (["entailment", "not_entailment"], ("entailment", "not_entailment"), ""),
+        (["entailment", "entailment"], ("entailment", "not_entailment"), ""),
+        (["1", "0"], ("0", "1"), "0 as entailment, 1 as not_entailment"),
+        (["yes", "no"], ("no", "yes"), "no as entailment, yes as not_entailment"),
+    ],
+)
+def test_own_labels_stand_for_the_models_in_their_order(tmp_path, caplog, labels, expected, said):
+    path = write(tmp_path / "dev.csv", "sentence1,label\na,{}\nb,{}\n".format(*labels))
+    task = custom_task(validation_file=path, labels=get_task("rte").labels)
+    assert task.labels == expected
+    assert [example.label for example in read_examples(task, "", "dev")] == [
+        expected.index(label) for label in labels
+    ]
+    assert (said in caplog.text) if said else not caplog.records
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])

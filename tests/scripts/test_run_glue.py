@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 import run_glue
 from modeling import load_pretrained
 from modeling.cpu_packing import EMULATED, is_emulated
-from tests.commands import edit_key, report_of, train
+from tests.commands import edit_key, report_of, scalars, train
 from tests.conftest import PAIRS, edit_json, sentence, tsv, write_sts_b
 
 ROOT = Path(run_glue.__file__).parent
@@ -180,6 +180,30 @@ def test_the_users_own_task_with_many_labels(albert_dir, tmp_path, script, mode,
     lines = (out / "custom.tsv").read_text().splitlines()
     assert len(lines) == 23
     assert {line.split("\t")[1] for line in lines[1:]} <= {row["label"] for row in rows}
+
+
+def test_a_glue_model_evaluates_and_answers_the_users_own_file(trained, tmp_path, script, caplog):
+    rows = [(sentence(i), sentence(i + 3), ("no", "yes")[i % 2]) for i in range(12)]
+    own = tsv(tmp_path / "own.tsv", "sentence1\tsentence2\tlabel", rows)
+    files = ("--validation_file", own, "--test_file", own, "--statistics_dir", tmp_path / "tables")
+    flags = ["--model_type", "elbert", "--model_name_or_path", trained, "--output_dir", trained]
+    flags += ["--max_seq_length", 32, "--do_lower_case", "--no_cuda", "--do_eval", "--do_predict"]
+    script(run_glue.main, *flags, *files).done()
+    assert "no as entailment, yes as not_entailment" in caplog.text
+    report = report_of(trained)
+    assert (report["task"], report["examples"]) == ("custom", 12)
+    answers = {
+        line.split("\t")[1] for line in (trained / "custom.tsv").read_text().splitlines()[1:]
+    }
+    assert answers <= {"no", "yes"}
+    tables = {path.name for path in (tmp_path / "tables/custom").iterdir()}
+    assert tables == {"layers_all.csv", "layers_exit.csv"}
+    # The trackers have an evaluation's numbers.
+    curves = scalars(trained)
+    assert curves["eval/acc"][-1] == pytest.approx(report["metrics"]["acc"])
+    three = [(*row[:2], f"{i % 3}") for i, row in enumerate(rows)]
+    other = tsv(tmp_path / "three.tsv", "sentence1\tsentence2\tlabel", three)
+    script(run_glue.main, *flags, "--validation_file", other).refused("label '0' is not one of")
 
 
 def test_checkpoints_are_evaluated_each(glue, tmp_path):
