@@ -24,14 +24,9 @@ The defaults are the published schedule (ALBERT's, Lan et al. 2020; Simoulin and
 steps at length 512 with 2.75e-4. --gradient_accumulation_steps makes up what the batch lacks.
 """
 
-from dataclasses import replace
-from pathlib import Path
-
 from modeling.errors import UserError
-from modeling.loading.files import file_hash, weights_hash
 from training.pretraining_settings import GROUPS, PretrainingSettings
-from training.provenance import provenance
-from training.settings import as_dict, fetch_models, parse
+from training.settings import fetch_models, parse
 from utils.files import run_script
 
 
@@ -54,9 +49,7 @@ def read_settings() -> PretrainingSettings:
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from evaluation.text_reports import evaluate_pretraining, report_pretraining
-    from training.pretraining import make_tokenizer, pretrain, trained_model
-    from training.pretraining_data import PretrainingData
+    from training.pretraining import evaluate, make_tokenizer, pretrain
     from training.start import text_session
 
     names = {"model_name_or_path": True, "config_name": False, "tokenizer_name": False}
@@ -69,16 +62,7 @@ def main() -> None:
         if run.do_train:
             pretrain(settings, accelerator)
         if evaluation.do_eval:
-            source = (not run.do_train and model.model_name_or_path) or run.output_dir
-            trained, tokenizer = trained_model(settings)
-            text = replace(settings.text, train_files=[evaluation.eval_file])
-            size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes
-            data = PretrainingData(text, tokenizer, run.seed, size)  # masked as in training
-            summary = evaluate_pretraining(accelerator, trained, data)
-            hashes = {"weights": weights_hash(source), "data": file_hash(evaluation.eval_file)}
-            summary["provenance"] = provenance(as_dict(*settings), **hashes)
-            if accelerator.is_main_process:
-                report_pretraining(summary, Path(run.output_dir))
+            evaluate(settings, accelerator)
 
 
 if __name__ == "__main__":

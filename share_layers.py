@@ -13,13 +13,9 @@ fine-tunes it in every --model_type, and run_pretraining.py --model_name_or_path
 On several GPUs: `torchrun --nproc_per_node 8 share_layers.py …` with the same flags.
 """
 
-from pathlib import Path
-
 from modeling.errors import UserError
-from modeling.loading.files import file_hash, weights_hash
 from training.pretraining_settings import SHARING_GROUPS, SharingSettings
-from training.provenance import provenance
-from training.settings import as_dict, fetch_models, parse
+from training.settings import fetch_models, parse
 from utils.files import run_script
 
 
@@ -30,22 +26,16 @@ def main() -> None:
     if settings.run.do_train and not settings.text.train_files:
         raise UserError("--train_files is missing: the text to train on")
     # torch, and what stands on it: not before the flags are known to be right.
-    from evaluation.text_reports import evaluate_student, report_student
-    from training.layer_sharing import train_student
+    from training.layer_sharing import evaluate_student, train_student
     from training.start import text_session
 
     student = fetch_models(settings.student, model_name_or_path=True, initial_student=True)
     settings = settings._replace(student=student)
-    _, _, run, _, evaluation = settings
-    with text_session(settings, run.do_train) as accelerator:
-        if run.do_train:
+    with text_session(settings, settings.run.do_train) as accelerator:
+        if settings.run.do_train:
             train_student(settings, accelerator)
-        if evaluation.do_eval:
-            summary = evaluate_student(settings, accelerator)
-            weights, data = weights_hash(run.output_dir), file_hash(evaluation.eval_file)
-            summary["provenance"] = provenance(as_dict(*settings), weights=weights, data=data)
-            if accelerator.is_main_process:
-                report_student(summary, Path(run.output_dir))
+        if settings.evaluation.do_eval and accelerator.is_main_process:
+            evaluate_student(settings, accelerator.device)
 
 
 if __name__ == "__main__":

@@ -48,9 +48,8 @@ def card_values(args: Namespace) -> Values:
 
 def pretraining_values(args: Namespace) -> Values:
     """Measure accuracies, where the heads of pre-training are there, and updates."""
-    from evaluation.text_reports import evaluate_pretraining
     from modeling import AlbertActConfig, AlbertActForPreTraining, load_config, load_tokenizer
-    from training.pretraining import load_weights
+    from training.pretraining import load_weights, measure
     from training.pretraining_data import PretrainingData, check_text
     from training.pretraining_settings import TextSettings
     from training.start import make_accelerator
@@ -66,7 +65,7 @@ def pretraining_values(args: Namespace) -> Values:
     length = min(128, config.max_position_embeddings)
     text = TextSettings(train_files=[args.text], split_sentences=True, max_seq_length=length)
     data = PretrainingData(text, load_tokenizer(args.weights), seed=42, batch_size=32)
-    found = evaluate_pretraining(make_accelerator(False, "no"), model, data)
+    found = measure(make_accelerator(False, "no"), model, data)
     return {
         "Max iterations": config.num_hidden_layers,
         "mlm (Acc.)": "no head" if "predictions" in new else 100 * found["mlm_acc"],

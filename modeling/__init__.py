@@ -4,7 +4,7 @@ errors, keys, exit_settings: what users get wrong, what keys may hold, which are
 layer, albert, depth, depth_batching: the layer pass, the model around it, loops over depth
 rules, losses, flops, cpu_packing, compilation: what decides an exit, is minimised, counted, faster
 elbert/, ponder/, act/, configuration: the three modes
-pretraining, layer_sharing: what is trained on plain text
+pretraining: what is minimised on plain text
 export/, loading/, published/: ONNX files, checkpoints, import names of other repositories
 public: the names that `import elbert` gives
 

@@ -14,10 +14,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-import evaluation.job
-import evaluation.modes.examples
-import evaluation.text_reports  # noqa: F401
 import run_glue
+import training.layer_sharing
 import training.search  # noqa: F401
 from utils.files import run_script
 

@@ -1,40 +1,275 @@
-"""Training one shared layer to follow a BERT: plain text in batches, the student, the loop."""
+"""A BERT's layers as one shared ALBERT layer that follows the BERT's states on plain text.
 
-from collections.abc import Iterator, Sequence
+The student applies one layer N times. Its state after pass k is drawn to the teacher's state after
+layer round(k·L/N), by the share of the teacher's variance that it leaves unexplained. The idea is
+that of recursive transformers retrofitted from ordinary ones (Bae et al. 2024, "Relaxed Recursive
+Transformers"); the targets are hidden states, as in TinyBERT (Jiao et al. 2020).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
+from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from transformers import AlbertModel
+from torch import nn
+from torch.nn import functional as F
+from transformers import AlbertConfig, AlbertModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from modeling.albert import attention_mask_of
 from modeling.cpu_packing import packed_weights
+from modeling.depth import layer_states
+from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.errors import UserError
-from modeling.layer_sharing import (
-    FEED_FORWARD,
-    LAYER,
-    DistillationLoss,
-    Teacher,
-    shared_config,
-    shared_model,
-    variance_sums,
-    variances,
-    widened,
-)
-from modeling.loading.files import weight_files
+from modeling.loading.files import file_hash, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
-from modeling.loading.weights import load_into, read_weights, suite_names
-from modeling.pretraining import Sums, add_sums
-from training.checkpoints import TrainState, find_checkpoint, is_trained
+from modeling.loading.weights import Tensors, load_into, load_model, read_weights, suite_names
+from modeling.pretraining import ObjectiveOutput, Sums, add_sums
+from training.checkpoints import TrainState, check_finished, find_checkpoint, is_trained
 from training.optimizer import make_optimizer, make_schedule
 from training.pretraining_data import Draft, PretrainingData, pad_examples, unmasked
 from training.pretraining_settings import SharingSettings, StudentSettings
+from training.provenance import provenance
+from training.settings import as_dict
 from training.trainer import Batch, Trainer, TrainingLog
+from utils.console import markdown_table
+from utils.environment import environment
+from utils.files import write_json
 from utils.fingerprint import file_fingerprint, fingerprint
 
+LAYER = "encoder.albert_layer_groups.{}.albert_layers.0."
+# What the feed-forward part's width shapes, and at which of its sides.
+FEED_FORWARD = {"ffn.weight": 0, "ffn.bias": 0, "ffn_output.weight": 1}
+# Keys of an architecture that the student has from its teacher.
+KEPT_KEYS = (
+    "vocab_size embedding_size hidden_size num_attention_heads intermediate_size hidden_act "
+    "hidden_dropout_prob attention_probs_dropout_prob max_position_embeddings type_vocab_size "
+    "initializer_range layer_norm_eps pad_token_id"
+).split()
 VARIANCE_BATCHES = 32  # of the training text, that the teacher's variance is measured on
+
+
+# What the student begins as.
+
+
+def shared_model(
+    teacher: ElbertForSequenceClassification,
+    passes: int,
+    intermediate_size: int | None = None,
+    initial_layer: int | None = None,
+) -> AlbertModel:
+    """HF's ALBERT with the teacher's embeddings, mapping and pooler, and one layer for all passes.
+
+    intermediate_size: width of the feed-forward part; None keeps the teacher's. initial_layer: the
+    layer (1-based) whose weights the shared one begins with; None takes the mean of all. Raises
+    UserError for a width or a layer that the teacher does not allow.
+    """
+    if teacher.config.inner_group_num > 1:
+        raise UserError("--model_name_or_path: give a BERT, or an ALBERT of inner_group_num 1")
+    layers, wide = teacher.config.num_hidden_layers, teacher.config.intermediate_size
+    parts, rest = divmod(intermediate_size or wide, wide)
+    if rest or not 1 <= parts <= layers:
+        raise UserError(
+            f"--intermediate_size {intermediate_size}: allowed are the teacher's {wide} and its "
+            f"multiples up to {wide * layers}, {wide} for each of its layers"
+        )
+    if initial_layer and initial_layer > layers:
+        raise UserError(f"--initial_layer {initial_layer}: allowed is a layer from 1 to {layers}")
+    kept = {key: getattr(teacher.config, key) for key in KEPT_KEYS}
+    kept |= {"num_hidden_layers": passes, "intermediate_size": wide * parts}
+    config = AlbertConfig(**kept, classifier_dropout_prob=0.1)
+    old = {name: tensor.detach() for name, tensor in teacher.albert.state_dict().items()}
+    outside = ("embeddings.", "pooler.", "encoder.embedding_hidden_mapping_in.")  # of the layers
+    new = {name: tensor for name, tensor in old.items() if name.startswith(outside)}
+    untied = [layer_of(old, teacher.albert.group_of(layer)) for layer in range(layers)]
+    if initial_layer:
+        shared = widened(untied[initial_layer - 1], config)
+    else:
+        shared = mean_layer(untied, parts)
+    model = AlbertModel(config)
+    model.load_state_dict(new | {LAYER.format(0) + name: x for name, x in shared.items()})
+    return model
+
+
+def layer_of(tensors: Tensors, group: int) -> Tensors:
+    """Find the weights of an ALBERT's layer, by their names within it."""
+    prefix = LAYER.format(group)
+    return {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
+
+
+def mean_layer(layers: Sequence[Tensors], parts: int) -> Tensors:
+    """Average several layers' weights, with a feed-forward part `parts` times as wide.
+
+    The layers are cut into `parts` runs. Each run's mean feed-forward is a part of the new one's
+    width, and their outputs are averaged.
+    """
+
+    def mean(name: str, start: int, end: int) -> torch.Tensor:
+        return torch.stack([layer[name] for layer in layers[start:end]]).mean(0)
+
+    shared = {name: mean(name, 0, len(layers)) for name in layers[0]}
+    cuts = [len(layers) * part // parts for part in range(parts + 1)]
+    for name, side in FEED_FORWARD.items():
+        shared[name] = torch.cat([mean(name, *run) for run in pairwise(cuts)], side)
+    shared["ffn_output.weight"] = shared["ffn_output.weight"] / parts
+    return shared
+
+
+def widened(layer: Tensors, config: AlbertConfig) -> Tensors:
+    """Add feed-forward units that change no output (Chen et al. 2016, "Net2Net")."""
+    rest = config.intermediate_size - len(layer["ffn.bias"])
+    if rest <= 0:
+        return layer
+    inputs, outputs = layer["ffn.weight"], layer["ffn_output.weight"]
+    drawn = torch.randn(rest, inputs.shape[1]) * config.initializer_range
+    return {
+        **layer,
+        "ffn.weight": torch.cat([inputs, drawn.to(inputs)]),
+        "ffn.bias": F.pad(layer["ffn.bias"], (0, rest)),
+        "ffn_output.weight": F.pad(outputs, (0, rest)),
+    }
+
+
+def new_student(settings: StudentSettings, teacher: "Teacher") -> AlbertModel:
+    """Make the shared ALBERT; what is the teacher's is not trained.
+
+    The weights of --initial_student, of any number of passes and perhaps narrower, may lack that.
+    """
+    passes = len(teacher.followed) - 1
+    shape = settings.intermediate_size, settings.initial_layer
+    student = shared_model(teacher.model, passes, *shape)
+    for part in (student.embeddings, student.encoder.embedding_hidden_mapping_in, student.pooler):
+        part.requires_grad_(False)
+    if not (source := settings.initial_student):
+        return student
+    named, flag = read_weights(source, suite_names), f"--initial_student {source}"
+    tensors = {name.removeprefix("albert."): tensor for name, tensor in named.items()}
+    layers = {name.split(".attention.")[0] for name in tensors if ".attention." in name}
+    if len(layers) > 1:
+        raise UserError(
+            f"{flag}: has {len(layers)} layers, and a student one shared layer; give a model that "
+            "share_layers.py made"
+        )
+    if layer := layer_of(tensors, 0):
+        layer = widened(layer, student.config)
+        tensors |= {LAYER.format(0) + name: tensor for name, tensor in layer.items()}
+    kept = [name for name, weight in student.named_parameters() if not weight.requires_grad]
+    load_into(student, tensors, flag, heads=tuple(kept))
+    return student
+
+
+# What it follows.
+
+
+def followed_layers(passes: int, layers: int) -> list[int]:
+    """List the teacher's layer (0: embeddings) that states 0 … `passes` follow, halves upwards."""
+    return [(2 * k * layers + passes) // (2 * passes) for k in range(passes + 1)]
+
+
+class Teacher:
+    """A BERT, and those of its states that a student of `passes` follows.
+
+    passes: None for as many as the teacher has layers. Inside `packed_weights(teacher.backbone)`
+    its states take less time.
+    """
+
+    def __init__(
+        self, source: str | Path, passes: int | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        model, _ = load_model(ElbertForSequenceClassification, source)
+        self.config, self.device = model.config, device
+        self.model = model.to(device).eval()
+        self.backbone = model.albert
+        layers = self.backbone.num_layers
+        self.followed = followed_layers(passes or layers, layers)
+
+    @torch.no_grad()
+    def states(self, inputs: Tensors) -> torch.Tensor:
+        """Compute what states 0 … N are to be, (N+1, batch, length, hidden).
+
+        inputs: input_ids, token_type_ids and, where there is padding, attention_mask.
+        """
+        hidden = self.model.embed(inputs["input_ids"], inputs["token_type_ids"])
+        mask = attention_mask_of(inputs.get("attention_mask"))
+        states = [hidden, *layer_states(self.model, hidden, mask)]
+        return torch.stack([states[number] for number in self.followed])
+
+    def variances(self, batches: Iterable[Tensors]) -> torch.Tensor:
+        """Σ over features of E[x²] − E[x]², over the real tokens of a text: (N+1,)."""
+        tokens, first, second = 0, 0, 0
+        for inputs in batches:
+            inputs = send_to_device(inputs, self.device)
+            states, mask = self.states(inputs), inputs.get("attention_mask")
+            real = states.flatten(1, 2) if mask is None else states[:, mask.bool()]
+            real = real.double()  # (N+1, tokens, hidden)
+            tokens += real.shape[1]
+            first += real.sum(1)
+            second += real.square().sum((1, 2))
+        return (second / tokens - (first / tokens).square().sum(1)).float()
+
+
+def load_teacher(
+    settings: SharingSettings, passes: int | None, device: torch.device
+) -> tuple[Teacher, Tokenizer]:
+    """Load the BERT of --model_name_or_path, for a student of so many passes, and its tokenizer."""
+    source, length = settings.student.model_name_or_path, settings.text.max_seq_length
+    teacher = Teacher(source, passes, device)
+    if length > (longest := teacher.config.max_position_embeddings):
+        raise UserError(f"--max_seq_length {length}: the teacher has {longest} positions")
+    return teacher, load_tokenizer(source, settings.run.do_lower_case)
+
+
+class DistillationLoss(nn.Module):
+    """Weighted mean over passes of the share of the teacher's variance left unexplained.
+
+    variances (N+1,): of the teacher's states that states 0 … N follow, summed over features.
+    weights (N+1,): of these states in the loss; they sum to 1.
+    """
+
+    def __init__(self, model: AlbertModel, variances: torch.Tensor, weights: torch.Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("variances", variances, persistent=False)
+        self.register_buffer("weights", weights, persistent=False)
+
+    def train(self, mode: bool = True) -> "DistillationLoss":
+        """Keep the student in eval mode, without dropout, as its teacher."""
+        super().train(mode)
+        self.model.eval()
+        return self
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        token_type_ids: torch.Tensor,
+        targets: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+    ) -> ObjectiveOutput:
+        """Ids (batch, length), targets (N+1, batch, length, hidden) of the teacher.
+
+        sums: errors (N+1,), the squared errors of states 0 … N over real tokens and features, and
+        tokens, the real ones.
+        """
+        states = self.model(
+            input_ids, attention_mask, token_type_ids, output_hidden_states=True
+        ).hidden_states
+        real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        errors = [(x.float() - y).square().sum(-1) for x, y in zip(states, targets, strict=True)]
+        errors = torch.stack([(error * real).sum() for error in errors])
+        tokens = real.sum()
+        loss = (self.weights * errors / self.variances).sum() / tokens
+        return ObjectiveOutput(loss, {"errors": errors.detach(), "tokens": tokens})
+
+    def shares(self, sums: Sums) -> list[float]:
+        """The share of the teacher's variance that states 0 … N leave unexplained."""
+        return (sums["errors"] / sums["tokens"] / self.variances).tolist()
+
+
+# Training and evaluation.
 
 
 class TeacherText(PretrainingData):
@@ -53,61 +288,12 @@ class TeacherText(PretrainingData):
 
     def batch(
         self, drafts: Sequence[Draft], epoch: int, shard: tuple[int, int] = (0, 1)
-    ) -> dict[str, torch.Tensor]:
+    ) -> Tensors:
         """Make the model's inputs alone of a shard's examples; with padding also attention_mask."""
         examples = [unmasked(draft, self.vocabulary) for draft in drafts[shard[0] :: shard[1]]]
         batch = pad_examples(examples, self.vocabulary.pad)
         inputs = ("input_ids", "token_type_ids", "attention_mask")
         return {name: batch[name] for name in inputs if name in batch}
-
-
-def load_teacher(
-    settings: SharingSettings, passes: int | None, device: torch.device
-) -> tuple[Teacher, Tokenizer]:
-    """Load the BERT of --model_name_or_path, for a student of so many passes, and its tokenizer."""
-    source, length = settings.student.model_name_or_path, settings.text.max_seq_length
-    teacher = Teacher(source, passes, device)
-    if length > (longest := teacher.config.max_position_embeddings):
-        raise UserError(f"--max_seq_length {length}: the teacher has {longest} positions")
-    return teacher, load_tokenizer(source, settings.run.do_lower_case)
-
-
-def new_student(settings: StudentSettings, teacher: Teacher) -> AlbertModel:
-    """Make the shared ALBERT; what is the teacher's is not trained."""
-    passes = len(teacher.followed) - 1
-    config = shared_config(teacher.config, passes, settings.intermediate_size)
-    student = shared_model(teacher.backbone, config, settings.initial_layer)
-    for part in (student.embeddings, student.encoder.embedding_hidden_mapping_in, student.pooler):
-        part.requires_grad_(False)
-    if settings.initial_student:
-        adopt_student(student, settings.initial_student)
-    return student
-
-
-def adopt_student(student: AlbertModel, source: str) -> None:
-    """Give `student` the weights of an earlier one, of any number of passes, perhaps narrower.
-
-    What is not trained, since it is the teacher's, may be missing.
-    """
-    named, flag = read_weights(source, suite_names), f"--initial_student {source}"
-    tensors = {name.removeprefix("albert."): tensor for name, tensor in named.items()}
-    layers = {name.split(".attention.")[0] for name in tensors if ".attention." in name}
-    if len(layers) > 1:
-        raise UserError(
-            f"{flag}: has {len(layers)} layers, and a student one shared layer; give a model that "
-            "share_layers.py made"
-        )
-    prefix = LAYER.format(0)
-    layer = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
-    if layer.keys() >= FEED_FORWARD:
-        if (units := len(layer["ffn.bias"])) > student.config.intermediate_size:
-            raise UserError(
-                f"{flag}: its feed-forward part has {units} units: give --intermediate_size {units}"
-            )
-        layer = widened(layer, student.config)
-        tensors |= {prefix + name: tensor for name, tensor in layer.items()}
-    kept = [name for name, weight in student.named_parameters() if not weight.requires_grad]
-    load_into(student, tensors, flag, heads=tuple(kept))
 
 
 def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
@@ -116,51 +302,36 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
     Follows the teacher on --train_files; the student ends in --output_dir.
     """
     flags, schedule, run = settings.student, settings.training, settings.run
-    batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
     if is_trained(settings, accelerator.num_processes):
         return
     checkpoint = find_checkpoint(run)
     teacher, tokenizer = load_teacher(settings, flags.num_hidden_layers, accelerator.device)
     student = new_student(flags, teacher)
+    batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
     text = TeacherText(settings.text, tokenizer, run.seed, batch_size)
     sources = filter(None, (flags.model_name_or_path, flags.initial_student))
-    weights = [file_fingerprint(path) for source in sources for path in weight_files(source)]
-    data = fingerprint(text.text_hash(), weights)
+    starts = [file_fingerprint(path) for source in sources for path in weight_files(source)]
     # The teacher's weights are packed once. Inference mode, which comes with that, is not for the
     # student.
     with packed_weights(teacher.backbone), torch.inference_mode(False):
-        objective = make_objective(flags, teacher, student, text)
+        weights = torch.ones(len(teacher.followed))
+        weights[0], weights[-1] = 0, flags.last_pass_weight  # frozen embeddings give state 0
+        variances = teacher.variances(islice(text.training_batches(0, 0), VARIANCE_BATCHES))
+        objective = DistillationLoss(student, variances, weights / weights.sum())
         rates = schedule.learning_rate, schedule.weight_decay, schedule.adam_epsilon
         optimizer, total = make_optimizer(student, *rates), schedule.max_steps
         rates = make_schedule(optimizer, schedule.warmup_steps, total)
         state = TrainState(student, tokenizer, optimizer, rates, objective)
-        trainer = Trainer(accelerator, state, settings, data)
+        trainer = Trainer(accelerator, state, settings, fingerprint(text.text_hash(), starts))
         trainer.begin(checkpoint)
 
         def shown(sums: Sums) -> dict[str, float]:
-            """The share of the teacher's variance that every pass leaves unexplained."""
-            shares = (sums["errors"] / sums["tokens"] / objective.variances).tolist()
-            return {f"pass/{k}": share for k, share in enumerate(shares)}
+            return {f"pass/{k}": share for k, share in enumerate(objective.shares(sums))}
 
         batches = partial(student_batches, accelerator, text, teacher)
         with TrainingLog(trainer, total, lambda out: out.sums, shown) as log:
             trainer.fit(batches, total, log.step)
             trainer.finish()
-
-
-def make_objective(
-    settings: StudentSettings, teacher: Teacher, student: AlbertModel, text: TeacherText
-) -> DistillationLoss:
-    """Make the loss, in units of the teacher's variance on the text's first batches."""
-    weights = torch.ones(student.config.num_hidden_layers + 1)
-    weights[0], weights[-1] = 0, settings.last_pass_weight  # frozen embeddings give state 0
-    if not weights.any():
-        raise UserError("--last_pass_weight 0: the only pass would have no weight in the loss")
-    sums: Sums = {}
-    for inputs in islice(text.training_batches(0, 0), VARIANCE_BATCHES):
-        inputs = send_to_device(inputs, teacher.device)
-        sums = add_sums(sums, variance_sums(teacher.states(inputs), inputs.get("attention_mask")))
-    return DistillationLoss(student, variances(sums), weights / weights.sum())
 
 
 def student_batches(
@@ -173,3 +344,48 @@ def student_batches(
         mine = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).sum()
         share = (mine / accelerator.reduce(mine, "sum")).item()
         yield Batch({**inputs, "targets": teacher.states(inputs)}, share)
+
+
+def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
+    """Measure the student in --output_dir on --eval_file; print it, write eval_results.json.
+
+    It is each pass's share of the teacher's variance that is left unexplained.
+    """
+    run, evaluation = settings.run, settings.evaluation
+    check_finished(run.output_dir)
+    student = AlbertModel.from_pretrained(run.output_dir).to(device)
+    teacher, tokenizer = load_teacher(settings, student.config.num_hidden_layers, device)
+    for key in ("hidden_size", "vocab_size"):
+        mine, wanted = getattr(student.config, key), getattr(teacher.config, key)
+        if mine != wanted:
+            raise UserError(
+                f"{run.output_dir}/config.json: {key} is {mine}, that of "
+                f"{settings.student.model_name_or_path} is {wanted}; give the teacher of this "
+                "student with --model_name_or_path"
+            )
+    text = replace(settings.text, train_files=[evaluation.eval_file])
+    text = TeacherText(text, tokenizer, run.seed, evaluation.per_gpu_eval_batch_size)
+    sums: Sums = {}
+    with packed_weights(teacher.backbone), torch.no_grad():
+        variances = teacher.variances(text.evaluation_batches((0, 1)))
+        objective = DistillationLoss(student, variances, torch.ones_like(variances)).eval()
+        for inputs in text.evaluation_batches((0, 1)):
+            inputs = send_to_device(inputs, device)
+            sums = add_sums(sums, objective(**inputs, targets=teacher.states(inputs)).sums)
+    embeddings, *passes = objective.shares(sums)
+    print(f"What is left unexplained of the teacher's variance, {int(sums['tokens'])} tokens:")
+    rows = [("embeddings", 0, f"{embeddings:.4f}")]
+    for number, share in enumerate(passes, 1):
+        rows.append((number, teacher.followed[number], f"{share:.4f}"))
+    print(markdown_table(("pass", "teacher's layer", "share"), rows))
+    hashes = {"weights": weights_hash(run.output_dir), "data": file_hash(evaluation.eval_file)}
+    summary = {
+        "passes": passes,
+        "embeddings": embeddings,
+        "followed_layers": teacher.followed[1:],
+        "tokens": int(sums["tokens"]),
+        "eval_file": evaluation.eval_file,
+        "environment": environment(device),
+        "provenance": provenance(as_dict(*settings), **hashes),
+    }
+    write_json(Path(run.output_dir) / "eval_results.json", summary)

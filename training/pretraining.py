@@ -1,11 +1,11 @@
-"""Pre-training on text: the published schedule, the model, and the training."""
+"""Pre-training on text: the published schedule, the model, its training, and its evaluation."""
 
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -16,17 +16,23 @@ from transformers import PreTrainedModel as Model
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from modeling import AlbertActForPreTraining, UserError, load_tokenizer
+from modeling.cpu_packing import packed_weights
 from modeling.keys import ACT_KEYS, ELBERT_KEYS
 from modeling.loading.configs import make_config
-from modeling.loading.files import find_file, read_json
+from modeling.loading.files import file_hash, read_json, weights_hash
 from modeling.loading.weights import LoadReport, act_names, load_into, read_weights, suite_names
-from modeling.pretraining import PreTrainingObjective, Sums, means
+from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.checkpoints import TrainState, check_finished, find_checkpoint, is_trained
 from training.optimizer import make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
 from training.pretraining_settings import PretrainingModelSettings, PretrainingSettings
+from training.provenance import provenance
+from training.settings import as_dict
 from training.start import check_vocab_size
 from training.trainer import Batch, Trainer, TrainingLog
+from utils.console import markdown_table
+from utils.environment import environment
+from utils.files import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +49,10 @@ NEW_PARTS = (
 )
 # The published learning rate at length 512, as a share of that at length 128.
 LONG_RATE = 2.75e-4 / 1.76e-3
+# The published table's rows: every `TokenClass` but padding. Here every token is of one class; the
+# published evaluation counted whatever is not [MASK] as unmasked, and every changed token, [MASK]
+# too, as random.
+ROWS = "All unmasked tokens,[MASK/MASK],[MASK/random],[MASK/original],[CLS],[SEP]".split(",")
 
 
 class Phase(NamedTuple):
@@ -79,7 +89,7 @@ def phases_of(settings: PretrainingSettings, processes: int) -> list[Phase]:
     return [phase for phase in both if phase.steps > 0]
 
 
-def rate_at(phases: list[Phase], power: float, step: int) -> float:
+def rate_at(phases: list[Phase], step: int) -> float:
     """Share of --learning_rate at `step` (0-based): in each phase, warm-up and decay to 0."""
     for phase in phases:
         if step < phase.steps:
@@ -88,35 +98,26 @@ def rate_at(phases: list[Phase], power: float, step: int) -> float:
     if step < phase.warmup_steps:
         return phase.rate * step / phase.warmup_steps
     left = (phase.steps - step) / max(1, phase.steps - phase.warmup_steps)
-    return phase.rate * max(0.0, left) ** power
+    return phase.rate * max(0.0, left)
 
 
-def config_path(source: str) -> Path:
-    """config.json, given itself, its folder or a hub name; UserError where there is none."""
-    path = Path(source) if Path(source).is_file() else find_file(source, "config.json")
-    if path is None:
-        raise UserError(f"{source} holds no config.json")
-    return path
-
-
-def read_config(settings: PretrainingModelSettings) -> AlbertConfig:
-    """Read the configuration to train, without what belongs to another --model_type."""
-    source = settings.config_name or settings.model_name_or_path
+def read_config(flags: PretrainingModelSettings, source: str | None) -> AlbertConfig:
+    """Read a config.json or its folder's, without what belongs to another --model_type."""
     if not source:
         raise UserError("--config_name is missing, e.g. configs/act_tiny.json")
-    path = config_path(source)
+    path = Path(source, "config.json") if Path(source).is_dir() else Path(source)
     written = read_json(path)
-    if written.get("model_type") == "bert" and not settings.config_name:
+    if written.get("model_type") == "bert":
         raise UserError(
             f"{source} is a BERT, with a layer of its own at every depth: make an ALBERT of it "
             "with share_layers.py"
         )
-    model, foreign, _ = ARCHITECTURES[settings.model_type]
+    model, foreign, _ = ARCHITECTURES[flags.model_type]
     values = {name: value for name, value in written.items() if name not in foreign}
-    if settings.tau is not None:
+    if flags.tau is not None:
         if "tau" in foreign:
             raise UserError("--tau is of --model_type albert_act; the dense model ponders nothing")
-        values["tau"] = settings.tau
+        values["tau"] = flags.tau
     return make_config(path, values, model.config_class)
 
 
@@ -137,49 +138,15 @@ def tokenizer_of(settings: PretrainingSettings, source: str, config: AlbertConfi
 
 def make_tokenizer(settings: PretrainingSettings) -> None:
     """--train_tokenizer: spiece.model in --output_dir, and no other tokenizer beside it."""
-    model, text, run, *_ = settings
+    flags, text, run, *_ = settings
     output = Path(run.output_dir)
     if run.resume_from_checkpoint and (output / "spiece.model").exists():
         return  # of the run that goes on
-    size = model.vocab_size or read_config(model).vocab_size
+    config = flags.config_name or flags.model_name_or_path
+    size = flags.vocab_size or read_config(flags, config).vocab_size
     train_tokenizer(text.train_files, text.split_sentences, size, run.do_lower_case, output)
     for stale in ("tokenizer.json", "tokenizer_config.json"):  # would be taken in its place
         (output / stale).unlink(missing_ok=True)
-
-
-def new_model(settings: PretrainingSettings) -> tuple[Model, Tokenizer]:
-    """A model with new weights, or those of --model_name_or_path, and the tokenizer of its text."""
-    flags, config = settings.model, read_config(settings.model)
-    source = flags.model_name_or_path
-    beside = settings.run.output_dir if flags.train_tokenizer else source or settings.run.output_dir
-    tokenizer = tokenizer_of(settings, flags.tokenizer_name or beside, config)
-    model = ARCHITECTURES[flags.model_type][0](config)
-    if source:
-        logger.info("\n".join(load_weights(model, source).lines()))
-    return model, tokenizer
-
-
-def trained_model(settings: PretrainingSettings) -> tuple[Model, Tokenizer]:
-    """Load the model to evaluate, and its tokenizer; UserError where they are not as asked for.
-
-    The model is that in --output_dir or, where this command trains none, of --model_name_or_path.
-    """
-    flags, run = settings.model, settings.run
-    elsewhere = None if run.do_train else flags.model_name_or_path
-    source = elsewhere or run.output_dir
-    if not elsewhere or Path(source).is_dir():
-        check_finished(source)
-    path = config_path(source)
-    kind = read_json(path).get("model_type")
-    if kind != flags.model_type:
-        raise UserError(f"{path}: the model is of --model_type {kind}, not {flags.model_type}")
-    config = read_config(replace(flags, config_name=str(path), tau=None))
-    tokenizer = tokenizer_of(settings, (elsewhere and flags.tokenizer_name) or source, config)
-    model = ARCHITECTURES[kind][0](config)
-    parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
-    if new := parameters.intersection(load_weights(model, source).initialised):
-        raise UserError(f"{source}: no weights for {min(new)}; --do_train trains them")
-    return model, tokenizer
 
 
 def load_weights(model: Model, source: str) -> LoadReport:
@@ -188,27 +155,33 @@ def load_weights(model: Model, source: str) -> LoadReport:
     return load_into(model, read_weights(source, names), source, NEW_PARTS)
 
 
-# Rows of the published table. Here every token is of one class; the published evaluation counted
-# whatever is not [MASK] as unmasked, and every changed token, [MASK] too, as random.
-ROWS = {
-    "All unmasked tokens": TokenClass.UNMASKED,
-    "[MASK/MASK]": TokenClass.MASK_MASK,
-    "[MASK/random]": TokenClass.MASK_RANDOM,
-    "[MASK/original]": TokenClass.MASK_ORIGINAL,
-    "[CLS]": TokenClass.CLS,
-    "[SEP]": TokenClass.SEP,
-}
+def new_model(settings: PretrainingSettings) -> tuple[Model, Tokenizer]:
+    """A model with new weights, or those of --model_name_or_path, and the tokenizer of its text."""
+    flags, source = settings.model, settings.model.model_name_or_path
+    config = read_config(flags, flags.config_name or source)
+    beside = settings.run.output_dir if flags.train_tokenizer else source or settings.run.output_dir
+    tokenizer = tokenizer_of(settings, flags.tokenizer_name or beside, config)
+    model = ARCHITECTURES[flags.model_type][0](config)
+    if source:
+        logger.info("\n".join(load_weights(model, source).lines()))
+    return model, tokenizer
 
 
-def mean_updates(sums: Sums) -> dict[str, float]:
-    """Mean updates of a token by the published table's rows; {} for a dense model."""
-    if "updates" not in sums:
-        return {}
-    updates, tokens = sums["updates"].tolist(), sums["tokens"].tolist()
-    rows = {name: (updates[row], tokens[row]) for name, row in ROWS.items()}
-    everything = tuple(map(sum, zip(*rows.values(), strict=True)))
-    rows = {"All tokens": everything, **rows}
-    return {name: total / number for name, (total, number) in rows.items() if number}
+def trained_model(settings: PretrainingSettings, source: str) -> tuple[Model, Tokenizer]:
+    """Load the model in `source`, and its tokenizer; UserError where they are not as asked for."""
+    flags = settings.model
+    check_finished(source)
+    kind = read_json(Path(source, "config.json")).get("model_type")
+    if kind != flags.model_type:
+        raise UserError(f"{source}: the model is of --model_type {kind}, not {flags.model_type}")
+    config = read_config(flags, source)
+    own = source == settings.run.output_dir or not flags.tokenizer_name
+    tokenizer = tokenizer_of(settings, source if own else flags.tokenizer_name, config)
+    model = ARCHITECTURES[kind][0](config)
+    parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
+    if new := parameters.intersection(load_weights(model, source).initialised):
+        raise UserError(f"{source}: no weights for {min(new)}; --do_train trains them")
+    return model, tokenizer
 
 
 def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
@@ -230,7 +203,7 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
         data.append(PretrainingData(own_text, tokenizer, run.seed, phase.batch_size))
     rates = how.learning_rate, how.weight_decay, how.adam_epsilon
     optimizer = make_optimizer(model, *rates, how.optimizer)
-    rates = LambdaLR(optimizer, lambda step: rate_at(phases, how.power, step))
+    rates = LambdaLR(optimizer, lambda step: rate_at(phases, step))
     objective = PreTrainingObjective(model, len(TokenClass))
     state = TrainState(model, tokenizer, optimizer, rates, objective)
     trainer = Trainer(accelerator, state, settings, data[0].text_hash())
@@ -268,3 +241,64 @@ def pretraining_batches(
             "examples": torch.tensor(len(inputs["labels"]), device=accelerator.device),
         }
         yield Batch({**inputs, **accelerator.reduce(counts, "sum")}, share=1.0)
+
+
+def mean_updates(sums: Sums) -> dict[str, float]:
+    """Mean updates of a token by the published table's rows; {} for a dense model."""
+    if "updates" not in sums:
+        return {}
+    updates, tokens = (sums[name].cpu().double()[1:] for name in ("updates", "tokens"))
+    rows = zip(ROWS, updates / tokens, strict=True)
+    found = {"All tokens": updates.sum() / tokens.sum(), **dict(rows)}
+    return {name: mean.item() for name, mean in found.items() if not mean.isnan()}
+
+
+@torch.inference_mode()
+def measure(accelerator: Accelerator, model: Model, data: PretrainingData) -> dict[str, Any]:
+    """Find losses, accuracies and mean updates of `model` on a text."""
+    objective = PreTrainingObjective(model.to(accelerator.device).eval(), len(TokenClass))
+    total: Sums = {}
+    shard = accelerator.process_index, accelerator.num_processes
+    with packed_weights(model):
+        for batch in data.evaluation_batches(shard):
+            total = add_sums(total, objective(**send_to_device(batch, accelerator.device)).sums)
+    total = accelerator.reduce(total, "sum")
+    return {
+        **means(total, objective.tau),
+        "updates": mean_updates(total),
+        "max_updates": model.config.num_hidden_layers,
+        "tau": objective.tau,
+        "examples": int(total["examples"]),
+        "eval_file": str(data.text.train_files[0]),
+        "environment": environment(accelerator.device),
+    }
+
+
+def evaluate(settings: PretrainingSettings, accelerator: Accelerator) -> None:
+    """Measure on --eval_file; print it with the published table, write eval_results.json.
+
+    The model is that in --output_dir or, where this command trains none, of --model_name_or_path.
+    """
+    flags, text, run, _, evaluation = settings
+    source = (not run.do_train and flags.model_name_or_path) or run.output_dir
+    model, tokenizer = trained_model(settings, source)
+    text = replace(text, train_files=[evaluation.eval_file])
+    size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes
+    data = PretrainingData(text, tokenizer, run.seed, size)  # masked as in training
+    summary = measure(accelerator, model, data)
+    hashes = {"weights": weights_hash(source), "data": file_hash(evaluation.eval_file)}
+    summary["provenance"] = provenance(as_dict(*settings), **hashes)
+    if not accelerator.is_main_process:
+        return
+    print("***** Eval results *****")
+    for name in ("loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "ponder_cost"):
+        if name in summary:
+            print(f"{name} = {summary[name]:.4f}")
+    if summary["updates"]:
+        rows = [("τ", f"{summary['tau']:g}"), ("Max iterations", summary["max_updates"])]
+        for name in ("mlm", "sop"):
+            if f"{name}_acc" in summary:
+                rows.append((f"{name} (Acc.)", f"{100 * summary[f'{name}_acc']:.1f}"))
+        rows += [(row, f"{value:.2f}") for row, value in summary["updates"].items()]
+        print(f"\n{markdown_table(('', 'this model'), rows)}")
+    write_json(Path(run.output_dir) / "eval_results.json", summary)

@@ -73,7 +73,6 @@ class PretrainingSchedule:
     gradient_accumulation_steps: int = setting(64, "batches of a step", AT_LEAST_1)
     learning_rate: float = setting(1.76e-3, "peak", AT_LEAST_0)
     warmup_steps: int = setting(3125, "steps to the peak", AT_LEAST_0)
-    power: float = setting(1.0, "of the polynomial decay to 0", AT_LEAST_0)
     weight_decay: float = setting(0.01, "of all but biases and layer norms", AT_LEAST_0)
     adam_epsilon: float = setting(1e-6, "the optimiser's ε", AT_LEAST_0)
     logging_steps: int = setting(100, "steps between two lines of the log", COUNT)
@@ -120,7 +119,9 @@ class StudentSettings:
     initial_student: str | None = setting(
         None, "start from a shared layer that was trained before: folder or hub name", FREE
     )
-    last_pass_weight: float = setting(1.0, "in the loss, in units of the others'", AT_LEAST_0)
+    last_pass_weight: float = setting(
+        1.0, "in the loss, in units of the others'", FlagRules(low=1e-6)
+    )
 
     def check(self) -> None:
         if self.initial_student and self.initial_layer:

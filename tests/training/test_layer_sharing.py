@@ -7,16 +7,15 @@ import torch
 
 from modeling import UserError, load_pretrained
 from modeling.cpu_packing import packed_weights
-from modeling.layer_sharing import (
-    DistillationLoss,
-    Teacher,
-    followed_layers,
-    shared_config,
-    shared_model,
-)
 from tests.berts import assert_same_states, save, tiny_bert
 from tests.conftest import tiny_model
 from tests.models import padded_batch
+from training.layer_sharing import (
+    DistillationLoss,
+    Teacher,
+    followed_layers,
+    shared_model,
+)
 
 PARTS = ("weight", "bias")
 
@@ -30,8 +29,7 @@ def test_a_bert_of_equal_layers_is_its_student_before_training(initial_layer, pa
     block of several parts."""
     bert, inputs = tiny_bert(equal=True), padded_batch([12, 12, 7, 7])
     teacher, _ = load_pretrained(save(bert, tmp_path))
-    config = shared_config(teacher.config, 3, intermediate_size=48 * parts)
-    student = shared_model(teacher.albert, config, initial_layer).eval()
+    student = shared_model(teacher, 3, 48 * parts, initial_layer).eval()
     wanted = bert(**inputs, output_hidden_states=True)
     found = student(**inputs, output_hidden_states=True)
     assert_same_states(found.hidden_states, wanted.hidden_states, inputs)
@@ -43,8 +41,7 @@ def test_the_initial_layer_is_that_of_the_bert(layer, width, tmp_path):
     """One pass from the embeddings through a BERT whose first layer is that one."""
     bert = tiny_bert()
     teacher, _ = load_pretrained(save(bert, tmp_path))
-    config = shared_config(teacher.config, 3, intermediate_size=width)
-    student = shared_model(teacher.albert, config, layer).eval()
+    student = shared_model(teacher, 3, width, layer).eval()
     inputs = padded_batch([12, 12, 7, 7])
     bert.encoder.layer[0] = bert.encoder.layer[layer - 1]
     wanted = bert(**inputs, output_hidden_states=True).hidden_states[1]
@@ -82,7 +79,7 @@ def test_pass_k_follows_layer_round_k_L_over_N(passes, layers, wanted):
 def test_the_loss_is_the_weighted_share_of_variance(tmp_path):
     """By hand: pass 3 weighs as much as passes 1 and 2, and padding counts nothing."""
     teacher, inputs = Teacher(save(tiny_bert(), tmp_path)), padded_batch([12, 12, 7, 7])
-    student = shared_model(teacher.backbone, shared_config(teacher.config, 3))
+    student = shared_model(teacher.model, 3)
     targets, units = teacher.states(inputs), torch.tensor([1.0, 2.0, 3.0, 4.0])
     objective = DistillationLoss(student, units, torch.tensor([0, 0.25, 0.25, 0.5])).train()
     out = objective(**inputs, targets=targets)
@@ -100,4 +97,4 @@ def test_the_loss_is_the_weighted_share_of_variance(tmp_path):
 def test_a_teacher_of_several_layers_a_pass_is_refused():
     teacher = tiny_model(inner_group_num=2)
     with pytest.raises(UserError, match="inner_group_num 1"):
-        shared_model(teacher.albert, shared_config(teacher.config, 4))
+        shared_model(teacher, 4)
