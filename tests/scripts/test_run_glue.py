@@ -443,3 +443,22 @@ def test_an_edit_is_checked_before_training(mode, pair, words, albert_dir, scrip
     where = ("--starts_from", albert_dir, "--model_type", mode)
     outcome = edit_key(script, tmp_path / "RTE", *pair, *where)
     outcome.refused(words) if words else outcome.done()
+
+
+@pytest.mark.parametrize(("layers", "window"), [(6, 6), (8, 8), (12, 8), (None, 8)])
+def test_glue_run_edits_a_window_that_the_model_has(layers, window, tmp_path):
+    """Checked before the training, done after it; a hub's name has no configuration here."""
+    if layers:
+        (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": layers}))
+    python = tmp_path / "python"  # says what it is called with, and runs no script
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\necho "$@"\n')
+    python.chmod(0o755)
+    variables = {**os.environ, "PYTHON": str(python), "W_DIR": str(tmp_path), "OUT_DIR": "out"}
+    command = ["bash", ROOT / "glue_run.sh", "1"]
+    said = subprocess.run(command, env=variables, capture_output=True, text=True).stdout
+    edits = [
+        i for i, line in enumerate(said.splitlines()) if f"cnt_thres --value {window} " in line
+    ]
+    training = next(i for i, line in enumerate(said.splitlines()) if "--do_train" in line)
+    assert len(edits) == 2
+    assert edits[0] < training < edits[1]
