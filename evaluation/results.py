@@ -14,8 +14,14 @@ from filelock import FileLock
 from evaluation.job import Job
 from evaluation.predictions import Predictions, is_main, run_early_exit
 from glue.features import Features
-from glue.submission import label_text, write_submission
-from glue.tasks import Example, Task, compute_metrics, primary_metric
+from glue.tasks import (
+    Example,
+    Task,
+    compute_metrics,
+    label_text,
+    primary_metric,
+    write_submission,
+)
 from modeling.errors import UserError
 from modeling.exit_settings import Settings
 from modeling.rules import exit_scores

@@ -109,7 +109,8 @@ EXIT_KEYS = {
     "exit_thres": float_key(
         0.1,
         "threshold of the rule; for entropy and bias_1 to 3, of the normalised entropy",
-        *(0, 1),
+        minimum=0,
+        maximum=1,
         grid="0:1:0.02",
     ),
     "cnt_thres": int_key(
@@ -165,8 +166,11 @@ INERT_KEYS = dict.fromkeys(
     ).split(),
     "",
 )
-INERT_KEYS |= {"kd_enable": "distillation", "use_dml": "mutual learning"}
-INERT_KEYS["use_label_smooth"] = "label smoothing"
+INERT_KEYS |= {
+    "kd_enable": "distillation",
+    "use_dml": "mutual learning",
+    "use_label_smooth": "label smoothing",
+}
 ELBERT = KeyTable(ELBERT_KEYS, EXIT_KEYS, INERT_KEYS)
 
 # PonderNet and PALBERT.
@@ -181,7 +185,8 @@ PONDER_EXIT_KEYS = {
     "exit_thres": float_key(
         0.5,
         "for exit_criteria threshold: exit when the halting CDF exceeds it",
-        *(0, 1),
+        minimum=0,
+        maximum=1,
         # Early layers of a trained model may halt with a hundredth of a percent.
         grid="0:0.002:0.0001,0.002:0.02:0.001,0.02:1:0.02",
     ),

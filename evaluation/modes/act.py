@@ -16,8 +16,7 @@ from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, run_early_exit
 from evaluation.results import labels_of, predictions_of, print_summary, summary_of, write_all
 from evaluation.token_pictures import TokenExample, tokens_html
-from glue.submission import label_text
-from glue.tasks import primary_metric
+from glue.tasks import label_text, primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.errors import UserError
 from modeling.export.loops import TokenLoop

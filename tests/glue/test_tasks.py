@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glue.submission import write_submission
 from glue.tasks import (
     TASKS,
     Example,
@@ -17,6 +16,7 @@ from glue.tasks import (
     prediction_tasks,
     primary_metric,
     read_examples,
+    write_submission,
 )
 from modeling import UserError
 from tests.conftest import write
