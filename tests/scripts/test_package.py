@@ -106,7 +106,7 @@ CHECKS = {
     "From Adaptive Depth": "assert outputs.updates.shape == (1, 1, *inputs['input_ids'].shape)",
     "From the annotated PonderNet": "assert loss.item() > 0",
     "From transformers": "assert len(logits) == len(exit_layers) == 2 and report.loaded",
-    "Many texts in Python": "assert answer.row == len(texts) - 1",
+    "Many texts in Python": "assert answer.row in range(len(texts))",
     "Around a step function of your own": "assert net.step.cell.weight_hh.grad.norm() > 0",
 }
 
