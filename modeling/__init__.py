@@ -6,7 +6,7 @@ rules, losses, flops, cpu_packing, compilation: what decides an exit, is minimis
 elbert/, ponder/, act/, configuration: the three modes
 pretraining: what is minimised on plain text
 export/, loading/, published/: ONNX files, checkpoints, import names of other repositories
-public: the names that `import elbert` gives
+public, classification: what `import elbert` gives, and its one call that classifies texts
 
 `import modeling` alone loads neither torch nor transformers, so that scripts answer --help at once;
 the first public name that is asked for loads them all. Installed, the package is called `elbert`,
@@ -14,12 +14,15 @@ and `import elbert` makes all modes known to transformers.
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import Any
 
 from .errors import UserError as UserError
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__" and __name__ == "elbert":
+        return version("elbert")
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(".public", __name__), name)

@@ -16,6 +16,7 @@ from .act.heads import (
     AlbertActModelOutput,
     AlbertActOutput,
 )
+from .classification import classify
 from .cpu_packing import packed_weights
 from .depth import EarlyExitModel, EarlyExitOutput
 from .depth_batching import DepthBatcher

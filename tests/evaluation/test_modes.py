@@ -1,6 +1,7 @@
 """Ponder and Adaptive Depth models in run_glue.py: training, reports, what may change, and what
 every mode refuses."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -15,6 +16,8 @@ from glue.tasks import TASKS, read_examples
 from modeling import (
     AlbertActForSequenceClassification,
     PonderAlbertClassifier,
+    UserError,
+    classify,
     load_tokenizer,
 )
 from tests.commands import edit_key, report_of, train
@@ -129,6 +132,30 @@ def test_no_answer_depends_on_the_batch_size(criterion, glue, request):
     header = (model / "predictions.tsv").read_text().splitlines()[0].split("\t")
     own = "exit_layer" if criterion else "mean_updates"
     assert header == ["index", "label", "prediction", "confidence", own]
+
+
+@pytest.mark.parametrize("kind", [("--model_type", "albert"), PONDER, ACT])
+def test_one_call_classifies_as_run_glue_predicts(kind, glue, rte, request):
+    """Whatever shares a batch; a model without its heads is refused."""
+    name = {"albert": "trained", "ponder_albert": "ponder", "albert_act": "adaptive"}[kind[1]]
+    model = request.getfixturevalue(name)
+    glue(model, *kind, "--do_predict").done()
+    pairs = [(row.text_a, row.text_b) for row in read_examples(TASKS["rte"], rte, "test")]
+    found = classify(model, pairs, batch_size=3, max_length=32)
+    with (model / "predictions.tsv").open(newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    assert [answer["label"] for answer in found] == [row["prediction"] for row in rows]
+    for answer, row in zip(found, rows, strict=True):
+        assert answer["score"] == pytest.approx(float(row["confidence"]), abs=1e-4)
+        if kind == ACT:
+            assert answer["updates"] == pytest.approx(float(row["mean_updates"]), abs=1e-4)
+        else:
+            assert answer["exit_layer"] == int(row["exit_layer"])
+
+
+def test_one_call_classifies_nothing_with_weights_that_no_task_trained(albert_dir):
+    with pytest.raises(UserError, match="is not a trained model of this project: no albert"):
+        classify(albert_dir, ["a man sleeps"])
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ def test_the_pages_snippets_run_as_typed_where_the_package_is_installed(installe
 @pytest.mark.slow
 def test_an_import_of_the_package_makes_all_modes_known(installed):
     code = """
+from pathlib import Path
 import elbert, transformers
 for name in ("elbert", "ponder_albert", "albert_act"):
     config = transformers.AutoConfig.for_model(name, vocab_size=9, embedding_size=4, hidden_size=4,
@@ -145,6 +146,7 @@ for name in ("elbert", "ponder_albert", "albert_act"):
     model = transformers.AutoModelForSequenceClassification.from_config(config)
     print(type(model).__module__.split(".")[0])
 from act import AlbertActModel, TFAlbertActModel
-print(TFAlbertActModel)
+print(TFAlbertActModel, elbert.__version__, (Path(elbert.__file__).parent / "py.typed").exists())
 """
-    assert installed(code).split() == ["elbert"] * 3 + ["None"]
+    version = SETTINGS["project"]["version"]
+    assert installed(code).split() == ["elbert"] * 3 + ["None", version, "True"]
