@@ -17,9 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin
 
+import yaml
+
 from modeling.errors import UserError
 from modeling.keys import LARGEST
-from modeling.loading.files import local_folder, read_json
+from modeling.loading.files import local_folder, read_json, read_regular_file
 
 Group = TypeVar("Group")  # a dataclass of settings
 
@@ -94,6 +96,15 @@ def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
     parser.add_argument(name, **{"type": allowed.reader(kind), **words})
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help with the default of every flag that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        said = action.help or ""
+        tells = action.nargs == 0 or action.default in (None, "") or "default" in said
+        return said if tells else f"{said} (default: %(default)s)"
+
+
 class FlagParser(argparse.ArgumentParser):
     """argparse without abbreviations, whose errors are one line, with the nearest flags.
 
@@ -101,7 +112,7 @@ class FlagParser(argparse.ArgumentParser):
     """
 
     def __init__(self, description: str | None = None, classes: Sequence[type] = ()) -> None:
-        how = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        how = {"formatter_class": HelpFormatter, "allow_abbrev": False, "usage": "%(prog)s [FLAGS]"}
         super().__init__(description=description, **how)
         for kind in classes:
             words = re.findall("[A-Z][a-z]+", kind.__name__.removesuffix("Settings"))
@@ -141,19 +152,35 @@ def parse(
 
 
 def expand_config_file(argv: Sequence[str]) -> list[str]:
-    """Put the flags of the JSON file that a command line begins with in its place.
+    """Put the flags of the JSON or YAML file that a command line begins with in its place.
 
     The file holds one object of values by the flags' names: true is a flag without a value, false
     and null leave a flag out, a list is several values.
     """
-    if not argv or not argv[0].endswith(".json"):
+    if not argv or not argv[0].endswith((".json", ".yaml", ".yml")):
         return list(argv)
-    flags = []
-    for name, value in read_json(argv[0]).items():
+    read, flags = read_json if argv[0].endswith(".json") else read_yaml, []
+    for name, value in read(argv[0]).items():
         values = value if isinstance(value, list) else [value]
         if value is not None and value is not False:
             flags += [f"--{name}", *(str(x) for x in values if x is not True)]
     return [*flags, *argv[1:]]
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    """Read a YAML file of flags, its numbers as they are written; UserError for anything else."""
+    constants = {"true": True, "false": False, "null": None, "": None}
+    try:
+        text = read_regular_file(Path(path)).decode()
+        # A few aliases of aliases make gigabytes.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise UserError(f"{path} has an alias (*name), which is not read; write the value")
+        found = yaml.load(text, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no YAML: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(found, dict) or not all(isinstance(x, str | list) for x in found.values()):
+        raise UserError(f"{path}: flags are written as NAME: VALUE, one a line")
+    return {k: constants.get(v, v) if isinstance(v, str) else v for k, v in found.items()}
 
 
 def fetch_models(group: Group, **weights: bool) -> Group:

@@ -45,17 +45,34 @@ def test_what_is_not_allowed_is_said(flags, message, capsys):
     assert said.count("\n") == 1
 
 
-def test_a_file_of_flags_stands_before_the_others(tmp_path):
-    path = tmp_path / "flags.json"
-    path.write_text('{"share": 0.25, "counts": [3, 4], "quick": true, "name": null}')
+FLAGS = {
+    "json": '{"share": 0.25, "counts": [3, 4], "quick": true, "name": null}',
+    "yaml": "share: 0.25\ncounts: [3, 4]\nquick: true\nname: null\n",
+}
+
+
+@pytest.mark.parametrize("kind", FLAGS)
+def test_a_file_of_flags_stands_before_the_others(tmp_path, kind):
+    path = tmp_path / f"flags.{kind}"
+    path.write_text(FLAGS[kind])
     assert parse([Example], None, [str(path)]) == (Example(share=0.25, counts=[3, 4], quick=True),)
     (found,) = parse([Example], None, [str(path), "--counts", "7"])
     assert (found.share, found.counts) == (0.25, [7])
 
 
-@pytest.mark.parametrize("content", ["[1]", '{"share": '])
-def test_a_file_that_holds_no_flags_is_named(tmp_path, content):
-    path = tmp_path / "flags.json"
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("json", "[1]"),
+        ("json", '{"share": '),
+        ("yaml", "a: &a [1]\nb: [*a, *a]"),
+        ("yaml", "counts: [3"),
+        ("yaml", "share: {a: 1}"),
+        ("yaml", "[1]"),
+    ],
+)
+def test_a_file_that_holds_no_flags_is_named(tmp_path, kind, content):
+    path = tmp_path / f"flags.{kind}"
     path.write_text(content)
     with pytest.raises(UserError, match=str(path)):
         parse([Example], None, [str(path)])
