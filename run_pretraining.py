@@ -25,14 +25,14 @@ steps at length 512 with 2.75e-4. --gradient_accumulation_steps makes up what th
 """
 
 from modeling.errors import UserError
-from training.pretraining_settings import GROUPS, PretrainingSettings
+from training.pretraining_settings import PretrainingSettings
 from training.settings import fetch_models, parse
 from utils.files import run_script
 
 
 def read_settings() -> PretrainingSettings:
     """The command line; raises UserError for flags that do not go together."""
-    settings = PretrainingSettings(*parse(GROUPS, __doc__))
+    settings = PretrainingSettings(*parse(PretrainingSettings.__annotations__.values(), __doc__))
     model, text, run, _, evaluation = settings
     if not (model.train_tokenizer or run.do_train or evaluation.do_eval):
         raise UserError("nothing to do: give --train_tokenizer, --do_train or --do_eval")

@@ -14,13 +14,13 @@ On several GPUs: `torchrun --nproc_per_node 8 share_layers.py …` with the same
 """
 
 from modeling.errors import UserError
-from training.pretraining_settings import SHARING_GROUPS, SharingSettings
+from training.pretraining_settings import SharingSettings
 from training.settings import fetch_models, parse
 from utils.files import run_script
 
 
 def main() -> None:
-    settings = SharingSettings(*parse(SHARING_GROUPS, __doc__))
+    settings = SharingSettings(*parse(SharingSettings.__annotations__.values(), __doc__))
     if not (settings.run.do_train or settings.evaluation.do_eval):
         raise UserError("nothing to do: give --do_train or --do_eval")
     if settings.run.do_train and not settings.text.train_files:

@@ -26,11 +26,6 @@ class ObjectiveOutput(ModelOutput):
     sums: Sums | None = None
 
 
-def sums_by_class(values: torch.Tensor, classes: torch.Tensor, number: int) -> torch.Tensor:
-    """Sum of `values` over the places of each class: (number,); both of one shape."""
-    return values.new_zeros(number).index_add_(0, classes.flatten(), values.flatten())
-
-
 class PreTrainingObjective(nn.Module):
     """MLM + SOP + τ · ponder cost of a pre-training model, and sums for its reports.
 
@@ -43,11 +38,7 @@ class PreTrainingObjective(nn.Module):
         super().__init__()
         self.model = model
         self.classes = classes
-
-    @property
-    def tau(self) -> float:
-        """Weight of the ponder cost; 0 for the dense model, which has none."""
-        return getattr(self.model.config, "tau", 0.0)
+        self.tau = getattr(model.config, "tau", 0.0)  # the dense model has no ponder cost
 
     def forward(
         self,
@@ -78,8 +69,9 @@ class PreTrainingObjective(nn.Module):
         if "updates" in encoded:
             updates = encoded.updates[:, 0, 0]  # (batch, length)
             sums["ponder_cost"] = encoded.ponder_cost.sum()
-            sums["tokens"] = sums_by_class(torch.ones_like(updates), token_classes, self.classes)
-            sums["updates"] = sums_by_class(updates, token_classes, self.classes)
+            members = F.one_hot(token_classes, self.classes).to(updates)
+            sums["tokens"] = members.sum((0, 1))  # (classes,)
+            sums["updates"] = (members * updates[..., None]).sum((0, 1))
         loss = mean_loss(sums, {**sums, **counts}, self.tau)
         return ObjectiveOutput(loss, {name: value.detach() for name, value in sums.items()})
 

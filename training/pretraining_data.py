@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import count, groupby, islice
+from itertools import groupby, islice
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeVar
@@ -42,23 +42,16 @@ HEADING = re.compile(r"(= )+[^=].* =")
 # White space after . ! or ? and before what may begin a sentence: a capital or a digit, perhaps
 # behind an opening quote or bracket. The full stop of an initial ("J. Smith", "U.S.") ends none.
 SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)\s+(?=[\"'“‘(\[]?\s?[A-Z0-9])")
-# ALBERT's, ids 0 to 4.
-SPECIAL = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 WORD_PART = "##"  # WordPiece's (BERT's) mark of a piece that begins no word
 TOKENISED_TOGETHER = 1000  # sentences; the tokenizer is faster on many
 GROUPED_BATCHES = 50  # batches' worth of examples that are sorted by length
 
 
-class TokenClass(IntEnum):
-    """What was done to a token: the published table's rows, and padding."""
-
-    PADDING = 0
-    UNMASKED = 1  # and not [CLS] or [SEP]
-    MASK_MASK = 2  # chosen for prediction, replaced by [MASK]
-    MASK_RANDOM = 3  # chosen, replaced by a random piece
-    MASK_ORIGINAL = 4  # chosen, left as it was
-    CLS = 5
-    SEP = 6
+# What was done to a token: the published table's rows, and padding. MASK_…: chosen for prediction,
+# and replaced by [MASK], by a random piece, or left as it was.
+TokenClass = IntEnum(
+    "TokenClass", "PADDING UNMASKED MASK_MASK MASK_RANDOM MASK_ORIGINAL CLS SEP", start=0
+)
 
 
 # A masked example: lists of one length, and its sentence_order_label (0 in order, 1 swapped).
@@ -145,31 +138,29 @@ def drafts_of(
 ) -> Iterator[Draft]:
     """Yield a document's examples, filled with its sentences: two segments, swapped half of the
     time, or of one sentence, one."""
-    room, numbers = text.max_seq_length - 3, count()
+    room = text.max_seq_length - 3
 
     def target() -> int:
         return draw.randint(2, room) if draw.random() < text.short_seq_prob else room
 
-    def example(chunk: list[Pieces]) -> Draft:
+    def example(number: int, chunk: list[Pieces]) -> Draft:
         if len(chunk) == 1:
-            first, nothing = chunk[0][: room + 1], array("i")
-            return Draft(document, next(numbers), first, nothing, False)
+            return Draft(document, number, chunk[0][: room + 1], array("i"), False)
         cut = draw.randint(1, len(chunk) - 1)
         segments = (sum(part, array("i")) for part in (chunk[:cut], chunk[cut:]))
         first, second = truncate_pair(*segments, room, draw)
         if draw.random() < 0.5:
-            return Draft(document, next(numbers), second, first, True)
-        return Draft(document, next(numbers), first, second, False)
+            return Draft(document, number, second, first, True)
+        return Draft(document, number, first, second, False)
 
-    chunk, size, wanted = [], 0, target()
+    number, chunk, wanted = 0, [], target()
     for sentence in sentences:
         chunk.append(sentence)
-        size += len(sentence)
-        if size >= wanted:
-            yield example(chunk)
-            chunk, size, wanted = [], 0, target()
+        if sum(map(len, chunk)) >= wanted:
+            yield example(number, chunk)
+            number, chunk, wanted = number + 1, [], target()
     if chunk:
-        yield example(chunk)
+        yield example(number, chunk)
 
 
 def train_tokenizer(
@@ -183,7 +174,7 @@ def train_tokenizer(
 
     steps = [normalizers.NFKD(), normalizers.StripAccents()]
     normalise = normalizers.Sequence(steps + [normalizers.Lowercase()] * lower_case).normalize_str
-    special = re.compile("|".join(map(re.escape, SPECIAL.values())))
+    special = re.compile(r"<pad>|<unk>|\[CLS\]|\[SEP\]|\[MASK\]")
     sentences = (normalise(special.sub(" ", text)) for _, text in read_sentences(paths, split))
     model = io.BytesIO()
     try:
@@ -212,27 +203,14 @@ class Vocabulary:
     """A tokenizer's pieces, as masking sees them."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        ids = {name: getattr(tokenizer, f"{name}_token_id") for name in SPECIAL}
-        # A special piece that the vocabulary lacks is added behind its end.
-        inside = range(tokenizer.vocab_size)
-        if missing := [piece for name, piece in SPECIAL.items() if ids[name] not in inside]:
-            raise UserError(
-                f"the tokenizer has no special piece {', '.join(missing)}; make one with "
-                "--train_tokenizer"
-            )
-        self.pad, _, self.cls, self.sep, self.mask = ids.values()
-        self.special = frozenset(ids.values())
+        self.pad, self.cls = tokenizer.pad_token_id, tokenizer.cls_token_id
+        self.sep, self.mask = tokenizer.sep_token_id, tokenizer.mask_token_id
+        self.special = frozenset(tokenizer.all_special_ids)
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         self.ordinary = [i for i in range(len(pieces)) if i not in self.special]
         self.starts_word = [piece.startswith(WORD_START) for piece in pieces]
-        inner = [piece.startswith(WORD_PART) for piece in pieces]
-        if not any(self.starts_word) and any(inner):
-            self.starts_word = [not part for part in inner]
         if not any(self.starts_word):
-            raise UserError(
-                f"no piece of the tokenizer begins with {WORD_START} or {WORD_PART}, so words "
-                "cannot be masked whole; give one with a SentencePiece model or a BERT's vocab.txt"
-            )
+            self.starts_word = [not piece.startswith(WORD_PART) for piece in pieces]
 
     def words(self, pieces: Pieces, offset: int) -> list[range]:
         """Positions of every whole word, counted from `offset`; special pieces are in none."""

@@ -1,7 +1,7 @@
 """The settings of run_pretraining.py and share_layers.py. No torch here: --help answers at once."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from modeling.errors import UserError
 from training.settings import (
@@ -46,8 +46,8 @@ class PlainText:
     train_files: list[str] = setting([], "one sentence a line, or --split_sentences", FREE)
     split_sentences: bool = setting(False, "lines are paragraphs: cut them into sentences")
     max_seq_length: int = setting(128, "pieces of an example", LENGTH)
-    short_seq_prob: ClassVar[float] = 0.1
-    shuffle_buffer: ClassVar[int] = 100_000
+    short_seq_prob: float = setting(0.1, "share of examples of a random shorter length", SHARE)
+    shuffle_buffer: int = setting(100_000, "examples, in memory, that are mixed", AT_LEAST_1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,6 @@ class TextSettings(PlainText):
     masked_lm_prob: float = setting(0.15, "share of pieces to predict", SHARE)
     max_predictions_per_seq: int = setting(20, "at most so many", AT_LEAST_1)
     ngram: int = setting(3, "words masked together", AT_LEAST_1)
-    short_seq_prob: float = setting(0.1, "share of examples of a random shorter length", SHARE)
-    shuffle_buffer: int = setting(100_000, "examples, in memory, that are mixed", AT_LEAST_1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +98,6 @@ class PretrainingSettings(NamedTuple):
     run: RunSettings
     training: PretrainingSchedule
     evaluation: PretrainingEvaluation
-
-
-GROUPS = tuple(PretrainingSettings.__annotations__.values())
 
 
 # share_layers.py.
@@ -154,6 +149,3 @@ class SharingSettings(NamedTuple):
     run: RunSettings
     training: SharingSchedule
     evaluation: PretrainingEvaluation
-
-
-SHARING_GROUPS = tuple(SharingSettings.__annotations__.values())

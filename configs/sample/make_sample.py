@@ -17,7 +17,6 @@ import argparse
 import random
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import sentencepiece
 
@@ -28,27 +27,16 @@ LABELS = {True: "entailment", False: "not_entailment"}
 SPLITS = {"train": 2400, "dev": 360, "test": 360}
 
 
-class Premise(NamedTuple):
-    """Who says what, and why."""
-
-    facts: list[tuple[str, str, str]]  # (who, asks or says, whom or what), by name
-    answers: dict[str, str]
-    steps: dict[str, int]  # facts that a person's answer takes
-
-    @property
-    def text(self) -> str:
-        return " ".join(f"{who} {does} {what}." for who, does, what in self.facts)
-
-
-def make_premise(draw: random.Random) -> Premise:
+def make_premise(draw: random.Random) -> tuple[str, dict[str, str], dict[str, int]]:
+    """A premise, everybody's answer, and the number of facts that it takes."""
     people, endings = draw.sample(PEOPLE, len(PEOPLE)), draw.sample(ANSWERS, len(ANSWERS))
     facts, answers, steps = [], {}, {}
     for chain, answer in zip((people[:CHAIN], people[CHAIN:]), endings, strict=True):
-        facts += [(who, "asks", asked) for who, asked in pairwise(chain)]
-        facts.append((chain[-1], "says", answer))
+        facts += [f"{who} asks {asked}." for who, asked in pairwise(chain)]
+        facts.append(f"{chain[-1]} says {answer}.")
         answers |= dict.fromkeys(chain, answer)
         steps |= {who: CHAIN - i for i, who in enumerate(chain)}
-    return Premise(sorted(facts), answers, steps)
+    return " ".join(sorted(facts)), answers, steps
 
 
 def make_splits(seed: int) -> dict[str, list[list[str]]]:
@@ -58,12 +46,12 @@ def make_splits(seed: int) -> dict[str, list[list[str]]]:
         rows = splits[split] = []
         while len(rows) < size:
             steps, entailed = 1 + len(rows) % CHAIN, len(rows) // CHAIN % 2 == 0
-            premise, answer = make_premise(draw), ANSWERS[0 if entailed else 1]
-            known = [who for who, count in premise.steps.items() if count == steps]
-            who = next(who for who in known if premise.answers[who] == answer)
-            if premise.text not in seen:
-                seen.add(premise.text)
-                rows.append([premise.text, f"{who} says yes.", str(steps), LABELS[entailed]])
+            (premise, answers, needed), answer = make_premise(draw), ANSWERS[0 if entailed else 1]
+            known = [who for who, count in needed.items() if count == steps]
+            who = next(who for who in known if answers[who] == answer)
+            if premise not in seen:
+                seen.add(premise)
+                rows.append([premise, f"{who} says yes.", str(steps), LABELS[entailed]])
         draw.shuffle(rows)
     return splits
 

@@ -39,11 +39,10 @@ def make_batch(tokenizer: PreTrainedTokenizerBase, draw: random.Random) -> tuple
     """Inputs; answers (batch, places), an index of ANSWERS; passes after which each is known."""
     texts, answers, steps = [], [], []
     for _ in range(BATCH):
-        premise, who = make_premise(draw), draw.choice(PEOPLE)
-        texts.append((premise.text, f"{who} says {draw.choice(ANSWERS)}."))
-        named = [fact[0] for fact in premise.facts]
-        answers.append([ANSWERS.index(premise.answers[name]) for name in [*named, who]])
-        steps.append([*(premise.steps[name] for name in named), 1 + premise.steps[who]])
+        (premise, said, needed), who = make_premise(draw), draw.choice(PEOPLE)
+        texts.append((premise, f"{who} says {draw.choice(ANSWERS)}."))
+        answers.append([ANSWERS.index(said[name]) for name in (*PEOPLE, who)])
+        steps.append([*(needed[name] for name in PEOPLE), 1 + needed[who]])
     inputs = tokenizer(texts, return_token_type_ids=True, return_tensors="pt")
     del inputs["attention_mask"]  # all texts are of one length
     return inputs, torch.tensor(answers), torch.tensor(steps)

@@ -5,7 +5,7 @@ import torch
 import transformers
 
 from modeling import AlbertActConfig, AlbertActForPreTraining
-from modeling.pretraining import PreTrainingObjective, add_sums, mean_loss, means, sums_by_class
+from modeling.pretraining import PreTrainingObjective, add_sums, mean_loss, means
 from tests.conftest import TINY, random_ids
 from training.pretraining import mean_updates
 from training.pretraining_data import TokenClass
@@ -94,10 +94,8 @@ def test_the_table_of_a_batch_counted_by_hand():
     c, s, u, m, r, o, p = (TokenClass[name] for name in names)
     classes = torch.tensor([[c, u, m, u, r, s], [c, o, m, s, p, p]])
     updates = torch.tensor([[6.0, 1, 5, 2, 3, 1], [4.0, 2, 2, 2, 0, 0]])
-    sums = {
-        "tokens": sums_by_class(torch.ones_like(updates), classes, len(TokenClass)),
-        "updates": sums_by_class(updates, classes, len(TokenClass)),
-    }
+    members = torch.stack([classes == number for number in TokenClass], -1)
+    sums = {"tokens": members.sum((0, 1)), "updates": (members * updates[..., None]).sum((0, 1))}
     assert mean_updates(sums) == {
         "All tokens": 2.8,  # 28 updates of 10 tokens
         "All unmasked tokens": 1.5,

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import chisquare
 
 from modeling import UserError, load_tokenizer
-from tests.conftest import sentence, train_spiece
+from tests.conftest import sentence
 from training.pretraining_data import (
     Draft,
     PretrainingData,
@@ -65,17 +65,7 @@ def test_a_trained_tokenizer_has_alberts_special_pieces(text, tmp_path):
     assert UNK not in encoded
 
 
-def test_tokenizers_that_do_not_fit_are_errors(tmp_path, text):
-    """Without a mask, or marks of where a word begins; of too many pieces."""
-    copy = tmp_path / "text.txt"
-    copy.write_bytes(text.read_bytes())
-    train_spiece(copy, 40, "[CLS],[SEP]")
-    with pytest.raises(UserError, match=r"no special piece \[MASK\]; .*--train_tokenizer"):
-        Vocabulary(load_tokenizer(tmp_path))
-    (tmp_path / "spiece.model").unlink()
-    (tmp_path / "vocab.txt").write_text("\n".join("[PAD] [UNK] [CLS] [SEP] [MASK] a dog s".split()))
-    with pytest.raises(UserError, match="words cannot be masked whole"):
-        Vocabulary(load_tokenizer(tmp_path))
+def test_a_tokenizer_of_more_pieces_than_the_text_has_is_an_error(tmp_path, text):
     with pytest.raises(UserError, match=r"5000 pieces from this text: .*<= \d+"):
         train_tokenizer([text], False, 5000, True, tmp_path)
 
