@@ -1,6 +1,7 @@
 """What every evaluation reports and prints, and the answers to a test set."""
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -204,4 +205,4 @@ def write_all(job: Job, folder: Path, summary: dict[str, Any], files: Files) -> 
     results = partial(write_results, folder, summary, job.how.out_mode)
     run_all_then_raise(results, *files.values())
     paths = (folder / ROWS, folder / "eval_results.json", *files)
-    print("written:", *(f"  {path}" for path in paths), sep="\n")
+    print("written:", *(f"  {os.path.abspath(path)}" for path in paths), sep="\n")

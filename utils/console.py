@@ -19,7 +19,8 @@ class LogBar(tqdm):
     """A progress bar whose states are lines of the log."""
 
     def __init__(self, **how: Any) -> None:
-        pace = {"mininterval": SECONDS, "maxinterval": SECONDS, "delay": SECONDS}
+        # miniters: else tqdm's monitor adds lines of its own, one step before the next.
+        pace = {"mininterval": SECONDS, "miniters": 1, "delay": SECONDS}
         super().__init__(**how, **pace, file=StringIO(), bar_format=LINE)
 
     def display(self, *_: Any, **__: Any) -> None:

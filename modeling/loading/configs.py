@@ -39,9 +39,10 @@ def load_config(
     source = local_folder(source, weights=False)
     path = source if source.is_file() else find_file(source, "config.json")
     if path is None:
+        more = f"; see {source / 'README.md'}" if find_file(source, "README.md") else ""
         raise UserError(
             f"{source} holds no config.json: give the folder of a whole model, or the path of a "
-            "config.json, for which run_glue.py has --config_name"
+            f"config.json, for which run_glue.py has --config_name{more}"
         )
     values = read_json(path)
     kind = values.get("model_type")

@@ -69,9 +69,10 @@ def read_json(path: str | Path) -> dict[str, Any]:
     try:
         value = json.loads(content.decode())
     except json.JSONDecodeError as error:
+        remedy = "delete it" if Path(path).name == "exit_config.json" else "train again"
         raise UserError(
             f"{path}, line {error.lineno}: not valid JSON ({error.msg}); the file is incomplete or "
-            "was edited by hand: restore it, or train again"
+            f"was edited by hand: restore it, or {remedy}"
         ) from error
     except (RecursionError, ValueError) as error:
         raise UserError(f"{path}: not a JSON text in UTF-8") from error
