@@ -38,11 +38,6 @@ def read_settings() -> PretrainingSettings:
         raise UserError("nothing to do: give --train_tokenizer, --do_train or --do_eval")
     if (model.train_tokenizer or run.do_train) and not text.train_files:
         raise UserError("--train_files is missing: the text to train on")
-    if model.train_tokenizer and model.tokenizer_name:
-        raise UserError(
-            f"--train_tokenizer writes to --output_dir, and --tokenizer_name {model.tokenizer_name}"
-            " would be used: give one of the two"
-        )
     return settings
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -66,16 +65,16 @@ def padded_limits(values: np.ndarray) -> tuple[float, float]:
     return low - air, high + air
 
 
-def training_figure(history: Sequence[Any], most_steps: int, title: str) -> Figure:
-    """Accuracy and expected steps at the end of every `training.parity.Epoch`, on scales that all
-    runs share."""
+def training_figure(history: Sequence[dict], most_steps: int, title: str) -> Figure:
+    """Accuracy and expected steps at the end of every epoch of `training.parity.train_parity`, on
+    scales that all runs share."""
     figure, top, bottom = stacked("epoch", "accuracy", "steps")
-    epochs = [epoch.epoch for epoch in history]
-    top.plot(epochs, [epoch.accuracy for epoch in history], "o-", color=LINE, markersize=4)
+    epochs = [epoch["epoch"] for epoch in history]
+    top.plot(epochs, [epoch["accuracy"] for epoch in history], "o-", color=LINE, markersize=4)
     top.axhline(0.5, color=SOFT, linestyle=":", linewidth=1.2)
     annotate(top, "chance", (epochs[-1], 0.5), "right")
     top.set_ylim(0, 1.03)
-    bottom.plot(epochs, [epoch.steps for epoch in history], "o-", color=COLOURS[0], markersize=4)
+    bottom.plot(epochs, [epoch["steps"] for epoch in history], "o-", color=COLOURS[0], markersize=4)
     bottom.set_ylim(0, most_steps)
     top.set_title(f"{title}\naccuracy at sampled halting steps; expected steps until halting")
     return figure

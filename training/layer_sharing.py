@@ -37,7 +37,6 @@ from training.provenance import provenance
 from training.settings import as_dict
 from training.trainer import Batch, Trainer, TrainingLog
 from utils.console import markdown_table
-from utils.environment import environment
 from utils.files import write_json
 from utils.fingerprint import file_fingerprint, fingerprint
 
@@ -384,8 +383,6 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
         "embeddings": embeddings,
         "followed_layers": teacher.followed[1:],
         "tokens": int(sums["tokens"]),
-        "eval_file": evaluation.eval_file,
-        "environment": environment(device),
         "provenance": provenance(as_dict(*settings), **hashes),
     }
     write_json(Path(run.output_dir) / "eval_results.json", summary)

@@ -13,6 +13,7 @@ from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, Us
 from modeling.ponder.pondernet import parity_batch
 from utils.console import progress
 
+LOSSES = ("loss", "loss_rec", "loss_reg")
 PEAK = 8  # highest learning rate of the one-cycle schedule, in units of the first
 
 
@@ -20,15 +21,6 @@ class Score(NamedTuple):
     non_zeros: int
     accuracy: float  # of the answers at sampled halting steps
     steps: float  # expected
-
-
-class Epoch(NamedTuple):
-    epoch: int
-    loss: float
-    loss_rec: float
-    loss_reg: float
-    accuracy: float
-    steps: float
 
 
 @torch.no_grad()
@@ -52,10 +44,11 @@ def mean_score(scores: list[Score]) -> dict[str, float]:
     return {"accuracy": fmean(accuracies), "steps": fmean(steps)}
 
 
-def train_parity(settings: Any, model: ParityPonderGRU, device: torch.device) -> Iterator[Epoch]:
-    """Minimise L_Rec + β·L_Reg; yields after every epoch. settings: run_parity.py's flags.
+def train_parity(settings: Any, model: ParityPonderGRU, device: torch.device) -> Iterator[dict]:
+    """Minimise L_Rec + β·L_Reg; yield losses, accuracy and steps after every epoch.
 
-    one_cycle rises from --lr to PEAK · lr in a fifth of the batches, then falls to almost 0.
+    settings: run_parity.py's flags. one_cycle rises from --lr to PEAK · lr in a fifth of the
+    batches, then falls to almost 0.
     """
     n_elems, (non_zeros, _) = settings.n_elems, settings.non_zeros()
     loss_rec = ReconstructionLoss(nn.BCEWithLogitsLoss(reduction="none"))
@@ -86,5 +79,5 @@ def train_parity(settings: Any, model: ParityPonderGRU, device: torch.device) ->
         score = mean_score(evaluate_parity(model, n_elems, non_zeros, 512, device))
         now = {"loss": f"{losses[0]:.4f}", "accuracy": f"{score['accuracy']:.4f}"}
         bar.set_postfix(now, refresh=False)
-        yield Epoch(epoch, *losses, **score)
+        yield {"epoch": epoch, **dict(zip(LOSSES, losses, strict=True)), **score}
     bar.close()

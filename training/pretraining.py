@@ -31,7 +31,6 @@ from training.settings import as_dict
 from training.start import check_vocab_size
 from training.trainer import Batch, Trainer, TrainingLog
 from utils.console import markdown_table
-from utils.environment import environment
 from utils.files import write_json
 
 logger = logging.getLogger(__name__)
@@ -159,8 +158,8 @@ def new_model(settings: PretrainingSettings) -> tuple[Model, Tokenizer]:
     """A model with new weights, or those of --model_name_or_path, and the tokenizer of its text."""
     flags, source = settings.model, settings.model.model_name_or_path
     config = read_config(flags, flags.config_name or source)
-    beside = settings.run.output_dir if flags.train_tokenizer else source or settings.run.output_dir
-    tokenizer = tokenizer_of(settings, flags.tokenizer_name or beside, config)
+    given = None if flags.train_tokenizer else flags.tokenizer_name or source
+    tokenizer = tokenizer_of(settings, given or settings.run.output_dir, config)
     model = ARCHITECTURES[flags.model_type][0](config)
     if source:
         logger.info("\n".join(load_weights(model, source).lines()))
@@ -269,8 +268,6 @@ def measure(accelerator: Accelerator, model: Model, data: PretrainingData) -> di
         "max_updates": model.config.num_hidden_layers,
         "tau": objective.tau,
         "examples": int(total["examples"]),
-        "eval_file": str(data.text.train_files[0]),
-        "environment": environment(accelerator.device),
     }
 
 

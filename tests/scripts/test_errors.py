@@ -224,7 +224,6 @@ def test_a_sweep_of_bad_input_names_it(place, sweep, change, more, message):
         ("--per_gpu_train_batch_size 500", ["fewer examples than the 500"]),
         ("--model_type albert --tau 0.1", ["--tau", "albert_act"]),
         ("--do_eval --eval_file /nowhere", ["/nowhere"]),
-        ("--train_tokenizer", ["--train_tokenizer", "--tokenizer_name", "one of the two"]),
         ("--train_files EMPTY", ["empty.txt: no text"]),
         ("--train_files BAD", ["bad.txt"]),
     ],

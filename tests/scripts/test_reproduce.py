@@ -11,9 +11,8 @@ from safetensors.torch import save_file
 from transformers import AlbertTokenizer
 
 import reproduce
-from experiments import published as tables
-from experiments.published import CARD_TEXT, ENTRIES
 from modeling import AlbertActModel
+from reproduce import CARD_TEXT, ENTRIES
 from tests.commands import Outcome, exit_status, report_of
 from tests.golden_vectors import load_golden
 from tests.models import tiny_act
@@ -34,7 +33,7 @@ def reproduced(script, tmp_path, monkeypatch):
         done = script(reproduce.main, entry, "--output_dir", out, *more).done()
         return done, json.loads((out / entry / "reproduction.json").read_text())["measured"]
 
-    monkeypatch.setattr(tables, "call", call)
+    monkeypatch.setattr(reproduce, "call", call)
     return run
 
 

@@ -22,17 +22,16 @@ def _threads():
     torch.set_num_threads(threads)
 
 
-def test_a_run_writes_results_figure_and_tensorboard(tmp_path, script):
+def test_a_run_writes_results_and_tensorboard(tmp_path, script):
     printed = script(main, *QUICK, "--extrapolate", "--output_dir", tmp_path / "out").done().out
     assert "in distribution (1 to 6 non-zero elements): accuracy = " in printed
     assert "extrapolation (7 to 8 non-zero elements): accuracy = " in printed
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["settings"]["n_batches"] == 3
+    assert results["provenance"]["flags"]["n_batches"] == 3
     assert [entry["epoch"] for entry in results["history"]] == [1, 2]
     assert [row["non_zeros"] for row in results["extrapolation"]["by_non_zeros"]] == [7, 8]
     assert 0 <= results["in_distribution"]["accuracy"] <= 1
     assert 1 <= results["in_distribution"]["steps"] <= 20
-    assert (tmp_path / "out" / "training.png").stat().st_size > 1000
     assert list((tmp_path / "out" / "runs").iterdir())
 
 
