@@ -35,6 +35,10 @@ from utils.files import run_script, write_json
 ENTRIES = tomllib.loads((ROOT / "experiments/published.toml").read_text("utf-8"))
 CARD_TEXT = "a lump in the middle of the monkeys stirred and then fell quiet ."
 RESULT = "reproduction.json"
+NO_HALTING_HEAD = (
+    "{} has no halting head, so its updates would be chance: give an ACT model, such as "
+    "asi/albert-act-base, or one of run_pretraining.py --model_type albert_act"
+)
 Values = dict[str, float | str]
 
 
@@ -72,7 +76,8 @@ def pretraining_values(args: Namespace) -> Values:
     model = AlbertActForPreTraining(config)
     parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
     new = " ".join(parameters.intersection(load_weights(model, args.weights).initialised))
-    check_halting_head(args.weights, new)
+    if ".act." in new:
+        raise UserError(NO_HALTING_HEAD.format(args.weights))
     length = min(128, config.max_position_embeddings)
     text = TextSettings(train_files=[args.text], split_sentences=True, max_seq_length=length)
     data = PretrainingData(text, load_tokenizer(args.weights), seed=42, batch_size=32)
@@ -86,15 +91,6 @@ def pretraining_values(args: Namespace) -> Values:
     }
 
 
-def check_halting_head(weights: str, new: str) -> None:
-    """Raise UserError where the parameters that `weights` lacks, in `new`, are those of halting."""
-    if ".act." in new:
-        raise UserError(
-            f"{weights} has no halting head, so its updates would be chance: give an ACT model, "
-            "such as asi/albert-act-base, or one of run_pretraining.py --model_type albert_act"
-        )
-
-
 def updates_values(args: Namespace) -> Values:
     """Count how often each piece of the card's example is updated; pieces may repeat."""
     import torch
@@ -102,7 +98,8 @@ def updates_values(args: Namespace) -> Values:
     from modeling import load_act, load_tokenizer
 
     classifier, report = load_act(args.weights)
-    check_halting_head(args.weights, " ".join(report.initialised))
+    if ".act." in " ".join(report.initialised):
+        raise UserError(NO_HALTING_HEAD.format(args.weights))
     tokenizer, model = load_tokenizer(args.weights), classifier.albert.eval()
     inputs = tokenizer(CARD_TEXT, return_tensors="pt")
     with torch.inference_mode():
@@ -180,19 +177,13 @@ def result_table(result: Mapping[str, Any]) -> str:
     )
 
 
-def results_in(output: Path) -> dict[str, dict[str, Any]]:
-    """Read what entries left that were run, by name."""
-    paths = {name: output / name / RESULT for name in ENTRIES}
-    return {name: read_json(path) for name, path in paths.items() if path.exists()}
-
-
 def listing(output: Path) -> str:
     """Say what each entry needs, and whether it was run, as Markdown."""
-    found, rows = results_in(output), []
+    rows = []
     for name, entry in ENTRIES.items():
         hours = [f"{x:g} h" for x in entry["hours"]]
         needs = entry["document"], entry["weights"] or "none", entry["data"]
-        state = "measured" if name in found else "not run"
+        state = "measured" if (output / name / RESULT).exists() else "not run"
         rows.append([name, *needs, hours[0], *(hours[1:] or ["–"]), state])
     head = ("entry", "published in", "weights", "data", "2 CPU cores", "GPU", "here")
     return markdown_table(head, rows)
@@ -223,7 +214,8 @@ def main() -> None:
         args.output = output / name
         print(f"\n{result_table(run_entry(args))}")
     if args.table:
-        print("\n\n".join(map(result_table, results_in(output).values())))
+        paths = [output / entry / RESULT for entry in ENTRIES]
+        print("\n\n".join(result_table(read_json(path)) for path in paths if path.exists()))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ tried on fuller ones. Progress goes to TensorBoard, the end to results.json.
 from dataclasses import dataclass
 from pathlib import Path
 
-from modeling.errors import UserError
 from training.provenance import provenance
 from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, FlagRules, as_dict, parse, setting
 from utils.files import run_script, write_json
@@ -40,10 +39,6 @@ class ParitySettings:
     )
     output_dir: str = setting("parity_out", "results.json and runs/")
     seed: int = setting(0, "of the vectors, the weights and the halting", SEED)
-
-    def check(self) -> None:
-        if self.extrapolate and self.n_elems < 2:
-            raise UserError("--extrapolate needs vectors of at least 2 elements: raise --n_elems")
 
     def non_zeros(self) -> tuple[range, range]:
         """Numbers of non-zero elements: in training, and in the harder set (may be empty)."""

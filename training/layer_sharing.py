@@ -63,9 +63,8 @@ def shared_model(
 ) -> AlbertModel:
     """HF's ALBERT with the teacher's embeddings, mapping and pooler, and one layer for all passes.
 
-    intermediate_size: width of the feed-forward part; None keeps the teacher's. initial_layer: the
-    layer (1-based) whose weights the shared one begins with; None takes the mean of all. Raises
-    UserError for a width or a layer that the teacher does not allow.
+    intermediate_size: None keeps the teacher's. initial_layer: the layer (1-based) that the shared
+    one begins as; None: the mean of all.
     """
     if teacher.config.inner_group_num > 1:
         raise UserError("--model_name_or_path: give a BERT, or an ALBERT of inner_group_num 1")
@@ -103,8 +102,7 @@ def layer_of(tensors: Tensors, group: int) -> Tensors:
 def mean_layer(layers: Sequence[Tensors], parts: int) -> Tensors:
     """Average several layers' weights, with a feed-forward part `parts` times as wide.
 
-    The layers are cut into `parts` runs. Each run's mean feed-forward is a part of the new one's
-    width, and their outputs are averaged.
+    Each part is the mean of a run of layers, and the parts' outputs are averaged.
     """
 
     def mean(name: str, start: int, end: int) -> torch.Tensor:
@@ -250,8 +248,7 @@ class DistillationLoss(nn.Module):
     ) -> ObjectiveOutput:
         """Ids (batch, length), targets (N+1, batch, length, hidden) of the teacher.
 
-        sums: errors (N+1,), the squared errors of states 0 … N over real tokens and features, and
-        tokens, the real ones.
+        sums: errors (N+1,), squared, of states 0 … N, and tokens, the number of real ones.
         """
         states = self.model(
             input_ids, attention_mask, token_type_ids, output_hidden_states=True
@@ -277,7 +274,7 @@ class TeacherText(PretrainingData):
     window = 8192
 
     def batches_of(self, window: Sequence[Draft]) -> list[list[Draft]]:
-        """Cut a window, longest first; the shortest are left out where they are too few."""
+        """Cut a window, longest first; too few of the shortest are left out."""
         room, batches = self.batch_size * self.text.max_seq_length, []
         drafts, start = sorted(window, key=lambda draft: -draft.length), 0
         while start < len(drafts):
@@ -310,8 +307,7 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
     text = TeacherText(settings.text, tokenizer, run.seed, batch_size)
     sources = filter(None, (flags.model_name_or_path, flags.initial_student))
     starts = [file_fingerprint(path) for source in sources for path in weight_files(source)]
-    # The teacher's weights are packed once. Inference mode, which comes with that, is not for the
-    # student.
+    # Inference mode, which comes with the teacher's packed weights, is not for the student.
     with packed_weights(teacher.backbone), torch.inference_mode(False):
         weights = torch.ones(len(teacher.followed))
         weights[0], weights[-1] = 0, flags.last_pass_weight  # frozen embeddings give state 0
@@ -354,14 +350,12 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
     check_finished(run.output_dir)
     student = AlbertModel.from_pretrained(run.output_dir).to(device)
     teacher, tokenizer = load_teacher(settings, student.config.num_hidden_layers, device)
-    for key in ("hidden_size", "vocab_size"):
-        mine, wanted = getattr(student.config, key), getattr(teacher.config, key)
-        if mine != wanted:
-            raise UserError(
-                f"{run.output_dir}/config.json: {key} is {mine}, that of "
-                f"{settings.student.model_name_or_path} is {wanted}; give the teacher of this "
-                "student with --model_name_or_path"
-            )
+    shapes = {x.embeddings.word_embeddings.weight.shape for x in (student, teacher.backbone)}
+    if len(shapes) > 1:
+        raise UserError(
+            f"{run.output_dir} did not follow {settings.student.model_name_or_path}: give the "
+            "teacher of this student with --model_name_or_path"
+        )
     text = replace(settings.text, train_files=[evaluation.eval_file])
     text = TeacherText(text, tokenizer, run.seed, evaluation.per_gpu_eval_batch_size)
     sums: Sums = {}

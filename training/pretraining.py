@@ -42,9 +42,8 @@ ARCHITECTURES = {
     "albert_act": (AlbertActForPreTraining, {*ELBERT_KEYS}, act_names),
 }
 # What the weights of --model_name_or_path may lack: their names begin so.
-NEW_PARTS = (
-    *("albert.pooler.", "albert.encoder.albert_layer.act."),
-    *("predictions.", "sop_classifier."),
+NEW_PARTS = tuple(
+    "albert.pooler. albert.encoder.albert_layer.act. predictions. sop_classifier.".split()
 )
 # The published learning rate at length 512, as a share of that at length 128.
 LONG_RATE = 2.75e-4 / 1.76e-3
@@ -124,14 +123,12 @@ def tokenizer_of(settings: PretrainingSettings, source: str, config: AlbertConfi
     """Load the tokenizer in `source`; UserError where pieces or places have no embeddings."""
     tokenizer = load_tokenizer(source, settings.run.do_lower_case)
     check_vocab_size(tokenizer, source, config)
-    lengths = {settings.text.max_seq_length: "--max_seq_length"}
+    flags = {"--max_seq_length": settings.text.max_seq_length}
     if settings.run.do_train and settings.training.long_fraction > 0:
-        lengths[settings.training.long_seq_length] = "--long_seq_length"
-    if (longest := max(lengths)) > config.max_position_embeddings:
-        raise UserError(
-            f"{lengths[longest]} {longest}: allowed is at most max_position_embeddings = "
-            f"{config.max_position_embeddings}"
-        )
+        flags["--long_seq_length"] = settings.training.long_seq_length
+    for flag, length in flags.items():
+        if length > (longest := config.max_position_embeddings):
+            raise UserError(f"{flag} {length}: the model has max_position_embeddings = {longest}")
     return tokenizer
 
 

@@ -118,13 +118,6 @@ class StudentSettings:
         1.0, "in the loss, in units of the others'", FlagRules(low=1e-6)
     )
 
-    def check(self) -> None:
-        if self.initial_student and self.initial_layer:
-            raise UserError(
-                f"--initial_student {self.initial_student} and --initial_layer "
-                f"{self.initial_layer} are two starts: give one of the two"
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class SharingSchedule:

@@ -62,8 +62,8 @@ class PonderNet(nn.Module):
 
 def sampled_steps(p: Tensor, draws: Tensor) -> Tensor:
     """Steps (batch,), 1-based, at which a CDF passes uniform `draws` (batch,); p (steps, batch)."""
-    steps = (p.cumsum(0) <= draws).sum(0) + 1
-    return steps.clamp_max(len(p))  # rounding may leave the CDF a little below 1
+    # Rounding may leave the CDF a little below 1.
+    return ((p.cumsum(0) <= draws).sum(0) + 1).clamp_max(len(p))
 
 
 def parity_batch(
@@ -81,10 +81,7 @@ def parity_batch(
 
 
 class ParityDataset(Dataset):
-    """Vectors and their parity, drawn anew at every access, as the annotated PonderNet has them.
-
-    `n_samples` vectors make an epoch; of `n_elems` elements 1 to all are not 0.
-    """
+    """`n_samples` vectors and their parity, drawn anew at every access; 1 to all are not 0."""
 
     def __init__(self, n_samples: int, n_elems: int = 64) -> None:
         self.n_samples, self.n_elems = n_samples, n_elems

@@ -244,7 +244,6 @@ def test_flags_that_a_pretraining_refuses(more, words, pretrain, tmp_path):
         (run_pretraining.main, "--do_train", "--train_files is"),
         (run_pretraining.main, "--do_eval", "--eval_file is"),
         (run_parity.main, "--lambda_p 0", "--lambda_p: 0: allowed is"),
-        (run_parity.main, "--n_elems 1 --extrapolate", "raise --n_elems"),
         (reproduce.main, "elbert", "did you mean elbert-rte?"),
         (reproduce.main, "", "name an entry"),
         (reproduce.main, "act-pretraining-tiny", "--text is missing"),
