@@ -63,20 +63,16 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
-def run_all_then_raise(*steps: Callable[[], Any]) -> list[Any]:
-    """Take every step, for what one cannot write the next may; then raise what was wrong.
-
-    Returns what each one returned.
-    """
-    errors, found = [], []
+def run_all_then_raise(*steps: Callable[[], Any]) -> None:
+    """Take every step, for what one cannot write the next may; then raise what was wrong."""
+    errors = []
     for step in steps:
         try:
-            found.append(step())
+            step()
         except UserError as error:
             errors.append(error)
     if errors:
         raise UserError("; ".join(map(str, errors))) from errors[0]
-    return found
 
 
 class Console:
