@@ -1,5 +1,6 @@
 """What run_glue.py does: a model is trained, evaluated, answers a test set, or is searched for."""
 
+import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -247,7 +248,14 @@ class GlueRun:
         if self.exit_file and trainer.accelerator.is_main_process:
             copy = trainer.directory / EXIT_FILE
             if not copy.exists():  # what a resumed training finds may have been edited
-                write_text(copy, self.exit_file.read_text(encoding="utf-8"))
+                text, flags = (
+                    self.exit_file.read_text(encoding="utf-8"),
+                    self.settings.mode.keys.values,
+                )
+                if text.strip():  # a flag of the training wins over the file
+                    keys = read_json(self.exit_file)
+                    text = json.dumps({k: v for k, v in keys.items() if k not in flags}, indent=1)
+                write_text(copy, text)
         batches = partial(task_batches, trainer, features)
         mode = self.mode
         with TrainingLog(trainer, total, mode.loss_parts, scalars=mode.scalars) as log:
@@ -292,6 +300,11 @@ class GlueRun:
         device, lower = self.accelerator.device, self.settings.run.do_lower_case
         model, tokenizer = load_trained(directory, mode, self.task, device, lower, keys)
         mode.check_length(data.max_seq_length, model.config)
+        if rules := model.config.exit_rules(part.is_regression):
+            rule = model.config.exit_keys()[mode.rule_key]
+            for key in self.settings.mode.keys.values.keys() - {*rules[rule].reads}:
+                if key in mode.table.exit_keys and mode.table.exit_keys[key].kind in (int, float):
+                    logger.warning("%s has no effect: the exit rule %s does not read it", key, rule)
         features = self.features(part, tokenizer, split)
         length, cut = data.max_seq_length, int(features.truncated.sum())
         flags = provenance_in(self.directory / "training.json").get("flags")

@@ -96,7 +96,7 @@ def run_part(
     if wanted.vary:
         vary(labs[0], wanted.vary, results_folder(labs[0].directory, suffix) / ROWS)
         return
-    # Settings are chosen on one part of the examples, and shown on the other.
+    # Choices and comparisons: chosen on one part of the examples, shown on the other.
     parts, picks = None, bool(choice.pick) and part == task
     if picks or choice.compare or not wanted.tables_only:
         parts = split(len(labs[0].examples), choice.calibration_fraction, data.seed)
@@ -259,8 +259,10 @@ def report_choice(lab: Lab, swept: Sweep, choice: Choice, parts: Parts) -> None:
 
 
 def vary(lab: Lab, request: str, results: Path) -> None:
-    """Write eval_results.txt anew, as the published loop over one key: a row for every value, the
-    other keys as configured. `request` as of --vary, without values those of that loop."""
+    """Write eval_results.txt anew, as the published loop over one key: a row for every value.
+
+    request: KEY or KEY=VALUES; a KEY alone takes the published loop's values.
+    """
     config = lab.job.model.config
     configured, layers = config.exit_keys(), config.num_hidden_layers
     if never := config.exit_rule().never_exits:

@@ -1,12 +1,17 @@
 """Adaptive-depth ALBERT models.
 
-errors, keys, exit_settings: what users get wrong, what keys may hold, which are in force; no torch
-layer, albert, depth, depth_batching: the layer pass, the model around it, loops over depth
-rules, losses, flops, cpu_packing, compilation: what decides an exit, is minimised, counted, faster
-elbert/, ponder/, act/, configuration: the three modes
-pretraining: what is minimised on plain text
-export/, loading/, published/: ONNX files, checkpoints, import names of other repositories
-public, classification: what `import elbert` gives, and its one call that classifies texts
+errors, keys, exit_settings      users' errors, the table of keys, the keys in force; no torch
+layer, albert                    the layer pass and the encoder around it
+depth, depth_batching            loops over depth: for a batch, for slots that are filled up
+rules                            the class of an exit rule, and scans of recorded layers
+elbert/, ponder/, act/           the three modes; configuration: their configurations
+losses, pretraining              what is minimised: on tasks, on plain text
+flops                            what a pass costs
+cpu_packing, compilation         faster passes
+export/                          ONNX files
+loading/                         checkpoints, tokenizers
+public, classification           what `import elbert` gives, and its call that classifies texts
+published/                       import names of other repositories
 
 `import modeling` alone loads neither torch nor transformers, so that scripts answer --help at once;
 the first public name that is asked for loads them all. Installed, the package is called `elbert`,

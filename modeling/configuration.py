@@ -109,9 +109,9 @@ class AdaptiveConfig(AlbertConfig):
         return {}
 
     def exit_rule(self, **replaced: Any) -> ExitRule:
-        """The exit rule in force, with some of its settings replaced.
+        """Make the exit rule in force; `replaced` settings are taken as they are.
 
-        Raises UserError for a value out of range.
+        Raises UserError for a key that is out of range.
         """
         keys, layers = self.table.exit_keys, self.num_hidden_layers
         settings = {n: checked(n, v, keys, layers) for n, v in self.exit_keys().items()} | replaced

@@ -45,8 +45,8 @@ class EarlyExitOutput(SequenceClassifierOutput):
     loss: scalar; train(): of all exits, eval(): of the answers.
     logits: (batch, num_labels), of the exit taken (train(): of the last layer).
     exit_layer: (batch,) int64, 1-based.
-    all_logits: (layers, batch, num_labels), when training or asked for; an example that has exited
-        keeps its last ones.
+    all_logits: (layers, batch, num_labels), when training or asked for. ELBERT: every layer's own;
+        ponder model: after an example's exit those of its exit.
     """
 
     exit_layer: Tensor | None = None
@@ -154,8 +154,7 @@ def iter_layers(
 
     Args:
         hidden: (batch, length, hidden), the states at depth 0.
-        allow_exit: if off, every example runs all layers, nobody exits anywhere, and there is no
-            wait for the device.
+        allow_exit: if off, run all layers for every example, and do not wait for the device.
         rule: decides in the place of the configured one.
     """
     rule = rule or model.config.exit_rule()

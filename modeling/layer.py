@@ -20,8 +20,10 @@ QUERY_KEY_VALUE = slice(0, 3)
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention up to its residual connection; who keeps keys and values runs some
-    of its pieces, for some tokens."""
+    """Multi-head self-attention up to its residual connection.
+
+    Adaptive depth, which keeps keys and values, calls its parts for some tokens.
+    """
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()

@@ -4,9 +4,8 @@ A rule is a class: `start` gives its state at depth 0, `step` takes one layer's 
 exits. The same two methods run at inference, layer by layer, and in `scan`, over recorded outputs.
 ELBERT's rules are in `elbert/rules.py`, the halting criteria of ponder models in `ponder/rules.py`.
 
-A state's shapes are the same at every layer, and settings may be tensors, so that the loop over
-depth can be exported as it is. Only the first firing is valid: what a state says of an example that
-should have exited already means nothing.
+Settings may be tensors, and with one setting a state's shapes are the same at every layer, so that
+the loop over depth can be exported as it is. Use a rule's decision only until it first says exit.
 """
 
 import math
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 State = Any  # what an example carries on: a tensor or a tuple of tensors, batch first; or ()
+Outcome = tuple[State, Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
 Tensors = Mapping[str, Tensor]
 
 
@@ -44,7 +44,7 @@ class Size(NamedTuple):
         return torch.zeros(shape, dtype=torch.long, device=self.device)
 
     def unknown(self, *rest: int) -> Tensor:
-        """Scores of layers to come, (batch, *rest) of NaN: a comparison with NaN is false."""
+        """Scores before the first layer, (batch, *rest) of NaN: a comparison with NaN is false."""
         return torch.full((self.batch, *rest), math.nan, device=self.device)
 
 

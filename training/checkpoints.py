@@ -344,7 +344,7 @@ def find_checkpoint(run: RunSettings) -> Path | None:
 
 
 def check_start(source: str, output_dir: str | Path) -> None:
-    """Say what to type where the `source` of starting weights is a checkpoint amid a training.
+    """Warn where the `source` of starting weights is a checkpoint of an unfinished training.
 
     The published code goes on with the training of such a --model_name_or_path. Here its weights
     start a new one: a warning, or a UserError where that would overwrite the checkpoint.

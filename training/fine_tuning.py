@@ -32,7 +32,10 @@ def total_steps(how: TrainingSettings, examples: int, processes: int) -> int:
 def task_state(
     how: TrainingSettings, model: Model, tokenizer: Tokenizer, steps: int, scores: Sequence[float]
 ) -> TrainState:
-    """Make optimiser and schedule of a training of `steps`; scores: a regression's, in training."""
+    """Make what a training of `steps` changes: the model with its new heads, optimiser, schedule.
+
+    scores: the training labels of a regression, else empty.
+    """
     if scores:
         start_at_mean(model, scores)
     if how.gradient_checkpointing:

@@ -138,8 +138,8 @@ def parse(
 ) -> tuple[Any, ...]:
     """Read the command line as an instance of each class, in their order.
 
-    It may begin with a JSON file of flags; those that follow win. A class's own `check()`, where
-    it has one, then looks at its values together.
+    It may begin with a JSON or YAML file of flags; those that follow win. A class's own `check()`,
+    where it has one, then looks at its values together.
     """
     parser = FlagParser(description, classes)
     found = parser.parse_args(expand_config_file(sys.argv[1:] if argv is None else argv))

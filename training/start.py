@@ -114,7 +114,7 @@ def lock_of(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def text_session(settings: Any, writes: bool) -> Iterator[Accelerator]:
-    """Begin a script on plain text, which is read now: an error is worth knowing, not days into it.
+    """Begin a script on plain text. Reads the text now, so that a bad file fails before training.
 
     writes: is --output_dir written anew?
     """

@@ -143,8 +143,11 @@ class Ponder(ExampleMode):
 
 
 def selection_value(job: Job, goal: MetricAtCost, recorded: Tensors) -> float:
-    """The metric that `recorded`, all layers' answers, reaches: the last layer's; at a cost, the
-    configured rule's, or where that is never so cheap, that of the layer that is."""
+    """Compute the metric that chooses a model from `recorded`, all layers' answers.
+
+    Without a cost it is the last layer's. With one: the rule's best within it; if none is so cheap,
+    the deepest layer's within it.
+    """
     layers = layer = len(recorded["all_logits"])
     if goal.cost is not None:
         best = goal.best(rule_frontier(job, recorded)[goal.name])

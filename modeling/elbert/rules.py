@@ -11,9 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..rules import ExitRule, LayerOutput, NeverExits, Size, State, Tensors, normalised_entropy
-
-Outcome = tuple[State, Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
+from ..rules import (
+    ExitRule,
+    LayerOutput,
+    NeverExits,
+    Outcome,
+    Size,
+    State,
+    Tensors,
+    normalised_entropy,
+)
 
 
 class Entropy(ExitRule):

@@ -7,10 +7,8 @@ Sources: PonderNet (Banino et al., 2021) for `sample`; PALBERT (Balagansky and G
 import torch
 from torch import Tensor
 
-from ..rules import ExitRule, LayerOutput, Size, State, Tensors
+from ..rules import ExitRule, LayerOutput, Outcome, Size, State, Tensors
 from .distribution import floored_log
-
-Outcome = tuple[State, Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
 
 
 class Threshold(ExitRule):
