@@ -349,7 +349,8 @@ class GlueRun:
         values |= {f"latency_ms/{name}": value for name, value in summary["latency_ms"].items()}
         for layer, count in enumerate(summary.get("exits_per_layer", ()), start=1):
             values[f"exits/layer_{layer}"] = count / summary["examples"]
-        step = step or read_json(self.directory / "training.json").get("steps", 0)
+        training = self.directory / "training.json"
+        step = step or (read_json(training).get("steps", 0) if training.exists() else 0)
         for tracker in start_trackers(self.settings.run, self.directory, self.settings):
             tracker.log({f"{prefix}/{name}": value for name, value in values.items()}, step)
             tracker.finish()
