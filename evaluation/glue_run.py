@@ -248,13 +248,10 @@ class GlueRun:
         if self.exit_file and trainer.accelerator.is_main_process:
             copy = trainer.directory / EXIT_FILE
             if not copy.exists():  # what a resumed training finds may have been edited
-                text, flags = (
-                    self.exit_file.read_text(encoding="utf-8"),
-                    self.settings.mode.keys.values,
-                )
-                if text.strip():  # a flag of the training wins over the file
-                    keys = read_json(self.exit_file)
-                    text = json.dumps({k: v for k, v in keys.items() if k not in flags}, indent=1)
+                text = self.exit_file.read_text(encoding="utf-8")
+                keys = read_json(self.exit_file) if text.strip() else {}
+                if given := keys.keys() & self.settings.mode.keys.values:  # which win over the file
+                    text = json.dumps({k: v for k, v in keys.items() if k not in given}, indent=1)
                 write_text(copy, text)
         batches = partial(task_batches, trainer, features)
         mode = self.mode
