@@ -78,7 +78,7 @@ def fetch_file(name: str, target: Path, base_url: str) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         download_url_to_file(url, str(target), SHA256[name], progress=sys.stderr.isatty())
-    except (OSError, HTTPException, UnicodeError, RuntimeError) as error:
+    except (OSError, HTTPException, ValueError, RuntimeError) as error:
         raise UserError(
             f"cannot fetch {url} to {target}: {error}; check the connection and the disk and run "
             "the same command again, or with a mirror of the same files as --base_url"

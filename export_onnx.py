@@ -46,6 +46,8 @@ class ExportSettings:
 
 def main() -> None:
     (settings,) = parse([ExportSettings], __doc__)
+    if Path(settings.output).exists() and Path(settings.output).suffix != ".onnx":
+        raise UserError(f"--output {settings.output} exists, and is no .onnx file: choose another")
     try:
         import onnx_ir
 

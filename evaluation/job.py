@@ -85,17 +85,17 @@ def results_folder(model: Path, suffix: str, checkpoint: str = "") -> Path:
 
 
 def statistics_folder(model: Path, config: AlbertConfig, task: Task) -> Path:
-    """`my_out_dir`/model/task, in the model's folder; in stat_out if it cannot be made."""
-    name = Path(config.my_out_dir, config.model_name, task.name)
-    try:
-        if resolve_within(model, name) is None:  # a foreign config.json must not write
-            raise OSError(None, f"leads out of {model}")
-        (model / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fallback = model / "stat_out" / task.name
-        logger.warning("my_out_dir %s: %s; using %s", name, error.strerror, fallback)
-        return fallback
-    return model / name
+    """`my_out_dir`/model/task, in the model's folder; if it cannot be made, stat_out, or none."""
+    for name in (Path(config.my_out_dir, config.model_name), Path("stat_out")):
+        folder = model / name / task.name
+        try:
+            if resolve_within(model, folder.absolute()) is None:  # a foreign config.json or link
+                raise OSError(None, f"leads out of {model}")
+            folder.mkdir(parents=True, exist_ok=True)
+            return folder
+        except OSError as error:
+            logger.warning("my_out_dir %s: %s", name, error.strerror)
+    return model
 
 
 def find_task(data: DevSettings, trained: Path | None) -> Task:

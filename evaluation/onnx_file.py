@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,25 +49,24 @@ class OnnxFile:
     ) -> None:
         self.config, self.session = config, session_of(str(path))
         stored = self.session.get_modelmeta().custom_metadata_map
-        if "rule" not in stored:
-            raise UserError(f"{path}: not a file of export_onnx.py, it does not say its rule")
-        there = {name: json.loads(stored[name]) for name in (*FIXED, "labels", "rule", "dtype")}
-        rule = there["rule"]
+        try:
+            there = {name: json.loads(stored[name]) for name in (*FIXED, "labels", "rule", "dtype")}
+            rule, dtype = there["rule"], there["dtype"]
+            there |= {**rule, "num_labels": len(there["labels"])}
+            exported = json.loads(stored.get("weights", "null"))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            reason = repr(error)[:200]
+            raise UserError(f"{path}: not a file of export_onnx.py: {reason}") from error
         # What a report tells of it.
-        self.about = {
-            "dtype": there["dtype"],
-            "onnx": str(path),
-            "onnxruntime": version("onnxruntime"),
-        }
+        self.about = {"dtype": dtype, "onnx": str(path), "onnxruntime": version("onnxruntime")}
         self.outputs = [value.name for value in self.session.get_outputs()]
         values = (*self.session.get_inputs(), *self.session.get_overridable_initializers())
         kinds = {value.name: np.float32 if "float" in value.type else np.int64 for value in values}
         self.settings = {name: kind for name, kind in kinds.items() if name in rule}
         self.inputs = [name for name in kinds if name not in self.settings]
         again = "export it again with export_onnx.py"
-        if weights and json.loads(stored.get("weights", "null")) not in (None, weights):
+        if weights and exported not in (None, weights):
             raise UserError(f"{path}: exported from other weights than the model now has; {again}")
-        there |= {**rule, "num_labels": len(there["labels"])}
         fixed = [key for key in config.exit_keys() if key not in self.settings]
         for name in (*FIXED, "num_labels", *fixed):
             value = getattr(config, name)
@@ -75,7 +75,7 @@ class OnnxFile:
                     f"{path}: exported with {name} = {there.get(name)}, the model now has {value}; "
                     f"{again}"
                 )
-        if there["dtype"] == "int8" and batch_size > 1 and "calibration" not in stored:
+        if dtype == "int8" and batch_size > 1 and "calibration" not in stored:
             raise UserError(
                 f"{path}: exported with int8 scales that depend on the batch; {again}, or give "
                 "--per_gpu_eval_batch_size 1"
@@ -97,6 +97,8 @@ def session_of(path: str) -> Any:
         import onnxruntime
     except ImportError as error:
         raise UserError("--onnx needs: pip install -r requirements-onnx.txt") from error
+    if not os.path.isfile(path):
+        raise UserError(f"{path}: no such file, or no regular one")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # it warns of inputs that have defaults

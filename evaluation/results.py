@@ -27,6 +27,7 @@ from modeling.errors import UserError
 from modeling.exit_settings import Settings
 from modeling.rules import exit_scores
 from training.provenance import provenance_in
+from training.written import note
 from utils.files import run_all_then_raise, write_json, write_text
 from utils.fingerprint import differences
 
@@ -162,6 +163,7 @@ def predict(job: Job, examples: Sequence[Example], output: Path, details: str) -
     write_text(table, predictions_table(job.task, examples, logits, job.mode.details(predictions)))
     about = {"files": [str(path), str(table)], "rule": job.model.config.exit_keys(), **job.origin}
     write_json(table.with_suffix(".json"), about)
+    note(output, (path, table, table.with_suffix(".json")))
     print(f"{len(examples)} predictions: {path}, {table}, {table.with_suffix('.json')}")
 
 
@@ -178,7 +180,10 @@ def predictions_table(
         label = "" if example.label is None else label_text(task, example.label)
         confidence = "" if task.is_regression else f"{scores[i].max():.4f}"
         more = (str(column[i]) for column in details.values())
-        fields = [example.index, label, label_text(task, predictions[i]), confidence, *more]
+        index = " ".join(example.index.split())  # only CSV and JSON can carry a tab or line break
+        if index[:1] in ("=", "+", "-", "@") and not index[1:].isdecimal():
+            index = f"'{index}"  # which no spreadsheet takes for a formula
+        fields = [index, label, label_text(task, predictions[i]), confidence, *more]
         lines.append("\t".join(fields))
     return "\n".join(lines) + "\n"
 
@@ -206,3 +211,4 @@ def write_all(job: Job, folder: Path, summary: dict[str, Any], files: Files) -> 
     run_all_then_raise(results, *files.values())
     paths = (folder / ROWS, folder / "eval_results.json", *files)
     print("written:", *(f"  {os.path.abspath(path)}" for path in paths), sep="\n")
+    note(folder, paths)

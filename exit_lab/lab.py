@@ -30,9 +30,10 @@ from modeling.exit_settings import PROVENANCE, Setting, describe, keys_in_force,
 from modeling.loading.files import read_json, weights_hash
 from modeling.rules import exit_scores
 from training.checkpoints import check_finished
-from training.provenance import provenance, remove
+from training.provenance import check_inputs, provenance
 from training.settings import as_dict
 from training.start import make_accelerator, start_script
+from training.written import note, remove
 from utils.files import run_all_then_raise, write_json, write_text
 
 # What a sweep leaves beside its recording: another sweep there begins without.
@@ -92,6 +93,7 @@ def run_part(
             output = results_folder(directory, suffix) / "sweep"
         elif len(data.model_dir) > 1:
             output /= f"{number}-{directory.name}"
+        check_inputs(output, {"validation_file": data.validation_file}, WRITTEN)
         labs.append(open_lab(request, directory, output, task, part, device))
     if wanted.vary:
         vary(labs[0], wanted.vary, results_folder(labs[0].directory, suffix) / ROWS)
@@ -110,6 +112,7 @@ def run_part(
         found = write_comparison(sweeps, parts, data.seed, place)
         if len(labs) > 1 and not wanted.tables_only:
             save_figure(frontier_figure(found, part), place / "compare.png")
+        note(place, (place / name for name in WRITTEN))
 
 
 def open_lab(
@@ -158,8 +161,7 @@ def sweep_model(
         rules = wanted.rules or [setting[swept.name_key]]
         choice = choose(swept, lab.mode, goal, rules, parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
-    if (lab.output / "sweep.csv").exists():  # of an earlier sweep; else the folder is the user's
-        remove(lab.output / name for name in WRITTEN)
+    remove(lab.output, WRITTEN)  # of an earlier sweep
     write_json(lab.output / "provenance.json", lab.job.origin)
     write_tables(swept, lab.output)
     if wanted.verify:
@@ -169,7 +171,10 @@ def sweep_model(
         last.append(partial(draw, lab, recording, swept, setting, parts))
     if choice:
         last.append(partial(report_choice, lab, swept, choice, parts))
-    run_all_then_raise(*last)
+    try:
+        run_all_then_raise(*last)
+    finally:
+        note(lab.output, (lab.output / name for name in (*WRITTEN, RECORDING)))
     if goal and goal.max_p95_ms is not None:
         with keys_in_force(lab.job.model.config, setting):
             seconds = run_early_exit(replace(lab.job, batch_size=1))["seconds"]

@@ -73,7 +73,9 @@ def _discover_labels(split: Split) -> list[str]:
         found[label] = parse_number(label)
     numbers = [number for number in found.values() if number is not None]
     all_numbers = len(numbers) == len(found)
-    if all_numbers and any(math.isfinite(n) and n != int(n) for n in numbers):
+    if all_numbers and not all(map(math.isfinite, numbers)):
+        raise UserError(f"{path}: of the labels {', '.join(found)[:200]}, not all are finite")
+    if all_numbers and any(n != int(n) for n in numbers):
         return []
     if len(set(numbers)) < len(numbers):
         raise UserError(f"{path}: two of the labels {', '.join(found)} are the same number")

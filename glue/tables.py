@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -28,6 +29,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
     Only "\\n" ends a line, so a stray "\\r" or U+2028 within a text stays in it.
     """
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe, a device: without an end
+        raise UserError(f"{path} is no regular file")
     try:
         with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
             for number, raw in enumerate(file, 1):
@@ -105,8 +108,8 @@ def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], N
     as .gz, of a Parquet file, or of a folder that `datasets` saved.
 
     `headerless` are the columns of a file without a header. A row shorter than the header lacks
-    its last columns. Blank lines are no rows; in a file of one column they are an empty text.
-    No columns at all means that the file is empty.
+    its last columns; of a longer one, None has a cell more. Blank lines are no rows; in a file of
+    one column they are an empty text. No columns at all means that the file is empty.
     """
     suffix = kind_of(path)
     if suffix in ("folder", ".parquet"):
@@ -121,7 +124,7 @@ def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], N
         cells = ((number, line.rstrip("\r\n").split("\t")) for number, line in read_lines(path))
     columns = list(headerless) or next(cells, (0, []))[1]
     return columns, (
-        (number, dict(zip(columns, row, strict=False)))
+        (number, dict(zip([*columns, None], row, strict=False)))
         for number, row in cells
         if row != [""] or len(columns) == 1
     )

@@ -175,6 +175,8 @@ class Split(NamedTuple):
         columns, rows = read_table(path, () if self.name == "test" else self.task.headerless)
         require_columns(path, columns, needed)
         for line, row in rows:
+            if None in row and not self.task.folder:
+                raise UserError(f"{path}, line {line}: more cells than the {len(columns)} columns")
             missing = [name for name in needed if name not in row]
             if not missing:
                 number += 1

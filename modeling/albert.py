@@ -61,6 +61,15 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
 
         Raises UserError for a text of more tokens than there are positions.
         """
+        given = {"input_ids": input_ids, "token_type_ids": token_type_ids}
+        given = {name: ids for name, ids in given.items() if ids is not None}
+        for name, ids in given.items():
+            alike = input_ids is None or ids.shape == input_ids.shape
+            if not alike or ids.dim() != 2 or ids.dtype not in (torch.int32, torch.int64):
+                raise UserError(
+                    f"{name} of shape {tuple(ids.shape)} and {ids.dtype}: allowed are whole "
+                    "numbers, (batch, length), ids and segments alike"
+                )
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         length, longest = words.shape[1], self.position_embeddings.num_embeddings
         if length > longest:

@@ -28,6 +28,7 @@ from modeling.keys import path_keys
 from modeling.loading.configs import ORIGIN_KEYS, make_config
 from modeling.loading.files import read_json
 from training.settings import RunSettings, entries
+from training.written import CHECKSUMS, is_own, read_list, remove
 from utils.files import apply_umask, flush, write_json
 from utils.fingerprint import differences, file_fingerprint
 
@@ -35,10 +36,9 @@ logger = logging.getLogger(__name__)
 
 IN_PROGRESS = "training_in_progress.json"  # what is trained; renamed at the end to
 FINISHED = "training_finished.json"
-MANIFEST = "checksums.json"
 STATE = "training_state.json"
 OPTIMIZER = "optimizer.safetensors"
-BEST = "best"  # the best model so far, while the training goes on
+BEST = "best_model"  # so far, while the training goes on
 PARTIAL = ".partial"  # ends the name of what is not whole yet
 POSITION = ("step", "epoch", "batch")
 
@@ -112,55 +112,55 @@ def changes(before: dict[str, Any], now: dict[str, Any], ignore: Collection[str]
     return "; ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in found)
 
 
-def write_directory(
-    directory: Path, fill: Callable[[Path], None], in_place_of_old: bool = False
-) -> None:
+def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = False) -> None:
     """Let `fill` write files into a temporary directory, then move them to `directory`.
 
-    A new `directory`, or one `in_place_of_old`, appears whole, by a rename. Into one that exists
-    the files are moved one by one, the configuration last; the temporary directory is inside, for
-    it may be a mount point.
+    A new `directory` appears whole, by a rename. Into one that exists the files are moved one by
+    one, the configuration last; the temporary directory is inside, for it may be a mount point.
+    own: it is the run's alone, lists its files, and takes the place of an earlier one; UserError
+    where it would write over what no run wrote.
     """
-    there = directory.exists() and not in_place_of_old
-    beside = directory / "model" if there else directory
-    temporary = beside.with_name(f".{beside.name}{PARTIAL}")
+    inside = directory.exists() and not own
+    beside = directory / "model" if inside else directory
+    temporary = beside.with_name(f".{beside.name}.{os.getpid()}{PARTIAL}")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot write {temporary}: {error.strerror}") from error
+    try:
+        (temporary / CHECKSUMS).write_text("{}")  # tells that the directory is a run's
         fill(temporary)
-        for path in temporary.rglob("*"):
+        files = {x.name: file_fingerprint(x) for x in temporary.iterdir() if x.name != CHECKSUMS}
+        if own:
+            write_json(temporary / CHECKSUMS, files)
+        for path in temporary.iterdir():
             apply_umask(path)
             flush(path)
         flush(temporary)
-        if there:
-            names = sorted(path.name for path in temporary.iterdir())
-            for name in sorted(names, key=lambda name: name == "config.json"):
+        if own:
+            earlier = files if (directory / STATE).exists() else read_list(directory, CHECKSUMS)
+            remove(directory, listed=CHECKSUMS)
+            others = [x for x in files if x not in earlier and (directory / x).exists()]
+            if others:
+                raise UserError(f"{directory} holds {', '.join(others)}, of no run: move it away")
+        if directory.exists():
+            moved = [*files, CHECKSUMS] if own else files
+            for name in sorted(moved, key=lambda name: name == "config.json"):
                 os.replace(temporary / name, directory / name)
             flush(directory)
         else:
-            remove_checkpoint(directory)
             os.replace(temporary, directory)
             flush(directory.parent)
+            if not own:
+                (directory / CHECKSUMS).unlink()
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {directory}: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def remove_checkpoint(directory: Path) -> None:
-    """Delete a checkpoint; killed half-way, what is left does not pass for one."""
-    doomed = directory.with_name(f".{directory.name}.old{PARTIAL}")
-    shutil.rmtree(doomed, ignore_errors=True)
-    try:
-        with suppress(FileNotFoundError):
-            os.replace(directory, doomed)
-    except OSError as error:
-        raise UserError(f"cannot remove {directory}: {error.strerror}") from error
-    shutil.rmtree(doomed, ignore_errors=True)
-
-
 def save_model(
-    directory: Path, model: Model, tokenizer: Tokenizer, spiece: Path | None = None
+    to: Path, model: Model, tokenizer: Tokenizer, own: bool = False, spiece: Path | None = None
 ) -> None:
     """Write both, see `write_directory`; UserError also for weights that are not finite.
 
@@ -175,7 +175,7 @@ def save_model(
             torch.save(tensors, temporary / WEIGHTS_NAME, _use_new_zipfile_serialization=False)
             shutil.copyfile(spiece, temporary / spiece.name)
 
-    write_directory(directory, fill)
+    write_directory(to, fill, own)
 
 
 def fill_model(model: Model, tokenizer: Tokenizer, directory: Path) -> None:
@@ -213,10 +213,8 @@ def save_checkpoint(
         fill_model(state.model, state.tokenizer, temporary)
         save_file(tensors, temporary / OPTIMIZER)
         write_json(temporary / STATE, record)
-        files = {path.name: file_fingerprint(path) for path in sorted(temporary.iterdir())}
-        write_json(temporary / MANIFEST, files)
 
-    write_directory(directory, fill, in_place_of_old=True)
+    write_directory(directory, fill, own=True)
 
 
 def load_checkpoint(
@@ -271,7 +269,8 @@ def check_config(checkpoint: Path, config: AlbertConfig) -> None:
 def checkpoints_of(output_dir: str | Path) -> list[Path]:
     """List the checkpoints of a run, in order of their steps."""
     named = [x for x in Path(output_dir).glob("checkpoint-*") if x.name[11:].isdecimal()]
-    whole = [path for path in named if (path / "config.json").exists()]
+    of_runs = [x for x in named if (x / STATE).exists() or (x / CHECKSUMS).exists()]
+    whole = [path for path in of_runs if (path / "config.json").exists()]
     return sorted(whole, key=lambda path: int(path.name[11:]))
 
 
@@ -285,23 +284,17 @@ def prune(output_dir: str | Path, keep: int | None) -> None:
     kept = [path for path in found if not damage(path)][-(keep or 0) :]
     for path in found if kept else []:
         if path not in kept:
-            remove_checkpoint(path)
+            remove(path, listed=CHECKSUMS)
 
 
 def damage(checkpoint: Path) -> str | None:
     """Say what is wrong with the files of a checkpoint; None when it is intact."""
-    try:
-        manifest = read_json(checkpoint / MANIFEST)
-    except UserError as error:
-        return f"{MANIFEST} cannot be read ({error})"
-    if not manifest.keys() >= {STATE, OPTIMIZER, SAFE_WEIGHTS_NAME}:
-        return f"{MANIFEST} does not list a checkpoint's files"
-    for name, known in manifest.items():
-        path = checkpoint / Path(name).name
-        if not path.is_file():
-            return f"{name} is missing"
-        if file_fingerprint(path) != known:
-            return f"{name} is not what was written (size or SHA-256 differ)"
+    known = read_list(checkpoint, CHECKSUMS)
+    if not known.keys() >= {STATE, OPTIMIZER, SAFE_WEIGHTS_NAME}:
+        return f"{CHECKSUMS} is missing, or does not list a checkpoint's files"
+    for name in known:
+        if not is_own(checkpoint, name, known):
+            return f"{name} is missing, or not what was written (size or SHA-256 differ)"
     return None
 
 
@@ -366,11 +359,14 @@ def begin_training(output_dir: str | Path, run: dict[str, Any], resumed: bool = 
     run: its `run_record`. Checkpoints of a run that this one overwrites go: they would pass for its
     own. What a killed save left behind goes too.
     """
-    write_json(Path(output_dir) / IN_PROGRESS, run)
-    for cut_short in Path(output_dir).glob(f".*{PARTIAL}"):
-        shutil.rmtree(cut_short, ignore_errors=True)
-    for stale in [] if resumed else checkpoints_of(output_dir):
-        remove_checkpoint(stale)
+    directory = Path(output_dir)
+    write_json(directory / IN_PROGRESS, run)
+    for partial in directory.glob(f".*{PARTIAL}"):
+        if (partial / CHECKSUMS).exists() or not any(partial.glob("*")):
+            shutil.rmtree(partial, ignore_errors=True)
+    for path in directory.glob("checkpoint-*"):
+        if not resumed or not (path / "config.json").exists():
+            remove(path, listed=CHECKSUMS)
 
 
 def finish_training(directory: Path, kept_best: bool = False) -> None:
@@ -378,7 +374,7 @@ def finish_training(directory: Path, kept_best: bool = False) -> None:
     with suppress(FileNotFoundError):  # somebody took it away meanwhile
         os.replace(directory / IN_PROGRESS, directory / FINISHED)
     if kept_best:
-        shutil.rmtree(directory / BEST, ignore_errors=True)
+        remove(directory / BEST, listed=CHECKSUMS)
 
 
 def is_finished(output_dir: str | Path) -> bool:

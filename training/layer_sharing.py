@@ -36,6 +36,7 @@ from training.pretraining_settings import SharingSettings, StudentSettings
 from training.provenance import provenance
 from training.settings import as_dict
 from training.trainer import Batch, Trainer, TrainingLog
+from training.written import note
 from utils.console import markdown_table
 from utils.files import write_json
 from utils.fingerprint import file_fingerprint, fingerprint
@@ -379,4 +380,6 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
         "tokens": int(sums["tokens"]),
         "provenance": provenance(as_dict(*settings), **hashes),
     }
-    write_json(Path(run.output_dir) / "eval_results.json", summary)
+    path = Path(run.output_dir) / "eval_results.json"
+    write_json(path, summary)
+    note(path.parent, [path])

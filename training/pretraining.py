@@ -30,6 +30,7 @@ from training.provenance import provenance
 from training.settings import as_dict
 from training.start import check_vocab_size
 from training.trainer import Batch, Trainer, TrainingLog
+from training.written import note
 from utils.console import markdown_table
 from utils.files import write_json
 
@@ -295,4 +296,6 @@ def evaluate(settings: PretrainingSettings, accelerator: Accelerator) -> None:
                 rows.append((f"{name} (Acc.)", f"{100 * summary[f'{name}_acc']:.1f}"))
         rows += [(row, f"{value:.2f}") for row, value in summary["updates"].items()]
         print(f"\n{markdown_table(('', 'this model'), rows)}")
-    write_json(Path(run.output_dir) / "eval_results.json", summary)
+    path = Path(run.output_dir) / "eval_results.json"
+    write_json(path, summary)
+    note(path.parent, [path])

@@ -7,34 +7,31 @@ the versions. Nothing here imports torch.
 import logging
 import os
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from glue.tasks import TASKS
 from modeling.errors import UserError
-from modeling.exit_settings import read_exit_file
-from modeling.loading.files import WEIGHT_FILES, read_json, resolve_within
+from modeling.loading.files import read_json, resolve_within
+from training.written import note, read_list, remove
 
 logger = logging.getLogger(__name__)
 
 ROOT = Path(__file__).parent.parent
 LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 
-# What is derived from a model's weights, in its folder and, of MNLI, in its second half's.
-RESULTS = (
-    *("eval_results.json", "eval_results.txt", "exits.png", "tokens.html", "tokens.png"),
-    *("predictions.tsv", "predictions-*.tsv", "predictions.json", "predictions-*.json"),
-    *("custom.tsv", "training.json", "sweep", "runs"),
-    *(task.submission for task in TASKS.values()),
-)
-# Under my_out_dir: of all examples, and of those that exit at the layer.
-STATISTICS = ("layers_all.csv", "layers_exit.csv")
+# Written by --do_predict.
+ANSWERS = ("predictions*.tsv", "predictions*.json", *(x.submission for x in TASKS.values()))
+ANSWERS += ("custom.tsv",)
+# What stands in a model's folder beside results.
+MODEL = "config.json *.lock generation_config.json model*.safetensors* pytorch_model.bin *token* .*"
+MODEL += " spiece.model vocab.txt exit_config.json* training_*.json checkpoint-*"
 
 
 def provenance(flags: Mapping[str, Any], **hashes: str) -> dict[str, Any]:
@@ -70,14 +67,18 @@ def commit() -> str | None:
     return done.stdout.strip()
 
 
-def check_inputs(directory: str | Path, files: Mapping[str, str | None]) -> None:
+def check_inputs(
+    directory: str | Path, files: Mapping[str, str | None], written: Collection[str] = ANSWERS
+) -> None:
     """Raise UserError for an input that a run in `directory` would remove or write over.
 
-    files: paths by their flags.
+    files: paths by their flags. written: names of its results.
     """
+    folder = Path(os.path.abspath(directory))
     for flag, file in files.items():
         path = Path(os.path.abspath(file or ""))
-        if path.parent == Path(os.path.abspath(directory)) and any(map(path.match, RESULTS)):
+        named = path.parent == folder and any(map(path.match, written))
+        if named or os.path.relpath(path, folder) in read_list(folder):
             raise UserError(
                 f"--{flag} {file} has the name of a result: a run in --output_dir {directory} "
                 "would remove it or write over it; move it out of that folder, or rename it"
@@ -87,47 +88,24 @@ def check_inputs(directory: str | Path, files: Mapping[str, str | None]) -> None
 def remove_results(directory: Path) -> None:
     """Remove what was derived from the weights in `directory`, which a training will replace.
 
-    `exit_config.json` goes with its contents told, for it was chosen for these weights. A folder
-    without weights keeps what it has.
+    Of a folder of an earlier version, without a list, that is what says where it comes from. What
+    stays is named. `exit_config.json`, chosen for these weights, is put aside.
     """
-    if not any((directory / name).exists() for name in WEIGHT_FILES):
-        return
     directory = Path(os.path.abspath(directory))  # "." has no name to put anything behind
-    gone = remove(results_in(directory))
+    folders = [directory]
     config = directory / "config.json"
     if config.exists() and read_json(config).get("finetuning_task") == "mnli":
-        gone += remove(results_in(directory.with_name(f"{directory.name}-MM")))
-    if gone:
-        names = ", ".join(sorted(path.name for path in gone))
-        logger.info("Removed from %s, results of the weights before: %s", directory, names)
-    path = directory / "exit_config.json"
-    if path.is_file():
-        chosen = read_exit_file(path)
-        logger.warning("Removed %s: it was chosen for the weights before: %s", path, chosen)
-        path.unlink()
-
-
-def results_in(folder: Path) -> Iterable[Path]:
-    """List the files and folders of results in the folder of a model."""
-    for pattern in RESULTS:
-        yield from folder.glob(pattern)
-    if not (folder / "config.json").exists():
-        return
-    config = read_json(folder / "config.json")
-    if statistics := resolve_within(
-        folder, f"{config.get('my_out_dir')}/{config.get('model_name')}"
-    ):
-        for path in statistics.glob("*/*"):  # a folder may be a link to elsewhere
-            if path.name in STATISTICS and resolve_within(folder, path.parent):
-                yield path
-
-
-def remove(paths: Iterable[Path]) -> list[Path]:
-    """Delete files and whole folders; those that there were. UserError for what must stay."""
-    there = [path for path in paths if path.exists()]
-    for path in there:
-        try:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        except OSError as error:
-            raise UserError(f"cannot remove {path}: {error.strerror}") from error
-    return there
+        folders.append(directory.with_name(f"{directory.name}-MM"))
+    for folder in folders:
+        certain = [folder / x for x in ("eval_results.json", "training.json")]
+        note(folder, (x for x in certain if not read_list(folder) and provenance_in(x)))
+        sweep = remove(folder / "sweep") if resolve_within(folder, "sweep") else []
+        if gone := [*remove(folder), *sweep]:
+            logger.info("Removed from %s, results of the weights before: %s", folder, sorted(gone))
+        others = [x.name for x in folder.glob("*") if not any(map(x.match, MODEL.split()))]
+        if others:
+            logger.info("Not of a run, and left in %s: %s", folder, ", ".join(sorted(others)))
+    if (chosen := directory / "exit_config.json").is_file():
+        old = next(x for n in count(1) if not (x := Path(f"{chosen}.{n}")).exists())
+        logger.warning("%s was chosen for the weights before: it is now %s", chosen, old)
+        chosen.rename(old)

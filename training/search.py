@@ -214,6 +214,8 @@ def open_study(url: str, search: Search) -> optuna.Study:
     how = {"direction": "maximize", "load_if_exists": True}
     study = optuna.create_study(storage=storage, study_name=search.name, **how)
     known = study.user_attrs.get("fingerprint", {})
+    if not isinstance(known, dict):
+        raise UserError(f"study {search.name} is not of a search: give another --hp_study")
     for name, (before, now) in differences(known, search.fingerprint).items():
         raise UserError(
             f"study {search.name} was begun with {name} {before}, not {now}; give the same, or "
@@ -221,6 +223,22 @@ def open_study(url: str, search: Search) -> optuna.Study:
         )
     study.set_user_attr("fingerprint", search.fingerprint)
     return study
+
+
+def checked(trial: FrozenTrial, search: Search) -> FrozenTrial:
+    """Raise UserError for a trial of another search: a database may come from elsewhere."""
+    runs, cost = (trial.user_attrs.get(name) for name in ("runs", "computation_cost"))
+    try:
+        numbers = [trial.value, cost, *(run["value"] for run in runs)]
+        sound = len(runs) == len(search.seeds) and all(map(math.isfinite, numbers))
+        sound = sound and all(trial.params[x] in values for x, values in search.values.items())
+    except (KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise UserError(
+            f"study {search.name}: trial {trial.number} is not of this search: {runs!r:.99}"
+        )
+    return trial
 
 
 def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
@@ -233,7 +251,7 @@ def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
             time.sleep(2)
             study = open_study(url, search)
         search.run(study)
-        return trials(study)
+        return [checked(trial, search) for trial in trials(study)]
     except damage as error:
         reason = str(error.__cause__ or error).partition("\n")[0]
         shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log

@@ -7,6 +7,7 @@ share_layers.py (`training/layer_sharing.py`) say what the batches, the optimise
 import json
 import logging
 import math
+import os
 import signal
 import sys
 import time
@@ -43,6 +44,7 @@ from training.optimizer import clipped_parameters
 from training.provenance import provenance, remove_results
 from training.settings import RunSettings, as_dict
 from training.start import StopSignal
+from training.written import note
 from utils.console import progress
 from utils.files import write_json
 
@@ -117,7 +119,7 @@ class Trainer:
         Raises UserError for a loss that is not finite.
         """
         accelerator, state, losses, outs = self.accelerator, self.state, [], []
-        every = self.settings.training.save_steps
+        every, kept = self.settings.training.save_steps, self.directory / BEST
 
         def is_over() -> bool:
             return state.step >= until or state.best.should_stop
@@ -146,7 +148,7 @@ class Trainer:
                     if evaluate and (due or last):
                         better = best.update(state.step, evaluate())
                         if better and best.keep and accelerator.is_main_process:
-                            save_model(self.directory / BEST, state.model, state.tokenizer)
+                            save_model(kept, state.model, state.tokenizer, own=True)
                     if every > 0 and state.step % every == 0:
                         self.save()
                     if number := stop.on_any_rank(accelerator):
@@ -214,14 +216,18 @@ class Trainer:
         with StopSignal() as stop:
             if self.accelerator.is_main_process:
                 if best.keep and best.step:
-                    load_model(state.model, self.directory / BEST / SAFE_WEIGHTS_NAME)
-                save_model(self.directory, state.model, state.tokenizer, spiece)
+                    kept = self.directory / BEST
+                    if not kept.exists():  # an earlier version's name
+                        kept = self.directory / "best"
+                    load_model(state.model, kept / SAFE_WEIGHTS_NAME)
+                save_model(self.directory, state.model, state.tokenizer, False, spiece)
                 seconds = time.monotonic() - self.clock
                 report: dict[str, Any] = {"steps": state.step, "seconds": seconds}
                 if best.step:
                     report["best"] = best.record()
                 report["provenance"] = provenance(as_dict(*self.settings), data=self.data)
                 write_json(self.directory / "training.json", report)
+                note(self.directory, [self.directory / "training.json"])
                 finish_training(self.directory, best.keep)
                 if best.should_stop:
                     logger.info("Stopped early: no better dev metric in %d evaluations", best.since)
@@ -288,6 +294,8 @@ class TrainingLog:
         self.bar.close()
         for tracker in self.trackers:
             tracker.finish()
+        curves = (self.trainer.directory / "runs").glob(f"**/events*.{os.getpid()}.*")
+        note(self.trainer.directory, curves if self.trackers else ())
 
     def step(self, loss: float, learning_rate: float, outs: list[ModelOutput]) -> bool:
         """Count an optimiser step; whether its entry was due, which is then written."""

@@ -82,6 +82,8 @@ class Console:
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -103,17 +105,29 @@ class Console:
 
 
 def run_script(main: Callable[[], None]) -> None:
-    """Call `main`; a UserError becomes one line on stderr and exit status 2.
+    """Call `main`; a UserError becomes one line on stderr and exit status 2, Ctrl-C one and 130.
 
-    Its threads wait for each other as `wait_briefly` says.
+    Its threads wait for each other as `wait_briefly` says. A console may be closed, or take ASCII
+    alone.
     """
     wait_briefly()
-    with redirect_stdout(Console(sys.stdout)), redirect_stderr(Console(sys.stderr)):
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # else the next file that is opened would be the console
+            os.open(os.devnull, os.O_RDWR)
+    nowhere = Path(os.devnull).open("w")  # noqa: SIM115 - to the end
+    out, err = (Console(stream or nowhere) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(out), redirect_stderr(err):
         try:
             main()
         except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
+            shown = "".join(x if x.isprintable() else "?" for x in str(error))
+            print(f"error: {shown}", file=sys.stderr)
             sys.exit(2)
+        except KeyboardInterrupt:
+            print("stopped by Ctrl-C", file=sys.stderr)
+            sys.exit(130)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -3,6 +3,7 @@ exit, at which cost, and what every layer says."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ from modeling.flops import early_exit_flops, full_depth_flops
 from modeling.ponder.model import PonderAlbertClassifier
 from modeling.rules import Tensors, exit_scores, normalised_entropy, scan
 from training.fine_tuning import MetricAtCost
-from training.provenance import STATISTICS, remove
+from training.written import note, remove
 from utils.files import write_text
 
 
@@ -83,7 +84,9 @@ class ExampleMode(Mode):
         statistics = Path(job.how.statistics_dir or "", job.task.name)
         if not job.how.statistics_dir:
             statistics = statistics_folder(directory, job.model.config, job.task)
-        picture, tables, files = folder / "exits.png", [statistics / x for x in STATISTICS], {}
+        picture, files = folder / "exits.png", {}
+        # Of all examples, and of those that exit at the layer.
+        tables = [statistics / name for name in ("layers_all.csv", "layers_exit.csv")]
         if recorded:
             labels = torch.tensor(labels_of(job.features))
             for path, exit_layer in zip(tables, (None, predictions["exit_layer"]), strict=True):
@@ -91,8 +94,10 @@ class ExampleMode(Mode):
                 files[path] = partial(write_text, path, table)
             files[picture] = partial(draw_exits, picture, job, predictions, summary)
         else:  # of an earlier evaluation, perhaps under another rule
-            remove([picture, *tables])
+            remove(folder, [picture.name])
+            remove(directory, [os.path.relpath(path, directory) for path in tables])
         write_all(job, folder, summary, files)
+        note(directory, tables)
         return summary
 
 

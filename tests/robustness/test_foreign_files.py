@@ -21,8 +21,10 @@ from modeling import ElbertConfig, UserError, load_config, load_pretrained, load
 from modeling.exit_settings import NOTHING, resolve
 from modeling.keys import ELBERT, ELBERT_KEYS, EXIT_KEYS, INERT_KEYS
 from tests.conftest import edit_json, tiny_config, write
-from training.checkpoints import MANIFEST, damage
+from training.checkpoints import damage
 from training.provenance import remove_results
+from training.written import CHECKSUMS, LIST, note, read_list
+from utils.files import write_json
 
 RTE = get_task("rte")
 JSON = st.recursive(
@@ -133,7 +135,7 @@ def test_anything_as_weights(tmp_path, content, name):
 @given(BYTES_OR_JSON)
 def test_anything_as_a_checkpoints_list_of_files(tmp_path, content):
     write(tmp_path / "config.json", "{}")
-    write(tmp_path / MANIFEST, content)
+    write(tmp_path / CHECKSUMS, content)
     assert damage(tmp_path)
 
 
@@ -201,26 +203,34 @@ def test_an_exit_config_outside_the_model_is_not_read(kind, tmp_path, monkeypatc
         resolve(folder, ELBERT, config=vars(tiny_config(exit_config_path=name)))
 
 
-@pytest.mark.parametrize("directory", ["stat_out", "link", "loop", "../elsewhere"])
-def test_results_are_neither_written_nor_removed_outside_the_model(directory, tmp_path, caplog):
+@pytest.mark.parametrize("directory", ["own", "link", "loop", "../elsewhere"])
+@pytest.mark.parametrize("fallback", ["folder", "link"])
+def test_results_are_neither_written_nor_removed_outside_the_model(
+    directory, fallback, tmp_path, caplog
+):
     """What was derived from the old weights goes when a new training begins."""
     model, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
-    for folder in (model / "stat_out/sample/rte", elsewhere / "sample/rte"):
-        folder.mkdir(parents=True)
-        (folder / "layers_exit.csv").write_text("mine")
+    own, mine = model / "own/sample/rte/layers_exit.csv", elsewhere / "sample/rte/layers_exit.csv"
+    for path in (own, mine):
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
     (model / "link").symlink_to(elsewhere)
     (model / "loop").symlink_to(model / "loop")
-    (model / "stat_out/sample/evil").symlink_to(elsewhere / "sample/rte")
+    if fallback == "link":
+        (model / "stat_out").symlink_to(elsewhere)
     (model / "model.safetensors").write_bytes(b"")
     config = tiny_config(my_out_dir=directory, model_name="sample")
     config.save_pretrained(model)
     place = statistics_folder(model, config, RTE)
     assert place.resolve().is_relative_to(model)
-    assert ("leads out" in caplog.text) == (directory != "stat_out")
+    assert ("leads out" in caplog.text) == (directory != "own")
+    linked = model / "link/sample/rte/layers_exit.csv"
+    note(model, [own, mine, linked])
+    assert [*read_list(model)] == ["own/sample/rte/layers_exit.csv"]
+    write_json(model / LIST, read_list(model) | {os.path.relpath(linked, model): {"size": 4}})
     remove_results(model)
-    assert (elsewhere / "sample/rte/layers_exit.csv").read_text() == "mine"
-    own = model / "stat_out/sample/rte/layers_exit.csv"
-    assert own.exists() == (directory != "stat_out")
+    assert mine.read_text() == "mine"
+    assert not own.exists()
 
 
 def test_no_attention_is_loaded_that_a_file_or_a_call_names(trained):

@@ -24,7 +24,7 @@ def check_whole(out: Path) -> None:
     assert len(checkpoints_of(out)) == 1
     names = {"model.safetensors", "tokenizer.json", "eval_results.json", "exits.png", "RTE.tsv"}
     assert names <= {path.name for path in out.iterdir()}
-    assert not list(out.parent.rglob("*.partial"))
+    assert not list(out.rglob("*.partial"))
 
 
 def test_the_folder_that_one_is_in(glue, tmp_path, monkeypatch):

@@ -135,21 +135,29 @@ def test_a_run_killed_at_twenty_and_more_moments_ends_with_the_same_bits(
     assert all(len(checkpoints_of(out)) <= 2 for out in tmp_path.glob("out-*"))
 
 
-def test_a_run_killed_amid_its_end_has_lost_nothing(tmp_path, small_training):
-    """The best model stands aside until the finished one does, at every step towards the disk."""
-    best = small_training("elbert", "--load_best_model_at_end", "--save_steps", 6)
-    whole = tmp_path / "whole"
+@pytest.mark.parametrize("stride", [9, slow(1)])
+def test_a_run_killed_at_any_file_operation_of_its_end_has_lost_nothing(
+    stride, tmp_path, small_training, script, monkeypatch
+):
+    """The best model stands aside until the finished one does."""
+    best = small_training("elbert", "--load_best_model_at_end", "--save_steps", 2)
+    whole, eve = tmp_path / "whole", tmp_path / "eve"
     assert run(best.command(whole)) == 0
     assert not (whole / checkpointing.BEST).exists()
-    killed = 0
-    for die_at in range(200, 0, -20):
-        out = tmp_path / str(die_at)
-        killed += run(best.command(out), die_at=die_at) == -signal.SIGKILL
-        assert is_finished(out) or not killed or run(best.command(out)) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "finish", lambda *_: sys.exit(1))
+        assert script(best.main, *best.command(eve)).status == 1
+    status, die_at = -signal.SIGKILL, 0
+    while status == -signal.SIGKILL:
+        out = Path(shutil.copytree(eve, tmp_path / str(die_at)))
+        status = run(best.command(out), die_at=die_at)
+        assert status in (0, -signal.SIGKILL)
+        assert status == 0 or run(best.command(out)) == 0
+        assert is_finished(out)
         assert_same_weights(out, whole)
-        if killed == 3:
-            break
-    assert killed
+        assert not list(out.glob(".*.partial"))
+        die_at += stride
+    assert die_at > 20
 
 
 STOPS = [

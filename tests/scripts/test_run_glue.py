@@ -274,6 +274,7 @@ def test_regression_heads_start_at_the_mean_score_once(kind, albert_dir, tmp_pat
 
 
 def test_training_anew_removes_what_the_old_weights_gave(trained, glue, caplog):
+    caplog.set_level("INFO")
     glue(trained, "--do_eval", "--do_predict").done()
     (trained / "sweep").mkdir()
     (trained / "sweep/compare.md").touch()
@@ -286,11 +287,13 @@ def test_training_anew_removes_what_the_old_weights_gave(trained, glue, caplog):
     glue(trained, "--do_train", "--overwrite_output_dir").done()
     names = {path.name for path in trained.rglob("*") if path.is_file()}
     derived = {"eval_results.json", "eval_results.txt", "exits.png", "predictions.tsv", "RTE.tsv"}
-    derived |= {"layers_all.csv", "compare.md", "exit_config.json"}
-    assert not names & derived
-    assert {"notes.txt", "mine.txt"} <= names
+    assert not names & (derived | {"layers_all.csv", "exit_config.json"})
+    assert {"notes.txt", "mine.txt", "compare.md"} <= names
     assert (sibling / "eval_results.json").exists()
-    assert "chosen for the weights before: {'exit_thres': 0.123}" in caplog.text
+    assert "chosen for the weights before: it is now" in caplog.text
+    assert json.loads((trained / "exit_config.json.1").read_text()) == {"exit_thres": 0.123}
+    assert "left in" in caplog.text
+    assert "best, notes.txt, sweep" in caplog.text
 
 
 def test_the_best_model_is_kept_and_training_stops_when_no_better_comes(glue, tmp_path):

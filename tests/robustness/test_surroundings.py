@@ -1,0 +1,111 @@
+"""Files that are none, other encodings, closed consoles, Ctrl-C: one line, and a status."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import run_glue
+from evaluation import onnx_file
+from modeling import UserError
+from tests.commands import exit_status, flags, report_of
+from tests.conftest import tiny_config, tiny_model, write, write_rte
+from utils.files import Console
+
+ROOT = Path(run_glue.__file__).parent
+ANEW = "--do_train --overwrite_output_dir"
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def table(*rows: str):
+    return lambda path: write(path, "\n".join(("sentence1\tlabel", *rows)) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "more", "words"),
+    [
+        (pipe, "RTE/dev.tsv", "--do_eval", ["no regular file"]),
+        (pipe, "RTE/train.tsv", ANEW, ["no regular file"]),
+        (device, "a.tsv", f"{ANEW} --train_file PATH", ["a.tsv is no regular file"]),
+        (pipe, "out/RTE/tokenizer_config.json", "--do_eval", ["no regular file"]),
+        (pipe, "a.onnx", "--do_eval --onnx PATH", ["a.onnx", "no regular one"]),
+        (table("a\t0", "b\tnan"), "a.tsv", f"{ANEW} --train_file PATH", ["a.tsv", "nan", "finite"]),
+        (table("a\t0", "b\t1\tc"), "a.tsv", f"{ANEW} --train_file PATH", ["line 3", "2 columns"]),
+        (lambda _: None, os.fsdecode(b"\xff"), f"{ANEW} --output_dir PATH", ["not UTF-8"]),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_named_at_once(
+    make, name, more, words, trained, glue, tmp_path
+):
+    data = write_rte(tmp_path / "RTE")
+    make(tmp_path / name)
+    given = [tmp_path / name if word == "PATH" else word for word in more.split()]
+    glue(trained, *given, weights=trained, data=data).refused(*words)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [{}, {"rule": "{"}, {"rule": "5"}, {"labels": "3"}, {"weights": "[" * 100_000}],
+    ids=["nothing", "no JSON", "no rule", "no labels", "brackets"],
+)
+def test_what_an_onnx_file_says_of_itself_is_checked(stored, monkeypatch):
+    whole = {
+        **onnx_file.description(SimpleNamespace(extra_tokens=0), tiny_model()),
+        "dtype": "fp32",
+    }
+    whole = {name: json.dumps(value) for name, value in whole.items()} | stored if stored else {}
+    about = SimpleNamespace(custom_metadata_map=whole)
+    session = SimpleNamespace(get_modelmeta=lambda: about)
+    monkeypatch.setattr(onnx_file, "session_of", lambda path: session)
+    with pytest.raises(UserError, match=r"a\.onnx: not a file of export_onnx"):
+        onnx_file.OnnxFile("a.onnx", tiny_config())
+
+
+def test_answers_to_texts_of_odd_names_are_a_table_without_formulas(glue, tmp_path):
+    """A cell of JSON can carry a tab or a line break."""
+    rows = [{"sentence1": f"a {i}", "label": i % 2} for i in range(6)]
+    own = write(tmp_path / "own.jsonl", "\n".join(map(json.dumps, rows)))
+    for row, name in zip(rows, ("=HYPERLINK(1)", "a\tb\nc", "-1", "+x", "4", "5"), strict=True):
+        row["index"] = name
+    test = write(tmp_path / "test.jsonl", "\n".join(map(json.dumps, rows)))
+    glue(tmp_path / "out", "--do_train", "--train_file", own, "--max_steps", 1).done()
+    glue(tmp_path / "out", "--do_predict", "--test_file", test).done()
+    lines = (tmp_path / "out/predictions.tsv").read_text().splitlines()[1:]
+    names = [line.split("\t")[0] for line in lines]
+    assert names == ["'=HYPERLINK(1)", "a b c", "-1", "'+x", "4", "5"]
+
+
+def test_a_console_of_ascii_shows_what_it_can():
+    file = io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True)
+    print("mödel", file=Console(file), flush=True)
+    assert file.buffer.getvalue() == b"m\\xf6del\n"
+
+
+def test_ctrl_c_is_one_line_and_130(capsys):
+    def main() -> None:
+        raise KeyboardInterrupt
+
+    assert exit_status(main) == 130
+    assert capsys.readouterr().err == "stopped by Ctrl-C\n"
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_closed_console_stops_nothing_and_the_status_is_right(wrong, trained, albert_dir, rte):
+    command = flags(albert_dir, rte, trained.parent if wrong else trained, "RTE", "--do_eval")
+    words = [sys.executable, "run_glue.py", *command]
+    shell = ["bash", "-c", '"$@" <&- >&- 2>&-', "-", *words]
+    assert subprocess.run(shell, cwd=ROOT, check=False).returncode == (2 if wrong else 0)
+    assert wrong or report_of(trained)["metrics"].keys() == {"acc"}
