@@ -47,6 +47,7 @@ from training.start import (
     start_script,
 )
 from training.trainer import Trainer, TrainingLog, start_trackers
+from training.written import note
 from utils.console import log_facts
 from utils.files import write_text
 from utils.fingerprint import file_fingerprint, fingerprint
@@ -253,6 +254,7 @@ class GlueRun:
                 if given := keys.keys() & self.settings.mode.keys.values:  # which win over the file
                     text = json.dumps({k: v for k, v in keys.items() if k not in given}, indent=1)
                 write_text(copy, text)
+                note(trainer.directory, [copy])
         batches = partial(task_batches, trainer, features)
         mode = self.mode
         with TrainingLog(trainer, total, mode.loss_parts, scalars=mode.scalars) as log:
