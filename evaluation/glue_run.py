@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -353,6 +354,7 @@ class GlueRun:
         for tracker in start_trackers(self.settings.run, self.directory, self.settings):
             tracker.log({f"{prefix}/{name}": value for name, value in values.items()}, step)
             tracker.finish()
+        note(self.directory, (self.directory / "runs").glob(f"**/events*.{os.getpid()}.*"))
 
     def predict(self) -> None:
         """Answer the test sets: the official GLUE files, and predictions.tsv with details."""
