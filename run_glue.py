@@ -56,6 +56,8 @@ def read_settings() -> GlueSettings:
     }
     if evaluation.onnx and (given := ", ".join(filter(others.get, others))):
         raise UserError(f"--onnx evaluates a finished file as it is: leave out {given}")
+    if evaluation.runtime != "onnxruntime" and not evaluation.onnx:
+        raise UserError(f"--runtime {evaluation.runtime} runs an exported file: give --onnx FILE")
     if how.fp16 and run.bf16:
         raise UserError("--fp16 and --bf16 exclude each other")
     return settings

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.contenders import BASE, FORCED, NEVER, ForcedExits, padded
+from evaluation.onnx_file import openvino_runner
 from modeling import ElbertConfig
 from modeling.albert import attention_mask_of
 from modeling.depth import layer_states
@@ -79,15 +80,8 @@ def in_onnxruntime(path: Path) -> Session:
 
 
 def in_openvino(path: Path) -> Session:
-    import openvino
-
-    options = {
-        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        "INFERENCE_PRECISION_HINT": "f32",
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    compiled = openvino.Core().compile_model(path, "CPU", options)
-    return lambda feed: compiled(feed)["logits"]
+    run = openvino_runner(path)
+    return lambda feed: run(["logits"], feed)[0]
 
 
 def makers(folder: Path) -> dict[str, Callable[[], Session]]:
@@ -96,7 +90,7 @@ def makers(folder: Path) -> dict[str, Callable[[], Session]]:
     if find_spec("onnxruntime") and find_spec("onnxscript"):
         for name in ("plain", "plain-int8", "loop", "loop-int8"):
             made[f"ort {name}"] = partial(in_onnxruntime, folder / f"{name}.onnx")
-        for name in ("plain", "loop") if find_spec("openvino") else ():
+        for name in ("plain", "loop", "loop-int8") if find_spec("openvino") else ():
             made[f"openvino {name}"] = partial(in_openvino, folder / f"{name}.onnx")
     return made
 
@@ -125,6 +119,9 @@ ROWS = (
     ("our file, ONNX Runtime fp32", "ort loop", 1.0),
     ("our file, ONNX Runtime int8", "ort loop-int8", 1.0),
     ("our file, OpenVINO fp32", "openvino loop", 1.0),
+    ("our file, OpenVINO int8", "openvino loop-int8", 1.0),
     ("our file, ONNX Runtime fp32, c = 0.5", "ort loop", 0.5),
     ("our file, ONNX Runtime int8, c = 0.5", "ort loop-int8", 0.5),
+    ("our file, OpenVINO fp32, c = 0.5", "openvino loop", 0.5),
+    ("our file, OpenVINO int8, c = 0.5", "openvino loop-int8", 0.5),
 )

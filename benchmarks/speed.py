@@ -1,20 +1,21 @@
-"""Seconds of early exit against what else a user has, as ratios measured in one run.
+"""Seconds of early exit against what else a user has, measured in one run.
 
-    OMP_NUM_THREADS=2 python benchmarks/speed.py            the whole table
+    OMP_NUM_THREADS=2 python benchmarks/speed.py            the first table of docs/speed.md
+    OMP_NUM_THREADS=2 python benchmarks/speed.py --more     every other row and case, too
     OMP_NUM_THREADS=2 python benchmarks/speed.py --quick    a part of it, within 60 s
+    OMP_NUM_THREADS=2 python benchmarks/speed.py --looks 0 1000 3000 300000
+                            how threads wait: alone, and beside one busy process
 
 Others are HF's ALBERT and, with requirements-bench.txt, ONNX Runtime and OpenVINO at full depth;
 our exported file runs there, too. No trained weights are needed: exits are forced, so that a
 computation cost c is exact, while the exit checks are computed as ever. Every contender has a
 process of its own, as its user would run it; ours keep freed memory and wait briefly, as our
-scripts do, and a second one of HF keeps freed memory. All contenders of a case run in turn, round
-after round; a row gives the median time of a text, the median of the rounds' ratios and their
-spread (lowest to highest). Slow contenders get fewer texts, of the same lengths, so that the table
-ends in time: the column says how many. With a CUDA device, everything runs there.
+scripts do. All contenders of a case run in turn, round after round; a row gives the median time of
+a text over the rounds, the range of the rounds, and the ratio of the first row's median to it. With
+a CUDA device, everything runs there.
 """
 
 import argparse
-import itertools
 import signal
 import subprocess
 import sys
@@ -49,10 +50,10 @@ from modeling.runtime import waiting
 from utils.environment import environment
 
 Processes = Mapping[str, OwnProcess]
-SUMMARY = ("batch 1, length 32", "batch 1, length 128", "batch 32, length 128")
+SHAPES = ((1, 32), (1, 128), (8, 64), (32, 128))  # of the first table: batch, length
 
 
-def contenders_of(processes: Processes, batch: int, length: int) -> list[Contender]:
+def contenders_of(processes: Processes, batch: int, length: int, more: bool) -> list[Contender]:
     """Return a row for every process and cost."""
     # With exits, more texts than slots: admissions are part of what is timed.
     some, many = ids_of([length] * max(3, batch)), ids_of([length] * max(6, 2 * batch))
@@ -65,23 +66,36 @@ def contenders_of(processes: Processes, batch: int, length: int) -> list[Contend
         ("ours compiled", "compiled", partial(ours, 1.0), some),
         ("ours bf16", "bf16", partial(ours, 1.0), some),
     ]
-    for cost in (0.75, 0.5, 0.25):
+    for cost in (0.75, 0.5, 0.25) if more else (0.5,):
         rows.append((f"ours c = {cost}", "fp32", partial(ours, cost), many))
     for name, process, cost in runtimes.ROWS:
         if batch == 1 or cost != 0.5:
             texts = many if cost == 0.5 else some
             rows.append((name, process, partial(runtimes.run_file, batch, cost), texts))
-    for process in processes:
-        if "looks" in process:
-            rows.append((f"ours, {process}", process, partial(ours, 1.0), some))
     return [Contender(x, processes[p], run, texts) for x, p, run, texts in rows if p in processes]
 
 
 def fixed_length_cases(table: Table, args: argparse.Namespace, processes: Processes) -> None:
-    for batch, length in itertools.product(args.batches, args.lengths):
-        rows = contenders_of(processes, batch, length)
+    for batch, length in args.shapes:
+        rows = contenders_of(processes, batch, length, args.more)
         # Short runs vary.
         table.compare(f"batch {batch}, length {length}", rows, 3 if batch == 1 else 1)
+
+
+def waiting_cases(table: Table, looks: list[int]) -> None:
+    """Time a text of 32 tokens by how often a thread looks before it sleeps (docs/speed.md)."""
+    texts = ids_of([32] * 3)
+    with ExitStack() as stack:
+        rows = [Contender("HF eager", OwnProcess(hf_model), partial(run_hf, 1, None), texts)]
+        for number in looks:
+            ours = OwnProcess(our_model, {"GOMP_SPINCOUNT": str(number)})
+            rows.append(Contender(f"ours, {number} looks", ours, partial(run_ours, 1, 1.0), texts))
+        for row in rows:
+            stack.enter_context(row.process)
+        table.compare("alone", rows, 3)
+        neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        stack.callback(neighbour.kill)
+        table.compare("beside one busy process", rows, 3)
 
 
 def pipeline_cases(table: Table, quick: bool, processes: Processes) -> None:
@@ -139,14 +153,12 @@ def start_processes(args: argparse.Namespace, stack: ExitStack) -> Processes:
     """Start all contenders, until the stack ends; the runtimes' where they are installed."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     made = {"hf": OwnProcess(hf_model), "fp32": OwnProcess(our_model, waiting())}
-    if HAS_BF16:
+    if HAS_BF16 and (args.more or args.quick):
         made["bf16"] = OwnProcess(partial(our_model, torch.bfloat16), waiting())
-    if not args.quick:
+    if args.more:
         made["hf keeping"] = OwnProcess(partial(hf_model, keeping=True))
         made["hf compiled"] = OwnProcess(partial(hf_model, compiled=True))
         made["compiled"] = OwnProcess(partial(our_model, compiled=True), waiting())
-    for looks in args.looks:
-        made[f"{looks} looks"] = OwnProcess(our_model, {"GOMP_SPINCOUNT": str(looks)})
     if not args.quick and DEVICE.type == "cpu":
         there = runtimes.makers(folder)
         if there:
@@ -166,32 +178,32 @@ def main() -> None:
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="a part of the table, within 60 s")
-    add("--batches", type=int, nargs="+", help="default: 1 8 32")
-    add("--lengths", type=int, nargs="+", help="default: 32 64 128")
-    add("--looks", type=int, nargs="*", default=[], help="also ours with this GOMP_SPINCOUNT")
-    add("--beside", type=int, default=0, help="busy processes that run all the time")
+    add("--more", action="store_true", help="all rows and cases")
+    add("--shapes", nargs="+", metavar="BATCHxLENGTH", help="default: 1x32 1x128 8x64 32x128")
+    add("--looks", type=int, nargs="+", help="only this: ours with each GOMP_SPINCOUNT")
     add("--csv", type=Path, help="write every round's time to this file")
     args = parser.parse_args()
-    args.batches = args.batches or ([1] if args.quick else [1, 8, 32])
-    args.lengths = args.lengths or ([32, 128] if args.quick else [32, 64, 128])
+    args.shapes = [tuple(map(int, shape.split("x"))) for shape in args.shapes or ()]
+    args.shapes = args.shapes or (SHAPES[:2] if args.quick else SHAPES)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no contender is left behind
     torch.manual_seed(0)
     print(", ".join(environment(DEVICE).values()), "\n")
     table = Table(rounds=1 if args.quick else 3)
     with ExitStack() as stack:
-        for _ in range(args.beside):
-            neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            stack.callback(neighbour.kill)
         if args.csv:
             stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
+        if args.looks:
+            waiting_cases(table, args.looks)
+            return
         with ExitStack() as running:  # the trainings need the memory of what runs here
             processes = start_processes(args, running)
             fixed_length_cases(table, args, processes)
-            pipeline_cases(table, args.quick, processes)
-        if not args.quick:
+            if args.more or args.quick:
+                pipeline_cases(table, args.quick, processes)
+        if args.more:
             training_cases(table)
             act_cases(table)
-    print("", table.summary(SUMMARY), sep="\n")
+    print("", table.summary([f"batch {batch}, length {n}" for batch, n in SHAPES]), sep="\n")
 
 
 if __name__ == "__main__":

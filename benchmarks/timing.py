@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,19 +19,14 @@ Run = Callable[[Any, list[list[int]]], None]  # of texts, by what a process has 
 Times = dict[str, list[float]]  # of each run by name, seconds in every round
 
 
-def ratios(times: Times, name: str) -> list[float]:
-    """How many times as fast as the first run this one is, round by round."""
-    base = next(iter(times.values()))
-    return [b / t for b, t in zip(base, times[name], strict=True)]
+REST = 0.1  # seconds between runs: threads that wait awake for more work fall asleep
 
 
 class OwnProcess:
-    """A process that makes something, and then does with it what it is asked; it rests in between.
+    """A process that makes something, and then does with it what it is asked.
 
     What one model has left in the memory allocator changes another's times by a third: contenders
-    with processes of their own run as they do for their users. Threads that wait awake, as those of
-    ONNX Runtime and OpenMP do for a while, could take the processors from the next contender: a
-    process that is not asked anything is stopped.
+    with processes of their own run as they do for their users.
 
         with OwnProcess(make) as process:
             process.ask(function, 1)      # function(make(), 1), in the process
@@ -52,10 +46,9 @@ class OwnProcess:
 
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return its answer. Raises EOFError if it has died, after its own traceback."""
-        os.kill(self.process.pid, signal.SIGCONT)
         self.pipe.send((function, args))
         answer = self.pipe.recv()
-        os.kill(self.process.pid, signal.SIGSTOP)
+        time.sleep(REST)
         return answer
 
     def __enter__(self) -> "OwnProcess":
@@ -100,13 +93,14 @@ class Table:
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
         self.cases: dict[str, Times] = {}
-        columns = "case", "contender", "texts", "ms a text", "times as fast as the first", "spread"
+        columns = "case", "contender", "texts", "ms a text", "range", "times as fast as the first"
         print(markdown_table(columns, ()))
 
     def compare(self, case: str, contenders: Sequence[Contender], more: int = 1) -> None:
-        """Run the contenders in turn and print a row for each, as a ratio to the first.
+        """Run the contenders in turn, `more` times as many rounds as elsewhere; print their rows.
 
-        There are `more` times as many rounds as elsewhere.
+        A row has the median of the rounds, their range, and the ratio of the first row's median
+        to this one.
         """
         times = self.cases[case] = {contender.name: [] for contender in contenders}
         for _, process, run, texts in contenders:
@@ -114,11 +108,12 @@ class Table:
         for _ in range(self.rounds * more):  # in turn: what slows one slows them all
             for name, process, run, texts in contenders:
                 times[name].append(process.ask(timed, run, texts) / len(texts))
+        first = statistics.median(times[contenders[0].name])
         for name, _, _, texts in contenders:
-            median, faster = statistics.median(times[name]), sorted(ratios(times, name))
+            seconds, median = times[name], statistics.median(times[name])
             print(
                 f"| {case} | {name} | {len(texts)} | {median * 1e3:.2f} "
-                f"| {statistics.median(faster):.2f} | {faster[0]:.2f}–{faster[-1]:.2f} |",
+                f"| {min(seconds) * 1e3:.2f}–{max(seconds) * 1e3:.2f} | {first / median:.2f} |",
                 flush=True,
             )
 
@@ -129,9 +124,10 @@ class Table:
         rows: dict[str, list[str]] = {name: [name] for times in shown for name in times}
         for name, row in rows.items():
             for times in shown:
-                milliseconds = 1e3 * statistics.median(times.get(name, [0]))
-                faster = statistics.median(ratios(times, name)) if name in times else 0
-                row.append(f"{milliseconds:.1f} ({faster:.1f}×)" if name in times else "")
+                median = statistics.median(times.get(name, [1]))
+                first = statistics.median(next(iter(times.values())))
+                shown_time = f"{median * 1e3:.1f} ({first / median:.1f}×)"
+                row.append(shown_time if name in times else "")
         return markdown_table(["ms a text", *cases], rows.values())
 
     def write_csv(self, path: Path) -> None:

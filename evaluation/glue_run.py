@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from evaluation.job import Job, find_task, load_trained, results_folder
+from evaluation.job import DTYPES, Job, find_task, load_trained, results_folder
 from evaluation.modes import MODES, check_mode
 from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
@@ -24,6 +24,7 @@ from evaluation.settings import GROUPS, GlueSettings
 from glue.features import Features, encode
 from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks, read_examples
 from modeling.compilation import compile_for_training
+from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, overriding_file, resolve
 from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
@@ -295,6 +296,8 @@ class GlueRun:
     def job(self, directory: Path, part: Task, split: str) -> Job:
         """The model of `directory` under the flags' exit keys, and a split of a task for it."""
         mode, data, how = self.mode, self.settings.data, self.settings.evaluation
+        if is_emulated(DTYPES[how.dtype], self.accelerator.device):
+            logger.warning("--dtype %s: %s", how.dtype, EMULATED)
         check_mode(directory, mode)
         keys = resolve(directory, mode.table, self.settings.mode.keys)
         device, lower = self.accelerator.device, self.settings.run.do_lower_case
@@ -318,7 +321,7 @@ class GlueRun:
         about_run = provenance(as_dict(*self.settings), **hashes)
         size, file = how.per_gpu_eval_batch_size, None
         if how.onnx:
-            file = OnnxFile(how.onnx, model.config, size, hashes["weights"])
+            file = OnnxFile(how.onnx, model.config, size, hashes["weights"], how.runtime)
         origin = {"rule_sources": keys.sources, "provenance": about_run}
         return Job(mode, model, tokenizer, part, features, size, how, file, origin)
 

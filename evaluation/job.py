@@ -20,7 +20,6 @@ from glue.features import Features
 from glue.tasks import Task, get_task
 from modeling.albert import cast_layers
 from modeling.compilation import compile_for_inference
-from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import Settings
 from modeling.loading.configs import load_config, trained_labels
@@ -59,8 +58,6 @@ class Job:
         its `origin` says so."""
         model, device, wanted = self.model, self.model.device, self.how.compile
         about, compiled, dtype = {"dtype": self.how.dtype}, False, DTYPES[self.how.dtype]
-        if is_emulated(dtype, device):
-            logger.warning("--dtype %s: %s", self.how.dtype, EMULATED)
         if wanted == "on" and self.mode.uncompiled:
             logger.warning("--compile on: %s; not compiled", self.mode.uncompiled)
         if self.file:

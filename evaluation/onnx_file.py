@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from evaluation.modes.base import Mode
 
 
+Run = Callable[[Sequence[str], Mapping[str, np.ndarray]], Sequence[np.ndarray]]  # of a session
 FIXED = ("model_type", "num_hidden_layers")  # what no input of a file sets
 
 
@@ -45,10 +47,15 @@ class OnnxFile:
     """
 
     def __init__(
-        self, path: str | Path, config: AlbertConfig, batch_size: int = 1, weights: str = ""
+        self,
+        path: str | Path,
+        config: AlbertConfig,
+        batch_size: int = 1,
+        weights: str = "",
+        runtime: str = "onnxruntime",
     ) -> None:
-        self.config, self.session = config, session_of(str(path))
-        stored = self.session.get_modelmeta().custom_metadata_map
+        self.config, session = config, session_of(str(path))
+        stored = session.get_modelmeta().custom_metadata_map
         try:
             there = {name: json.loads(stored[name]) for name in (*FIXED, "labels", "rule", "dtype")}
             rule, dtype = there["rule"], there["dtype"]
@@ -59,8 +66,8 @@ class OnnxFile:
             raise UserError(f"{path}: not a file of export_onnx.py: {reason}") from error
         # What a report tells of it.
         self.about = {"dtype": dtype, "onnx": str(path), "onnxruntime": version("onnxruntime")}
-        self.outputs = [value.name for value in self.session.get_outputs()]
-        values = (*self.session.get_inputs(), *self.session.get_overridable_initializers())
+        self.outputs = [value.name for value in session.get_outputs()]
+        values = (*session.get_inputs(), *session.get_overridable_initializers())
         kinds = {value.name: np.float32 if "float" in value.type else np.int64 for value in values}
         self.settings = {name: kind for name, kind in kinds.items() if name in rule}
         self.inputs = [name for name in kinds if name not in self.settings]
@@ -80,6 +87,8 @@ class OnnxFile:
                 f"{path}: exported with int8 scales that depend on the batch; {again}, or give "
                 "--per_gpu_eval_batch_size 1"
             )
+        is_openvino = runtime == "openvino"
+        self.run = openvino_runner(path, self.settings) if is_openvino else session.run
 
     def __call__(self, input_ids: torch.Tensor, **more: torch.Tensor) -> SimpleNamespace:
         """The file's outputs as tensors by name, as its model's output has them."""
@@ -87,7 +96,7 @@ class OnnxFile:
         feed = {name: given[name].cpu().numpy() for name in self.inputs}
         for name, kind in self.settings.items():
             feed[name] = np.array(getattr(self.config, name), kind)
-        arrays = zip(self.outputs, self.session.run(self.outputs, feed), strict=True)
+        arrays = zip(self.outputs, self.run(self.outputs, feed), strict=True)
         return SimpleNamespace(**{name: torch.as_tensor(array) for name, array in arrays})
 
 
@@ -106,3 +115,36 @@ def session_of(path: str) -> Any:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common class
         raise UserError(f"{path}: {str(error).splitlines()[0]}") from error
+
+
+def openvino_runner(path: str | Path, given: Collection[str] = ()) -> Run:
+    """Load a file in OpenVINO, on as many threads as torch has; products as the file has them.
+
+    given: the inputs with defaults that callers give. OpenVINO takes an initialiser for a
+    constant, so theirs are left out.
+    """
+    try:
+        import onnx
+        import openvino
+    except ImportError as error:
+        raise UserError(f"{error}; pip install -r requirements-bench.txt") from error
+    proto = onnx.load(path)
+    constants = proto.graph.initializer
+    for number in reversed(range(len(constants))):
+        if constants[number].name in given:
+            del constants[number]
+    options = {
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(proto.SerializeToString()), "CPU", options)
+
+    known = {name for port in compiled.inputs for name in port.names}  # unused ones are dropped
+
+    def run(outputs: Sequence[str], feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        found = compiled({name: array for name, array in feed.items() if name in known})
+        return [found[name] for name in outputs]
+
+    return run

@@ -124,6 +124,9 @@ class EvaluationSettings:
         FREE,
         metavar="FILE",
     )
+    runtime: str = setting(
+        "onnxruntime", "what runs the file of --onnx", FREE, choices=("onnxruntime", "openvino")
+    )
     dtype: str = setting(
         "fp32", "of evaluation and prediction", FREE, choices=("fp32", "bf16", "fp16")
     )

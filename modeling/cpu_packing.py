@@ -43,17 +43,23 @@ HAS_AVX512 = torch.cpu.get_capabilities().get("avx512_f", True)
 UNPACKED_MIN_ROWS = 224
 
 EMULATED = "this processor has no instructions for that type, so it takes longer than float32"
+# Parts of the names of instructions for products of a type, as torch has them.
+INSTRUCTIONS = {
+    torch.bfloat16: ("bf16",),
+    torch.float16: ("fp16",),
+    torch.int8: ("vnni", "int8", "dot"),
+}
 
 
 def is_emulated(dtype: torch.dtype, device: torch.device | str) -> bool:
-    """Is `device` a CPU without instructions for half precision `dtype`?
+    """Is `device` a CPU without instructions for products of half precision or int8?
 
-    Products then go through float32 and take longer than in float32 (docs/speed.md).
+    Half precision then goes through float32 and takes longer than float32 (docs/speed.md).
     """
-    name = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype)
-    if name is None or torch.device(device).type != "cpu":
+    if dtype not in INSTRUCTIONS or torch.device(device).type != "cpu":
         return False
-    return not any(has for key, has in torch.cpu.get_capabilities().items() if name in key)
+    there = [name for name, has in torch.cpu.get_capabilities().items() if has is True]
+    return not any(part in name for part in INSTRUCTIONS[dtype] for name in there)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of
 from ..configuration import ElbertConfig
-from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, layer_states
+from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState
 from ..loading.weights import Tensors, suite_names
 from ..losses import check_labels, joint_loss, task_loss
 from ..rules import LayerOutput, State, exit_scores, scan_answers
@@ -150,10 +150,13 @@ class ElbertForSequenceClassification(EarlyExitModel):
 
     def all_exits(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""
-        states, pooler_input = layer_states(self, hidden, mask), self.config.pooler_input
-        pooled = torch.stack([pool(state, mask, pooler_input) for state in states])
+        pooled = []
+        for layer in range(self.config.num_hidden_layers):
+            hidden = self.layer_pass(hidden, mask, self.param_index(layer))
+            pooled.append(pool(hidden, mask, self.config.pooler_input))
         layers_of_exits = Counter(map(self.exit_number, range(len(pooled))))
-        pairs = zip(self.exit_heads(), pooled.split(list(layers_of_exits.values())), strict=True)
+        pieces = torch.stack(pooled).split(list(layers_of_exits.values()))
+        pairs = zip(self.exit_heads(), pieces, strict=True)
         return torch.cat([exit_.classify(piece, self.albert.pooler) for exit_, piece in pairs])
 
     # The steps of depth: see EarlyExitModel.
