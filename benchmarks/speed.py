@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -86,16 +86,33 @@ def waiting_cases(table: Table, looks: list[int]) -> None:
     """Time a text of 32 tokens by how often a thread looks before it sleeps (docs/speed.md)."""
     texts = ids_of([32] * 3)
     with ExitStack() as stack:
-        rows = [Contender("HF eager", OwnProcess(hf_model), partial(run_hf, 1, None), texts)]
+        made = {"HF eager": (hf_model, {}, partial(run_hf, 1, None))}
         for number in looks:
-            ours = OwnProcess(our_model, {"GOMP_SPINCOUNT": str(number)})
-            rows.append(Contender(f"ours, {number} looks", ours, partial(run_ours, 1, 1.0), texts))
-        for row in rows:
-            stack.enter_context(row.process)
+            setting = {"GOMP_SPINCOUNT": str(number)}
+            made[f"ours, {number} looks"] = (our_model, setting, partial(run_ours, 1, 1.0))
+        there = written_files(stack)
+        for name, process, cost in runtimes.ROWS:
+            if process in there and cost != 0.5:
+                made[name] = (there[process], {}, partial(runtimes.run_file, 1, cost))
+        rows = []
+        for name, (make, setting, run) in made.items():
+            process = stack.enter_context(OwnProcess(make, setting))
+            rows.append(Contender(name, process, run, texts))
         table.compare("alone", rows, 3)
         neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         stack.callback(neighbour.kill)
         table.compare("beside one busy process", rows, 3)
+
+
+def written_files(stack: ExitStack) -> dict[str, Callable]:
+    """Write the runtimes' files, until the stack ends; returns what loads them."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    there = runtimes.makers(folder) if DEVICE.type == "cpu" else {}
+    if there:
+        runtimes.write_files(folder)
+    else:
+        print("Without ONNX Runtime and OpenVINO: pip install -r requirements-bench.txt\n")
+    return there
 
 
 def pipeline_cases(table: Table, quick: bool, processes: Processes) -> None:
@@ -151,7 +168,6 @@ def act_cases(table: Table) -> None:
 
 def start_processes(args: argparse.Namespace, stack: ExitStack) -> Processes:
     """Start all contenders, until the stack ends; the runtimes' where they are installed."""
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     made = {"hf": OwnProcess(hf_model), "fp32": OwnProcess(our_model, waiting())}
     if HAS_BF16 and (args.more or args.quick):
         made["bf16"] = OwnProcess(partial(our_model, torch.bfloat16), waiting())
@@ -159,13 +175,8 @@ def start_processes(args: argparse.Namespace, stack: ExitStack) -> Processes:
         made["hf keeping"] = OwnProcess(partial(hf_model, keeping=True))
         made["hf compiled"] = OwnProcess(partial(hf_model, compiled=True))
         made["compiled"] = OwnProcess(partial(our_model, compiled=True), waiting())
-    if not args.quick and DEVICE.type == "cpu":
-        there = runtimes.makers(folder)
-        if there:
-            runtimes.write_files(folder)
-        else:
-            print("Without ONNX Runtime and OpenVINO: pip install -r requirements-bench.txt\n")
-        made |= {name: OwnProcess(make) for name, make in there.items()}
+    if not args.quick:
+        made |= {name: OwnProcess(make) for name, make in written_files(stack).items()}
     for process in made.values():
         stack.enter_context(process)
         process.ask(id)  # waits until it is ready
