@@ -64,8 +64,6 @@ class OnnxFile:
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             reason = repr(error)[:200]
             raise UserError(f"{path}: not a file of export_onnx.py: {reason}") from error
-        # What a report tells of it.
-        self.about = {"dtype": dtype, "onnx": str(path), "onnxruntime": version("onnxruntime")}
         self.outputs = [value.name for value in session.get_outputs()]
         values = (*session.get_inputs(), *session.get_overridable_initializers())
         kinds = {value.name: np.float32 if "float" in value.type else np.int64 for value in values}
@@ -89,6 +87,8 @@ class OnnxFile:
             )
         is_openvino = runtime == "openvino"
         self.run = openvino_runner(path, self.settings) if is_openvino else session.run
+        # What a report tells of it.
+        self.about = {"dtype": dtype, "onnx": str(path), runtime: version(runtime)}
 
     def __call__(self, input_ids: torch.Tensor, **more: torch.Tensor) -> SimpleNamespace:
         """The file's outputs as tensors by name, as its model's output has them."""
