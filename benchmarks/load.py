@@ -35,7 +35,7 @@ from glue.tasks import Example, get_task, read_examples
 from modeling import UserError, load_tokenizer
 from modeling.cpu_packing import packed_weights
 from modeling.depth import EarlyExitModel
-from modeling.depth_batching import DepthBatcher
+from modeling.depth_batching import Answer, DepthBatcher
 from modeling.runtime import keep_freed_memory
 from utils.console import markdown_table
 from utils.environment import environment
@@ -66,11 +66,10 @@ class FixedDepth(WholeBatches):
         for weights in self.weights[: self.depth]:
             self.hidden = self.model.layer_pass(self.hidden, mask, weights)
         seen, _ = self.model.layer_output(self.hidden, mask, weights, self.state)
-        for example in self.slots:
-            example.depth = self.depth - 1  # `pop_finished` adds the last
-        everyone = torch.ones_like(seen.logits[:, :1])
-        host = torch.cat([seen.logits, everyone], 1).cpu()
-        self.pop_finished(list(range(len(self.slots))), host)
+        for example, logits in zip(self.slots, seen.logits.cpu(), strict=True):
+            waited = time.perf_counter() - example.entered
+            self.finished.append(Answer(example.row, logits, self.depth, waited))
+        self.slots = []
 
 
 @torch.inference_mode()
@@ -118,9 +117,8 @@ def load(
         raise UserError("no texts: give --data_dir and --task_name, or --texts")
     longest = min(128, model.config.max_position_embeddings)
     features = mode.prepare(encode(examples, tokenizer, longest - mode.extra_tokens), seed=42)
-    rows = range(len(features))
     own = [features.inputs[name] for name in model.own_inputs if name in features.inputs]
-    ids = map(features.input_ids, rows), map(features.token_type_ids, rows)
+    ids = features.input_ids, features.token_type_ids
     labels = np.full(len(features), np.nan) if args.texts else features.labels
     return model, list(zip(*ids, *own, strict=True)), labels
 
