@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from evaluation.figures import COLOURS, INK, LINE, annotate, padded_limits, save_figure, stacked
+from evaluation.figures import COLOURS, INK, LINE, SOFT, save_figure, stacked
 from evaluation.job import Job, statistics_folder
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, record_layers, run_early_exit
@@ -253,13 +253,13 @@ def draw_exits(path: Path, job: Job, predictions: Predictions, summary: dict[str
     reached, curve = summary["metrics"][metric], summary[f"{metric}_per_layer"]
     layers, ends = np.arange(1, len(curve) + 1), predictions["exit_layer"].numpy()
     figure, top, bottom = stacked("layer", metric, "examples that exit")
-    top.plot(layers, curve, color=LINE, marker="o", markersize=4, label="everyone stops here")
+    top.plot(layers, curve, color=LINE, marker="o", markersize=4, label="everyone exits here")
     for value, name, color, style in (
         (curve[-1], "full depth", INK, ":"),
         (reached, "early exit", COLOURS[0], "--"),
     ):
         top.axhline(value, color=color, linestyle=style, linewidth=1.2, label=f"{name} {value:.3f}")
-    top.set_ylim(*padded_limits(np.array([*curve, reached])))
+    top.margins(y=0.06)
     rule, setting = config.exit_rule(), job.mode.named(config.exit_keys(), job.task.is_regression)
     by_window = rule.ends_by_window(exit_scores(predictions["logits"])).numpy()
     ran_all, base = ends == len(curve), np.zeros(len(layers))
@@ -274,7 +274,8 @@ def draw_exits(path: Path, job: Job, predictions: Predictions, summary: dict[str
         base = base + counts
     for layer, count in zip(layers, base.astype(int), strict=True):
         if count:
-            annotate(bottom, str(count), (layer, count), "center")
+            place = {"textcoords": "offset points", "fontsize": 8, "color": SOFT, "ha": "center"}
+            bottom.annotate(str(count), (layer, count), (0, 2), **place)
     for panel in (top, bottom):
         panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     top.set_title(
