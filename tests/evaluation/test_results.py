@@ -161,11 +161,3 @@ def test_every_token_stands_over_its_number_of_updates_and_is_never_markup():
     ]
     assert not {"b", "negative", "script", "img", "link"} & page.tags
     assert not re.findall("https?:", page.text)  # it loads nothing
-
-
-def test_the_scale_is_fitted_or_whole_and_counts_all_tokens():
-    page = Page([FILM._replace(updates=[1] * 8, wrong=True)], {1: 10, 2: 30}).text
-    assert re.findall(r"--low: (\d+); --high: (\d+);", page) == [("1", "2"), ("0", "6")]
-    assert re.findall(r"<div>(\d+%)", page) == ["25%", "75%"]
-    assert page.count('<section class="wrong">') == 1
-    assert "1 answered wrongly</label>" in page

@@ -172,21 +172,6 @@ def test_models_of_different_data_are_not_compared(tmp_path):
         write_comparison(sweeps, split(40, 0.5, 1), 42, tmp_path)
 
 
-def test_the_comparison_is_four_markdown_tables(tmp_path, capsys):
-    found, _ = swept(1, "sts-b", examples=100)
-    write_comparison([found], Parts(np.arange(50), np.arange(50, 100)), 42, tmp_path)
-    text = (tmp_path / "compare.md").read_text()
-    assert text in capsys.readouterr().out
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    head = "| | cost ≤ 0.20 | cost ≤ 0.40 | cost ≤ 0.60 | cost ≤ 0.80 |"
-    assert lines.count(head) == 4
-    names = [line.split("|")[1].strip() for line in lines]
-    rules = ["bias_1", "bias_2", "bias_3", "patience"]  # the others never fire on a value
-    assert names[2:10] == [*rules, TRUNCATION, COIN, ORACLE, FULL_DEPTH]
-    assert {line.count("|") for line in lines} == {6}
-    assert "nan" not in text
-
-
 def test_a_choice_that_a_coin_matches_is_called_so():
     found, _ = swept(2, "rte", rules=["entropy"], examples=200)
     parts = split(200, 0.5, seed=0)

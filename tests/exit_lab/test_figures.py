@@ -10,8 +10,7 @@ import pytest
 from exit_lab.choice import split
 from exit_lab.compare import frontier_set
 from exit_lab.explorer import explorer_page
-from exit_lab.figures import curve_of, frontier_figure
-from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
+from exit_lab.figures import curve_of
 from tests.exit_lab.builders import EVIL, SWEPT_RULES, explored, swept
 
 pytestmark = pytest.mark.usefixtures("close_figures")
@@ -34,18 +33,6 @@ def test_a_curve_is_what_was_chosen_on_the_other_half():
     assert curve_of(found, "bias_1").metric == pytest.approx(kept)
     for name in SWEPT_RULES:
         assert (np.diff(curve_of(found, name).cost) >= 0).all()
-
-
-def test_the_frontier_has_a_panel_a_rule_and_shows_all_of_it():
-    found, _ = swept(2, "rte", examples=120)
-    fronts = frontier_set([found], split(120, 0.5, 1), draws=50, seed=0)
-    figure = frontier_figure(fronts, found.task)
-    assert [panel.get_title("left") for panel in figure.axes] == SWEPT_RULES
-    named = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert named == [TRUNCATION, COIN, ORACLE, FULL_DEPTH]
-    low, high = figure.axes[0].get_ylim()
-    curves = [curve_of(fronts, name) for name in (*SWEPT_RULES, COIN)]
-    assert all(low <= value <= high for curve in curves for value in (*curve.low, *curve.high))
 
 
 def test_the_explorers_texts_and_title_are_escaped():

@@ -6,12 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 
-from exit_lab.grids import RuleGrid, make_grids, parse_values
+from exit_lab.grids import RuleGrid, parse_values
 from exit_lab.sweep import Recording, sweep
 from exit_lab.tables import concave_hull, frontier, sweep_table, write_tables
 from glue.tasks import TASKS
 from modeling import UserError
-from modeling.elbert.rules import RULES
 from modeling.rules import scan
 from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
 from tests.golden_vectors import load_golden
@@ -50,14 +49,6 @@ def test_grid_texts(key, text, expected):
 def test_bad_grids_say_what_is_allowed(key, text, message):
     with pytest.raises(UserError, match=message):
         parse_values(key, text, 6, ELBERT.table.exit_keys)
-
-
-@pytest.mark.parametrize("reads", [("exit_thresh",), "exit_thres"])  # a slip; a comma forgotten
-def test_a_new_rule_that_reads_no_such_key_is_named(monkeypatch, reads):
-    odd = type("Odd", RULES["entropy"][:1], {"reads": reads})
-    monkeypatch.setitem(RULES, "odd", (odd, odd))
-    with pytest.raises(UserError, match=r"rule odd reads .*exit_thres"):
-        make_grids(ELBERT, ["odd"], {}, 6, regression=False)
 
 
 @pytest.mark.parametrize(("classes", "task"), [(2, "rte"), (3, "mnli"), (1, "sts-b")])
