@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from evaluation.figures import COLOURS, INK, SOFT, padded_limits
+from evaluation.figures import COLOURS, INK, SOFT
 from exit_lab.compare import FrontierSet
 from exit_lab.metrics import at_exit, interval
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
@@ -23,6 +23,13 @@ class Curve(NamedTuple):
     metric: np.ndarray
     low: np.ndarray
     high: np.ndarray
+
+
+def padded_limits(values: np.ndarray) -> tuple[float, float]:
+    """Limits of an axis that shows `values` with some air."""
+    low, high = float(np.min(values)), float(np.max(values))
+    air = 0.06 * (high - low) or 0.01
+    return low - air, high + air
 
 
 def curve_of(found: FrontierSet, name: str) -> Curve:
