@@ -80,6 +80,7 @@ def exported(name: str) -> tuple:
         model = tiny_model(**MODELS[name])
     elif name in PONDER_MODELS:
         model = tiny_ponder(**TINY, **PONDER_MODELS[name])
+        model.tokenizer = None  # any id may come first
     else:
         model = tiny_act(3, AlbertActForSequenceClassification, num_labels=3).float()
     return model, session_of(graph_of(model))
