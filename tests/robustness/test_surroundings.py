@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from utils.files import Console
 
 ROOT = Path(run_glue.__file__).parent
 ANEW = "--do_train --overwrite_output_dir"
+HAS_ONNX = pytest.mark.skipif(not find_spec("onnxscript"), reason="no requirements-onnx.txt")
 
 
 def pipe(path: Path) -> None:
@@ -41,7 +43,9 @@ def table(*rows: str):
         (pipe, "RTE/train.tsv", ANEW, ["no regular file"]),
         (device, "a.tsv", f"{ANEW} --train_file PATH", ["a.tsv is no regular file"]),
         (pipe, "out/RTE/tokenizer_config.json", "--do_eval", ["no regular file"]),
-        (pipe, "a.onnx", "--do_eval --onnx PATH", ["a.onnx", "no regular one"]),
+        pytest.param(
+            *(pipe, "a.onnx", "--do_eval --onnx PATH", ["a.onnx", "no regular one"]), marks=HAS_ONNX
+        ),
         (table("a\t0", "b\tnan"), "a.tsv", f"{ANEW} --train_file PATH", ["a.tsv", "nan", "finite"]),
         (table("a\t0", "b\t1\tc"), "a.tsv", f"{ANEW} --train_file PATH", ["line 3", "2 columns"]),
         (lambda _: None, os.fsdecode(b"\xff"), f"{ANEW} --output_dir PATH", ["not UTF-8"]),
@@ -56,6 +60,7 @@ def test_what_cannot_be_read_or_written_is_named_at_once(
     glue(trained, *given, weights=trained, data=data).refused(*words)
 
 
+@HAS_ONNX
 @pytest.mark.parametrize(
     "stored",
     [{}, {"rule": "{"}, {"rule": "5"}, {"labels": "3"}, {"weights": "[" * 100_000}],
