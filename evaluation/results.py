@@ -27,7 +27,7 @@ from modeling.errors import UserError
 from modeling.exit_settings import Settings
 from modeling.rules import exit_scores
 from training.provenance import provenance_in
-from training.written import note
+from training.written import make_room, note
 from utils.files import run_all_then_raise, write_json, write_text
 from utils.fingerprint import differences
 
@@ -159,6 +159,7 @@ def predict(job: Job, examples: Sequence[Example], output: Path, details: str) -
     if not is_main():
         return
     logits, table = predictions["logits"], output / details
+    make_room(output, (output / job.task.submission, table, table.with_suffix(".json")))
     path = write_submission(job.task, examples, predictions_of(logits), output)
     write_text(table, predictions_table(job.task, examples, logits, job.mode.details(predictions)))
     about = {"files": [str(path), str(table)], "rule": job.model.config.exit_keys(), **job.origin}
@@ -207,6 +208,8 @@ def print_summary(summary: dict[str, Any], checkpoint: str, details: Sequence[st
 
 def write_all(job: Job, folder: Path, summary: dict[str, Any], files: Files) -> None:
     """Write eval_results.txt and .json and, by their paths, `files`; print where all are."""
+    anew = [folder / ROWS] if job.how.out_mode == "one" else []
+    make_room(folder, [folder / "eval_results.json", *anew, *files])
     results = partial(write_results, folder, summary, job.how.out_mode)
     run_all_then_raise(results, *files.values())
     paths = (folder / ROWS, folder / "eval_results.json", *files)

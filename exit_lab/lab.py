@@ -33,7 +33,7 @@ from training.checkpoints import check_finished
 from training.provenance import check_inputs, provenance
 from training.settings import as_dict
 from training.start import make_accelerator, start_script
-from training.written import note, remove
+from training.written import make_room, note, remove
 from utils.files import run_all_then_raise, write_json, write_text
 
 # What a sweep leaves beside its recording: another sweep there begins without.
@@ -162,6 +162,7 @@ def sweep_model(
         choice = choose(swept, lab.mode, goal, rules, parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
     remove(lab.output, WRITTEN)  # of an earlier sweep
+    make_room(lab.output, (lab.output / name for name in WRITTEN))
     write_json(lab.output / "provenance.json", lab.job.origin)
     write_tables(swept, lab.output)
     if wanted.verify:

@@ -36,7 +36,7 @@ from training.pretraining_settings import SharingSettings, StudentSettings
 from training.provenance import provenance
 from training.settings import as_dict
 from training.trainer import Batch, Trainer, TrainingLog
-from training.written import note
+from training.written import make_room, note
 from utils.console import markdown_table
 from utils.files import write_json
 from utils.fingerprint import file_fingerprint, fingerprint
@@ -381,5 +381,6 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
         "provenance": provenance(as_dict(*settings), **hashes),
     }
     path = Path(run.output_dir) / "eval_results.json"
+    make_room(path.parent, [path])
     write_json(path, summary)
     note(path.parent, [path])

@@ -30,7 +30,7 @@ from training.provenance import provenance
 from training.settings import as_dict
 from training.start import check_vocab_size
 from training.trainer import Batch, Trainer, TrainingLog
-from training.written import note
+from training.written import make_room, note
 from utils.console import markdown_table
 from utils.files import write_json
 
@@ -297,5 +297,6 @@ def evaluate(settings: PretrainingSettings, accelerator: Accelerator) -> None:
         rows += [(row, f"{value:.2f}") for row, value in summary["updates"].items()]
         print(f"\n{markdown_table(('', 'this model'), rows)}")
     path = Path(run.output_dir) / "eval_results.json"
+    make_room(path.parent, [path])
     write_json(path, summary)
     note(path.parent, [path])

@@ -12,14 +12,13 @@ import sys
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from glue.tasks import TASKS
 from modeling.errors import UserError
 from modeling.loading.files import read_json, resolve_within
-from training.written import note, read_list, remove
+from training.written import note, put_aside, read_list, remove
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +105,5 @@ def remove_results(directory: Path) -> None:
         if others:
             logger.info("Not of a run, and left in %s: %s", folder, ", ".join(sorted(others)))
     if (chosen := directory / "exit_config.json").is_file():
-        old = next(x for n in count(1) if not (x := Path(f"{chosen}.{n}")).exists())
-        logger.warning("%s was chosen for the weights before: it is now %s", chosen, old)
-        chosen.rename(old)
+        logger.warning("%s was chosen for the weights before", chosen)
+        put_aside(chosen)

@@ -1,11 +1,14 @@
 """What a run wrote: a list in its folder, of names with size and SHA-256. No torch here.
 
-Only what is on the list, and unchanged since, is ever removed. Links are not followed.
+Only what is on the list, and unchanged since, is ever removed or written over. Links are not
+followed.
 """
 
+import logging
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from modeling.errors import UserError
 from modeling.loading.files import read_json, resolve_within
 from utils.files import write_json
 from utils.fingerprint import file_fingerprint
+
+logger = logging.getLogger(__name__)
 
 CHECKSUMS = "checksums.json"  # the list of a checkpoint: all of its files
 LIST = "written.json"  # that of a model's or a sweep's folder: results, also in folders within
@@ -40,6 +45,23 @@ def is_own(folder: Path, name: str, known: dict[str, Any]) -> bool:
     if not os.path.isfile(path) or path.is_symlink() or not resolve_within(folder, name):
         return False
     return known.get(name) == file_fingerprint(path)
+
+
+def put_aside(path: Path) -> None:
+    """Rename a file to NAME.1 (.2, …), and say so."""
+    old = next(x for n in count(1) if not (x := Path(f"{path}.{n}")).exists())
+    path.rename(old)
+    logger.warning("%s is now %s: a run writes a file of that name", path, old)
+
+
+def make_room(folder: Path, paths: Iterable[Path]) -> None:
+    """Put aside what stands where a run is about to write, unless it is on the list, unchanged."""
+    known = read_list(folder)
+    for path in paths:
+        name = os.path.relpath(path, folder)
+        inside = path.is_file() and resolve_within(folder, os.path.abspath(path))
+        if inside and not is_own(folder, name, known):
+            put_aside(path)
 
 
 def remove(folder: Path, names: Iterable[str] | None = None, listed: str = LIST) -> list[str]:

@@ -1,5 +1,6 @@
 """A folder with any user's files in it keeps all of them, through every command."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,18 @@ def test_what_was_changed_since_is_not_removed(tmp_path):
     assert sorted(read_list(tmp_path)) == names
     assert sorted(remove(tmp_path)) == ["a", "sub/c"]
     assert contents(tmp_path) == {"b": b"mine"}
+
+
+def test_what_has_a_results_name_but_is_no_result_is_put_aside(trained, glue, tmp_path):
+    out = shutil.copytree(trained, tmp_path / "RTE")
+    mine = ("predictions.tsv", "RTE.tsv", "exits.png", "eval_results.json")
+    for name in mine:
+        (out / name).write_text(f"my {name}")
+    for _ in range(2):  # the second run writes over the first one's
+        glue(out, "--do_eval", "--do_predict", weights=out).done()
+    for name in mine:
+        assert (out / f"{name}.1").read_text() == f"my {name}"
+        assert not (out / f"{name}.2").exists()
 
 
 @pytest.mark.parametrize("name", ["custom.tsv", "predictions.tsv", "eval_results.txt"])
