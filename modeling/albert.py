@@ -59,7 +59,8 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         Without `token_type_ids`, ids are in the second segment from behind their first [SEP] on,
         as ALBERT's pairs are, and words are in the first.
 
-        Raises UserError for a text of more tokens than there are positions.
+        Raises UserError for ids of other kinds, shapes or values, and for a text of more tokens
+        than there are positions.
         """
         given = {"input_ids": input_ids, "token_type_ids": token_type_ids}
         given = {name: ids for name, ids in given.items() if ids is not None}
@@ -70,7 +71,11 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
                     f"{name} of shape {tuple(ids.shape)} and {ids.dtype}: allowed are whole "
                     "numbers, (batch, length), ids and segments alike"
                 )
-        words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        try:
+            words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        except IndexError as error:
+            last = self.word_embeddings.num_embeddings - 1
+            raise UserError(f"input_ids has numbers that are not from 0 to {last}") from error
         length, longest = words.shape[1], self.position_embeddings.num_embeddings
         if length > longest:
             raise UserError(
@@ -170,6 +175,16 @@ def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:
                 linear.to(dtype)
 
 
-def attention_mask_of(attention_mask: Tensor | None) -> Tensor | None:
-    """(batch, length) of 1 for real tokens -> (batch, 1, 1, length) bool; None without padding."""
+def attention_mask_of(attention_mask: Tensor | None, ids: Tensor | None = None) -> Tensor | None:
+    """(batch, length) of 1 for real tokens -> (batch, 1, 1, length) bool; None without padding.
+
+    Raises UserError for a mask of another shape than `ids`, and for texts without a token.
+    """
+    if ids is not None and not ids.numel():
+        raise UserError(f"input_ids of shape {tuple(ids.shape)}: there is no token in it")
+    if ids is not None and attention_mask is not None and attention_mask.shape != ids.shape:
+        raise UserError(
+            f"attention_mask of shape {tuple(attention_mask.shape)}: allowed is that of input_ids,"
+            f" {tuple(ids.shape)}"
+        )
     return None if attention_mask is None else attention_mask.bool()[:, None, None, :]

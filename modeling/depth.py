@@ -121,7 +121,8 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
 
         inputs: of `own_inputs`.
         """
-        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
+        hidden = self.embed(input_ids, token_type_ids)
+        mask = attention_mask_of(attention_mask, input_ids)
         logits = torch.empty(len(hidden), self.config.num_labels, device=hidden.device)
         exit_layer = torch.empty(len(hidden), dtype=torch.long, device=hidden.device)
         layers = iter_layers(self, hidden, mask, inputs)

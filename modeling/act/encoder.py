@@ -309,7 +309,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         config, states, weights = self.config, output_hidden_states, output_attentions
         trail = [] if (config.output_hidden_states if states is None else states) else None
         attentions = [] if (config.output_attentions if weights is None else weights) else None
-        mask = attention_mask_of(attention_mask)
+        mask = attention_mask_of(attention_mask, input_ids)
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         hidden, halting = self.encoder(embedded, mask, trail, attentions)
         return AlbertActModelOutput(

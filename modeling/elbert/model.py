@@ -136,7 +136,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
             out = self.exits(input_ids, attention_mask, token_type_ids)
             loss = None if labels is None else task_loss(out.logits, labels)
             return EarlyExitOutput(loss, out.logits, exit_layer=out.exit_layer)
-        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
+        hidden = self.embed(input_ids, token_type_ids)
+        mask = attention_mask_of(attention_mask, input_ids)
         all_logits, loss = self.all_exits(hidden, mask), None
         if self.training:
             if labels is not None:

@@ -216,7 +216,8 @@ class PonderAlbertClassifier(EarlyExitModel):
                 "input_ids lack the second [CLS]: insert it by with_halting_token, or give texts; "
                 "the model that AutoModelForSequenceClassification loads inserts it by itself"
             )
-        hidden, mask = self.embed(input_ids, token_type_ids), attention_mask_of(attention_mask)
+        hidden = self.embed(input_ids, token_type_ids)
+        mask = attention_mask_of(attention_mask, input_ids)
         inputs = {} if draws is None else {"draws": draws}
         rule, answer, exit_layer = self.config.exit_rule(), None, None
         if self.training or output_all_exits or rule.never_exits:

@@ -1,5 +1,7 @@
 """The shared layer pass against HF's AlbertModel, and where packed weights serve."""
 
+import re
+
 import pytest
 import torch
 import transformers
@@ -78,6 +80,21 @@ def test_a_text_of_more_tokens_than_positions_is_refused_with_both_numbers(any_m
         any_model(random_ids(2, 40))
         with pytest.raises(UserError, match=r"^41 tokens.* max_position_embeddings = 40;"):
             any_model(random_ids(2, 41))
+
+
+@pytest.mark.parametrize(
+    ("ids", "more", "words"),
+    [
+        (random_ids(2, 5), {"attention_mask": torch.ones(2, 4)}, "attention_mask of shape (2, 4)"),
+        (random_ids(2, 5), {"token_type_ids": torch.zeros(2, 4).long()}, "token_type_ids of shape"),
+        (random_ids(2, 0), {}, "no token|second [CLS]"),
+        (random_ids(2, 5).float(), {}, "input_ids of shape (2, 5) and torch.float32"),
+        (random_ids(2, 5) + 10**6, {}, "input_ids has numbers that are not from 0 to"),
+    ],
+)
+def test_what_is_no_batch_of_tokens_is_named(any_model, ids, more, words):
+    with pytest.raises(UserError, match=re.escape(words).replace(r"\|", "|")):
+        any_model(ids, **more)
 
 
 def test_every_model_answers_with_a_tuple_if_asked(any_model):
