@@ -340,8 +340,14 @@ def check_start(source: str, output_dir: str | Path) -> None:
     """Warn where the `source` of starting weights is a checkpoint of an unfinished training.
 
     The published code goes on with the training of such a --model_name_or_path. Here its weights
-    start a new one: a warning, or a UserError where that would overwrite the checkpoint.
+    start a new one: a warning, or a UserError where that would overwrite the checkpoint, or the
+    starting model itself.
     """
+    if Path(source).is_dir() and Path(source).resolve() == Path(output_dir).resolve():
+        raise UserError(
+            f"--output_dir {output_dir} is the folder of the starting model, whose weights the "
+            "training would replace; choose another"
+        )
     if not Path(source, STATE).is_file():
         return
     said = (

@@ -29,7 +29,13 @@ from modeling.loading.files import file_hash, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import Tensors, load_into, load_model, read_weights, suite_names
 from modeling.pretraining import ObjectiveOutput, Sums, add_sums
-from training.checkpoints import TrainState, check_finished, find_checkpoint, is_trained
+from training.checkpoints import (
+    TrainState,
+    check_finished,
+    check_start,
+    find_checkpoint,
+    is_trained,
+)
 from training.optimizer import make_optimizer, make_schedule
 from training.pretraining_data import Draft, PretrainingData, pad_examples, unmasked
 from training.pretraining_settings import SharingSettings, StudentSettings
@@ -302,11 +308,13 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
     if is_trained(settings, accelerator.num_processes):
         return
     checkpoint = find_checkpoint(run)
+    sources = [x for x in (flags.model_name_or_path, flags.initial_student) if x]
+    for source in sources if checkpoint is None else []:
+        check_start(source, run.output_dir)
     teacher, tokenizer = load_teacher(settings, flags.num_hidden_layers, accelerator.device)
     student = new_student(flags, teacher)
     batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
     text = TeacherText(settings.text, tokenizer, run.seed, batch_size)
-    sources = filter(None, (flags.model_name_or_path, flags.initial_student))
     starts = [file_fingerprint(path) for source in sources for path in weight_files(source)]
     # Inference mode, which comes with the teacher's packed weights, is not for the student.
     with packed_weights(teacher.backbone), torch.inference_mode(False):

@@ -22,7 +22,13 @@ from modeling.loading.configs import make_config
 from modeling.loading.files import file_hash, read_json, weights_hash
 from modeling.loading.weights import LoadReport, act_names, load_into, read_weights, suite_names
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
-from training.checkpoints import TrainState, check_finished, find_checkpoint, is_trained
+from training.checkpoints import (
+    TrainState,
+    check_finished,
+    check_start,
+    find_checkpoint,
+    is_trained,
+)
 from training.optimizer import make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
 from training.pretraining_settings import PretrainingModelSettings, PretrainingSettings
@@ -190,6 +196,8 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     if is_trained(settings, accelerator.num_processes):
         return
     checkpoint = find_checkpoint(run)
+    if checkpoint is None and settings.model.model_name_or_path:
+        check_start(settings.model.model_name_or_path, run.output_dir)
     model, tokenizer = new_model(settings)
     phases = phases_of(settings, accelerator.num_processes)
     logger.info("***** Running training *****")

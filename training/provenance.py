@@ -105,5 +105,4 @@ def remove_results(directory: Path) -> None:
         if others:
             logger.info("Not of a run, and left in %s: %s", folder, ", ".join(sorted(others)))
     if (chosen := directory / "exit_config.json").is_file():
-        logger.warning("%s was chosen for the weights before", chosen)
-        put_aside(chosen)
+        put_aside(chosen, "was chosen for the weights before")

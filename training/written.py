@@ -47,11 +47,11 @@ def is_own(folder: Path, name: str, known: dict[str, Any]) -> bool:
     return known.get(name) == file_fingerprint(path)
 
 
-def put_aside(path: Path) -> None:
+def put_aside(path: Path, why: str) -> None:
     """Rename a file to NAME.1 (.2, …), and say so."""
     old = next(x for n in count(1) if not (x := Path(f"{path}.{n}")).exists())
     path.rename(old)
-    logger.warning("%s is now %s: a run writes a file of that name", path, old)
+    logger.warning("%s %s: it is now %s", path, why, old)
 
 
 def make_room(folder: Path, paths: Iterable[Path]) -> None:
@@ -61,7 +61,7 @@ def make_room(folder: Path, paths: Iterable[Path]) -> None:
         name = os.path.relpath(path, folder)
         inside = path.is_file() and resolve_within(folder, os.path.abspath(path))
         if inside and not is_own(folder, name, known):
-            put_aside(path)
+            put_aside(path, "has the name of a result that is written now")
 
 
 def remove(folder: Path, names: Iterable[str] | None = None, listed: str = LIST) -> list[str]:

@@ -93,3 +93,10 @@ def test_an_input_that_is_also_a_result_is_refused(name, trained, glue, rte):
     before = path.read_bytes()
     glue(trained, "--do_predict", "--test_file", path).refused(f"--test_file {path}", "result")
     assert path.read_bytes() == before
+
+
+def test_a_starting_model_is_not_trained_in_its_own_folder(trained, glue, tmp_path):
+    model = shutil.copytree(trained, tmp_path / "RTE")
+    before = contents(model)
+    glue(model, *TRAIN, "--overwrite_output_dir", weights=model).refused("folder of the starting")
+    assert contents(model) == before
