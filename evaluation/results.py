@@ -105,6 +105,8 @@ def earlier_lines(path: Path, row: dict[str, str], out_mode: str) -> list[str]:
 
     Raises UserError when the file holds another task's columns.
     """
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is no regular file: remove it, or choose another --output_dir")
     header = ",".join(row)
     lines = [header]
     if out_mode == "all" and path.exists():  # what is no text has other columns, too

@@ -42,6 +42,7 @@ def table(*rows: str):
         (pipe, "RTE/dev.tsv", "--do_eval", ["no regular file"]),
         (pipe, "RTE/train.tsv", ANEW, ["no regular file"]),
         (device, "a.tsv", f"{ANEW} --train_file PATH", ["a.tsv is no regular file"]),
+        (pipe, "out/RTE/eval_results.txt", "--do_eval", ["no regular file"]),
         (pipe, "out/RTE/tokenizer_config.json", "--do_eval", ["no regular file"]),
         pytest.param(
             *(pipe, "a.onnx", "--do_eval --onnx PATH", ["a.onnx", "no regular one"]), marks=HAS_ONNX
@@ -57,7 +58,8 @@ def test_what_cannot_be_read_or_written_is_named_at_once(
     data = write_rte(tmp_path / "RTE")
     make(tmp_path / name)
     given = [tmp_path / name if word == "PATH" else word for word in more.split()]
-    glue(trained, *given, weights=trained, data=data).refused(*words)
+    output = trained if "--do_eval" in more else tmp_path / "new"
+    glue(output, *given, weights=trained, data=data).refused(*words)
 
 
 @HAS_ONNX
