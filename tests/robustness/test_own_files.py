@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
+import run_parity
+import run_pretraining
+import share_layers
 import sweep_exits
+from tests.berts import plain_text, save, sharing_flags, tiny_bert
+from tests.commands import pretraining_flags
 from tests.conftest import contents
 from training.written import note, read_list, remove
 
@@ -56,6 +61,23 @@ def test_all_commands_in_turn_keep_what_is_not_theirs(folder, glue, rte, script)
         ]
     assert not (folder / "eval_results.json").exists()  # of the weights before
     assert not (folder / "sweep/sweep.csv").exists()
+
+
+def test_the_other_scripts_keep_what_is_not_theirs(folder, corpus, spiece, script, tmp_path):
+    """Pre-training, sharing and the parity run, each twice in a folder with the user's files."""
+    bert, text = save(tiny_bert(), tmp_path / "bert"), plain_text(tmp_path)
+    scripts = {
+        run_pretraining.main: pretraining_flags(corpus, spiece, folder, "--do_eval"),
+        share_layers.main: sharing_flags(bert, text, folder, "--do_eval", "--max_steps", 3),
+        run_parity.main: f"--epochs 1 --n_batches 2 --batch_size 4 --output_dir {folder}".split(),
+    }
+    before = {name: (folder / name).read_bytes() for name in MINE}
+    for main, flags in scripts.items():
+        anew = [] if main is run_parity.main else ["--overwrite_output_dir"]
+        for _ in range(2):
+            script(main, *flags, *anew).done()
+            kept = {x: (folder / x).read_bytes() if (folder / x).exists() else None for x in MINE}
+            assert kept == before, main.__module__
 
 
 def test_what_was_changed_since_is_not_removed(tmp_path):
