@@ -15,7 +15,6 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -99,8 +98,12 @@ class Search:
                     print("waiting for the settings of other processes, which may yet die")
                     time.sleep(POLL)
                     continue
-                with suppress(UpdateFinishedTrialError):  # taken over while this one was paused
+                try:
                     study.optimize(self.evaluate, n_trials=1)
+                except (UpdateFinishedTrialError, ValueError) as error:
+                    # Another worker has taken it over, which took this one for dead.
+                    if isinstance(error, ValueError) and "Cannot tell" not in str(error):
+                        raise
         finally:
             for trial in self.unfinished:
                 RetryHeartbeatStaleTrialCallback()(study, study.trials[trial.number])
@@ -118,6 +121,10 @@ class Search:
         try:
             found = [self.run_seed(trial.params, seed) for seed in self.seeds]
         except (UserError, KeyboardInterrupt) as error:
+            running = trials(trial.study, TrialState.RUNNING)
+            twice = any(x.params == trial.params for x in running if x.number != trial.number)
+            if twice and isinstance(error, UserError):  # the folder is another worker's
+                raise optuna.TrialPruned from error
             self.unfinished.append(trial)
             if isinstance(error, KeyboardInterrupt) or not done:  # it may well be the flags
                 raise

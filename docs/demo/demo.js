@@ -77,10 +77,11 @@ function tokenize({ about, tokenizer }, [text, text_pair]) {
   if (encoded.ids.length > about.longest) {
     throw new Error(`${encoded.ids.length} tokens: the model reads at most ${about.longest}`);
   }
-  const strange = encoded.tokens.filter((_, i) => encoded.ids[i] === about.unknown_id);
-  const unknown = new Set(strange.join(" ").split(/[▁\s]+/).filter(Boolean));
-  const words = `${text} ${text_pair ?? ""}`.split(/\s+/).filter(Boolean).length;
-  return { encoded, unknown: [...unknown], readable: words > 0 && 3 * strange.length < words };
+  const words = [text, text_pair ?? ""].flatMap((part) => part.split(/\s+/)).filter(Boolean);
+  const unread = (word) => tokenizer.encode(word).ids.includes(about.unknown_id);
+  const unknown = words.filter(unread);
+  const readable = words.length > 0 && 3 * unknown.length < words.length;
+  return { encoded, unknown: [...new Set(unknown)], readable };
 }
 
 // Which condition ended it, from what the file gives: the entropy at the exit, and the layers.

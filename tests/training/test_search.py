@@ -4,6 +4,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -372,8 +373,8 @@ def test_a_stopped_then_killed_search_is_finished_by_two_processes(albert_dir, r
 
     alone = start(tmp_path / "alone")
     alone_out, _ = alone.communicate(timeout=600)
-    tables = [text.split("learning_rate")[1].splitlines()[:-1] for text, _ in printed]
-    assert tables == [alone_out.split("learning_rate")[1].splitlines()[:-1]] * 2
+    table = re.compile(r"^\| learning_rate.*?(?=^best checkpoint)", re.M | re.S)
+    assert [table.findall(text) for text, _ in printed] == [table.findall(alone_out)] * 2
     folders = sorted(path.parent for path in out.glob("*/*/run.log"))
     assert len(folders) == 2
     for folder in folders:
