@@ -38,7 +38,7 @@ def packable_types() -> tuple[torch.dtype, ...]:
 PACKABLE = packable_types()
 
 # On x86 processors without AVX-512, oneDNN's GELU is slower than torch's, and plain products of so
-# many rows are faster than packed ones (docs/speed.md).
+# many rows are faster than packed ones (docs/speed_internals.md).
 HAS_AVX512 = torch.cpu.get_capabilities().get("avx512_f", True)
 UNPACKED_MIN_ROWS = 224
 

@@ -6,7 +6,7 @@ import platform
 
 # GNU OpenMP, which torch's wheels for Linux bring along, looks this often before a thread sleeps.
 # Its own 300,000 looks take milliseconds at every barrier: beside another busy process, threads
-# then wait awake for one that has no processor. See docs/speed.md, "Neighbours".
+# then wait awake for one that has no processor. See docs/speed_internals.md, "How threads wait".
 LOOKS = 3000
 OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # where the user says so
 
@@ -32,8 +32,8 @@ def keep_freed_memory() -> None:
     """From now on, this process keeps the memory that it frees: it stays as large as it once was.
 
     Otherwise glibc hands large tensors back to the system whenever a pass is done with them, and
-    the system clears every page before the next pass may have it: docs/speed.md, "Freed memory".
-    Without glibc nothing changes.
+    the system clears every page before the next pass may have it (docs/speed_internals.md, "Freed
+    memory"). Without glibc nothing changes.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
