@@ -21,7 +21,7 @@ from modeling.errors import UserError
 from modeling.exit_settings import resolve
 from modeling.loading.files import weights_hash
 from training.provenance import provenance
-from training.settings import as_dict, parse, setting
+from training.settings import as_dict, option, parse
 from utils.console import StdoutHandler
 from utils.files import run_script, write_file
 
@@ -30,16 +30,16 @@ from utils.files import run_script, write_file
 class ExportSettings:
     """What is exported, and as what."""
 
-    model_dir: Path = setting(..., "folder of the trained model")
-    output: Path = setting(..., "the file to write")
-    int8: bool = setting(
+    model_dir: Path = option(..., "folder of the trained model")
+    output: Path = option(..., "the file to write")
+    int8: bool = option(
         False, "8-bit products, calibrated on the model's training texts: smaller and faster"
     )
-    calibration_file: Path | None = setting(
+    calibration_file: Path | None = option(
         None, "of --int8: texts in place of those, with the columns sentence1[,sentence2]"
     )
-    layer_logits: bool = setting(False, "one more output, every layer's answer")
-    no_defaults: bool = setting(
+    layer_logits: bool = option(False, "one more output, every layer's answer")
+    no_defaults: bool = option(
         False, "the rule's numbers must be given: runtimes in JavaScript set no optional input"
     )
 

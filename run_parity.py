@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training.provenance import provenance
-from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, FlagRules, as_dict, parse, setting
+from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, FlagRules, as_dict, option, parse
 from utils.files import run_script, write_json
 
 
@@ -21,24 +21,24 @@ from utils.files import run_script, write_json
 class ParitySettings:
     """The vectors whose ones are counted, the model that counts, and its training."""
 
-    n_elems: int = setting(8, "elements of a vector", AT_LEAST_1)
-    extrapolate: bool = setting(False, "train on emptier, test on fuller vectors")
-    n_hidden: int = setting(64, "size of the GRU's state", AT_LEAST_1)
-    max_steps: int = setting(20, "N, where the last example is made to halt", AT_LEAST_1)
-    lambda_p: float = setting(0.2, "prior: 1/λ_p steps are expected", FlagRules(low=1e-6, high=1))
-    beta: float = setting(0.01, "weight of the KL to the prior", AT_LEAST_0)
-    epochs: int = setting(20, "passes of --n_batches", AT_LEAST_1)
-    n_batches: int = setting(500, "batches an epoch", AT_LEAST_1)
-    batch_size: int = setting(128, "vectors of a batch", AT_LEAST_1)
-    lr: float = setting(3e-4, "learning rate, at first", FlagRules(low=1e-12))
-    schedule: str = setting(
+    n_elems: int = option(8, "elements of a vector", AT_LEAST_1)
+    extrapolate: bool = option(False, "train on emptier, test on fuller vectors")
+    n_hidden: int = option(64, "size of the GRU's state", AT_LEAST_1)
+    max_steps: int = option(20, "N, where the last example is made to halt", AT_LEAST_1)
+    lambda_p: float = option(0.2, "prior: 1/λ_p steps are expected", FlagRules(low=1e-6, high=1))
+    beta: float = option(0.01, "weight of the KL to the prior", AT_LEAST_0)
+    epochs: int = option(20, "passes of --n_batches", AT_LEAST_1)
+    n_batches: int = option(500, "batches an epoch", AT_LEAST_1)
+    batch_size: int = option(128, "vectors of a batch", AT_LEAST_1)
+    lr: float = option(3e-4, "learning rate, at first", FlagRules(low=1e-12))
+    schedule: str = option(
         "one_cycle",
         "one_cycle rises to 8 times --lr, then falls; constant, with --epochs 100, is the "
         "annotated PonderNet's, and takes several times as many batches",
         choices=("one_cycle", "constant"),
     )
-    output_dir: str = setting("parity_out", "results.json and runs/")
-    seed: int = setting(0, "of the vectors, the weights and the halting", SEED)
+    output_dir: str = option("parity_out", "results.json and runs/")
+    seed: int = option(0, "of the vectors, the weights and the halting", SEED)
 
     def non_zeros(self) -> tuple[range, range]:
         """Numbers of non-zero elements: in training, and in the harder set (may be empty)."""

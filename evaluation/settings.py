@@ -13,7 +13,7 @@ from training.fine_tuning_settings import (
     SearchSettings,
     TrainingSettings,
 )
-from training.settings import FREE, FlagRules, RunSettings, setting
+from training.settings import FREE, FlagRules, RunSettings, option
 
 
 def published_name(text: str) -> str:
@@ -22,9 +22,9 @@ def published_name(text: str) -> str:
     return "albert" if name == "elbert" else name
 
 
-def ponder_setting(name: str) -> str | None:
+def ponder_option(name: str) -> str | None:
     """Declare the flag of a ponder model's key."""
-    return setting(None, f"of ponder_albert: {PONDER_KEYS[name].meaning}; as --set {name}=…")
+    return option(None, f"of ponder_albert: {PONDER_KEYS[name].meaning}; as --set {name}=…")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,29 +32,28 @@ class ModeSettings:
     """Who stops, and when. --model_type albert is ELBERT here, by its published name; in
     run_pretraining.py it is the dense ALBERT, which always runs all of its layers."""
 
-    model_type: str = setting(
+    model_type: str = option(
         ...,
         "who stops: an example by a rule (elbert; its published name is albert) or by a learned "
         "halting probability (ponder_albert), or each token by its own (albert_act)",
         choices=("elbert", *MODE_KEYS),
         type=published_name,
     )
-    set: list[str] = setting(
+    set: list[str] = option(
         [],
         "override keys of the configuration, e.g. pooler_input=mean; after training only those "
         "that decide an exit",
         metavar="KEY=VALUE",
     )
-    exit_criteria: str | None = ponder_setting("exit_criteria")
-    exit_thres: str | None = ponder_setting("exit_thres")
-    target_halt_probability: str | None = ponder_setting("target_halt_probability")
-    kl_penalty_factor: str | None = ponder_setting("kl_penalty_factor")
-    lambda_layer_arch: str | None = ponder_setting("lambda_layer_arch")
-    num_lambda_layers: str | None = ponder_setting("num_lambda_layers")
-    lambda_lr: str | None = ponder_setting("lambda_lr")
+    exit_criteria: str | None = ponder_option("exit_criteria")
+    exit_thres: str | None = ponder_option("exit_thres")
+    target_halt_probability: str | None = ponder_option("target_halt_probability")
+    kl_penalty_factor: str | None = ponder_option("kl_penalty_factor")
+    lambda_layer_arch: str | None = ponder_option("lambda_layer_arch")
+    num_lambda_layers: str | None = ponder_option("num_lambda_layers")
+    lambda_lr: str | None = ponder_option("lambda_lr")
 
-    @cached_property
-    def keys(self) -> Settings:
+    def read_keys(self) -> Settings:
         """Type the keys of --set and of the flags that are keys; UserError for an unknown one."""
         known, found = keys_of(self.model_type).keys, NOTHING
         given = [("--set", pair) for pair in self.set]
@@ -71,9 +70,10 @@ class ModeSettings:
                 raise UserError(f"{flag}: {error}") from error
         return found
 
+    keys = cached_property(read_keys)
+
     def check(self) -> None:
-        """Raise UserError for keys that no model of this mode can have."""
-        _ = self.keys
+        self.read_keys()
 
     def check_trained(self) -> None:
         """Raise UserError for keys that only a training can set."""
@@ -89,45 +89,37 @@ class ModeSettings:
 class EvaluationSettings:
     """What is evaluated and predicted with a trained model, and how."""
 
-    do_eval: bool = setting(False, "evaluate on the dev set with early exit", FREE)
-    do_predict: bool = setting(
-        False,
-        "answer the test set; GLUE submission files",
-        FREE,
-    )
-    per_gpu_eval_batch_size: int = setting(
-        8, "examples of a batch", FlagRules(low=1, resuming=True)
-    )
-    out_mode: str = setting(
+    do_eval: bool = option(False, "evaluate on the dev set with early exit", FREE)
+    do_predict: bool = option(False, "answer the test set; GLUE submission files", FREE)
+    per_gpu_eval_batch_size: int = option(8, "examples of a batch", FlagRules(low=1, resuming=True))
+    out_mode: str = option(
         "all",
         "eval_results.txt: one overwrites it, all appends a row",
         FREE,
         choices=("one", "all"),
     )
-    skip_full_depth: bool = setting(
-        False,
-        "no second pass over all layers, so no metric of every layer and no exits.png",
-        FREE,
+    skip_full_depth: bool = option(
+        False, "no second pass over all layers, so no metric of every layer and no exits.png", FREE
     )
-    statistics_dir: str | None = setting(
+    statistics_dir: str | None = option(
         None, "for layers_all.csv and layers_exit.csv, in place of my_out_dir", FREE
     )
-    eval_all_checkpoints: bool = setting(False, "also every checkpoint-STEP", FREE)
-    compile: str = setting(
+    eval_all_checkpoints: bool = option(False, "also every checkpoint-STEP", FREE)
+    compile: str = option(
         "auto",
         "compile the layer pass; auto: for evaluation, when the number of examples repays it",
         choices=("auto", "on", "off"),
     )
-    onnx: str | None = setting(
+    onnx: str | None = option(
         None,
         "evaluate this file, which export_onnx.py made of the model in --output_dir",
         FREE,
         metavar="FILE",
     )
-    runtime: str = setting(
+    runtime: str = option(
         "onnxruntime", "what runs the file of --onnx", FREE, choices=("onnxruntime", "openvino")
     )
-    dtype: str = setting(
+    dtype: str = option(
         "fp32", "of evaluation and prediction", FREE, choices=("fp32", "bf16", "fp16")
     )
 

@@ -6,35 +6,35 @@ from typing import NamedTuple
 from modeling.errors import UserError
 from modeling.keys import float_key, nearest_names, parse_value
 from training.fine_tuning_settings import DevSettings
-from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, setting
+from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabSettings(DevSettings):
     """Which models on which data."""
 
-    model_dir: list[str] = setting(..., "trained model; with --compare also several")
-    data_dir: str = setting(".", "folder with the task's .tsv files")
-    output_dir: str | None = setting(None, "where results go (default: MODEL_DIR/sweep)")
-    batch_size: int = setting(1, "of the recorded pass; 1 is exact to the bit", AT_LEAST_1)
-    do_lower_case: bool = setting(False, "for uncased models")
-    no_cuda: bool = setting(False, "stay on the CPU")
-    seed: int = setting(42, "of the split, the bootstrap and --verify", SEED)
+    model_dir: list[str] = option(..., "trained model; with --compare also several")
+    data_dir: str = option(".", "folder with the task's .tsv files")
+    output_dir: str | None = option(None, "where results go (default: MODEL_DIR/sweep)")
+    batch_size: int = option(1, "of the recorded pass; 1 is exact to the bit", AT_LEAST_1)
+    do_lower_case: bool = option(False, "for uncased models")
+    no_cuda: bool = option(False, "stay on the CPU")
+    seed: int = option(42, "of the split, the bootstrap and --verify", SEED)
 
 
 @dataclass(kw_only=True)
 class SweepSettings:
     """What is swept, and what is written."""
 
-    rules: list[str] | None = setting(None, "exit rules to sweep (default: all)", nargs="+")
-    grid: list[str] = setting([], "e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES")
-    vary: str | None = setting(
+    rules: list[str] | None = option(None, "exit rules to sweep (default: all)", nargs="+")
+    grid: list[str] = option([], "e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES")
+    vary: str | None = option(
         None,
         "only this key, the rest as configured: writes eval_results.txt anew, a row for each value",
         metavar="KEY[=VALUES]",
     )
-    verify: int = setting(0, "rerun so many random settings for real", AT_LEAST_0, metavar="K")
-    tables_only: bool = setting(False, "no figures, no explorer.html")
+    verify: int = option(0, "rerun so many random settings for real", AT_LEAST_0, metavar="K")
+    tables_only: bool = option(False, "no figures, no explorer.html")
 
     def grid_texts(self) -> dict[str, str]:
         """KEY=VALUES texts of --grid by key."""
@@ -64,11 +64,11 @@ GOAL_KEYS |= dict.fromkeys(("risk", "delta"), float_key(0, "", minimum=0, maximu
 class ChoiceSettings:
     """What is chosen and compared."""
 
-    pick: list[str] | None = setting(
+    pick: list[str] | None = option(
         None, "max_cost, max_p95_ms, max_drop, or risk and delta", metavar="GOAL=VALUE", nargs="+"
     )
-    compare: bool = setting(False, "table of the rules at equal costs")
-    calibration_fraction: float = setting(0.5, "of the dev set, to choose by")
+    compare: bool = option(False, "table of the rules at equal costs")
+    calibration_fraction: float = option(0.5, "of the dev set, to choose by")
 
     def check(self) -> None:
         self.goal()

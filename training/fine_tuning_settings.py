@@ -3,36 +3,34 @@
 from dataclasses import dataclass
 
 from modeling.errors import UserError
-from training.settings import AT_LEAST_0, AT_LEAST_1, COUNT, FREE, SEED, SHARE, setting
+from training.settings import AT_LEAST_0, AT_LEAST_1, COUNT, FREE, SEED, SHARE, option
 
-SCHEDULES = (
-    *("linear", "cosine", "cosine_with_restarts", "polynomial"),
-    *("constant", "constant_with_warmup", "inverse_sqrt"),
-)
+SCHEDULES = "linear cosine cosine_with_restarts polynomial constant".split()
+SCHEDULES += ["constant_with_warmup", "inverse_sqrt"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """The model that training starts from."""
 
-    model_name_or_path: str = setting(..., "folder or hub name of pre-trained weights", FREE)
-    config_name: str = setting("", "config.json or its folder, if not the weights' own", FREE)
-    tokenizer_name: str = setting("", "folder of the tokenizer, if not the weights' own", FREE)
-    cache_dir: str = setting("", "where models from the hub are kept", FREE)
-    from_scratch: bool = setting(False, "start from random weights")
+    model_name_or_path: str = option(..., "folder or hub name of pre-trained weights", FREE)
+    config_name: str = option("", "config.json or its folder, if not the weights' own", FREE)
+    tokenizer_name: str = option("", "folder of the tokenizer, if not the weights' own", FREE)
+    cache_dir: str = option("", "where models from the hub are kept", FREE)
+    from_scratch: bool = option(False, "start from random weights")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DevSettings:
     """The dev set of one of GLUE's tasks, or of the user's own."""
 
-    task_name: str | None = setting(None, "GLUE task, e.g. RTE")
-    data_dir: str | None = setting(None, "folder with the task's .tsv files", FREE)
-    validation_file: str | None = setting(None, "instead of both: your own dev set", FREE)
-    text_column_names: str | None = setting(None, "default: sentence1[,sentence2]")
-    label_column_name: str | None = setting(None, "of your own task: default label")
-    max_seq_length: int = setting(128, "longer texts are truncated")
-    max_eval_samples: int | None = setting(None, "use only the first so many", COUNT)
+    task_name: str | None = option(None, "GLUE task, e.g. RTE")
+    data_dir: str | None = option(None, "folder with the task's .tsv files", FREE)
+    validation_file: str | None = option(None, "instead of both: your own dev set", FREE)
+    text_column_names: str | None = option(None, "default: sentence1[,sentence2]")
+    label_column_name: str | None = option(None, "of your own task: default label")
+    max_seq_length: int = option(128, "longer texts are truncated")
+    max_eval_samples: int | None = option(None, "use only the first so many", COUNT)
 
     @property
     def folder(self) -> str:
@@ -50,12 +48,10 @@ class DevSettings:
 class DataSettings(DevSettings):
     """The task: one of GLUE's, or the user's own files: CSV, TSV or JSON lines."""
 
-    train_file: str | None = setting(None, "of columns sentence1[,sentence2],label", FREE)
-    test_file: str | None = setting(None, "test set of --train_file's task", FREE)
-    max_train_samples: int | None = setting(None, "use only the first so many", AT_LEAST_1)
-    overwrite_cache: bool = setting(
-        False, "accepted as published: every start tokenises anew", FREE
-    )
+    train_file: str | None = option(None, "of columns sentence1[,sentence2],label", FREE)
+    test_file: str | None = option(None, "test set of --train_file's task", FREE)
+    max_train_samples: int | None = option(None, "use only the first so many", AT_LEAST_1)
+    overwrite_cache: bool = option(False, "accepted as published: every start tokenises anew", FREE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,35 +59,35 @@ class TrainingSettings:
     """How --do_train trains. METRIC@COST is the best METRIC that the configured rule reaches at a
     computation cost of at most COST, e.g. acc@0.5; METRIC alone that of the last layer."""
 
-    per_gpu_train_batch_size: int = setting(8, "examples of a batch in each process", COUNT)
-    gradient_accumulation_steps: int = setting(1, "batches of a step", AT_LEAST_1)
-    optimizer: str = setting("adamw", "AdamW, or LAMB", choices=("adamw", "lamb"))
-    learning_rate: float = setting(5e-5, "highest; see --lr_scheduler_type", AT_LEAST_0)
-    lr_scheduler_type: str | None = setting(None, "default: linear, to 0", choices=SCHEDULES)
-    num_train_epochs: float = setting(3.0, "passes over the training set", AT_LEAST_0)
-    max_steps: int = setting(-1, "if > 0, instead of --num_train_epochs")
-    warmup_steps: int = setting(0, "steps to the highest learning rate", AT_LEAST_0)
-    warmup_ratio: float | None = setting(None, "the same as a share of all steps", SHARE)
-    weight_decay: float = setting(0.0, "of all but biases and layer norms", AT_LEAST_0)
-    adam_epsilon: float = setting(1e-8, "the optimiser's ε", AT_LEAST_0)
-    logging_steps: int = setting(100, "steps between two lines of the log; 0: none", FREE)
-    save_steps: int = setting(5000, "checkpoint every so many steps; 0: none", FREE)
-    save_format: str = setting(
+    per_gpu_train_batch_size: int = option(8, "examples of a batch in each process", COUNT)
+    gradient_accumulation_steps: int = option(1, "batches of a step", AT_LEAST_1)
+    optimizer: str = option("adamw", "AdamW, or LAMB", choices=("adamw", "lamb"))
+    learning_rate: float = option(5e-5, "highest; see --lr_scheduler_type", AT_LEAST_0)
+    lr_scheduler_type: str | None = option(None, "default: linear, to 0", choices=SCHEDULES)
+    num_train_epochs: float = option(3.0, "passes over the training set", AT_LEAST_0)
+    max_steps: int = option(-1, "if > 0, instead of --num_train_epochs")
+    warmup_steps: int = option(0, "steps to the highest learning rate", AT_LEAST_0)
+    warmup_ratio: float | None = option(None, "the same as a share of all steps", SHARE)
+    weight_decay: float = option(0.0, "of all but biases and layer norms", AT_LEAST_0)
+    adam_epsilon: float = option(1e-8, "the optimiser's ε", AT_LEAST_0)
+    logging_steps: int = option(100, "steps between two lines of the log; 0: none", FREE)
+    save_steps: int = option(5000, "checkpoint every so many steps; 0: none", FREE)
+    save_format: str = option(
         "safetensors",
         "pytorch: also pytorch_model.bin and spiece.model, for ELBERT's published code",
         FREE,
         choices=("safetensors", "pytorch"),
     )
-    evaluate_during_training: bool = setting(False, "dev metrics at each logging step", FREE)
-    load_best_model_at_end: bool | None = setting(None, "keep the best logging step's model")
-    metric_for_best_model: str | None = setting(None, "METRIC[@COST]; default: the main one")
-    early_stopping_patience: int | None = setting(
+    evaluate_during_training: bool = option(False, "dev metrics at each logging step", FREE)
+    load_best_model_at_end: bool | None = option(None, "keep the best logging step's model")
+    metric_for_best_model: str | None = option(None, "METRIC[@COST]; default: the main one")
+    early_stopping_patience: int | None = option(
         None, "stop after so many logging steps without a better dev metric", AT_LEAST_1
     )
-    gradient_checkpointing: bool = setting(False, "less memory, slower training")
-    fp16: bool = setting(False, "mixed precision in training (CUDA)")
-    fp16_opt_level: str = setting("O1", "O0: float32", choices=("O0", "O1", "O2", "O3"))
-    local_rank: int = setting(-1, "set by old launchers", FREE)
+    gradient_checkpointing: bool = option(False, "less memory, slower training")
+    fp16: bool = option(False, "mixed precision in training (CUDA)")
+    fp16_opt_level: str = option("O1", "O0: float32", choices=("O0", "O1", "O2", "O3"))
+    local_rank: int = option(-1, "set by old launchers", FREE)
 
     @property
     def chooses_best(self) -> bool:
@@ -122,13 +118,13 @@ class SearchSettings:
     notebook (Simoulin and Crabbé, 2021). The epochs are this suite's: the notebook trains for 4,
     with 200 --warmup_steps, and keeps a checkpoint of each epoch."""
 
-    hp_search: bool = setting(False, "search; then --do_predict with the best model", FREE)
-    hp_sampler: str = setting("tpe", "who chooses the settings", choices=("tpe", "grid", "random"))
-    hp_trials: int | None = setting(None, "settings to try; default: 12, of grid all", COUNT)
-    hp_learning_rates: list[float] = setting([2e-5, 3e-5, 5e-5], "2e-5 3e-5 5e-5", SHARE)
-    hp_batch_sizes: list[int] = setting([16, 32], "default: 16 32", AT_LEAST_1)
-    hp_epochs: list[float] = setting([2.0, 3.0, 4.0], "default: 2 3 4", AT_LEAST_0)
-    hp_seeds: list[int] | None = setting(None, "default: 0 to 4; MNLI, QNLI, QQP: 0", SEED)
-    hp_metric: str | None = setting(None, "METRIC[@COST]; default: the main one")
-    hp_storage: str | None = setting(None, "Optuna URL; default: SQLite in --output_dir", FREE)
-    hp_study: str | None = setting(None, "its name; default: model type and task", FREE)
+    hp_search: bool = option(False, "search; then --do_predict with the best model", FREE)
+    hp_sampler: str = option("tpe", "who chooses the settings", choices=("tpe", "grid", "random"))
+    hp_trials: int | None = option(None, "settings to try; default: 12, of grid all", COUNT)
+    hp_learning_rates: list[float] = option([2e-5, 3e-5, 5e-5], "2e-5 3e-5 5e-5", SHARE)
+    hp_batch_sizes: list[int] = option([16, 32], "default: 16 32", AT_LEAST_1)
+    hp_epochs: list[float] = option([2.0, 3.0, 4.0], "default: 2 3 4", AT_LEAST_0)
+    hp_seeds: list[int] | None = option(None, "default: 0 to 4; MNLI, QNLI, QQP: 0", SEED)
+    hp_metric: str | None = option(None, "METRIC[@COST]; default: the main one")
+    hp_storage: str | None = option(None, "Optuna URL; default: SQLite in --output_dir", FREE)
+    hp_study: str | None = option(None, "its name; default: model type and task", FREE)

@@ -1,6 +1,6 @@
 """A script's flags, as dataclasses whose fields say what a flag means and which values it takes.
 
-A field declared by `setting` is a flag. `parse` reads the flags of several dataclasses, each a
+A field declared by `option` is a flag. `parse` reads the flags of several dataclasses, each a
 group of --help. Nothing here imports torch, so that --help and a wrong flag answer at once;
 transformers' HfArgumentParser would load it.
 """
@@ -65,7 +65,7 @@ SEED = FlagRules(low=0, high=2**32 - 1)  # NumPy's
 SHARE = FlagRules(low=0, high=1)
 
 
-def setting(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) -> Any:
+def option(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) -> Any:
     """Declare a dataclass field that is a flag.
 
     Args:
@@ -83,7 +83,7 @@ def setting(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) 
 
 
 def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
-    """Add the flag of a dataclass field that `setting` made."""
+    """Add the flag of a dataclass field that `option` made."""
     words, kind = dict(field.metadata), field.type
     allowed, name = words.pop("allowed"), f"--{field.name}"
     if isinstance(kind, types.UnionType):  # something, or None
@@ -220,10 +220,10 @@ TRACKERS = tuple("tensorboard wandb mlflow comet_ml clearml aim dvclive swanlab 
 class RunSettings:
     """Where a run writes, how it goes on, and what it runs on."""
 
-    do_train: bool = setting(False, "train, from the beginning or from a checkpoint", FREE)
-    output_dir: str = setting(..., "where the trained model and the results go", FREE)
-    overwrite_output_dir: bool = setting(False, "write over what --output_dir holds", FREE)
-    resume_from_checkpoint: str | None = setting(
+    do_train: bool = option(False, "train, from the beginning or from a checkpoint", FREE)
+    output_dir: str = option(..., "where the trained model and the results go", FREE)
+    overwrite_output_dir: bool = option(False, "write over what --output_dir holds", FREE)
+    resume_from_checkpoint: str | None = option(
         None,
         "go on with a stopped training, from its latest checkpoint or from this one, or begin it",
         FREE,
@@ -231,15 +231,15 @@ class RunSettings:
         const="latest",
         metavar="PATH|latest",
     )
-    save_total_limit: int | None = setting(None, "keep so many checkpoints, the newest", COUNT)
-    seed: int = setting(42, "of everything that is left to chance", SEED)
-    do_lower_case: bool = setting(False, "for uncased models")
-    no_cuda: bool = setting(False, "stay on the CPU", FREE)
-    bf16: bool = setting(False, "bfloat16 mixed precision in training")
-    report_to: list[str] = setting(
+    save_total_limit: int | None = option(None, "keep so many checkpoints, the newest", COUNT)
+    seed: int = option(42, "of everything that is left to chance", SEED)
+    do_lower_case: bool = option(False, "for uncased models")
+    no_cuda: bool = option(False, "stay on the CPU", FREE)
+    bf16: bool = option(False, "bfloat16 mixed precision in training")
+    report_to: list[str] = option(
         ["tensorboard"], "curves; default: in --output_dir/runs", FREE, choices=("none", *TRACKERS)
     )
-    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", FlagRules(low=0))
+    max_grad_norm: float = option(1.0, "gradients are clipped to this norm", FlagRules(low=0))
 
     def check(self) -> None:
         for name in self.trackers:

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 import pytest
 
 from modeling import UserError
-from training.settings import FlagRules, as_dict, parse, setting
+from training.settings import FlagRules, as_dict, option, parse
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
     """An example."""
 
-    share: float = setting(0.5, "a share, 100% at most", FlagRules(low=0, high=1))
-    counts: list[int] = setting([1, 2], "counts", FlagRules(low=1))
-    name: str | None = setting(None, "a name")
-    quick: bool = setting(False, "a switch")
+    share: float = option(0.5, "a share, 100% at most", FlagRules(low=0, high=1))
+    counts: list[int] = option([1, 2], "counts", FlagRules(low=1))
+    name: str | None = option(None, "a name")
+    quick: bool = option(False, "a switch")
 
 
 def test_flags_become_the_values_of_a_dataclass():
