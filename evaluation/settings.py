@@ -16,10 +16,10 @@ from training.fine_tuning_settings import (
 from training.settings import FREE, FlagRules, RunSettings, option
 
 
-def published_name(text: str) -> str:
-    """Return the name that records have of a --model_type: of ELBERT, `albert`."""
+def documented_name(text: str) -> str:
+    """Return the documented name of a --model_type: of the published `albert`, `elbert`."""
     name = text.lower()
-    return "albert" if name == "elbert" else name
+    return "elbert" if name == "albert" else name
 
 
 def ponder_option(name: str) -> str | None:
@@ -36,8 +36,8 @@ class ModeSettings:
         ...,
         "who stops: an example by a rule (elbert; its published name is albert) or by a learned "
         "halting probability (ponder_albert), or each token by its own (albert_act)",
-        choices=("elbert", *MODE_KEYS),
-        type=published_name,
+        choices=tuple(MODE_KEYS),
+        type=documented_name,
     )
     set: list[str] = option(
         [],

@@ -57,7 +57,7 @@ class PickGoal(NamedTuple):
 
 GOALS = ({"max_cost"}, {"max_p95_ms"}, {"max_drop"}, {"risk", "delta"})
 GOAL_KEYS = dict.fromkeys(("max_cost", "max_p95_ms", "max_drop"), float_key(0, "", minimum=0))
-GOAL_KEYS |= dict.fromkeys(("risk", "delta"), float_key(0, "", minimum=0, maximum=1, open=True))
+GOAL_KEYS |= dict.fromkeys(("risk", "delta"), float_key(0, "", 1e-6, 0.999))
 
 
 @dataclass(kw_only=True)

@@ -10,7 +10,7 @@ flops                            what a pass costs
 cpu_packing, compilation         faster passes
 export/                          ONNX files
 loading/                         checkpoints, tokenizers
-public, classification           what `import elbert` gives, and its call that classifies texts
+public                           what `import elbert` gives; its call that classifies texts
 published/                       import names of other repositories
 
 `import modeling` alone loads neither torch nor transformers, so that scripts answer --help at once;

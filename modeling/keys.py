@@ -28,7 +28,6 @@ class Key:
     maximum: float = LARGEST
     _: KW_ONLY
     choices: Collection[str] = ()
-    open: bool = False  # are minimum and maximum themselves excluded?
     counts_layers: bool = False  # is it at most num_hidden_layers?
     shapes: bool = False  # does it fix the shape of the weights?
     grid: str = ""  # what a sweep tries, e.g. "0:1:0.02"; "1:N" is 1 to num_hidden_layers
@@ -45,8 +44,7 @@ class Key:
             return noun
         if self.maximum == LARGEST and self.minimum != -LARGEST:
             return f"{noun} of at least {self.minimum:g}"
-        bounds = f"{noun} from {self.minimum:g} to {self.maximum:g}"
-        return f"{bounds}, both excluded" if self.open else bounds
+        return f"{noun} from {self.minimum:g} to {self.maximum:g}"
 
     def is_valid(self, value: Any) -> bool:
         """Tell whether the key may hold `value`; NaN, True and False are no numbers."""
@@ -54,8 +52,7 @@ class Key:
             return isinstance(value, self.kind) and (not self.choices or value in self.choices)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return False
-        inside = self.minimum <= value <= self.maximum
-        if not inside or (self.open and value in (self.minimum, self.maximum)):
+        if not self.minimum <= value <= self.maximum:
             return False
         # The published change_config.py writes every value as a float: 8.0 is a window of 8.
         return self.kind is float or value == int(value)
@@ -106,67 +103,37 @@ POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 
 EXIT_KEYS = {
     "thres_name": str_key("bias_1", "exit rule", choices=RULE_NAMES),
-    "exit_thres": float_key(
-        0.1,
-        "threshold of the rule; for entropy and bias_1 to 3, of the normalised entropy",
-        minimum=0,
-        maximum=1,
-        grid="0:1:0.02",
-    ),
-    "cnt_thres": int_key(
-        8,
-        "confidence window, in layers; at most num_hidden_layers",
-        1,
-        counts_layers=True,
-        grid="1:N",
-    ),
-    "margin": float_key(
-        0.0, "a class leads when p_top1 − p_top2 > 2·margin", 0, 0.5, grid="0,0.05,0.1"
-    ),
+    "exit_thres": float_key(0.1, "threshold of the exit rule", 0, 1, grid="0:1:0.02"),
+    "cnt_thres": int_key(8, "confidence window, in layers", 1, counts_layers=True, grid="1:N"),
+    "margin": float_key(0.0, "a class leads by more than 2·margin", 0, 0.5, grid="0,0.05,0.1"),
     "range_tmp": float_key(
-        0.2,
-        "bias_3: how far the probability may move within the window; for regression, bias_1 to 3: "
-        "how far the value may move",
-        0,
-        grid="0.05,0.1,0.2",
+        0.2, "how far a probability or value may move in the window", 0, grid="0.05,0.1,0.2"
     ),
     "window_score": str_key(
-        "lead",
-        "what the window follows: the leading class, or class 0 as in ELBERT's published code",
-        choices=("lead", "class0"),
+        "lead", "the window follows the leading class, or class 0", choices=("lead", "class0")
     ),
 }
 ELBERT_KEYS = {
     **EXIT_KEYS,
-    **path_keys("albert"),
-    "weight_name": str_key(
-        "dyn", "weights of the exits' losses: learned or equal", choices=("dyn", "equal")
-    ),
+    **path_keys("elbert"),
+    "weight_name": str_key("dyn", "the exits' loss weights", choices=("dyn", "equal")),
     "w_init": float_key(4.0, "initial W of the learned weights σ(W)"),
     "w_lr": float_key(0.01, "learning rate of W", 0),
-    "pooler_input": str_key(
-        "cls", "what an exit reads of the layer's states", choices=POOLER_INPUTS, shapes=True
-    ),
-    "use_out_pooler": bool_key(
-        True, "exits share ALBERT's pooler (false: one pooler per exit)", shapes=True
-    ),
-    "num_exit_layers": shape_key(
-        1, "number of exit classifiers; with 1, all layers share it", 1, counts_layers=True
-    ),
+    "pooler_input": str_key("cls", "what an exit reads", choices=POOLER_INPUTS, shapes=True),
+    "use_out_pooler": bool_key(True, "exits share ALBERT's pooler, or have their own", shapes=True),
+    "num_exit_layers": shape_key(1, "exit classifiers, shared by layers", 1, counts_layers=True),
     "use_fc2": bool_key(False, "two-layer exit classifier", shapes=True),
     "fc_size1": shape_key(None, "width of the exit's pooled state", 1, 65536),
     "fc_size2": shape_key(None, "width between classifier1 and classifier2", 1, 65536),
 }
 # No published run turns these on.
-INERT_KEYS = dict.fromkeys(
-    (
-        "exit_layer_name shared num_teachers cls_hidden_size cls_num_attention_heads kd_T kd_range "
-        "kd_T_s kd_T_l kd_T_idx_s num_exit idx_lst e_label_smoothing thres_lst exit_weight_lst "
-        "exit_w output_attentions"
-    ).split(),
-    "",
+NO_EFFECT = (
+    "exit_layer_name shared num_teachers cls_hidden_size cls_num_attention_heads kd_T kd_range "
+    "kd_T_s kd_T_l kd_T_idx_s num_exit idx_lst e_label_smoothing thres_lst exit_weight_lst "
+    "exit_w output_attentions"
 )
-INERT_KEYS |= {
+INERT_KEYS = {
+    **dict.fromkeys(NO_EFFECT.split(), ""),
     "kd_enable": "distillation",
     "use_dml": "mutual learning",
     "use_label_smooth": "label smoothing",
@@ -175,21 +142,14 @@ ELBERT = KeyTable(ELBERT_KEYS, EXIT_KEYS, INERT_KEYS)
 
 # PonderNet and PALBERT.
 
+CRITERIA = ("sample", "threshold", "expectation")
+HALTING_HEADS = ("mlp", "linear", "linear_cat", "linear_diff")
+# Early layers of a trained model may halt with a hundredth of a percent.
+CDF_GRID = "0:0.002:0.0001,0.002:0.02:0.001,0.02:1:0.02"
+
 PONDER_EXIT_KEYS = {
-    "exit_criteria": str_key(
-        "sample",
-        "when an example exits: by a draw (PonderNet), by the halting CDF (PALBERT), or never "
-        "(mean of all layers)",
-        choices=("sample", "threshold", "expectation"),
-    ),
-    "exit_thres": float_key(
-        0.5,
-        "for exit_criteria threshold: exit when the halting CDF exceeds it",
-        minimum=0,
-        maximum=1,
-        # Early layers of a trained model may halt with a hundredth of a percent.
-        grid="0:0.002:0.0001,0.002:0.02:0.001,0.02:1:0.02",
-    ),
+    "exit_criteria": str_key("sample", "halting criterion", choices=CRITERIA),
+    "exit_thres": float_key(0.5, "threshold: of the halting CDF", 0, 1, grid=CDF_GRID),
 }
 PONDER_KEYS = {
     **PONDER_EXIT_KEYS,
@@ -197,49 +157,34 @@ PONDER_KEYS = {
         0.2, "λ_p of the prior: 1/λ_p layers are expected", 1e-6, 1
     ),
     "kl_penalty_factor": float_key(5e-3, "weight of the KL to the prior in the loss", 0),
-    "prior_type": str_key(
-        "geometric", "shape of the prior over layers", choices=("geometric", "normal")
-    ),
+    "prior_type": str_key("geometric", "shape of the prior", choices=("geometric", "normal")),
     "halt_normalization": str_key(
         "renormalise",
-        "where the probability left after the last layer goes: to all layers, or to the last "
-        "(its λ is 1)",
+        "whose is the probability left after the last layer: all layers', or the last layer's",
         choices=("renormalise", "last_layer"),
     ),
-    "lambda_layer_arch": str_key(
-        "mlp",
-        "halting head: PonderALBERT's (mlp), or PALBERT's on the layer's state (linear), with the "
-        "previous one's (linear_cat, linear_diff)",
-        choices=("mlp", "linear", "linear_cat", "linear_diff"),
-        shapes=True,
-    ),
+    "lambda_layer_arch": str_key("mlp", "halting head", choices=HALTING_HEADS, shapes=True),
     "num_lambda_layers": shape_key(3, "depth of PALBERT's halting head", 1, 64),
-    "lambda_lr": float_key(
-        None, "learning rate of the halting head; without it, the model's own", 0
-    ),
+    "lambda_lr": float_key(None, "learning rate of the halting head, if its own", 0),
     **path_keys("ponder_albert"),
 }
 PONDER = KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS)
 
 # Adaptive Depth.
 
-ACT_EXIT_KEYS = {
-    "act_epsilon": float_key(0.01, "a token halts at 1 − act_epsilon", 0, 1, open=True)
-}
-ACT_KEYS = {
-    **ACT_EXIT_KEYS,
-    "tau": float_key(5e-4, "weight τ of the ponder cost in the loss", 0),
-}
+ACT_EXIT_KEYS = {"act_epsilon": float_key(0.01, "a token halts at 1 − act_epsilon", 1e-6, 0.999)}
+ACT_KEYS = {**ACT_EXIT_KEYS, "tau": float_key(5e-4, "weight τ of the ponder cost in the loss", 0)}
 ACT = KeyTable(ACT_KEYS, ACT_EXIT_KEYS)
 
-# Named as in --model_type. A config.json has the same names, but for ELBERT's: `elbert` there means
-# `albert`, as any unknown one does.
-MODE_KEYS = {"albert": ELBERT, "ponder_albert": PONDER, "albert_act": ACT}
+MODE_KEYS = {"elbert": ELBERT, "ponder_albert": PONDER, "albert_act": ACT}
 
 
 def mode_name(model_type: object) -> str:
-    """Name the mode whose models have this model_type in config.json."""
-    return str(model_type) if str(model_type) in MODE_KEYS else "albert"
+    """Name the mode of a --model_type or a config.json's model_type.
+
+    ELBERT's published name is `albert`. A config.json without a type, or of another, is ELBERT's.
+    """
+    return str(model_type) if str(model_type) in MODE_KEYS else "elbert"
 
 
 def keys_of(model_type: object) -> KeyTable:

@@ -108,6 +108,8 @@ def changes(before: dict[str, Any], now: dict[str, Any], ignore: Collection[str]
     """Say what differs; of two records of `run_record`, the flags."""
     if "arguments" in before:
         before, now = ({**x["arguments"], "batch size": x["batch_size"]} for x in (before, now))
+        if (before.get("model_type"), now.get("model_type")) == ("albert", "elbert"):
+            before["model_type"] = "elbert"  # an earlier version wrote ELBERT's published name
     found = differences(before, now, ignore).items()
     return "; ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in found)
 

@@ -10,7 +10,7 @@ from modeling.keys import mode_name
 from modeling.loading.files import find_file, read_json
 
 MODES: dict[str, Mode] = {
-    "albert": Elbert(),
+    "elbert": Elbert(),
     "ponder_albert": Ponder(),
     "albert_act": AdaptiveDepth(),
 }

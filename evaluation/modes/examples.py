@@ -104,7 +104,7 @@ class ExampleMode(Mode):
 class Elbert(ExampleMode):
     """ELBERT, `--model_type elbert`: a rule over the exits' answers so far stops an example."""
 
-    name, model_class = "albert", ElbertForSequenceClassification
+    name, model_class = "elbert", ElbertForSequenceClassification
     optional = ("exit_weights",)  # the published code does not save it
     loss = "sum over the N exits of weight × task loss (mean over the batch); the weights sum to N"
 

@@ -134,10 +134,10 @@ def test_no_answer_depends_on_the_batch_size(criterion, glue, request):
     assert header == ["index", "label", "prediction", "confidence", own]
 
 
-@pytest.mark.parametrize("kind", [("--model_type", "albert"), PONDER, ACT])
+@pytest.mark.parametrize("kind", [("--model_type", "elbert"), PONDER, ACT])
 def test_one_call_classifies_as_run_glue_predicts(kind, glue, rte, request):
     """Whatever shares a batch; a model without its heads is refused."""
-    name = {"albert": "trained", "ponder_albert": "ponder", "albert_act": "adaptive"}[kind[1]]
+    name = {"elbert": "trained", "ponder_albert": "ponder", "albert_act": "adaptive"}[kind[1]]
     model = request.getfixturevalue(name)
     glue(model, *kind, "--do_predict").done()
     pairs = [(row.text_a, row.text_b) for row in read_examples(TASKS["rte"], rte, "test")]
@@ -192,17 +192,17 @@ def test_an_act_model_has_nothing_to_sweep(adaptive, rte, script):
 
 
 def test_the_model_type_must_be_that_of_the_trained_model(ponder, glue):
-    outcome = glue(ponder, "--model_type", "albert", "--do_eval")
-    outcome.refused("--model_type albert", ponder, "--model_type ponder_albert")
+    outcome = glue(ponder, "--model_type", "elbert", "--do_eval")
+    outcome.refused("--model_type elbert", ponder, "--model_type ponder_albert")
     assert trained_mode(ponder).name == "ponder_albert"
     edit_json(ponder / "config.json", model_type="albert")
-    assert trained_mode(ponder).name == "albert"
+    assert trained_mode(ponder).name == "elbert"
 
 
 @pytest.mark.parametrize(
     ("mode", "more", "words"),
     [
-        ("albert", ["--lambda_lr", "0.1"], ["--lambda_lr", "no key of --model_type albert"]),
+        ("elbert", ["--lambda_lr", "0.1"], ["--lambda_lr", "no key of --model_type elbert"]),
         ("ponder_albert", ["--set", "cnt_thres=2"], ["cnt_thres", "no key of"]),
         ("ponder_albert", ["--target_halt_probability", "2"], ["target_halt_probability = 2"]),
         ("ponder_albert", ["--exit_criteria", "mean"], ["'mean'", "sample, threshold"]),

@@ -11,7 +11,7 @@ from exit_lab.grids import make_grids
 from exit_lab.sweep import Recording, Sweep, sweep
 from glue.tasks import TASKS, Example
 
-ELBERT = MODES["albert"]
+ELBERT = MODES["elbert"]
 SWEPT_RULES = "entropy logits max_prob bias_1 bias_2 bias_3 patience".split()
 SMALL = {
     "exit_thres": "0:1:0.25",

@@ -61,7 +61,7 @@ NAN, INFINITY = float("nan"), float("inf")
         (ELBERT, "hidden_size", [30], "num_attention_heads"),
         (ELBERT, "num_hidden_layers", [0], "from 1"),
         (PONDER, "target_halt_probability", [0, 1.5], "from 1e-06 to 1"),
-        (ACT, "act_epsilon", [0, 1], "from 0 to 1, both excluded"),
+        (ACT, "act_epsilon", [0, 1], "from 1e-06 to 0.999"),
         (ACT, "tau", [-1e-9, INFINITY], "at least 0"),
         (ACT, "num_hidden_groups", [2], "num_hidden_groups = 2: allowed is 1"),
     ],

@@ -62,11 +62,11 @@ def test_a_second_run_is_told_who_holds_the_folder(glue, tmp_path):
     assert os.listdir(out) == before
 
 
-@pytest.mark.parametrize("mode", ["albert", "albert_act"])
+@pytest.mark.parametrize("mode", ["elbert", "albert_act"])
 def test_without_room_for_a_figure_an_evaluation_prints_and_saves_what_it_can(mode, glue, tmp_path):
     out = tmp_path / "out"
     glue(out, "--do_train", "--model_type", mode).done()
-    figure = "exits.png" if mode == "albert" else "tokens.html"
+    figure = "exits.png" if mode == "elbert" else "tokens.html"
     with no_file_above(8_000):
         ended = glue(out, "--do_eval", "--model_type", mode)
     ended.refused(f"cannot write {out / figure}: ")

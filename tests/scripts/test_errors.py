@@ -196,7 +196,7 @@ def a_file(place: Path) -> None:
         (None, "--pick max_coast=1", "did you mean max_cost"),
         (None, "--pick risk=0.02", "or risk=… with delta=…"),
         (None, "--pick max_p95_ms=1 --batch_size 2", "one text at a time"),
-        (None, "--pick risk=2 delta=0.1", "allowed is a number from 0 to 1, both excluded"),
+        (None, "--pick risk=2 delta=0.1", "allowed is a number from 1e-06 to 0.999"),
         (None, "--compare --calibration_fraction 1", "calibration_fraction = 1 of 70"),
         (None, "--vary thres_name", "grid thres_name="),
         (None, "--max_seq_length 2000", "--max_seq_length 2000: allowed is 3 to"),

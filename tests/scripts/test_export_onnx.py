@@ -43,7 +43,7 @@ def trained(albert_dir, rte, tmp_path_factory):
             ran(sys.executable, "run_glue.py", *flags(albert_dir, rte, out, "RTE", *train))
             export = (sys.executable, "export_onnx.py", "--model_dir", out, "--output")
             ran(*export, out / "fp32.onnx")
-            if mode == "albert":
+            if mode == "elbert":
                 ran(*export, out / "int8.onnx", "--int8")
         return out
 
@@ -62,12 +62,12 @@ def evaluate(script, albert_dir, rte):
 
 
 COMPARED = {
-    "albert": ("metrics", "exits_per_layer", "computation_cost", "acc_per_layer", "rule"),
+    "elbert": ("metrics", "exits_per_layer", "computation_cost", "acc_per_layer", "rule"),
     "ponder_albert": ("metrics", "exits_per_layer", "computation_cost", "acc_per_layer", "rule"),
     "albert_act": ("metrics", "tokens_per_updates", "computation_cost", "updates_per_token_class"),
 }
 SET = {
-    "albert": ("--set", "cnt_thres=2", "exit_thres=0.99", "margin=0.01"),
+    "elbert": ("--set", "cnt_thres=2", "exit_thres=0.99", "margin=0.01"),
     "ponder_albert": (),  # a sample, each example by its own draw
     "albert_act": ("--set", "act_epsilon=0.4"),
 }
@@ -92,39 +92,39 @@ def test_a_file_is_evaluated_as_its_model_is(trained, evaluate, mode, runtime):
 
 
 def test_openvino_is_asked_for_where_it_is_missing(trained, evaluate, monkeypatch):
-    evaluate("albert", trained("albert"), "--runtime", "openvino").refused("give --onnx FILE")
+    evaluate("elbert", trained("elbert"), "--runtime", "openvino").refused("give --onnx FILE")
     monkeypatch.setitem(sys.modules, "openvino", None)
-    more = ("--onnx", trained("albert") / "fp32.onnx", "--runtime", "openvino")
-    evaluate("albert", trained("albert"), *more).refused("openvino", "requirements-bench.txt")
+    more = ("--onnx", trained("elbert") / "fp32.onnx", "--runtime", "openvino")
+    evaluate("elbert", trained("elbert"), *more).refused("openvino", "requirements-bench.txt")
 
 
 def test_an_edit_of_the_configuration_reaches_the_file(trained, evaluate, script):
     """change_config.py, for config.json and for exit_config.json, and no new export."""
-    out = trained("albert")
+    out = trained("elbert")
     for threshold, layer in (("1.0", 1), ("0.0", 4)):
         edit_key(script, out, "exit_thres", threshold).done()
-        evaluate("albert", out, "--onnx", out / "fp32.onnx").done()
+        evaluate("elbert", out, "--onnx", out / "fp32.onnx").done()
         assert report_of(out)["exits_per_layer"][layer - 1] == 10
     edit_json(out / "config.json", exit_config_path="exit_config.json")
     (out / "exit_config.json").write_text('{"exit_thres": 1.0}')
-    evaluate("albert", out, "--onnx", out / "fp32.onnx").done()
+    evaluate("elbert", out, "--onnx", out / "fp32.onnx").done()
     assert report_of(out)["exits_per_layer"] == [10, 0, 0, 0]
     edit_json(out / "config.json", exit_config_path="", exit_thres=0.1)
 
 
 def test_an_int8_file_is_smaller_and_answers_alike_in_batches(trained, evaluate):
-    out, found = trained("albert"), []
+    out, found = trained("elbert"), []
     for size in (1, 4):
         more = ("--onnx", out / "int8.onnx", "--per_gpu_eval_batch_size", size)
-        evaluate("albert", out, *more).done()
-        found.append({key: report_of(out)[key] for key in (*COMPARED["albert"], "dtype")})
+        evaluate("elbert", out, *more).done()
+        found.append({key: report_of(out)[key] for key in (*COMPARED["elbert"], "dtype")})
     assert found[0] == found[1]
     assert found[0]["dtype"] == "int8"
     assert (out / "int8.onnx").stat().st_size < (out / "fp32.onnx").stat().st_size
 
 
 def test_int8_needs_the_training_texts_or_others(trained, tmp_path, script):
-    model = shutil.copytree(trained("albert"), tmp_path / "RTE")
+    model = shutil.copytree(trained("elbert"), tmp_path / "RTE")
     edit_json(model / "training.json", provenance={})
     export = ("--model_dir", model, "--output", tmp_path / "int8.onnx", "--int8")
     script(export_onnx.main, *export).refused("trained on", "--calibration_file")
@@ -135,7 +135,7 @@ def test_int8_needs_the_training_texts_or_others(trained, tmp_path, script):
 
 @pytest.mark.parametrize("name", ["fp32", "int8"])
 def test_a_file_says_what_it_holds_and_not_where_it_was_made(trained, name):
-    out = trained("albert")
+    out = trained("elbert")
     session = onnxruntime.InferenceSession(out / f"{name}.onnx")
     stored = session.get_modelmeta().custom_metadata_map
     told = {key: json.loads(stored[key]) for key in ("labels", "rule", "dtype", "cls_tokens")}
@@ -148,7 +148,7 @@ def test_a_file_says_what_it_holds_and_not_where_it_was_made(trained, name):
 
 def answer_of(model_dir: Path, *texts: str) -> str:
     """What the examples print of the model's answer."""
-    model, tokenizer = load_finished(model_dir, MODES["albert"]), load_tokenizer(model_dir)
+    model, tokenizer = load_finished(model_dir, MODES["elbert"]), load_tokenizer(model_dir)
     with torch.no_grad():
         answer = model(**tokenizer(*texts, return_tensors="pt"))
     label = model.config.id2label[int(answer.logits.argmax())]
@@ -157,7 +157,7 @@ def answer_of(model_dir: Path, *texts: str) -> str:
 
 def test_the_example_in_python_answers_as_the_model_without_the_project(trained):
     """It runs in a folder from which nothing of this project can be imported."""
-    out, texts = trained("albert"), (sentence(3), sentence(4, 3))
+    out, texts = trained("elbert"), (sentence(3), sentence(4, 3))
     run = (sys.executable, ROOT / "examples/onnx_python.py")
     printed = ran(*run, out / "fp32.onnx", out / "tokenizer.json", *texts, cwd=out)
     assert printed == answer_of(out, *texts)
@@ -169,7 +169,7 @@ def test_the_example_in_python_answers_as_the_model_without_the_project(trained)
 
 
 def test_the_example_in_javascript_answers_as_the_model(trained, node_modules):
-    out, pair = trained("albert"), (sentence(3), sentence(4, 3))
+    out, pair = trained("elbert"), (sentence(3), sentence(4, 3))
     example = shutil.copy(ROOT / "examples" / "onnx_javascript.mjs", node_modules.parent)
     for texts in (pair, pair[:1]):
         assert ran("node", example, out / "fp32.onnx", out, *texts) == answer_of(out, *texts)
@@ -177,18 +177,18 @@ def test_the_example_in_javascript_answers_as_the_model(trained, node_modules):
 
 def test_a_file_of_other_weights_or_another_rule_is_refused(trained, evaluate, tmp_path):
     """Before the model answers anything: no results are written."""
-    out = trained("albert")
+    out = trained("elbert")
     file, new = out / "fp32.onnx", shutil.copytree(out, tmp_path / "RTE")
     (new / "eval_results.json").unlink(missing_ok=True)
     for changed, words in (
         ("thres_name=entropy", "exported with thres_name = bias_1, the model now has entropy"),
         ("window_score=class0", "exported with window_score = lead"),
     ):
-        ended = evaluate("albert", new, "--onnx", file, "--set", changed)
+        ended = evaluate("elbert", new, "--onnx", file, "--set", changed)
         ended.refused(words, "export it again")
-    evaluate("albert", new, "--do_train", "--max_steps", 1, "--overwrite_output_dir").done()
+    evaluate("elbert", new, "--do_train", "--max_steps", 1, "--overwrite_output_dir").done()
     (new / "eval_results.json").unlink()
-    ended = evaluate("albert", new, "--onnx", file)
+    ended = evaluate("elbert", new, "--onnx", file)
     ended.refused(f"{file}: exported from other weights", "export it again")
     assert not (new / "eval_results.json").exists()
 

@@ -80,7 +80,7 @@ def test_a_new_mode_trains_evaluates_and_is_swept(extended):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), [("gap", "albert"), ("truncated", "truncated")])
+@pytest.mark.parametrize(("name", "kind"), [("gap", "elbert"), ("truncated", "truncated")])
 def test_they_are_exported(extended, name, kind):
     """The file answers and leaves as the report, or its table of layers, says of the model."""
     pytest.importorskip("onnxscript", reason="pip install -r requirements-onnx.txt")

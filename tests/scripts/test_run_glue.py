@@ -39,7 +39,7 @@ def test_evaluation_writes_its_reports(trained, glue):
     rows = list(csv.reader((trained / "eval_results.txt").open()))
     assert [row[1] for row in rows] == ["exit_thres", "0.10", "0.10"]
     assert rows[1] == rows[2]
-    statistics = trained / "stat_out/albert/rte"
+    statistics = trained / "stat_out/elbert/rte"
     assert {path.name for path in statistics.iterdir()} == {"layers_all.csv", "layers_exit.csv"}
     every = list(csv.DictReader((statistics / "layers_all.csv").open()))
     assert [float(row["accuracy"]) for row in every] == pytest.approx(
@@ -81,7 +81,7 @@ def test_exit_config_overrides_at_evaluation(trained, glue):
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
-@pytest.mark.parametrize("mode", ["albert", "ponder_albert", "albert_act"])
+@pytest.mark.parametrize("mode", ["elbert", "ponder_albert", "albert_act"])
 def test_mixed_precision_with_checkpointing_trains_float32_weights(mode, glue, tmp_path, caplog):
     cheap = ("--bf16", "--gradient_checkpointing", "--gradient_accumulation_steps", 2)
     glue(tmp_path, "--model_type", mode, "--do_train", *cheap).done()
@@ -136,7 +136,7 @@ def test_mnli_evaluates_and_predicts_both_halves(glue, tmp_path):
 @pytest.mark.parametrize(
     ("mode", "before", "after"),
     [
-        ("albert", "exit_thres,", ",thres_name,cnt_thres,margin,range_tmp"),
+        ("elbert", "exit_thres,", ",thres_name,cnt_thres,margin,range_tmp"),
         ("ponder_albert", "exit_thres,", ",exit_criteria"),
         ("albert_act", "", ",act_epsilon"),
     ],
@@ -155,7 +155,7 @@ def test_sts_b_is_regression(glue, tmp_path, mode, before, after):
 
 @pytest.mark.parametrize(
     ("mode", "suffix"),
-    [("albert", "csv"), ("albert", "jsonl"), ("ponder_albert", "csv"), ("albert_act", "csv")],
+    [("elbert", "csv"), ("elbert", "jsonl"), ("ponder_albert", "csv"), ("albert_act", "csv")],
 )
 def test_the_users_own_task_with_many_labels(albert_dir, tmp_path, script, mode, suffix):
     rows = [{"sentence1": sentence(i), "label": f"class, {i % 11}"} for i in range(22)]
@@ -257,7 +257,7 @@ def test_training_may_start_from_another_tasks_model(trained, glue, tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in kept)
 
 
-@pytest.mark.parametrize("kind", ["albert", "ponder_albert", "albert_act"])
+@pytest.mark.parametrize("kind", ["elbert", "ponder_albert", "albert_act"])
 def test_regression_heads_start_at_the_mean_score_once(kind, albert_dir, tmp_path, glue):
     data = write_sts_b(tmp_path / "STS-B")  # scores from 0 to 4.5
 
@@ -381,7 +381,7 @@ def test_published_switches_that_do_nothing_are_named(glue, albert_dir, tmp_path
 @pytest.mark.parametrize(
     ("mode", "edited"),
     [
-        ("albert", {"exit_thres": 0.4, "cnt_thres": 8}),
+        ("elbert", {"exit_thres": 0.4, "cnt_thres": 8}),
         ("ponder_albert", {"exit_criteria": "threshold", "exit_thres": 0.5}),
         ("albert_act", {}),
     ],

@@ -35,7 +35,7 @@ def test_rows_of_the_sweep_are_what_real_runs_give(place, sweep, task):
     directory, glue_task = place / "models" / task, TASKS[task]
     *rows, _, _, _, _ = rows_of(directory / "sweep/sweep.csv")
     assert len({row["compute_ratio"] for row in rows}) > 5  # a sweep in which something happens
-    mode = MODES["albert"]
+    mode = MODES["elbert"]
     model, tokenizer = load_trained(directory, mode, glue_task, torch.device("cpu"))
     examples = read_examples(glue_task, place / "data" / task, "dev")
     job = Job(mode, model, tokenizer, glue_task, encode(examples, tokenizer, 32))
