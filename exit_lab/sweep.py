@@ -19,7 +19,6 @@ from exit_lab.metrics import at_exit, chunks, metrics_at
 from glue.tasks import Task, primary_metric
 from modeling.errors import UserError
 from modeling.exit_settings import Setting
-from modeling.flops import early_exit_flops, full_depth_flops
 from modeling.rules import NeverExits, Tensors, scan
 from utils.files import write_file
 from utils.fingerprint import fingerprint
@@ -98,8 +97,8 @@ def flops_of(job: Job) -> np.ndarray:
     config = job.model.config
     lengths, row = np.unique(np.asarray(job.features.lengths), return_inverse=True)
     depths = range(1, config.num_hidden_layers + 1)
-    spent = [[early_exit_flops(config, n, depth) for n in lengths.tolist()] for depth in depths]
-    full = np.array([full_depth_flops(config, n) for n in lengths.tolist()], dtype=float)
+    spent = [[config.early_exit_flops(n, depth) for n in lengths.tolist()] for depth in depths]
+    full = np.array([config.full_depth_flops(n) for n in lengths.tolist()], dtype=float)
     return np.array(spent, dtype=float)[:, row] / full[row].mean()
 
 

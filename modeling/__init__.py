@@ -4,9 +4,8 @@ errors, keys, exit_settings      users' errors, the table of keys, the keys in f
 layer, albert                    the layer pass and the encoder around it
 depth, depth_batching            loops over depth: for a batch, for slots that are filled up
 rules                            the class of an exit rule, and scans of recorded layers
-elbert/, ponder/, act/           the three modes; configuration: their configurations
+elbert/, ponder/, act/           the three modes; configuration: their keys, and what a pass costs
 losses, pretraining              what is minimised: on tasks, on plain text
-flops                            what a pass costs
 cpu_packing, compilation         faster passes
 export/                          ONNX files
 loading/                         checkpoints, tokenizers

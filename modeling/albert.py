@@ -62,15 +62,11 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         Raises UserError for ids of other kinds, shapes or values, and for a text of more tokens
         than there are positions.
         """
-        given = {"input_ids": input_ids, "token_type_ids": token_type_ids}
-        given = {name: ids for name, ids in given.items() if ids is not None}
-        for name, ids in given.items():
-            alike = input_ids is None or ids.shape == input_ids.shape
-            if not alike or ids.dim() != 2 or ids.dtype not in (torch.int32, torch.int64):
-                raise UserError(
-                    f"{name} of shape {tuple(ids.shape)} and {ids.dtype}: allowed are whole "
-                    "numbers, (batch, length), ids and segments alike"
-                )
+        if input_ids is not None and (input_ids.dim() != 2 or input_ids.is_floating_point()):
+            raise UserError(
+                f"input_ids of shape {tuple(input_ids.shape)} and {input_ids.dtype}: allowed are "
+                "whole numbers, (batch, length)"
+            )
         try:
             words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         except IndexError as error:

@@ -3,7 +3,6 @@
 Sources: PonderNet (Banino et al., 2021); the public PonderALBERT for the form of its loss.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,27 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.utils import logging
 
-from .errors import UserError
 from .keys import PONDER_KEYS, checked
 
 logger = logging.get_logger(__name__)
 
 
-def check_labels(model: nn.Module, labels: Tensor | None) -> None:
-    """Warn of a training step without labels; refuse the label smoothing of HF's Trainer.
-
-    Trainer then takes the labels away, and smooths a loss of the last layer's logits alone.
-    """
-    if labels is not None or not (model.training and torch.is_grad_enabled()):
-        return
-    frame = sys._getframe()
-    while frame := frame.f_back:
-        if getattr(frame.f_locals.get("self"), "label_smoother", None) is not None:
-            raise UserError(
-                "label_smoothing_factor: Trainer would smooth the last answer's loss and train "
-                "nothing else, neither the other exits nor halting; leave it out"
-            )
-    logger.warning_once("training without labels: no loss, and `logits` are the last layer's alone")
+def warn_without_labels(model: nn.Module, labels: Tensor | None) -> None:
+    """Warn of a training step without labels, which HF's Trainer takes away to smooth them."""
+    if labels is None and model.training and torch.is_grad_enabled():
+        logger.warning_once("training without labels: no loss, and `logits` are the last layer's")
 
 
 def task_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:

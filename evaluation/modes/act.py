@@ -20,7 +20,6 @@ from glue.tasks import label_text, primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.errors import UserError
 from modeling.export.loops import TokenLoop
-from modeling.flops import adaptive_flops
 from training.fine_tuning import MetricAtCost
 from utils.files import write_text
 
@@ -101,8 +100,8 @@ def summarise_updates(job: Job, predictions: Predictions) -> dict[str, Any]:
     config, lengths = job.model.config, job.features.lengths.tolist()
     maximum, updates = config.num_hidden_layers, predictions["updates"]
     per_text = updates.sum(1).tolist()
-    spent = [adaptive_flops(config, n, u) for n, u in zip(lengths, per_text, strict=True)]
-    full = [adaptive_flops(config, n, n * maximum) for n in lengths]
+    spent = [config.adaptive_flops(n, u) for n, u in zip(lengths, per_text, strict=True)]
+    full = [config.adaptive_flops(n, n * maximum) for n in lengths]
     mean = sum(per_text) / sum(lengths)
     real = torch.arange(updates.shape[1]) < torch.as_tensor(job.features.lengths)[:, None]
     counts, ids = updates[real], np.concatenate(job.features.input_ids)  # text after text

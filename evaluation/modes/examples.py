@@ -34,7 +34,6 @@ from glue.tasks import compute_metrics, primary_metric
 from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.exit_settings import describe
 from modeling.export.loops import DepthLoop
-from modeling.flops import early_exit_flops, full_depth_flops
 from modeling.ponder.model import PonderAlbertClassifier
 from modeling.rules import Tensors, exit_scores, normalised_entropy, scan
 from training.fine_tuning import MetricAtCost
@@ -167,8 +166,8 @@ def summarise(job: Job, predictions: Predictions) -> dict[str, Any]:
     config, lengths = job.model.config, job.features.lengths.tolist()
     layers = config.num_hidden_layers
     exits = torch.bincount(predictions["exit_layer"], minlength=layers + 1)[1:]
-    spent = map(partial(early_exit_flops, config), lengths, predictions["exit_layer"].tolist())
-    full = map(partial(full_depth_flops, config), lengths)
+    spent = map(config.early_exit_flops, lengths, predictions["exit_layer"].tolist())
+    full = map(config.full_depth_flops, lengths)
     average = predictions["exit_layer"].double().mean().item()
     return {
         **summary_of(job, predictions),

@@ -18,7 +18,6 @@ from scipy.stats import t as student
 from exit_lab.tables import concave_hull
 from modeling.configuration import AdaptiveConfig, ElbertConfig, PonderAlbertConfig
 from modeling.elbert.rules import Entropy, Patience, PatienceOfValues, SameLeader
-from modeling.flops import early_exit_flops, full_depth_flops
 from modeling.ponder.rules import Threshold
 from modeling.rules import exit_scores, normalised_entropy, scan
 
@@ -84,12 +83,12 @@ def costs(task: str, network: str, depth: int = 0, part: str = "dev") -> np.ndar
     """
     config = config_of(network, depth or 6)
     lengths = rows(task, part)["lengths"].astype(int) + isinstance(config, PonderAlbertConfig)
-    full = np.mean([full_depth_flops(config_of("shared"), int(n)) for n in rows(task)["lengths"]])
+    full = np.mean([config_of("shared").full_depth_flops(int(n)) for n in rows(task)["lengths"]])
     known = range(lengths.max() + 1)
     if depth:
-        return np.array([full_depth_flops(config, n) for n in known])[lengths] / full
+        return np.array([config.full_depth_flops(n) for n in known])[lengths] / full
     layers = range(1, config.num_hidden_layers + 1)
-    table = np.array([[early_exit_flops(config, n, k) for n in known] for k in layers])
+    table = np.array([[config.early_exit_flops(n, k) for n in known] for k in layers])
     return table[:, lengths] / full
 
 

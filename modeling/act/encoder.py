@@ -5,9 +5,9 @@ After each update a token gives a halting probability. It stops when these add u
 passes share their weights, so its keys and values are constant too: without gradients,
 `RunningTokens` keeps them and leaves out everything else.
 
-Sources: adaptive computation time, Graves (2016), for `halting_weight` and `Halting`; "How Many
-Layers and Why? An Analysis of the Model Depth in Transformers", Simoulin and Crabbé (2021), whose
-state-dict names these are.
+Sources: adaptive computation time, Graves (2016), for `Halting`; "How Many Layers and Why? An
+Analysis of the Model Depth in Transformers", Simoulin and Crabbé (2021), whose state-dict names
+these are.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,6 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, AlbertPreTrainedModel, attention_mask_of
 from ..configuration import AlbertActConfig
-from ..flops import layer_pass_flops
 from ..keys import ACT_KEYS, checked
 from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
 from ..loading.weights import ACT_NAMES
@@ -30,16 +29,6 @@ from ..loading.weights import ACT_NAMES
 # The work of a layer pass that takes as long as gathering and scattering the running tokens: a
 # fixed time, so more work where work is faster. Measured on a CPU, estimated for accelerators.
 COMPACTION_FLOPS = {"cpu": 1e7, "cuda": 5e9}
-
-
-def halting_weight(probability: Tensor, spent: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Weight of a running token's newest state, and whether the token halts (Graves 2016, eq. 6).
-
-    With h = `spent`, the sum of the token's weights so far: it halts when h + p > 1 − ε, and then
-    the weight is what is left, 1 − h; otherwise the weight is p.
-    """
-    halts = spent + probability > 1 - epsilon
-    return torch.where(halts, 1 - spent, probability), halts
 
 
 class Halting(NamedTuple):
@@ -53,15 +42,14 @@ class Halting(NamedTuple):
     # would not learn to.
     remainder: Tensor
 
-    @classmethod
-    def start(cls, running: Tensor, dtype: torch.dtype) -> "Halting":
-        """Before the first update, of the tokens that are `running`."""
-        nothing = torch.zeros(running.shape, dtype=dtype, device=running.device)
-        return cls(running, *(nothing.clone() for _ in range(3)))
-
     def advance(self, probability: Tensor, epsilon: float) -> tuple[Tensor, "Halting"]:
-        """One update later: the weight of the new states, 0 for halted tokens, and who runs on."""
-        weight, halts = halting_weight(probability, self.spent, epsilon)
+        """One update later: the weight of the new states, 0 for halted tokens, and who runs on.
+
+        A token halts when spent + p > 1 − ε. Its weight is then what is left, 1 − spent; otherwise
+        it is p (Graves 2016, eq. 6).
+        """
+        halts = self.spent + probability > 1 - epsilon
+        weight = torch.where(halts, 1 - self.spent, probability)
         weight = weight.masked_fill(~self.running, 0.0)
         spent = self.spent + weight
         left = torch.where(halts, weight, 1 - spent)
@@ -178,7 +166,8 @@ class AlbertActEncoder(nn.Module):
         running = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
         if mask is not None:
             running = running & mask[:, 0, 0]
-        return Halting.start(running, torch.promote_types(hidden.dtype, torch.float))
+        dtype = torch.promote_types(hidden.dtype, torch.float)
+        return Halting(running, *(torch.zeros_like(running, dtype=dtype) for _ in range(3)))
 
     def compaction_pays(self, hidden: Tensor, running: int) -> bool:
         """Is leaving out the halted tokens of (batch, length, hidden) worth its overhead?"""
@@ -187,7 +176,7 @@ class AlbertActEncoder(nn.Module):
         if self.compact is not None:
             return self.compact
         batch, length, _ = hidden.shape
-        flops_per_token = layer_pass_flops(self.config, length) / length
+        flops_per_token = self.config.layer_pass_flops(length) / length
         saved = (batch * length - running) * flops_per_token
         return saved > COMPACTION_FLOPS.get(hidden.device.type, COMPACTION_FLOPS["cuda"])
 

@@ -14,9 +14,9 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of
 from ..configuration import ElbertConfig
-from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState
+from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, layer_states
 from ..loading.weights import Tensors, suite_names
-from ..losses import check_labels, joint_loss, task_loss
+from ..losses import joint_loss, task_loss, warn_without_labels
 from ..rules import LayerOutput, State, exit_scores, scan_answers
 
 
@@ -131,7 +131,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
             labels: (batch,) class ids, or values for regression.
             output_all_exits: in eval(), run full depth and return every layer's answer too.
         """
-        check_labels(self, labels)
+        warn_without_labels(self, labels)
         if not self.training and not output_all_exits:
             out = self.exits(input_ids, attention_mask, token_type_ids)
             loss = None if labels is None else task_loss(out.logits, labels)
@@ -151,10 +151,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
 
     def all_exits(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""
-        pooled = []
-        for layer in range(self.config.num_hidden_layers):
-            hidden = self.layer_pass(hidden, mask, self.param_index(layer))
-            pooled.append(pool(hidden, mask, self.config.pooler_input))
+        states = layer_states(self, hidden, mask)
+        pooled = [pool(state, mask, self.config.pooler_input) for state in states]
         layers_of_exits = Counter(map(self.exit_number, range(len(pooled))))
         pieces = torch.stack(pooled).split(list(layers_of_exits.values()))
         pairs = zip(self.exit_heads(), pieces, strict=True)

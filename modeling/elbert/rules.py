@@ -139,47 +139,39 @@ class RisingLeader(SameLeader):
         return (length, now.tracked_scores), length.amax(-1) >= self.cnt_thres
 
 
-class Extremes(NamedTuple):
-    """The highest and lowest score of the last 1, 2, … layers, (batch, layers) each."""
+def extend_extremes(state: State, score: Tensor) -> State:
+    """The highest and lowest score of the last 1, 2, … layers, (batch, layers) each: with the
+    score (batch, 1) of one more."""
+    highest, lowest = state
+    highest = torch.cat((score, highest[:, :-1].maximum(score)), 1)
+    return highest, torch.cat((score, lowest[:, :-1].minimum(score)), 1)
 
-    highest: Tensor
-    lowest: Tensor
 
-    @classmethod
-    def start(cls, size: Size) -> "Extremes":
-        return cls(size.unknown(size.layers), size.unknown(size.layers))
-
-    def extend(self, score: Tensor) -> "Extremes":
-        """One layer later, with a score of each example, (batch, 1)."""
-        highest = torch.cat((score, self.highest[:, :-1].maximum(score)), 1)
-        return Extremes(highest, torch.cat((score, self.lowest[:, :-1].minimum(score)), 1))
-
-    def spread(self, count: int | Tensor) -> Tensor:
-        """Highest − lowest of the last `count` layers: (batch,), or (settings, batch) for a count
-        of shape (settings, 1)."""
-        spreads = self.highest - self.lowest  # (batch, layers)
-        if isinstance(count, int):
-            return spreads[:, count - 1]
-        columns = spreads.index_select(1, (count - 1).flatten())
-        return columns.T.reshape(*count.shape[:-1], -1)
+def spread(extremes: State, count: int | Tensor) -> Tensor:
+    """Highest − lowest of the last `count` layers: (batch,), or (settings, batch)."""
+    spreads = extremes[0] - extremes[1]  # (batch, layers)
+    if isinstance(count, int):
+        return spreads[:, count - 1]
+    columns = spreads.index_select(1, (count - 1).flatten())
+    return columns.T.reshape(*count.shape[:-1], -1)
 
 
 class SteadyLeader(SameLeader):
     """bias_3: bias_1's window holds, and that class's probability moves by at most range_tmp.
 
     The scores are those of each layer's own leader: of one class where bias_1's window holds. The
-    state is bias_1's, and the scores' Extremes.
+    state is bias_1's, and the extremes of the scores.
     """
 
     reads = (*SameLeader.reads, "range_tmp")
 
     def start(self, size: Size, inputs: Tensors) -> State:
-        return super().start(size, inputs), Extremes.start(size)
+        return super().start(size, inputs), (size.unknown(size.layers), size.unknown(size.layers))
 
     def window_step(self, now: Leaders, state: State) -> Outcome:
         streak, leads = super().window_step(now, state[0])
-        extremes = state[1].extend(now.tracked_scores.gather(-1, now.top[:, None]))
-        return (streak, extremes), leads & (extremes.spread(self.cnt_thres) <= self.range_tmp)
+        extremes = extend_extremes(state[1], now.tracked_scores.gather(-1, now.top[:, None]))
+        return (streak, extremes), leads & (spread(extremes, self.cnt_thres) <= self.range_tmp)
 
 
 class SteadyValue(WindowRule):
@@ -187,12 +179,12 @@ class SteadyValue(WindowRule):
 
     reads = ("cnt_thres", "range_tmp")
 
-    def start(self, size: Size, inputs: Tensors) -> Extremes:
-        return Extremes.start(size)
+    def start(self, size: Size, inputs: Tensors) -> State:
+        return size.unknown(size.layers), size.unknown(size.layers)
 
-    def step(self, seen: LayerOutput, state: Extremes) -> Outcome:
-        state = state.extend(seen.scores)
-        return state, state.spread(self.cnt_thres) <= self.range_tmp
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        state = extend_extremes(state, seen.scores)
+        return state, spread(state, self.cnt_thres) <= self.range_tmp
 
 
 class Patience(WindowRule):

@@ -32,7 +32,7 @@ from ..loading.configs import load_config, own_settings
 from ..loading.files import local_folder
 from ..loading.tokenizers import load_tokenizer
 from ..loading.weights import PONDER_NAMES, Tensors, load_into, read_weights, renamed
-from ..losses import PonderClassificationLoss, check_labels, task_loss
+from ..losses import PonderClassificationLoss, task_loss, warn_without_labels
 from ..rules import ExitRule, LayerOutput, State, exit_scores, scan_answers
 from .distribution import GeneralizedGeometricDist, prior
 
@@ -363,7 +363,7 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
         labels: Tensor | Sequence[float] | None = None,
     ) -> EarlyExitOutput:
         """Classify a batch; inputs as `PonderAlbertClassifier`'s, with or without second [CLS]."""
-        check_labels(self, labels)
+        warn_without_labels(self, labels)
         inputs = (input_ids, attention_mask, token_type_ids)
         is_text = not isinstance(input_ids, Tensor)
         if (

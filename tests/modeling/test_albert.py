@@ -86,7 +86,6 @@ def test_a_text_of_more_tokens_than_positions_is_refused_with_both_numbers(any_m
     ("ids", "more", "words"),
     [
         (random_ids(2, 5), {"attention_mask": torch.ones(2, 4)}, "attention_mask of shape (2, 4)"),
-        (random_ids(2, 5), {"token_type_ids": torch.zeros(2, 4).long()}, "token_type_ids of shape"),
         (random_ids(2, 0), {}, "no token|second [CLS]"),
         (random_ids(2, 5).float(), {}, "input_ids of shape (2, 5) and torch.float32"),
         (random_ids(2, 5) + 10**6, {}, "input_ids has numbers that are not from 0 to"),

@@ -5,7 +5,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from modeling import PonderAlbertClassifier, PonderAlbertConfig
-from modeling.flops import early_exit_flops, full_depth_flops
 from tests.conftest import TINY, random_ids, tiny_model
 
 EAGER = {"attn_implementation": "eager"}
@@ -45,7 +44,7 @@ def test_flops_are_those_that_torch_counts(shape):
         for config.exit_thres in (0.0, 1.0):  # the first layer, and full depth with all checks
             with torch.no_grad():
                 layer = model(ids).exit_layer.item()
-            assert counted(model, ids) == early_exit_flops(config, length, layer)
-        one_check = early_exit_flops(config, length, 2) - early_exit_flops(config, length, 1)
-        checks = early_exit_flops(config, length, 4) - full_depth_flops(config, length)
+            assert counted(model, ids) == config.early_exit_flops(length, layer)
+        one_check = config.early_exit_flops(length, 2) - config.early_exit_flops(length, 1)
+        checks = config.early_exit_flops(length, 4) - config.full_depth_flops(length)
         assert 0 < checks < 3 * one_check  # full depth answers once, at the end

@@ -162,18 +162,6 @@ def test_trainer_trains_every_mode(mode, folder, tmp_path):
     assert all(torch.equal(x, trained[name]) for name, x in saved.state_dict().items())
 
 
-def test_label_smoothing_is_refused(mode, folder, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    trainer = Trainer(
-        AutoModelForSequenceClassification.from_pretrained(folder),
-        TrainingArguments(str(tmp_path / "out"), label_smoothing_factor=0.1, **QUIET),
-        train_dataset=[{**tokenizer("a dog"), "labels": 0}],
-        processing_class=tokenizer,
-    )
-    with pytest.raises(UserError, match="label_smoothing_factor"):
-        trainer.train()
-
-
 def test_training_without_labels_warns_and_evaluation_does_not(mode, folder, monkeypatch):
     said, model = [], AutoModelForSequenceClassification.from_pretrained(folder)
     inputs = AutoTokenizer.from_pretrained(folder)("a dog", return_tensors="pt")

@@ -43,7 +43,6 @@ def table(*rows: str):
         (pipe, "RTE/train.tsv", ANEW, ["no regular file"]),
         (device, "a.tsv", f"{ANEW} --train_file PATH", ["a.tsv is no regular file"]),
         (pipe, "out/RTE/eval_results.txt", "--do_eval", ["no regular file"]),
-        (pipe, "out/RTE/tokenizer_config.json", "--do_eval", ["no regular file"]),
         pytest.param(
             *(pipe, "a.onnx", "--do_eval --onnx PATH", ["a.onnx", "no regular one"]), marks=HAS_ONNX
         ),

@@ -15,7 +15,6 @@ from modeling import (
     AlbertActModel,
 )
 from modeling.act.encoder import COMPACTION_FLOPS
-from modeling.flops import layer_pass_flops
 from tests.models import SMALL, assert_near, padded_batch, tiny_act
 
 
@@ -110,7 +109,7 @@ def test_compacted_loop_is_the_dense_loop(seed, lengths, halted):
     """Over random models, batches and paddings; also from where so many tokens have halted."""
     model, inputs = tiny_act(seed), padded_batch(lengths, seed)
     real = inputs["attention_mask"].bool()
-    work = halted * layer_pass_flops(model.config, max(lengths)) / max(lengths)
+    work = halted * model.config.layer_pass_flops(max(lengths)) / max(lengths)
     for tolerance, dtype in ((1e-10, torch.double), (1e-5, torch.float)):
         answers = []
         for compact in (False, True, None):
