@@ -27,7 +27,7 @@ from modeling.compilation import compile_for_training
 from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, overriding_file, resolve
-from modeling.loading.configs import ORIGIN_KEYS, load_config, trained_task
+from modeling.loading.configs import ORIGIN_KEYS, load_config
 from modeling.loading.files import find_file, read_json, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_model
@@ -174,7 +174,9 @@ class GlueRun:
             logger.info("Weights newly initialised: all (--from_scratch)")
             return self.mode.model_class(config)
         source = self.settings.model.model_name_or_path
-        other = trained_task(source) not in (None, self.task.name)
+        path = find_file(source, "config.json")
+        trained_on = read_json(path).get("finetuning_task") if path else None
+        other = trained_on not in (None, self.task.name)
         model, report = load_model(self.mode.model_class, source, config, other)
         for line in report.lines():
             logger.info(line)

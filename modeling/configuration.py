@@ -13,7 +13,7 @@ from transformers import AlbertConfig, AutoConfig
 from transformers.activations import ACT2FN
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from .elbert.rules import elbert_rules
+from .elbert.rules import RULES as ELBERT_RULES
 from .errors import UserError
 from .exit_settings import resolve
 from .keys import ACT, ELBERT, PONDER, SIZES, KeyTable, checked, float_key, str_key
@@ -52,7 +52,7 @@ class AdaptiveConfig(AlbertConfig):
     rule_key: ClassVar[str] = ""
     # Of the outputs, HF's Trainer gathers logits alone: others differ in length between batches.
     keys_to_ignore_at_inference: ClassVar[list[str]] = (
-        "exit_layer all_logits halt_probabilities updates ponder_cost hidden_states attentions"
+        "exit_layer all_logits halt_probabilities updates ponder_cost hidden_states"
     ).split()
 
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
@@ -171,7 +171,7 @@ class ElbertConfig(AdaptiveConfig):
 
     @classmethod
     def exit_rules(cls, regression: bool) -> Mapping[str, type[ExitRule]]:
-        return elbert_rules(regression)
+        return {name: rules[regression] for name, rules in ELBERT_RULES.items()}
 
     def classifier_flops(self) -> int:
         widths = [self.hidden_size, self.fc_size1, self.num_labels]

@@ -95,12 +95,7 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
         return ExampleState(depth, remembered, model=())
 
     def check_exit(
-        self,
-        rule: ExitRule,
-        hidden: Tensor,
-        mask: Tensor | None,
-        index: int,
-        state: ExampleState,
+        self, rule: ExitRule, hidden: Tensor, mask: Tensor | None, index: int, state: ExampleState
     ) -> ExitDecision:
         """The exit after the layer that gave `hidden`; at the last layer all examples exit."""
         seen, own = self.layer_output(hidden, mask, index, state)

@@ -122,23 +122,16 @@ class DepthBatcher:
     def checked(self, ids: Any, types: Any, *inputs: Any) -> Example:
         """An example as it was submitted; errors of many kinds for what is no tokenised text."""
         ids, types = torch.as_tensor(ids), torch.as_tensor(types)
-        config, own = self.model.config, self.model.own_inputs
-        longest = config.max_position_embeddings
+        config, longest = self.model.config, self.model.config.max_position_embeddings
         if ids.ndim != 1 or ids.shape != types.shape or not 1 <= len(ids) <= longest:
             raise ValueError(
-                f"its token and segment ids have the shapes {tuple(ids.shape)} and "
-                f"{tuple(types.shape)}; allowed are two rows of one length, from 1 to "
-                f"max_position_embeddings = {longest}"
+                f"token and segment ids are two rows of one length, from 1 to {longest}, not of "
+                f"the shapes {tuple(ids.shape)} and {tuple(types.shape)}"
             )
-        sizes = (("token", ids, config.vocab_size), ("segment", types, config.type_vocab_size))
-        for kind, numbers, size in sizes:
+        for numbers, size in ((ids, config.vocab_size), (types, config.type_vocab_size)):
             low, high = numbers.aminmax()
             if numbers.is_floating_point() or low < 0 or high >= size:
-                raise ValueError(
-                    f"its {kind} ids are from {low} to {high}: allowed is 0 to {size - 1}"
-                )
-        if inputs and len(inputs) != len(own):
-            raise ValueError(f"it brings {len(inputs)} numbers, not one each for {[*own]}")
+                raise ValueError(f"it has ids from {low} to {high}: allowed is 0 to {size - 1}")
         return Example(self.submitted, len(ids), ids, types, tuple(map(float, inputs)))
 
     def next_waiting(self) -> Example:

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import UserError
 from .keys import KeyTable, checked, nearest_names
-from .loading.files import (
-    has_weights,
-    read_json,
-    read_regular_file,
-    resolve_within,
-    weights_hash,
-)
+from .loading.files import has_weights, read_json, read_regular_file, resolve_within, weights_hash
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from transformers import AlbertConfig
 from transformers.activations import ACT2FN
 
 # Which of the projections: `parts` of SelfAttention.project.
-QUERY, QUERY_KEY, KEY_VALUE = slice(0, 1), slice(0, 2), slice(1, 3)
+QUERY = slice(0, 1)
+KEY_VALUE = slice(1, 3)
 QUERY_KEY_VALUE = slice(0, 3)
 
 
@@ -53,7 +54,10 @@ class SelfAttention(nn.Module):
         """
         dropout = self.attention_dropout if self.training else 0.0
         if self.config._attn_implementation == "eager":
-            return F.dropout(attention_weights(query, key, mask), dropout) @ value
+            scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+            if mask is not None:
+                scores = scores.masked_fill(~mask, -math.inf)
+            return F.dropout(scores.softmax(-1), dropout) @ value
         return F.scaled_dot_product_attention(query, key, value, mask, dropout)
 
     def output(self, context: Tensor) -> Tensor:
@@ -78,11 +82,6 @@ class SelfAttention(nn.Module):
         head_size = self.query.out_features // self.num_heads
         parts = projected.unflatten(-1, (-1, self.num_heads, head_size))
         return parts.permute(2, 0, 3, 1, 4)
-
-    def weights(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """What every token reads of each, (batch, heads, length, length), without dropout."""
-        query, key = self.split_heads(self.project(hidden, QUERY_KEY))
-        return attention_weights(query, key, mask)
 
 
 class AlbertAttention(SelfAttention):
@@ -130,11 +129,3 @@ class AlbertLayer(nn.Module):
     def attention_norm(self) -> nn.LayerNorm:
         """The layer norm between attention and feed-forward."""
         return self.attention.LayerNorm
-
-
-def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(QKᵀ/√d), (batch, heads, queries, length): what a query reads of each token."""
-    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
-    return scores.softmax(-1)

@@ -27,7 +27,7 @@ from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.errors import UserError
 from modeling.loading.files import file_hash, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
-from modeling.loading.weights import Tensors, load_into, load_model, read_weights, suite_names
+from modeling.loading.weights import Tensors, load_into, load_model, read_weights
 from modeling.pretraining import ObjectiveOutput, Sums, add_sums
 from training.checkpoints import (
     TrainState,
@@ -150,7 +150,7 @@ def new_student(settings: StudentSettings, teacher: "Teacher") -> AlbertModel:
         part.requires_grad_(False)
     if not (source := settings.initial_student):
         return student
-    named, flag = read_weights(source, suite_names), f"--initial_student {source}"
+    named, flag = read_weights(source, {}), f"--initial_student {source}"
     tensors = {name.removeprefix("albert."): tensor for name, tensor in named.items()}
     layers = {name.split(".attention.")[0] for name in tensors if ".attention." in name}
     if len(layers) > 1:

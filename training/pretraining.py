@@ -20,7 +20,7 @@ from modeling.cpu_packing import packed_weights
 from modeling.keys import ACT_KEYS, ELBERT_KEYS
 from modeling.loading.configs import make_config
 from modeling.loading.files import file_hash, read_json, weights_hash
-from modeling.loading.weights import LoadReport, act_names, load_into, read_weights, suite_names
+from modeling.loading.weights import ACT_NAMES, LoadReport, load_into, read_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.checkpoints import (
     TrainState,
@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 # By --model_type: the model, the keys of a config.json that are of another mode, and the names that
 # the tensors of a checkpoint have in the model.
 ARCHITECTURES = {
-    "albert": (AlbertForPreTraining, {*ELBERT_KEYS, *ACT_KEYS}, suite_names),
-    "albert_act": (AlbertActForPreTraining, {*ELBERT_KEYS}, act_names),
+    "albert": (AlbertForPreTraining, {*ELBERT_KEYS, *ACT_KEYS}, {}),
+    "albert_act": (AlbertActForPreTraining, {*ELBERT_KEYS}, ACT_NAMES),
 }
 # What the weights of --model_name_or_path may lack: their names begin so.
 NEW_PARTS = tuple(

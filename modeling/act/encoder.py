@@ -127,14 +127,12 @@ class AlbertActEncoder(nn.Module):
         embedded: Tensor,
         mask: Tensor | None,
         trail: list[Tensor] | None = None,
-        attentions: list[Tensor] | None = None,
     ) -> tuple[Tensor, Halting]:
         """Embeddings (batch, length, embedding) -> final states (batch, length, hidden).
 
         `mask` is (batch, 1, 1, length) bool, or None without padding. As published, every pass
         computes all tokens and gives halted ones the weight 0; from where it pays, `RunningTokens`
-        takes over. The states before the first pass and after each are added to `trail`, each
-        pass's attention weights (batch, heads, length, length) to `attentions`.
+        takes over. The states before the first pass and after each are added to `trail`.
         """
         # Under autocast the mapping answers in half precision; states are kept as the weights are.
         hidden = self.embedding_hidden_mapping_in(embedded)
@@ -147,9 +145,7 @@ class AlbertActEncoder(nn.Module):
             running = int(halting.running.sum())
             if running == 0:
                 break
-            if attentions is not None:
-                attentions.append(self.albert_layer.attention.weights(hidden, mask))
-            elif tokens is None and self.compaction_pays(hidden, running):
+            if tokens is None and self.compaction_pays(hidden, running):
                 tokens = RunningTokens(self.albert_layer, hidden, mask)
             if tokens is not None:
                 hidden, halting = tokens.update(halting, epsilon)
@@ -259,8 +255,6 @@ class AlbertActModelOutput(BaseModelOutputWithPooling):
     ponder_cost: (batch,), Σ over real tokens of updates + remainder (`Halting`).
     hidden_states: if asked for, the states (batch, length, hidden) before the first update and
         after each until all tokens had halted: at most num_hidden_layers + 1 of them.
-    attentions: if asked for, each of these updates' attention weights, (batch, heads, length,
-        length): what every token read of each.
     """
 
     updates: Tensor | None = None
@@ -288,26 +282,24 @@ class AlbertActModel(AlbertActPreTrainedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
     ) -> AlbertActModelOutput:
         """Encode a batch, as HF ALBERT does; `return_dict=False` answers with a tuple.
 
         Ids, masks and segments are (batch, length) int64, inputs_embeds in place of input_ids
         (batch, length, embedding); None for an optional output is what the configuration says.
         """
-        config, states, weights = self.config, output_hidden_states, output_attentions
-        trail = [] if (config.output_hidden_states if states is None else states) else None
-        attentions = [] if (config.output_attentions if weights is None else weights) else None
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        trail = [] if output_hidden_states else None
         mask = attention_mask_of(attention_mask, input_ids)
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        hidden, halting = self.encoder(embedded, mask, trail, attentions)
+        hidden, halting = self.encoder(embedded, mask, trail)
         return AlbertActModelOutput(
             last_hidden_state=hidden,
             pooler_output=None if self.pooler is None else self.pooler(hidden[:, 0]).tanh(),
             updates=halting.updates[:, None, None],
             ponder_cost=(halting.updates + halting.remainder).sum(1),
             hidden_states=None if trail is None else tuple(trail),
-            attentions=None if attentions is None else tuple(attentions),
         )
 
 

@@ -1,6 +1,5 @@
 """Adaptive Depth's models for the tasks: an encoder, `albert`, below a head."""
 
-import re
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -20,7 +19,7 @@ from transformers.models.albert import modeling_albert as hf_albert
 from transformers.utils.generic import can_return_tuple
 
 from ..configuration import AlbertActConfig
-from ..loading.weights import Tensors, act_names
+from ..loading.weights import ACT_NAMES
 from ..losses import task_loss, warn_without_labels
 from .encoder import AlbertActModel, AlbertActModelOutput, AlbertActPreTrainedModel
 
@@ -34,7 +33,7 @@ class AlbertActOutput(SequenceClassifierOutput):
         (batch, choices), by the task.
     start_logits, end_logits: (batch, length), of an answer's first and last token.
     prediction_logits, sop_logits: (batch, length, vocabulary) and (batch, 2), of pre-training.
-    updates, ponder_cost, hidden_states, attentions: as the encoder's.
+    updates, ponder_cost, hidden_states: as the encoder's.
     """
 
     start_logits: Tensor | None = None
@@ -51,13 +50,14 @@ def output(
     """A head's answer; its loss gets τ · mean of ponder_cost (Simoulin and Crabbé 2021)."""
     if loss is not None:
         loss = loss + tau * encoded.ponder_cost.mean()
-    names = ("updates", "ponder_cost", "hidden_states", "attentions")
+    names = ("updates", "ponder_cost", "hidden_states")
     return AlbertActOutput(loss, **{name: getattr(encoded, name) for name in names}, **logits)
 
 
 class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
     """Classification of a text or pair, or regression with num_labels = 1."""
 
+    tensor_names = ACT_NAMES
     task_parts = ("classifier.",)
     new_parts = ("albert.pooler.", "albert.encoder.albert_layer.act.", *task_parts)
 
@@ -67,14 +67,6 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
-
-    def rename_tensors(self, tensors: Tensors) -> Tensors:
-        """Name a checkpoint's tensors as here, but for a classifier of another number of labels."""
-        tensors = act_names(tensors)
-        head, shape = tensors.get("classifier.weight"), self.classifier.weight.shape
-        if head is None or head.shape == shape:
-            return tensors
-        return {re.sub("^classifier", "other_classifier", name): x for name, x in tensors.items()}
 
     @can_return_tuple
     def forward(

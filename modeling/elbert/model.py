@@ -15,7 +15,7 @@ from transformers.utils.generic import can_return_tuple
 from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of
 from ..configuration import ElbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, layer_states
-from ..loading.weights import Tensors, suite_names
+from ..loading.weights import ELBERT_NAMES
 from ..losses import joint_loss, task_loss, warn_without_labels
 from ..rules import LayerOutput, State, exit_scores, scan_answers
 
@@ -82,6 +82,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
 
     config_class = ElbertConfig
     config: ElbertConfig
+    tensor_names = ELBERT_NAMES
     task_parts = ("albert.encoder.exit_out_layer", "exit_weights")
     new_parts = ("albert.pooler.", *task_parts)
 
@@ -106,15 +107,6 @@ class ElbertForSequenceClassification(EarlyExitModel):
         if module is self and self.exit_weights is not None:
             init.constant_(self.exit_weights, self.config.w_init)
 
-    def rename_tensors(self, tensors: Tensors) -> Tensors:
-        """Name a checkpoint's tensors as here; HF's classifier fits if it has as many labels."""
-        tensors, wanted = suite_names(tensors), self.state_dict()
-        for part in ("weight", "bias"):
-            theirs, ours = f"classifier.{part}", f"albert.encoder.exit_out_layer.classifier.{part}"
-            if theirs in tensors and ours in wanted and tensors[theirs].shape == wanted[ours].shape:
-                tensors.setdefault(ours, tensors.pop(theirs))
-        return tensors
-
     @can_return_tuple
     def forward(
         self,
@@ -134,8 +126,9 @@ class ElbertForSequenceClassification(EarlyExitModel):
         warn_without_labels(self, labels)
         if not self.training and not output_all_exits:
             out = self.exits(input_ids, attention_mask, token_type_ids)
-            loss = None if labels is None else task_loss(out.logits, labels)
-            return EarlyExitOutput(loss, out.logits, exit_layer=out.exit_layer)
+            if labels is not None:
+                out.loss = task_loss(out.logits, labels)
+            return out
         hidden = self.embed(input_ids, token_type_ids)
         mask = attention_mask_of(attention_mask, input_ids)
         all_logits, loss = self.all_exits(hidden, mask), None

@@ -227,8 +227,3 @@ RULES = {
     "bias_3": (SteadyLeader, SteadyValue),
     "patience": (Patience, PatienceOfValues),
 }
-
-
-def elbert_rules(regression: bool) -> dict[str, type[ExitRule]]:
-    """The rules by name, for predicted values or for classes."""
-    return {name: rules[regression] for name, rules in RULES.items()}

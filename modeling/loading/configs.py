@@ -95,9 +95,3 @@ def trained_labels(directory: str | Path) -> list[str]:
     """Return the names of a trained model's classes; [] for one that predicts a value."""
     config = load_config(directory)
     return [config.id2label[i] for i in range(config.num_labels)] if config.num_labels > 1 else []
-
-
-def trained_task(source: str | Path) -> str | None:
-    """Return the task that a checkpoint says it was fine-tuned on."""
-    path = find_file(source, "config.json")
-    return read_json(path).get("finetuning_task") if path else None

@@ -29,9 +29,7 @@ MODELS = {
     (): (hf.AlbertModel, act.AlbertActModel),
     ("predictions",): (hf.AlbertForMaskedLM, act.AlbertActForMaskedLM),
     ("predictions", "sop_classifier"): (hf.AlbertForPreTraining, act.AlbertActForPreTraining),
-    ("classifier",): (
-        *(hf.AlbertForSequenceClassification, act.AlbertActForSequenceClassification),
-    ),
+    ("classifier",): (hf.AlbertForSequenceClassification, act.AlbertActForSequenceClassification),
 }
 
 # Regular expressions of names, and what takes their place, in this order.

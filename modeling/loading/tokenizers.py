@@ -35,7 +35,13 @@ def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrained
         given["do_lower_case"] = do_lower_case
     try:
         tokenizer = kinds[name].from_pretrained(str(source), **given)
-        check_pair(tokenizer)
+        pair = tokenizer(["a", "b c"], ["d", ""], return_token_type_ids=True)
+        for ids, segments in zip(pair["input_ids"], pair["token_type_ids"], strict=True):
+            if len(ids) != len(segments) or not {*segments} <= {0, 1}:
+                raise ValueError(f"it makes segments {segments} of a pair")
+        for special in ("pad", "cls", "sep"):
+            if not isinstance(getattr(tokenizer, f"{special}_token_id"), int):
+                raise ValueError(f"it has no {special}_token")
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # damaged files fail in every way, also by a panic of Rust's
@@ -46,14 +52,3 @@ def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrained
             "run_pretraining.py --train_tokenizer makes one from text"
         ) from error
     return tokenizer
-
-
-def check_pair(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ValueError unless two texts become what a model reads."""
-    encoded = tokenizer(["a", "b c"], ["d", ""], return_token_type_ids=True)
-    for ids, segments in zip(encoded["input_ids"], encoded["token_type_ids"], strict=True):
-        if len(ids) != len(segments) or not {*segments} <= {0, 1}:
-            raise ValueError(f"it makes segments {segments} of a pair")
-    for name in ("pad", "cls", "sep"):
-        if not isinstance(getattr(tokenizer, f"{name}_token_id"), int):
-            raise ValueError(f"it has no {name}_token")

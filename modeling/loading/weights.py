@@ -7,7 +7,7 @@ many groups as layers, an embedding as wide as the hidden state, and the identit
 
 import pickle
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ Tensors = dict[str, torch.Tensor]  # by name
 
 # Regular expressions of names, and what takes their place, in this order.
 MODERN = {r"^module\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"}  # DataParallel, TensorFlow
+MAPPING = "encoder.embedding_hidden_mapping_in"
 SHARED_LAYER = r"encoder\.albert_layer_groups\.0\.albert_layers\.0\."
+ELBERT_NAMES = {r"^classifier\.": "albert.encoder.exit_out_layer.classifier."}  # HF's
 ACT_NAMES = {
     SHARED_LAYER: "encoder.albert_layer.",
     r"encoder\.albert_layer\.attention\.LayerNorm\.": "encoder.albert_layer.LayerNorm.",
 }
-PONDER_NAMES = MODERN | {r"^albert\.": "", f"^{SHARED_LAYER}": "albert_layer.", r"^encoder\.": ""}
+PONDER_NAMES = {r"^albert\.": "", f"^{SHARED_LAYER}": "albert_layer.", r"^encoder\.": ""}
 BERT_NAMES = {
     r"^bert\.": "",
     r"^pooler\.dense\.": "pooler.",
@@ -52,39 +54,22 @@ def renamed(tensors: Tensors, names: Mapping[str, str]) -> Tensors:
     return found
 
 
-def suite_names(tensors: Tensors) -> Tensors:
-    """Name an ALBERT's or a BERT's tensors as published, `albert.*`; UserError for others."""
-    tensors = renamed(tensors, MODERN)
-    mapping = "encoder.embedding_hidden_mapping_in"
-    if any(".attention.self.query." in name for name in tensors):
-        tensors = renamed(tensors, BERT_NAMES)
-        if "embeddings.word_embeddings.weight" not in tensors:
-            raise UserError("the weights hold no word embeddings")
-        size = tensors["embeddings.word_embeddings.weight"].shape[1]
-        tensors[f"{mapping}.weight"] = torch.eye(size)
-        tensors[f"{mapping}.bias"] = torch.zeros(size)
-    if not any(name.endswith(f"{mapping}.weight") for name in tensors):
-        raise UserError(
-            "the weights are neither ALBERT's nor BERT's; their first tensors are "
-            + ", ".join(sorted(tensors)[:4])
-        )
-    return renamed(tensors, {r"^(embeddings|encoder|pooler)\.": r"albert.\1."})
-
-
-def act_names(tensors: Tensors) -> Tensors:
-    """Name an ALBERT or ACT checkpoint's tensors as Adaptive Depth's models do."""
-    return renamed(suite_names(tensors), ACT_NAMES)
-
-
-def read_weights(source: str | Path, rename: Callable[[Tensors], Tensors] = dict) -> Tensors:
-    """Read all tensors of a checkpoint, under the names that `rename` gives them."""
+def read_weights(source: str | Path, names: Mapping[str, str]) -> Tensors:
+    """Read an ALBERT's or a BERT's tensors: named as published, `albert.*`, and then by `names`."""
     tensors: Tensors = {}
     for path in weight_files(source):
-        tensors.update(read_tensor_file(path))
-    try:
-        return rename(tensors)
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from error
+        tensors.update(renamed(read_tensor_file(path), MODERN))
+    if any(".attention.self.query." in name for name in tensors):
+        tensors = renamed(tensors, BERT_NAMES)
+        size = tensors.get("embeddings.word_embeddings.weight", torch.empty(0, 0)).shape[1]
+        tensors[f"{MAPPING}.weight"] = torch.eye(size)
+        tensors[f"{MAPPING}.bias"] = torch.zeros(size)
+    if not any(name.endswith("embedding_hidden_mapping_in.weight") for name in tensors):
+        raise UserError(
+            f"{source}: the weights are neither ALBERT's nor BERT's; their first tensors are "
+            + ", ".join(sorted(tensors)[:4])
+        )
+    return renamed(tensors, {r"^(embeddings|encoder|pooler)\.": r"albert.\1."} | names)
 
 
 def read_tensor_file(path: Path) -> Tensors:
@@ -141,8 +126,8 @@ def load_model(
     """Build a model with a checkpoint's weights; return it and what was loaded.
 
     Args:
-        model_class: of any mode. It has `rename_tensors` and prefixes of names: `new_parts`, which
-            a checkpoint may lack, and `task_parts`, which belong to one task.
+        model_class: of any mode. It has `tensor_names`, as PONDER_NAMES, and prefixes of its names:
+            `new_parts`, which a checkpoint may lack, and `task_parts`, which belong to one task.
         source: a directory or a hub name.
         config: by default the source's own.
         other_task: the source was fine-tuned on another task, so its `task_parts` are left out.
@@ -152,9 +137,18 @@ def load_model(
     """
     folder = local_folder(source)
     model = model_class(config or load_config(folder, model_class.config_class))
-    tensors = read_weights(folder, model.rename_tensors)
+    return model, load_weights(model, folder, other_task)
+
+
+def load_weights(model: Any, folder: Path, other_task: bool = False) -> LoadReport:
+    """Copy a checkpoint's weights into a model of any mode, as `load_model` does."""
+    tensors = read_weights(folder, {})
+    head = tensors.get("classifier.weight")
+    if head is not None and len(head) != model.config.num_labels:
+        tensors = renamed(tensors, {r"^classifier\.": "other_classifier."})
+    tensors = renamed(tensors, model.tensor_names)
     unwanted = model.task_parts if other_task else ()
-    return model, load_into(model, tensors, source, model.new_parts, unwanted)
+    return load_into(model, tensors, folder, model.new_parts, unwanted)
 
 
 def is_layer_of(model: nn.Module, name: str) -> bool:

@@ -31,7 +31,7 @@ from ..layer import AlbertLayer
 from ..loading.configs import load_config, own_settings
 from ..loading.files import local_folder
 from ..loading.tokenizers import load_tokenizer
-from ..loading.weights import PONDER_NAMES, Tensors, load_into, read_weights, renamed
+from ..loading.weights import PONDER_NAMES, load_weights
 from ..losses import PonderClassificationLoss, task_loss, warn_without_labels
 from ..rules import ExitRule, LayerOutput, State, exit_scores, scan_answers
 from .distribution import GeneralizedGeometricDist, prior
@@ -107,6 +107,7 @@ class PonderAlbertClassifier(EarlyExitModel):
 
     config_class = PonderAlbertConfig
     config: PonderAlbertConfig
+    tensor_names = PONDER_NAMES
     new_parts = task_parts = ("classifier.", "ponder.")
     own_inputs = ("draws",)
 
@@ -142,10 +143,6 @@ class PonderAlbertClassifier(EarlyExitModel):
             halt = torch.tensor(self.config.target_halt_probability).clamp(1e-4, 1 - 1e-4)
             init.constant_(module.bias, halt.logit().item())
 
-    def rename_tensors(self, tensors: Tensors) -> Tensors:
-        """Name an ALBERT's or a ponder model's tensors as here."""
-        return renamed(tensors, PONDER_NAMES)
-
     @classmethod
     def from_pretrained(
         cls,
@@ -177,7 +174,7 @@ class PonderAlbertClassifier(EarlyExitModel):
             with suppress(UserError):
                 tokenizer = load_tokenizer(name)
         model = cls(config, tokenizer, target_halt_probability)
-        load_into(model, read_weights(name, model.rename_tensors), name, cls.new_parts)
+        load_weights(model, name)
         dtype = config.dtype if dtype == "auto" else dtype
         return model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype).eval()
 

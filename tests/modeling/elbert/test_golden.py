@@ -5,7 +5,7 @@ import torch
 
 from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.depth import layer_states
-from modeling.elbert.rules import elbert_rules
+from modeling.elbert.rules import RULES
 from modeling.keys import EXIT_KEYS
 from modeling.rules import scan as scan_recorded
 from tests.golden_vectors import load_golden
@@ -40,7 +40,7 @@ def run_settings(run: dict) -> dict:
 
 
 def scan(all_logits: torch.Tensor, **settings) -> torch.Tensor:
-    rule = elbert_rules(all_logits.shape[-1] == 1)[settings["thres_name"]](**settings)
+    rule = RULES[settings["thres_name"]][all_logits.shape[-1] == 1](**settings)
     return scan_recorded(rule, {"all_logits": all_logits})
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch.utils._pytree import tree_map
 
 from modeling.elbert.rules import RULES as TABLE
-from modeling.elbert.rules import elbert_rules
 from modeling.keys import EXIT_KEYS
 from modeling.rules import ExitRule, LayerOutput, Size, exit_scores
 from modeling.rules import scan as scan_recorded
@@ -29,7 +28,7 @@ def rule_of(thres_name: str = "bias_1", **settings) -> SimpleNamespace:
 
 
 def made(settings: SimpleNamespace, classes: int) -> ExitRule:
-    return elbert_rules(classes == 1)[settings.thres_name](**vars(settings))
+    return TABLE[settings.thres_name][classes == 1](**vars(settings))
 
 
 def scan(settings: SimpleNamespace, all_logits: torch.Tensor) -> torch.Tensor:
