@@ -8,18 +8,17 @@
 
 Each task gets a folder, glue_data/RTE and so on, with its .tsv files (MRPC's also keeps the three
 files that these are made from). A task whose files are there, with a test file as long as GLUE's,
-is not fetched again; otherwise its files are replaced.
+is not fetched again; otherwise its files are fetched, and others of their names, but for the
+sample's, are renamed to train.tsv.1 and so on.
 
 A mirror given as --base_url has the same files, of the same SHA-256, in the folders glue/data and
 senteval/senteval_data.
 """
 
 import re
-import shutil
 import socket
 import sys
 import zipfile
-from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,12 +27,13 @@ from glue.tables import read_lines
 from glue.tasks import TASKS, get_task
 from modeling.errors import UserError
 from training.settings import FlagParser
+from training.written import put_aside
 from utils.files import run_script, write_file, write_text
 
 BASE_URL = "https://dl.fbaipublicfiles.com"
 FOLDERS = "CoLA SST-2 STS-B QQP MNLI QNLI RTE WNLI MRPC diagnostic".split()
-OTHER_NAMES = {"QQP": "QQP-clean.zip", "QNLI": "QNLIv2.zip"}  # of archives
 DIAGNOSTIC = "AX.tsv"
+OTHER_NAMES = {"QQP": "QQP-clean.zip", "QNLI": "QNLIv2.zip", "diagnostic": DIAGNOSTIC}
 # GLUE may not host MRPC. SentEval does, and GLUE's dev set is a list of pairs of its train set.
 TRAIN, TEST, DEV_IDS = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "mrpc_dev_ids.tsv"
 SHA256 = {
@@ -119,7 +119,15 @@ def assemble_mrpc(train: Path, test: Path, dev_ids: Path, target: Path) -> None:
         ],
     }
     for name, rows in files.items():
-        write_text(target / name, "".join("\t".join(cells) + "\n" for cells in rows))
+        save(target / name, "".join("\t".join(cells) + "\n" for cells in rows).encode())
+
+
+def save(path: Path, content: bytes) -> None:
+    """Write a task's file; put another aside that stands there, unless it is the sample's."""
+    samples = (sample.read_bytes() for sample in SAMPLE.glob(path.name))
+    if path.is_file() and path.read_bytes() not in (content, *samples):
+        put_aside(path, "is not GLUE's")
+    write_file(path, lambda file: file.write(content))
 
 
 def tsv_cells(path: Path, width: int) -> list[list[str]]:
@@ -155,16 +163,16 @@ def fetch(folder: str, data_dir: Path, base_url: str, path_to_mrpc: str | None) 
         return
     if folder == "MRPC":
         fetch_mrpc(target, base_url, path_to_mrpc)
-    elif folder == "diagnostic":
-        fetch_file(DIAGNOSTIC, target / "diagnostic.tsv", base_url)
     else:
         with TemporaryDirectory() as scratch:
-            archive = Path(scratch, OTHER_NAMES.get(folder, f"{folder}.zip"))
-            fetch_file(archive.name, archive, base_url)
-            with zipfile.ZipFile(archive) as file:
-                for name in task_files(folder):
-                    with file.open(f"{folder}/{name}") as source:
-                        write_file(target / name, partial(shutil.copyfileobj, source))
+            fetched = Path(scratch, OTHER_NAMES.get(folder, f"{folder}.zip"))
+            fetch_file(fetched.name, fetched, base_url)
+            if folder == "diagnostic":
+                save(target / "diagnostic.tsv", fetched.read_bytes())
+            else:
+                with zipfile.ZipFile(fetched) as archive:
+                    for name in task_files(folder):
+                        save(target / name, archive.read(f"{folder}/{name}"))
     print(f"{folder}: {', '.join(task_files(folder))} in {target}")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from training.provenance import provenance
 from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, FlagRules, as_dict, option, parse
+from training.written import make_room, note
 from utils.files import run_script, write_json
 
 
@@ -60,8 +61,9 @@ def main() -> None:
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     directory = Path(settings.output_dir)
-    results = {"provenance": provenance(as_dict(settings))}
-    write_json(directory / "results.json", results)  # fails now, not at the end
+    path, results = directory / "results.json", {"provenance": provenance(as_dict(settings))}
+    make_room(directory, [path])
+    write_json(path, results)  # fails now, not at the end
     known, harder = settings.non_zeros()
     model = ParityPonderGRU(settings.n_elems, settings.n_hidden, settings.max_steps).to(device)
     history = []
@@ -78,8 +80,9 @@ def main() -> None:
             shown = f"accuracy = {mean['accuracy']:.4f}, steps = {mean['steps']:.2f}"
             fewest, most = scores[0].non_zeros, scores[-1].non_zeros
             print(f"{name} ({fewest} to {most} non-zero elements): {shown}")
-    write_json(directory / "results.json", {**results, "history": history})
-    print(directory / "results.json")
+    write_json(path, {**results, "history": history})
+    note(directory, [path])
+    print(path)
 
 
 if __name__ == "__main__":

@@ -280,6 +280,7 @@ def vary(lab: Lab, request: str, results: Path) -> None:
     default |= {"exit_thres": "0.9:0.1:-0.1", "cnt_thres": counts}
     values = parse_values(key, text or default.get(key, ""), layers, keys)
     recording = load_or_record(lab.output, lab.job)
+    make_room(results.parent, [results])
     print(f"{key} varies; held: {resolve(lab.directory, lab.mode.table).line(without=key)}")
     for number, value in enumerate(values):
         rule = {**configured, key: value}
@@ -293,4 +294,5 @@ def vary(lab: Lab, request: str, results: Path) -> None:
         append_results(results, summary, "all" if number else "one")
         metrics = ", ".join(f"{name} = {v}" for name, v in sorted(summary["metrics"].items()))
         print(f"{key} {value:g}: Computation cost: {summary['computation_cost']:.4f}, {metrics}")
+    note(results.parent, [results])
     print(f"{len(values)} rows: {results}")

@@ -20,6 +20,7 @@ from glue.tasks import Task, primary_metric
 from modeling.errors import UserError
 from modeling.exit_settings import Setting
 from modeling.rules import NeverExits, Tensors, scan
+from training.written import make_room, note
 from utils.files import write_file
 from utils.fingerprint import fingerprint
 
@@ -71,7 +72,9 @@ def load_or_record(folder: Path, job: Job) -> Recording:
             layer = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
             raise UserError(f"the answers of layer {layer} are not finite; train the model again")
         kept = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": known})
+        make_room(folder, [path])
         write_file(path, lambda file: file.write(kept))
+        note(folder, [path])
     else:
         print(f"{path} reused: its weights and data are these")
     left_out = {"labels", "seconds"} if job.batch_size > 1 else {"labels"}  # times of a batch

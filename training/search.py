@@ -35,6 +35,7 @@ from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
 from training.fine_tuning_settings import SearchSettings
 from training.settings import add_flag
+from training.written import make_room, note
 from utils.console import markdown_table
 from utils.files import write_text
 from utils.fingerprint import differences
@@ -173,7 +174,10 @@ class Search:
                 "computation_cost": f"{about['computation_cost']:.4f}",
             }
             rows.append(row)
-        write_text(self.directory / "hp_search.csv", as_csv(rows))
+        table = self.directory / "hp_search.csv"
+        make_room(self.directory, [table])
+        write_text(table, as_csv(rows))
+        note(self.directory, [table])
         print(markdown_table([*rows[0]], [[*row.values()] for row in rows]))
         first = ranked[0]
         print(f"best setting: {name_of(first.params)}, mean {self.metric} = {first.value:.4f}")

@@ -44,7 +44,7 @@ from training.optimizer import clipped_parameters
 from training.provenance import provenance, remove_results
 from training.settings import RunSettings, as_dict
 from training.start import StopSignal
-from training.written import note
+from training.written import make_room, note
 from utils.console import progress
 from utils.files import write_json
 
@@ -226,8 +226,10 @@ class Trainer:
                 if best.step:
                     report["best"] = best.record()
                 report["provenance"] = provenance(as_dict(*self.settings), data=self.data)
-                write_json(self.directory / "training.json", report)
-                note(self.directory, [self.directory / "training.json"])
+                path = self.directory / "training.json"
+                make_room(self.directory, [path])
+                write_json(path, report)
+                note(self.directory, [path])
                 finish_training(self.directory, best.keep)
                 if best.should_stop:
                     logger.info("Stopped early: no better dev metric in %d evaluations", best.since)

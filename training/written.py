@@ -49,8 +49,11 @@ def is_own(folder: Path, name: str, known: dict[str, Any]) -> bool:
 
 def put_aside(path: Path, why: str) -> None:
     """Rename a file to NAME.1 (.2, …), and say so."""
-    old = next(x for n in count(1) if not (x := Path(f"{path}.{n}")).exists())
-    path.rename(old)
+    old = next(x for n in count(1) if not os.path.lexists(x := Path(f"{path}.{n}")))
+    try:
+        path.rename(old)
+    except OSError as error:
+        raise UserError(f"cannot rename {path} to {old}: {error.strerror}") from error
     logger.warning("%s %s: it is now %s", path, why, old)
 
 
@@ -59,8 +62,8 @@ def make_room(folder: Path, paths: Iterable[Path]) -> None:
     known = read_list(folder)
     for path in paths:
         name = os.path.relpath(path, folder)
-        inside = path.is_file() and resolve_within(folder, os.path.abspath(path))
-        if inside and not is_own(folder, name, known):
+        inside = resolve_within(folder, os.path.abspath(path.parent)) and os.path.lexists(path)
+        if inside and not path.is_dir() and not is_own(folder, name, known):
             put_aside(path, "has the name of a result that is written now")
 
 

@@ -37,7 +37,7 @@ from modeling.export.loops import DepthLoop
 from modeling.ponder.model import PonderAlbertClassifier
 from modeling.rules import Tensors, exit_scores, normalised_entropy, scan
 from training.fine_tuning import MetricAtCost
-from training.written import note, remove
+from training.written import make_room, note, remove
 from utils.files import write_text
 
 
@@ -95,6 +95,7 @@ class ExampleMode(Mode):
         else:  # of an earlier evaluation, perhaps under another rule
             remove(folder, [picture.name])
             remove(directory, [os.path.relpath(path, directory) for path in tables])
+        make_room(directory, tables if recorded else ())
         write_all(job, folder, summary, files)
         note(directory, tables)
         return summary

@@ -1,83 +1,127 @@
 """A folder with any user's files in it keeps all of them, through every command."""
 
+import os
+import random
 import shutil
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+import download_glue_data
+import export_onnx
+import run_glue
 import run_parity
 import run_pretraining
 import share_layers
 import sweep_exits
+import training.runs
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
-from tests.commands import pretraining_flags
-from tests.conftest import contents
+from tests.commands import edit_key, exit_status, flags, pretraining_flags
+from tests.conftest import contents, slow
+from tests.scripts.test_download_glue_data import RTE_FILES, make_zip
 from training.written import note, read_list, remove
 
-MINE = """best/a best/config.json best_model/notes .mine.partial/a .x.partial runs/events.out.me
-    runs/notes sweep/notes sweep/mine/sweep.csv predictions-mine.tsv custom.tsv.bak exits-mine.png
-    checkpoint-2/notes checkpoint-best/config.json checkpoint-7/config.json stat_out/mine/a.csv
-    training-mine.json eval_results-mine.json ../RTE-MM/exits.png ../RTE-MM/eval_results.json
-    ../outside/layers_all.csv ../outside/sweep.csv""".split()
+RESULTS = """eval_results.json exits.png predictions.tsv predictions.json RTE.tsv training.json
+    results.json elbert-rte/hp_search.csv sweep/sweep.csv sweep/all_logits.safetensors
+    sweep/compare.md stat_out/elbert/rte/layers_all.csv ../glue/RTE/train.tsv
+    ../glue/RTE/test.tsv""".split()
+# What these and more are called here, where they are the user's.
+NAMES = """{}.bak {}~ mine-{} {}.1 .mine.{} mine/{} .{}.partial/a best/{} best_model/mine-{} runs/{}
+    .x.partial checkpoint-2/mine-{} checkpoint-7/{} checkpoint-best/{} ../RTE-MM/{}
+    ../RTE-MM/sweep/{} {}.lock""".split()
 TRAIN = ("--do_train", "--save_steps", 2, "--max_steps", 5, "--logging_steps", 2)
-COMMANDS = {
-    "train": (*TRAIN, "--overwrite_output_dir", "--load_best_model_at_end"),
-    "evaluate": ("--do_eval", "--eval_all_checkpoints"),
-    "predict": ("--do_predict",),
-    "sweep": ("--tables_only",),
-    "evaluate without the full depth": ("--do_eval", "--skip_full_depth", "--out_mode", "one"),
-    "sweep again": ("--tables_only", "--rules", "entropy"),
-    "train again": (*TRAIN, "--overwrite_output_dir", "--save_total_limit", 1),
-    "go on": (*TRAIN, "--resume_from_checkpoint"),
-}
+ANEW = ("--overwrite_output_dir",)
+
+
+def users_files(out: Path, seed: int) -> dict[Path, str]:
+    """Write files and links of many names into `out`, and around it; what each holds."""
+    draw, mine = random.Random(seed), {}
+    others = "config.json model.safetensors checkpoint-2 spiece.model sweep runs notes".split()
+    names = [draw.choice(NAMES).format(Path(draw.choice(RESULTS + others)).name) for _ in range(30)]
+    names += [str(Path(name).parent / f"my {Path(name).name}") for name in RESULTS]
+    for number, name in enumerate(dict.fromkeys(RESULTS + names)):
+        path, elsewhere = out / name, out / f"../outside/{number}"
+        for folder in (path.parent, elsewhere.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            continue
+        mine[path] = f"mine {number}"
+        if draw.random() < 0.3:
+            elsewhere.write_text(mine[path])
+            draw.choice([os.symlink, os.link])(elsewhere, path)
+        else:
+            path.write_text(mine[path])
+    for name in ("linked", "stat_out/sample", "best_model/linked"):
+        (out / name).symlink_to(out.parent / "outside")
+    return mine
+
+
+def is_kept(path: Path, text: str) -> bool:
+    """Whether it is there, or beside itself where a result has its name."""
+    places = [path, *(path.with_name(f"{path.name}.{number}") for number in (1, 2))]
+    return text in [place.read_text(errors="replace") for place in places if place.is_file()]
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
-    """RTE, with the user's files in and around it, and links out of it."""
+def commands(glue, script, rte, albert_dir, corpus, spiece, tmp_path, monkeypatch) -> dict:
+    """What is run in turn on place/RTE, by name; a search's runs are in this process."""
+    bert, text, archive = save(tiny_bert(), tmp_path / "bert"), plain_text(tmp_path), tmp_path / "z"
+    archive.write_bytes(make_zip(RTE_FILES))
+    monkeypatch.setattr(
+        download_glue_data, "fetch_file", lambda _, to, url: shutil.copy(archive, to)
+    )
+    monkeypatch.setattr(
+        training.runs, "call", lambda _, words, log: exit_status(run_glue.main, *words)
+    )
     out = tmp_path / "place/RTE"
-    for number, name in enumerate(MINE):
-        path = out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"mine {number}")
-    (out / "linked").symlink_to(tmp_path / "place/outside")
-    (out / "stat_out/sample").symlink_to(tmp_path / "place/outside")
-    return out
-
-
-def test_all_commands_in_turn_keep_what_is_not_theirs(folder, glue, rte, script):
-    before = {name: (folder / name).read_bytes() for name in MINE}
-    for name, flags in COMMANDS.items():
-        if name.startswith("sweep"):
-            data = ("--data_dir", rte, "--task_name", "RTE", "--max_seq_length", 32, "--no_cuda")
-            script(sweep_exits.main, "--model_dir", folder, *data, *flags).done()
-        else:
-            glue(folder, *flags).done()
-        kept = {x: (folder / x).read_bytes() if (folder / x).exists() else None for x in MINE}
-        assert kept == before, name
-        assert sorted(x.name for x in (folder / "../outside").iterdir()) == [
-            "layers_all.csv",
-            "sweep.csv",
-        ]
-    assert not (folder / "eval_results.json").exists()  # of the weights before
-    assert not (folder / "sweep/sweep.csv").exists()
-
-
-def test_the_other_scripts_keep_what_is_not_theirs(folder, corpus, spiece, script, tmp_path):
-    """Pre-training, sharing and the parity run, each twice in a folder with the user's files."""
-    bert, text = save(tiny_bert(), tmp_path / "bert"), plain_text(tmp_path)
-    scripts = {
-        run_pretraining.main: pretraining_flags(corpus, spiece, folder, "--do_eval"),
-        share_layers.main: sharing_flags(bert, text, folder, "--do_eval", "--max_steps", 3),
-        run_parity.main: f"--epochs 1 --n_batches 2 --batch_size 4 --output_dir {folder}".split(),
+    run, given = partial(glue, out), flags(albert_dir, rte, out)
+    for flag in ("--per_gpu_train_batch_size", "--learning_rate", "--num_train_epochs"):
+        del given[(place := given.index(flag)) : place + 2]
+    lists = "--hp_search --hp_learning_rates 2e-5 --hp_batch_sizes 8 --hp_epochs 1 --hp_seeds 0"
+    swept = f"--data_dir {rte} --task_name RTE --max_seq_length 32 --no_cuda --model_dir {out}"
+    sweep = partial(script, sweep_exits.main, *swept.split())
+    parity = f"--epochs 1 --n_batches 2 --batch_size 4 --output_dir {out}"
+    sharing = sharing_flags(bert, text, out, "--do_eval", "--max_steps", 3, *ANEW)
+    pretraining = pretraining_flags(corpus, spiece, out, "--do_eval", *ANEW)
+    download = ("--data_dir", tmp_path / "place/glue", "--tasks", "rte")
+    return {
+        "train": partial(run, *TRAIN, *ANEW, "--load_best_model_at_end"),
+        "evaluate": partial(run, "--do_eval", "--eval_all_checkpoints"),
+        "predict": partial(run, "--do_predict"),
+        "sweep": partial(sweep, "--tables_only", "--compare"),
+        "edit": partial(edit_key, script, out, "exit_thres", 0.2),
+        "evaluate alone": partial(run, "--do_eval", "--skip_full_depth", "--out_mode", "one"),
+        "sweep again": partial(sweep, "--tables_only", "--rules", "entropy"),
+        "vary": partial(sweep, "--vary", "exit_thres"),
+        "train again": partial(run, *TRAIN, *ANEW, "--save_total_limit", 1),
+        "go on": partial(run, *TRAIN, "--resume_from_checkpoint"),
+        "search": partial(script, run_glue.main, *given, *lists.split(), "--max_steps", 1),
+        "export": partial(
+            script, export_onnx.main, "--model_dir", out, "--output", out / "model.onnx"
+        ),
+        "parity": partial(script, run_parity.main, *parity.split()),
+        "pre-train": partial(script, run_pretraining.main, *pretraining),
+        "share": partial(script, share_layers.main, *sharing),
+        "download": partial(script, download_glue_data.main, *download),
     }
-    before = {name: (folder / name).read_bytes() for name in MINE}
-    for main, flags in scripts.items():
-        anew = [] if main is run_parity.main else ["--overwrite_output_dir"]
-        for _ in range(2):
-            script(main, *flags, *anew).done()
-            kept = {x: (folder / x).read_bytes() if (folder / x).exists() else None for x in MINE}
-            assert kept == before, main.__module__
+
+
+@pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
+def test_all_commands_in_turn_keep_what_is_not_theirs(seed, commands, tmp_path):
+    out = tmp_path / "place/RTE"
+    mine = users_files(out, seed)
+    outside = contents(tmp_path / "place/outside")
+    if seed == 0 or not find_spec("onnxscript"):
+        del commands["export"]  # takes as long as all others
+    for name in (*commands, "parity", "pre-train", "share"):
+        commands[name]().done()
+        assert [path for path, text in mine.items() if not is_kept(path, text)] == [], name
+        assert contents(tmp_path / "place/outside") == outside, name
+        if name == "train again":
+            assert not (out / "eval_results.json").exists()  # of the weights before
+            assert not (out / "sweep/sweep.csv").exists()
 
 
 def test_what_was_changed_since_is_not_removed(tmp_path):
@@ -122,3 +166,11 @@ def test_a_starting_model_is_not_trained_in_its_own_folder(trained, glue, tmp_pa
     before = contents(model)
     glue(model, *TRAIN, "--overwrite_output_dir", weights=model).refused("folder of the starting")
     assert contents(model) == before
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "training.json", "../RTE"])
+def test_an_export_does_not_write_over_a_models_files(name, trained, script):
+    before = contents(trained)
+    export = ("--model_dir", trained, "--output", trained / name)
+    script(export_onnx.main, *export).refused(trained / name, "is no .onnx file: choose another")
+    assert contents(trained) == before

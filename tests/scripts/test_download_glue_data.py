@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import socket
 import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -104,6 +105,42 @@ def test_a_file_that_is_not_the_known_one_replaces_nothing(server, fetch, tmp_pa
     ended = fetch("diagnostic", known=False)
     ended.refused("invalid hash value", "run the same command again")
     assert contents(mine) == before
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK + "Content-Length: ²\r\n\r\nhello".encode("latin-1"),
+        OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\nhello",
+        OK + b'Content-Type: \xff; charset="\r\nContent-Length: -5\r\n\r\nhello',
+        OK + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n",
+        OK + b"a: b\r\n" * 1000 + b"\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://[::1/\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n",
+        b"HTTP/1.1 404 \x1b[31mred\r\n\r\n",
+        b"",
+    ],
+    ids=str,
+)
+def test_a_mirrors_odd_answer_is_one_line_and_replaces_nothing(answer, script, tmp_path):
+    mine = write_all(tmp_path / "glue", {"diagnostic/diagnostic.tsv": "mine"})
+    with socket.create_server(("127.0.0.1", 0)) as mirror:
+
+        def reply() -> None:
+            with mirror.accept()[0] as client:
+                client.recv(65536)
+                client.sendall(answer)
+
+        Thread(target=reply, daemon=True).start()
+        url = f"http://127.0.0.1:{mirror.getsockname()[1]}"
+        where = ("--data_dir", mine, "--base_url", url)
+        ended = script(download_glue_data.main, *where, "--tasks", "diagnostic")
+    ended.refused(f"cannot fetch {url}/glue/data/AX.tsv", "--base_url")
+    assert "\x1b" not in ended.err
+    assert contents(mine) == {"diagnostic/diagnostic.tsv": b"mine"}
 
 
 def test_network_and_disk_failures_say_what_to_do(server, fetch):
