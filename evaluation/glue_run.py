@@ -212,11 +212,13 @@ class GlueRun:
         # What machines that share a search must agree in.
         shared = {name: v for name, v, allowed in entries(*self.settings) if not allowed.resuming}
         shared["dtype"] = self.settings.evaluation.dtype
+        # ELBERT by its published name: an earlier version's search goes on.
+        shared["model_type"] = mode = "albert" if self.mode.name == "elbert" else self.mode.name
         wanted = Search(
             settings=given,
             task=self.task,
             metric=metric,
-            name=given.hp_study or f"{self.mode.name}-{self.task.name}",
+            name=given.hp_study or f"{mode}-{self.task.name}",
             output_dir=self.directory,
             flags=flags,
             fingerprint=shared | self.content_hashes(),

@@ -24,7 +24,7 @@ from tests.scripts.test_download_glue_data import RTE_FILES, make_zip
 from training.written import note, read_list, remove
 
 RESULTS = """eval_results.json exits.png predictions.tsv predictions.json RTE.tsv training.json
-    results.json elbert-rte/hp_search.csv sweep/sweep.csv sweep/all_logits.safetensors
+    results.json albert-rte/hp_search.csv sweep/sweep.csv sweep/all_logits.safetensors
     sweep/compare.md stat_out/elbert/rte/layers_all.csv ../glue/RTE/train.tsv
     ../glue/RTE/test.tsv""".split()
 # What these and more are called here, where they are the user's.
