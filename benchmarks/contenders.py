@@ -19,9 +19,8 @@ from modeling import (
     load_config,
 )
 from modeling.albert import cast_layers
-from modeling.compilation import compile_for_inference
 from modeling.cpu_packing import is_emulated, packed_weights
-from modeling.depth import ExampleState, ExitDecision, Inputs
+from modeling.depth import ExampleState, ExitDecision, Inputs, compile_for_inference
 from modeling.depth_batching import DepthBatcher
 from modeling.rules import ExitRule
 from modeling.runtime import keep_freed_memory

@@ -23,8 +23,8 @@ from evaluation.results import check_results, predict
 from evaluation.settings import GROUPS, GlueSettings
 from glue.features import Features, encode
 from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks, read_examples
-from modeling.compilation import compile_for_training
 from modeling.cpu_packing import EMULATED, is_emulated
+from modeling.depth import layer_groups
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, overriding_file, resolve
 from modeling.loading.configs import ORIGIN_KEYS, load_config
@@ -249,7 +249,8 @@ class GlueRun:
         scores = features.labels.tolist() if self.task.is_regression else []
         state = task_state(how, model, tokenizer, total, scores)
         if self.settings.evaluation.compile == "on":
-            compile_for_training(model)
+            for group in layer_groups(model):
+                group.compile(dynamic=True)
         trainer = Trainer(self.accelerator, state, self.settings, features.digest())
         trainer.begin(checkpoint)
         if self.exit_file and trainer.accelerator.is_main_process:

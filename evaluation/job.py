@@ -19,7 +19,7 @@ from glue.custom import custom_task
 from glue.features import Features
 from glue.tasks import Task, get_task
 from modeling.albert import cast_layers
-from modeling.compilation import compile_for_inference
+from modeling.depth import compile_for_inference
 from modeling.errors import UserError
 from modeling.exit_settings import Settings
 from modeling.loading.configs import load_config, trained_labels

@@ -6,7 +6,7 @@ depth, depth_batching            loops over depth: for a batch, for slots that a
 rules                            the class of an exit rule, and scans of recorded layers
 elbert/, ponder/, act/           the three modes; configuration: their keys, and what a pass costs
 losses, pretraining              what is minimised: on tasks, on plain text
-cpu_packing, compilation         faster passes
+cpu_packing                      faster passes on a CPU
 export/                          ONNX files
 loading/                         checkpoints, tokenizers
 public                           what `import elbert` gives; its call that classifies texts

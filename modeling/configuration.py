@@ -20,6 +20,7 @@ from .keys import ACT, ELBERT, PONDER, SIZES, KeyTable, checked, float_key, str_
 from .ponder.rules import RULES as PONDER_RULES
 from .rules import ExitRule
 
+MAKES_ONE = "; of a BERT, share_layers.py makes one layer"
 HEAD_WIDTH = 128  # published width of a ponder model's heads between their two layers
 
 
@@ -43,7 +44,7 @@ class AdaptiveConfig(AlbertConfig):
     gets its default, so that a plain ALBERT `config.json` fits. Raises UserError for a key out of
     range, or an architecture that cannot be built.
 
-    one_layer: error text if all layers must be shared, else "".
+    one_layer: why all layers must be shared, for an error; else "".
     rule_key: the exit key that names the exit rule; "" in a mode without rules.
     """
 
@@ -253,7 +254,7 @@ def check_architecture(config: AlbertConfig) -> None:
         ("_attn_implementation", not foreign, "one of transformers' own"),
         ("hidden_size", hidden % heads == 0, f"a multiple of num_attention_heads = {heads}"),
         ("num_hidden_groups", groups <= layers, f"1 to num_hidden_layers = {layers}"),
-        ("num_hidden_groups", not shared or groups == 1, f"1, since {shared}"),
+        ("num_hidden_groups", not shared or groups == 1, f"1, since {shared}{MAKES_ONE}"),
         ("inner_group_num", not shared or inner == 1, f"1, since {shared}"),
         ("pad_token_id", pad is None or 0 <= pad < words, f"0 to vocab_size − 1 = {words - 1}"),
     )

@@ -22,16 +22,13 @@ from .layer import QUERY_KEY_VALUE, AlbertLayer
 def packable_types() -> tuple[torch.dtype, ...]:
     """The types whose weights this machine's oneDNN can pack; none without torch's operators."""
     ops = torch.ops.mkldnn
-    if not torch.backends.mkldnn.is_available():
+    there = all(hasattr(ops, x) for x in ("_reorder_linear_weight", "_linear_pointwise"))
+    if not there or not torch.backends.mkldnn.is_available():
         return ()
-    try:
-        _ = ops._reorder_linear_weight, ops._linear_pointwise.binary
-        halves = {
-            torch.bfloat16: ops._is_mkldnn_bf16_supported(),
-            torch.float16: ops._is_mkldnn_fp16_supported(),
-        }
-    except AttributeError:
-        return ()
+    halves = {
+        torch.bfloat16: ops._is_mkldnn_bf16_supported(),
+        torch.float16: ops._is_mkldnn_fp16_supported(),
+    }
     return torch.float32, *(dtype for dtype, is_usable in halves.items() if is_usable)
 
 
@@ -91,14 +88,13 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
 
 def can_pack(module: nn.Module) -> bool:
     """Can `module` run packed, and does it not yet?"""
-    if not isinstance(module, (AlbertLayer, Pooler)):
+    if not isinstance(module, (AlbertLayer, Pooler)) or module.packed is not None:
         return False
     is_layer = isinstance(module, AlbertLayer)
     weight = module.ffn.weight if is_layer else module.weight
     config = module.attention.config if is_layer else module.config
     return (
-        module.packed is None
-        and weight.device.type == "cpu"
+        weight.device.type == "cpu"
         and weight.dtype in PACKABLE
         and config._attn_implementation != "eager"
         and not torch.is_autocast_enabled("cpu")

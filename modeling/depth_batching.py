@@ -69,8 +69,6 @@ class DepthBatcher:
     def __init__(
         self, model: EarlyExitModel, slots: int = 32, window: int = 512, pad_token_id: int = 0
     ) -> None:
-        if slots < 1 or window < 1:
-            raise UserError(f"slots = {slots}, window = {window}: both are at least 1")
         self.model, self.pad_token_id = model, pad_token_id
         self.rule: ExitRule | None = None  # of the examples in the slots
         self.weights = [model.param_index(i) for i in range(model.config.num_hidden_layers)]

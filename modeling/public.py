@@ -35,7 +35,6 @@ from .loading.files import find_file, local_folder, read_json
 from .loading.tokenizers import load_tokenizer
 from .loading.weights import abbreviate, load_model
 from .losses import PonderClassificationLoss
-from .ponder.distribution import GeneralizedGeometricDist
 from .ponder.model import (
     PonderAlbertClassifier,
     PonderAlbertConfig,
@@ -50,6 +49,7 @@ from .ponder.pondernet import (
     ReconstructionLoss,
     RegularizationLoss,
 )
+from .ponder.rules import GeneralizedGeometricDist
 from .rules import ExitRule, exit_scores, scan, scan_answers
 
 # A mode's model and a report of its weights, from any checkpoint that fits it; see `load_model`.

@@ -58,7 +58,7 @@ class ExitClassifier(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """All tensors of an exit check: (batch, length, hidden) -> its answers and their scores.
 
-        Both are (batch, num_labels) float32. This is what `compilation.py` compiles.
+        Both are (batch, num_labels) float32. This is what `compile_for_inference` compiles.
         """
         logits = self.classify(pool(hidden, mask, self.config.pooler_input), shared_pooler)
         return logits, exit_scores(logits)

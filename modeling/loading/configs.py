@@ -39,10 +39,9 @@ def load_config(
     source = local_folder(source, weights=False)
     path = source if source.is_file() else find_file(source, "config.json")
     if path is None:
-        more = f"; see {source / 'README.md'}" if find_file(source, "README.md") else ""
         raise UserError(
             f"{source} holds no config.json: give the folder of a whole model, or the path of a "
-            f"config.json, for which run_glue.py has --config_name{more}"
+            "config.json, for which run_glue.py has --config_name"
         )
     values = read_json(path)
     kind = values.get("model_type")
@@ -53,12 +52,6 @@ def load_config(
         raise UserError(
             f"{path}: model_type = {kind!r}: only the weights of ALBERT, BERT and this suite's own "
             "models can be read; another family's layers would be lost"
-        )
-    if config_class.one_layer and kind == "bert":
-        raise UserError(
-            f"{path}: model_type = {kind!r}: {config_class.one_layer}, so only an ALBERT "
-            "checkpoint fits: share_layers.py makes one of a BERT; or start without weights, from "
-            "an ALBERT's config.json with --from_scratch"
         )
     values = {**own_settings(values, config_class), **overrides}
     settings = settings or resolve(path, config_class.table, config=values)

@@ -151,12 +151,6 @@ def load_weights(model: Any, folder: Path, other_task: bool = False) -> LoadRepo
     return load_into(model, tensors, folder, model.new_parts, unwanted)
 
 
-def is_layer_of(model: nn.Module, name: str) -> bool:
-    """Tell whether these weights are of one of the model's layers, and not of a later one."""
-    layer = re.search(r"(?:albert_layer_groups|layer)\.(\d+)\.", name)
-    return bool(layer) and int(layer[1]) < model.config.num_hidden_layers
-
-
 def load_into(
     model: nn.Module,
     tensors: Tensors,
@@ -189,7 +183,9 @@ def load_into(
                 f"{source}: {name} is {tensor.dtype} and not floating-point, or holds NaN or "
                 "infinite weights, so no answer would mean anything: take another checkpoint"
             )
-    unread = [name for name in ignored if is_layer_of(model, name)]
+    layers = {x: re.search(r"(?:albert_layer_groups|layer)\.(\d+)\.", x) for x in ignored}
+    depth = model.config.num_hidden_layers
+    unread = [name for name, layer in layers.items() if layer and int(layer[1]) < depth]
     if unread:
         raise UserError(
             f"{source}: the weights of whole layers would be left over: {abbreviate(unread)}; "

@@ -34,7 +34,7 @@ from ..loading.tokenizers import load_tokenizer
 from ..loading.weights import PONDER_NAMES, load_weights
 from ..losses import PonderClassificationLoss, task_loss, warn_without_labels
 from ..rules import ExitRule, LayerOutput, State, exit_scores, scan_answers
-from .distribution import GeneralizedGeometricDist, prior
+from .rules import GeneralizedGeometricDist, prior
 
 HALTING_TOKEN = 1  # position of the second [CLS]
 Texts = Sequence[str] | tuple[Sequence[str], Sequence[str]]  # a list, or a pair of lists
@@ -277,13 +277,13 @@ class PonderAlbertClassifier(EarlyExitModel):
         Raises UserError for what is no batch of texts, and without a tokenizer.
         """
         tokenizer, first, second = self.tokenizer, texts, None
+        if tokenizer is None:
+            raise UserError("the model has no tokenizer: give it one, or call it with token ids")
         if len(texts) == 2 and not any(isinstance(part, str) for part in texts):
             first, second = map(list, texts)
         are_texts = not isinstance(texts, str) and all(isinstance(text, str) for text in first)
         if not are_texts or not first or (second is not None and len(first) != len(second)):
             raise UserError("expected a list of texts, or two lists of equal length for pairs")
-        if tokenizer is None:
-            raise UserError("the model has no tokenizer: give it one, or call it with token ids")
         if self.cls_in_second_text and second is not None:
             second = [tokenizer.cls_token + text for text in second]
         longest = min(tokenizer.model_max_length, self.config.max_position_embeddings)
@@ -362,11 +362,7 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
         """Classify a batch; inputs as `PonderAlbertClassifier`'s, with or without second [CLS]."""
         warn_without_labels(self, labels)
         inputs = (input_ids, attention_mask, token_type_ids)
-        is_text = not isinstance(input_ids, Tensor)
-        if (
-            not is_text
-            and (input_ids[:, :1] != input_ids[:, HALTING_TOKEN : HALTING_TOKEN + 1]).any()
-        ):
+        if isinstance(input_ids, Tensor) and (input_ids[:, :1] != input_ids[:, 1:2]).any():
             inputs = (x if x is None else with_halting_token(x) for x in inputs)
         out = super().forward(*inputs, labels, return_dict=True)
         answer = out.logits[-1] if out.answer is None else out.answer

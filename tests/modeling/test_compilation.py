@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from modeling import compilation
+from modeling import depth
 from modeling.cpu_packing import packed_weights
 from modeling.elbert.rules import RULES
 from tests.conftest import TINY, random_ids, tiny_model
@@ -42,7 +42,7 @@ def test_compiled_answers_are_the_eager_ones_for_every_rule_and_length(model, se
     for keys in settings:
         model.config.update(keys)
         expected.append(answers(model, BATCHES))
-    assert compilation.compile_for_inference(model)
+    assert depth.compile_for_inference(model)
     for keys, eager_answers in zip(settings, expected, strict=True):
         model.config.update(keys)
         for got, eager in zip(answers(model, BATCHES), eager_answers, strict=True):
@@ -59,13 +59,13 @@ def test_without_a_compiler_that_works_there_is_one_warning_and_eager_mode(
         self._compiled_call_impl = lambda *a, **k: (_ for _ in ()).throw(RuntimeError("no luck"))
 
     if words == "compiler":
-        monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
+        monkeypatch.setattr(depth.shutil, "which", lambda name: None)
     else:
         monkeypatch.setattr(torch.nn.Module, "compile", broken)
     model = tiny_model()
     expected = answers(model, BATCHES[:1])[0].logits
     with caplog.at_level(logging.WARNING):
-        assert not compilation.compile_for_inference(model)
+        assert not depth.compile_for_inference(model)
     (record,) = caplog.records
     assert words in record.getMessage()
     assert torch.equal(answers(model, BATCHES[:1])[0].logits, expected)

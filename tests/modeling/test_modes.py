@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from modeling import AlbertActForSequenceClassification, UserError
-from modeling.compilation import layer_groups
+from modeling.depth import layer_groups
 from modeling.elbert.rules import RULES
 from modeling.keys import POOLER_INPUTS
 from tests.conftest import tiny_model

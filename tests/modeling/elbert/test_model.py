@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling.compilation import compile_for_training
+from modeling.depth import layer_groups
 from modeling.elbert.model import pool
 from tests.conftest import random_ids, tiny_model
 
@@ -67,5 +67,6 @@ def test_compiled_training_has_the_loss_and_gradients_of_eager_mode():
         return [loss.detach(), *(parameter.grad for parameter in model.parameters())]
 
     model, other = (tiny_model(classifier_dropout_prob=0.0) for _ in range(2))
-    compile_for_training(other)
+    for group in layer_groups(other):
+        group.compile(dynamic=True)
     torch.testing.assert_close(step(other), step(model), atol=1e-5, rtol=1e-4)
