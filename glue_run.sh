@@ -12,6 +12,7 @@
 #                     KEY=exit_thres V=0.3 is short for EDITS=exit_thres=0.3
 #   TEST_MODE=all     results at every value of KEY: exit_thres 0.9 ... 0.1, cnt_thres 2 ... 12
 #   TRAIN_FLAGS       more flags for the training, e.g. "--bf16"; they win over the ones below
+#   GPUS              processes that share a training's batches of 32, default 1
 #   PYTHON            interpreter, default .venv/bin/python where it exists
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -72,9 +73,13 @@ if [ "$TRAIN" = 1 ]; then
     for pair in $EDITS; do edit "$pair" --starts_from "$W_DIR" --model_type "$MODEL_TYPE"; done
   fi
   echo "Train!"
+  LAUNCH=("$PYTHON")
+  if ((${GPUS:-1} > 1)); then
+    LAUNCH=("$PYTHON" -m torch.distributed.run --standalone --nproc_per_node "$GPUS")
+  fi
   # shellcheck disable=SC2086  # TRAIN_FLAGS is a list of flags
-  "$PYTHON" ./run_glue.py \
-    --per_gpu_train_batch_size 32 \
+  "${LAUNCH[@]}" ./run_glue.py \
+    --per_gpu_train_batch_size $((32 / ${GPUS:-1})) \
     --learning_rate 3e-5 \
     --num_train_epochs 3.0 \
     --save_steps 5000 \
