@@ -64,6 +64,67 @@ CLASSES = {
 }
 
 
+class Classifier:
+    """A trained model of any mode and its tokenizer; called with texts, it answers as `classify`.
+
+    Raises UserError if there is no model of this project in `source`, a folder or a hub name.
+    """
+
+    def __init__(self, source: str | Path, max_length: int = 128) -> None:
+        folder = local_folder(source)
+        path = find_file(folder, "config.json")
+        kind = mode_name(read_json(path).get("model_type") if path else None)
+        model, report = load_model(CLASSES[kind], folder)
+        if new := [name for name in report.initialised if name != "exit_weights"]:
+            raise UserError(
+                f"{source} is not a trained model of this project: no {abbreviate(new)}"
+            )
+        self.model, self.tokenizer = model.eval(), load_tokenizer(folder)
+        self.max_length = max_length
+
+    def __call__(
+        self, texts: Sequence[str] | Sequence[tuple[str, str]], batch_size: int = 32
+    ) -> list[dict[str, Any]]:
+        pairs = [tuple(text) if not isinstance(text, str) else text for text in texts]
+        encoded = self.tokenizer(
+            pairs, truncation=True, max_length=self.max_length, return_token_type_ids=True
+        )
+        ids, types = map(list, (encoded["input_ids"], encoded["token_type_ids"]))
+        if isinstance(self.model, AlbertActForSequenceClassification):
+            return self.by_batches(ids, types, batch_size)
+        if isinstance(self.model, PonderAlbertClassifier):
+            ids, types = ([row[:1] + row for row in rows] for rows in (ids, types))
+        batcher = DepthBatcher(self.model, batch_size, pad_token_id=self.tokenizer.pad_token_id)
+        batcher.submit(zip(ids, types, strict=True))
+        answers: list[dict[str, Any]] = [{} for _ in ids]
+        with packed_weights(self.model):
+            for row, logits, exit_layer, _ in batcher.answers():
+                answers[row] = {**self.answer(logits), "exit_layer": exit_layer}
+        return answers
+
+    def answer(self, logits: torch.Tensor) -> dict[str, Any]:
+        """Say what an example's logits, (num_labels,), mean."""
+        score, number = exit_scores(logits).max(-1)
+        if self.model.config.num_labels == 1:
+            return {"score": float(score)}
+        return {"label": self.model.config.id2label[int(number)], "score": float(score)}
+
+    def by_batches(self, ids: list, types: list, batch_size: int) -> list[dict[str, Any]]:
+        """Answer with Adaptive Depth, whose examples all run to the last layer."""
+        answers: list[dict[str, Any]] = [{} for _ in ids]
+        order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+        with packed_weights(self.model):
+            for start in range(0, len(order), batch_size):
+                rows = order[start : start + batch_size]
+                texts = {"input_ids": [ids[i] for i in rows]}
+                texts["token_type_ids"] = [types[i] for i in rows]
+                out = self.model(**self.tokenizer.pad(texts, return_tensors="pt"))
+                for row, logits, updates in zip(rows, out.logits, out.updates, strict=True):
+                    mean = float(updates[updates > 0].mean())
+                    answers[row] = {**self.answer(logits), "updates": mean}
+        return answers
+
+
 def classify(
     source: str | Path,
     texts: Sequence[str] | Sequence[tuple[str, str]],
@@ -72,9 +133,12 @@ def classify(
 ) -> list[dict[str, Any]]:
     """Classify texts, or pairs of texts, with early exit; longer ones are cut.
 
+    To keep the model loaded, make a `Classifier(source, max_length)` and call it.
+
     Args:
         source: the folder of a trained model of any mode, or a hub name.
-        texts: in any order; neighbours in length share a batch, and no answer depends on it.
+        texts: in any order; no answer depends on the others.
+        batch_size: how many texts share a layer pass; they may be at different depths.
 
     Returns:
         For each text, in the order given: its `label` and that class's probability as `score`, or
@@ -84,29 +148,4 @@ def classify(
     Raises:
         UserError: there is no model of this project in `source`.
     """
-    folder = local_folder(source)
-    path = find_file(folder, "config.json")
-    kind = mode_name(read_json(path).get("model_type") if path else None)
-    model, report = load_model(CLASSES[kind], folder)
-    if new := [name for name in report.initialised if name != "exit_weights"]:
-        raise UserError(f"{source} is not a trained model of this project: no {abbreviate(new)}")
-    model, tokenizer = model.eval(), load_tokenizer(folder)
-    order = sorted(range(len(texts)), key=lambda row: len("".join(texts[row])))
-    answers: list[dict[str, Any]] = [{} for _ in texts]
-    how = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
-    with packed_weights(model), torch.inference_mode():
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            batch = tokenizer([texts[row] for row in rows], return_token_type_ids=True, **how)
-            out = model(**batch)
-            updates = out.updates.flatten(1) if kind == "albert_act" else None
-            scores, numbers = exit_scores(out.logits).max(-1)
-            for i, row in enumerate(rows):
-                if model.config.num_labels > 1:
-                    answers[row]["label"] = model.config.id2label[int(numbers[i])]
-                answers[row]["score"] = float(scores[i])
-                if updates is None:
-                    answers[row]["exit_layer"] = int(out.exit_layer[i])
-                else:
-                    answers[row]["updates"] = float(updates[i][updates[i] > 0].mean())
-    return answers
+    return Classifier(source, max_length)(texts, batch_size)

@@ -82,3 +82,27 @@ def test_sick_becomes_mnli(script, tmp_path):
         examples = read_examples(TASKS[part], tmp_path / "out", split)
         assert [example.label for example in examples] == labels
         assert examples[0].text_b == "Nobody eats"
+
+
+@pytest.mark.slow
+def test_two_machines_pre_train_together(tmp_path, corpus, spiece):
+    """With stand-ins for SLURM's commands, by which both machines are this one."""
+    for name, body in (("scontrol", "echo localhost"), ("srun", '"$@" & "$@"; wait $!')):
+        write(tmp_path / name, f"#!/bin/bash\n{body}\n").chmod(0o755)
+    flags = f"--config_name {corpus}/config.json --tokenizer_name {spiece.parent} --max_steps 3 "
+    flags += "--max_seq_length 16 --long_fraction 0 --per_gpu_train_batch_size 4 --no_cuda "
+    flags += "--gradient_accumulation_steps 1 --logging_steps 1"
+    variables = {
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_NNODES": 2,
+        "SLURM_JOB_ID": 1,
+        "GPUS": 1,
+        "TEXT": corpus / "train.txt",
+        "OUT_DIR": tmp_path / "out",
+        "FLAGS": flags,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    done = bash(EXAMPLES / "two_nodes.slurm", **variables)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "batch_size=8" in done.stdout + done.stderr  # of two processes with 4 each
+    assert (tmp_path / "out/model.safetensors").exists()

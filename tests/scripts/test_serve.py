@@ -75,3 +75,22 @@ def test_requests_share_slots_and_have_the_answers_of_classify(server, trained):
         status, answer = last.result()
     assert (status, len(answer["answers"])) == (200, len(PAIRS))
     assert "Finished server process" in process.communicate(timeout=30)[1]
+
+
+def test_actors_on_ray_answer_as_classify(trained, tmp_path):
+    pytest.importorskip("ray")
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "texts").mkdir()
+    for part in (0, 1):  # one for each of two actors
+        first, second = zip(*PAIRS[part::2], strict=True)
+        numbers = list(range(part, len(PAIRS), 2))
+        table = pa.table({"number": numbers, "sentence1": first, "sentence2": second})
+        parquet.write_table(table, tmp_path / f"texts/{part}.parquet")
+    command = [sys.executable, EXAMPLES / "ray_predict.py", "--model_dir", trained]
+    command += ["--input", tmp_path / "texts", "--output", tmp_path / "answers", "--actors", 2]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = parquet.read_table(tmp_path / "answers").sort_by("number").to_pylist()
+    for row, pair, wanted in zip(found, PAIRS, classify(trained, PAIRS), strict=True):
+        assert (row["sentence1"], row["sentence2"]) == pair
+        assert (row["label"], row["exit_layer"]) == (wanted["label"], wanted["exit_layer"])
