@@ -132,7 +132,7 @@ def run_ours(batch: int, cost: float, model: ForcedExits, texts: list[list[int]]
     if batch == 1:
         for text, target in zip(texts, targets, strict=False):
             ids, layer = torch.tensor([text], device=DEVICE), torch.tensor([target], device=DEVICE)
-            model.exits(ids, target=layer).logits.argmax(-1).tolist()
+            model.exit_early(ids, target=layer).logits.argmax(-1).tolist()
         return
     batcher = DepthBatcher(model, slots=batch)
     batcher.submit((text, [0] * len(text), next(targets)) for text in texts)

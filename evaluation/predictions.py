@@ -97,9 +97,9 @@ def run_early_exit(job: Job) -> Predictions:
     length. The answers are the same, also where exits are sampled: every example has its own draw.
     """
     mode, model, longest = job.mode, job.model, int(job.features.lengths.max())
-    run = job.file or (model.exits if mode.in_slots else model)
+    run = job.file or (model.exit_early if mode.depth_batched else model)
     with sharded(job) as predictions:
-        if job.batch_size > 1 and mode.in_slots and not job.file:
+        if job.batch_size > 1 and mode.depth_batched and not job.file:
             answer_in_slots(job, predictions)
             return predictions
         features = predictions.features

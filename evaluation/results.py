@@ -68,7 +68,7 @@ def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
     means = f"of the call, for up to {job.batch_size} texts at once"
     if job.batch_size == 1:
         means = "one text at a time, from the call to its answer"
-    elif job.mode.in_slots and not job.file:
+    elif job.mode.depth_batched and not job.file:
         means = f"from entering one of {job.batch_size} slots to the answer"
     return {
         "task": job.task.name,

@@ -63,8 +63,8 @@ def is_emulated(dtype: torch.dtype, device: torch.device | str) -> bool:
 def packed_weights(model: nn.Module) -> Iterator[None]:
     """Inference mode in which the layers and poolers of `model` run with packed weights.
 
-    They are packed on entering, so weights must not change inside; what is compiled, and copies of
-    the model, run unpacked. Where packing does not serve (another device, a type that oneDNN does
+    They are packed on entering, so weights must not change inside, nor the model be copied; what is
+    compiled runs unpacked. Where packing does not serve (another device, a type that oneDNN does
     not pack, eager attention, autocast), this is inference mode alone.
 
     Raises UserError for a model in train mode.
@@ -118,14 +118,7 @@ def pad_row_count(rows: Tensor) -> Tensor:
     return torch.cat([rows, rows[-1:].expand(-len(rows) % step)])
 
 
-class Uncopied:
-    """Packed weights are this process's alone: where a model is copied or pickled, None is."""
-
-    def __reduce__(self) -> tuple:
-        return type(None), ()
-
-
-class PackedLinear(Uncopied):
+class PackedLinear:
     """A linear map whose weight stands in oneDNN's blocked layout, and as it was.
 
     Shapes are (rows, in) -> (rows, out), in the type of the weight. What follows the product is
@@ -165,7 +158,7 @@ class PackedLinear(Uncopied):
         return product(states, residual, self.blocked, self.bias, "add")
 
 
-class PackedLayer(Uncopied):
+class PackedLayer:
     """A layer's linear maps packed, with GELU and residual sums fused into them."""
 
     def __init__(self, layer: AlbertLayer) -> None:

@@ -105,13 +105,13 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
     ) -> ExitDecision:
         """The exit after the layer that gave `hidden`; at the last layer all examples exit."""
         seen, own = self.layer_output(hidden, mask, index, state)
-        remembered, exits = rule.step(seen, state.rule)
+        remembered, exit_mask = rule.step(seen, state.rule)
         depth = state.depth + 1
-        exits = exits | (depth == self.config.num_hidden_layers)
+        exit_mask = exit_mask | (depth == self.config.num_hidden_layers)
         answer = rule.answer(seen, remembered)
-        return ExitDecision(answer, exits, ExampleState(depth, remembered, own), seen)
+        return ExitDecision(answer, exit_mask, ExampleState(depth, remembered, own), seen)
 
-    def exits(
+    def exit_early(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
@@ -167,12 +167,12 @@ def iter_layers(
         hidden = model.layer_pass(hidden, mask, index)
         decision = model.check_exit(rule, hidden, mask, index, state)
         state = decision.state
-        exits = decision.exit_mask.tolist() if allow_exit else []  # the one wait for the device
-        yield rows, decision, [i for i, exit_here in enumerate(exits) if exit_here]
-        if exits and all(exits):
+        exit_here = decision.exit_mask.tolist() if allow_exit else []  # the one wait for the device
+        yield rows, decision, [i for i, exits in enumerate(exit_here) if exits]
+        if exit_here and all(exit_here):
             return
-        if any(exits):
-            keep = torch.tensor([i for i, exit_here in enumerate(exits) if not exit_here])
+        if any(exit_here):
+            keep = torch.tensor([i for i, exits in enumerate(exit_here) if not exits])
             keep = keep.to(hidden.device)
             hidden, rows = hidden[keep], rows[keep]
             mask = None if mask is None else mask[keep]

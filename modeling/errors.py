@@ -2,8 +2,4 @@
 
 
 class UserError(ValueError):
-    """Something the user can put right: a value, a file, a flag.
-
-    The message names the thing, what was found, what is allowed and, where it helps, the next
-    command to run. Scripts print it without a traceback and exit with status 2.
-    """
+    """Something the user can put right. Scripts print the message alone, and exit with status 2."""

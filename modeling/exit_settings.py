@@ -132,7 +132,8 @@ def read_overrides(path: Path, folder: str | Path, table: KeyTable) -> dict[str,
         logger.warning(
             "%s was chosen for other weights than those in %s: choose again with sweep_exits.py "
             "--pick, or delete that file",
-            *(path, folder),
+            path,
+            folder,
         )
     for name in values.keys() - table.keys.keys() - table.ignored.keys():
         near = nearest_names(name, list(table.exit_keys))

@@ -132,8 +132,8 @@ def replay(rule: ExitRule, recorded: Tensors) -> Iterator[tuple[Tensor, Tensor]]
         halts = recorded["halt_probabilities"].T
     for output in zip(all_logits, exit_scores(all_logits), halts, strict=True):
         seen = LayerOutput(*output)
-        state, exits = rule.step(seen, state)
-        yield rule.answer(seen, state), exits
+        state, exit_mask = rule.step(seen, state)
+        yield rule.answer(seen, state), exit_mask
 
 
 def scan(rule: ExitRule, recorded: Tensors) -> Tensor:
@@ -143,8 +143,8 @@ def scan(rule: ExitRule, recorded: Tensors) -> Tensor:
     for which the rule never fires exits at the last layer.
     """
     exit_layer = torch.zeros((), dtype=torch.long)
-    for layer, (_, exits) in enumerate(replay(rule, recorded), start=1):
-        exit_layer = torch.where(exits & (exit_layer == 0), layer, exit_layer)
+    for layer, (_, exit_mask) in enumerate(replay(rule, recorded), start=1):
+        exit_layer = torch.where(exit_mask & (exit_layer == 0), layer, exit_layer)
     return exit_layer.masked_fill(exit_layer == 0, layer)
 
 

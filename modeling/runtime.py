@@ -12,16 +12,11 @@ OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # where the user says so
 
 
 def waiting() -> dict[str, str]:
-    """The environment's variables that `wait_briefly` sets: none where the user has."""
-    return {} if any(name in os.environ for name in OWN) else {"GOMP_SPINCOUNT": str(LOOKS)}
+    """What the environment needs before torch is imported: nothing where the user has set it.
 
-
-def wait_briefly() -> None:
-    """For this process and those it starts; to be called before torch is imported.
-
-    What the user has set in the environment stays. Other OpenMP libraries do not look at it.
+    Other OpenMP libraries do not look at it.
     """
-    os.environ.update(waiting())
+    return {} if any(name in os.environ for name in OWN) else {"GOMP_SPINCOUNT": str(LOOKS)}
 
 
 # The C library's malloc.h.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from modeling.errors import UserError
-from modeling.runtime import wait_briefly
+from modeling.runtime import waiting
 
 
 def write_file(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
@@ -107,10 +107,10 @@ class Console:
 def run_script(main: Callable[[], None]) -> None:
     """Call `main`; a UserError becomes one line on stderr and exit status 2, Ctrl-C one and 130.
 
-    Its threads wait for each other as `wait_briefly` says. A console may be closed, or take ASCII
+    Its threads wait for each other as `waiting` says. A console may be closed, or take ASCII
     alone.
     """
-    wait_briefly()
+    os.environ.update(waiting())
     for number in range(3):
         try:
             os.fstat(number)

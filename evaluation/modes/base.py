@@ -31,7 +31,7 @@ class Mode(ABC):
     model_class: ClassVar[type[PreTrainedModel]]  # its `config_class` has the keys
     extra_tokens: ClassVar[int] = 0  # that `prepare` adds to a text
     uncompiled: ClassVar[str] = ""  # why torch.compile does not serve inference
-    in_slots: ClassVar[bool] = False  # larger batches are kept full by depth batching
+    depth_batched: ClassVar[bool] = False  # larger batches are kept full by depth batching
     optional: ClassVar[tuple[str, ...]] = ()  # tensors that a trained model may lack
     loss: ClassVar[str] = "the model's"  # and how it is averaged, for a log
 

@@ -44,7 +44,7 @@ from utils.files import write_text
 class ExampleMode(Mode):
     """A mode whose model implements `modeling.depth`'s protocol and whose rules can be swept."""
 
-    in_slots = True
+    depth_batched = True
 
     def dev_scalars(
         self, job: Job, goal: MetricAtCost

@@ -125,7 +125,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         """
         warn_without_labels(self, labels)
         if not self.training and not output_all_exits:
-            out = self.exits(input_ids, attention_mask, token_type_ids)
+            out = self.exit_early(input_ids, attention_mask, token_type_ids)
             if labels is not None:
                 out.loss = task_loss(out.logits, labels)
             return out

@@ -6,7 +6,6 @@ pre-training of Simoulin and Crabbé (2021). Every variable has a tensor by `NAM
 `IGNORED`, or is an error. TensorFlow is imported only here: requirements-tf.txt.
 """
 
-import os
 import re
 from functools import partial
 from pathlib import Path
@@ -119,8 +118,6 @@ def checkpoint_prefix(path: Path) -> str:
 
 def read_checkpoint(prefix: str) -> tuple[Tensors, LoadReport]:
     """Read a checkpoint's variables in float32, under the names of the state dict."""
-    for name, value in (("TF_CPP_MIN_LOG_LEVEL", "3"), ("TF_ENABLE_ONEDNN_OPTS", "0")):
-        os.environ.setdefault(name, value)  # no notes about the processor, which only reads
     try:
         from tensorflow.train import load_checkpoint
     except ImportError as error:

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AlbertConfig
 
-from ..errors import UserError
 from ..rules import ExitRule, LayerOutput, Outcome, Size, State, Tensors
 
 
@@ -39,8 +38,6 @@ class GeneralizedGeometricDist:
         device: torch.device | str | None = None,
     ) -> None:
         if not isinstance(stop_probabilities, Tensor):
-            if max_steps is None or batch_size is None or not 0 <= stop_probabilities <= 1:
-                raise UserError("one stop probability, 0 to 1, needs max_steps and batch_size")
             shape = (batch_size, max_steps)
             stop_probabilities = torch.full(shape, float(stop_probabilities), device=device)
         self.stop_probabilities = stop_probabilities

@@ -39,7 +39,7 @@ def test_under_load_every_server_gives_the_models_answers():
     texts = [(rng.integers(5, 90, n), np.zeros(n, int)) for n in (3, 7, 5, 9, 4, 6)]
     arrivals = np.array([0, 0, 0, 0.01, 0.02, 0.3])
     with torch.inference_mode():
-        alone = [model.exits(torch.tensor(ids)[None]) for ids, _ in texts]
+        alone = [model.exit_early(torch.tensor(ids)[None]) for ids, _ in texts]
         every = [
             model(torch.tensor(ids)[None], output_all_exits=True).all_logits for ids, _ in texts
         ]
