@@ -12,7 +12,7 @@ from evaluation.figures import save_figure
 from evaluation.job import Job, find_task, load_trained, results_folder
 from evaluation.modes import trained_mode
 from evaluation.modes.base import Mode
-from evaluation.predictions import run_early_exit
+from evaluation.predictions import Predictions, run_early_exit
 from evaluation.results import ROWS, append_results
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import choice_report, frontier_set, write_comparison
@@ -26,7 +26,7 @@ from exit_lab.tables import write_tables
 from glue.features import encode
 from glue.tasks import Example, Task, compute_metrics, evaluation_tasks, read_examples
 from modeling.errors import UserError
-from modeling.exit_settings import PROVENANCE, Setting, describe, keys_in_force, resolve
+from modeling.exit_settings import PROVENANCE, Setting, describe, resolve
 from modeling.loading.files import read_json, weights_hash
 from modeling.rules import exit_scores
 from training.checkpoints import check_finished
@@ -177,11 +177,20 @@ def sweep_model(
     finally:
         note(lab.output, (lab.output / name for name in (*WRITTEN, RECORDING)))
     if goal and goal.max_p95_ms is not None:
-        with keys_in_force(lab.job.model.config, setting):
-            seconds = run_early_exit(replace(lab.job, batch_size=1))["seconds"]
+        seconds = run_one_by_one(lab.job, setting)["seconds"]
         median, p95 = np.percentile(seconds * 1000, [50, 95])
         print(f"Measured, one text at a time: {median:.2f} ms median, {p95:.2f} ms p95")
     return swept
+
+
+def run_one_by_one(job: Job, setting: Setting) -> Predictions:
+    """Answer with early exit, one example at a time, under the exit keys of `setting`."""
+    before = job.model.config.exit_keys()
+    job.model.config.update({**before, **setting})
+    try:
+        return run_early_exit(replace(job, batch_size=1))
+    finally:
+        job.model.config.update(before)
 
 
 def verify(lab: Lab, recording: Recording, swept: Sweep, count: int) -> None:
@@ -189,12 +198,11 @@ def verify(lab: Lab, recording: Recording, swept: Sweep, count: int) -> None:
 
     Raises UserError naming the first setting and example that differ.
     """
-    job, settings = replace(lab.job, batch_size=1), len(swept.settings)
+    settings = len(swept.settings)
     count = min(count, settings)
     for number in np.random.default_rng(lab.data.seed).choice(settings, count, replace=False):
         setting = swept.settings[number]
-        with keys_in_force(job.model.config, setting):
-            predictions = run_early_exit(job)
+        predictions = run_one_by_one(lab.job, setting)
         found, expected = predictions["exit_layer"].numpy(), swept.exit_layer[number]
         if (found != expected).any():
             row = int((found != expected).argmax())

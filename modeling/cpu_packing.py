@@ -139,7 +139,8 @@ class PackedLinear:
         self.unpacked_min_rows = UNPACKED_MIN_ROWS if plain_pays else sys.maxsize
 
     def __call__(self, states: Tensor) -> Tensor:
-        states, linear = states.to(self.weight.dtype), torch.ops.mkldnn._linear_pointwise
+        states = states.to(self.weight.dtype)
+        linear = torch.ops.mkldnn._linear_pointwise
         if len(states) >= self.unpacked_min_rows:
             product = F.linear(states, self.weight, self.bias)
         elif self.fused:
@@ -162,7 +163,8 @@ class PackedLayer:
     """A layer's linear maps packed, with GELU and residual sums fused into them."""
 
     def __init__(self, layer: AlbertLayer) -> None:
-        attention, name = layer.attention, layer.attention.config.hidden_act
+        attention = layer.attention
+        name = attention.config.hidden_act
         self.layer = layer
         self.projections: dict[tuple[int, int], PackedLinear] = {}
         self.dense = PackedLinear(attention.dense.weight, attention.dense.bias)

@@ -11,7 +11,8 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from operator import itemgetter
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -176,12 +177,7 @@ def iter_layers(
             keep = keep.to(hidden.device)
             hidden, rows = hidden[keep], rows[keep]
             mask = None if mask is None else mask[keep]
-            state = select_rows(state, keep)
-
-
-def select_rows(state: Any, rows: Tensor) -> Any:
-    """The state of some of the examples."""
-    return tree_map(lambda tensor: tensor[rows], state)
+            state = tree_map(itemgetter(keep), state)
 
 
 def layer_groups(model: nn.Module) -> list[nn.Module]:

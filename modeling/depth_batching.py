@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from .depth import EarlyExitModel, ExampleState, select_rows
+from .depth import EarlyExitModel, ExampleState
 from .errors import UserError
 from .rules import ExitRule
 
@@ -120,7 +120,8 @@ class DepthBatcher:
     def checked(self, ids: Any, types: Any, *inputs: Any) -> Example:
         """An example as it was submitted; errors of many kinds for what is no tokenised text."""
         ids, types = torch.as_tensor(ids), torch.as_tensor(types)
-        config, longest = self.model.config, self.model.config.max_position_embeddings
+        config = self.model.config
+        longest = config.max_position_embeddings
         if ids.ndim != 1 or ids.shape != types.shape or not 1 <= len(ids) <= longest:
             raise ValueError(
                 f"token and segment ids are two rows of one length, from 1 to {longest}, not of "
@@ -181,7 +182,7 @@ class DepthBatcher:
             real = torch.arange(width) < torch.tensor(lengths)[:, None, None, None]
             mask = real.to(self.model.device, non_blocking=True)
         hidden = self.hidden[rows, :width]
-        state = self.state if everyone else select_rows(self.state, rows)
+        state = self.state if everyone else tree_map(itemgetter(rows), self.state)
         hidden = self.model.layer_pass(hidden, mask, weights)
         answer, done, state, _ = self.model.check_exit(self.rule, hidden, mask, weights, state)
         if everyone:
@@ -205,4 +206,4 @@ class DepthBatcher:
         self.slots = [slot for slot, stays in zip(self.slots, keep, strict=True) if stays]
         width = max((slot.length for slot in self.slots), default=0)
         self.hidden = self.hidden[rows, :width]
-        self.state = select_rows(self.state, rows)
+        self.state = tree_map(itemgetter(rows), self.state)

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import UserError
 from .keys import KeyTable, checked, nearest_names
 from .loading.files import has_weights, read_json, read_regular_file, resolve_within, weights_hash
 
 logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from transformers import AlbertConfig
 
 Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
 EXIT_FILE = "exit_config.json"
@@ -71,7 +67,8 @@ def resolve(
         UserError: an unknown key or a value out of range, with the file or flag that holds it.
     """
     path = Path(source) if Path(source).is_file() else Path(source) / "config.json"
-    config, folder = read_json(path) if config is None else config, path.parent
+    config = read_json(path) if config is None else config
+    folder = path.parent
     exit_keys, layers = table.exit_keys, depth_of(config)
     defaults = {name: key.initial(layers) for name, key in exit_keys.items()}
     found = Settings.given(defaults, "default")
@@ -150,14 +147,3 @@ def describe(setting: Setting, name_key: str) -> str:
     """Write "bias_1, exit_thres 0.3, cnt_thres 4": for messages and titles."""
     keys = [f"{key} {value:g}" for key, value in setting.items() if key != name_key]
     return ", ".join([setting[name_key], *keys])
-
-
-@contextmanager
-def keys_in_force(config: AlbertConfig, setting: Setting) -> Iterator[None]:
-    """Put `setting` into force; on leaving, the exit keys are again what they were."""
-    before = config.exit_keys()
-    config.update({**before, **setting})
-    try:
-        yield
-    finally:
-        config.update(before)

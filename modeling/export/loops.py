@@ -84,7 +84,8 @@ class DepthLoop(ExportLoop):
             for name, value in settings.items()
         }
         rule = config.exit_rule(**settings)
-        mask, end = attention_mask_of(attention_mask), 0
+        mask = attention_mask_of(attention_mask)
+        end = 0
         carried = (
             torch.zeros((), dtype=torch.long),  # layers run
             torch.ones(batch, dtype=torch.bool),  # who has not left
@@ -136,7 +137,8 @@ class TokenLoop(ExportLoop):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Answers (batch, num_labels), each token's updates (batch, length), and passes made ()."""
         albert, depth = self.model.albert, self.model.config.num_hidden_layers
-        layer_pass, mask = albert.encoder.albert_layer, attention_mask_of(attention_mask)
+        layer_pass = albert.encoder.albert_layer
+        mask = attention_mask_of(attention_mask)
         embedded = albert.embeddings(input_ids, token_type_ids)
         hidden = albert.encoder.embedding_hidden_mapping_in(embedded)
 

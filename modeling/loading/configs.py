@@ -76,7 +76,8 @@ def own_settings(values: dict[str, Any], config_class: type[AdaptiveConfig]) -> 
 
     Modes share names: ELBERT's exit_thres is an entropy, a ponder model's a halting CDF.
     """
-    written_by, foreign = config_class_of(values.get("model_type")), set(ORIGIN_KEYS)
+    written_by = config_class_of(values.get("model_type"))
+    foreign = set(ORIGIN_KEYS)
     if "thres_name" in values and not written_by:
         written_by = ElbertConfig  # published ELBERT configurations call themselves ALBERT's
     if written_by and written_by.model_type != config_class.model_type:

@@ -19,10 +19,10 @@ def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrained
     `token_type_ids`, and once saved they do so wherever they are loaded. Raises UserError when
     there is none, or none that works.
     """
-    source, kinds = local_folder(source, weights=False), {"tokenizer.json": AutoTokenizer}
-    if not find_file(source, "tokenizer_config.json"):
-        kinds = {}
-    kinds |= {"spiece.model": AlbertTokenizer, "vocab.txt": BertTokenizer}
+    source = local_folder(source, weights=False)
+    kinds = {"spiece.model": AlbertTokenizer, "vocab.txt": BertTokenizer}
+    if find_file(source, "tokenizer_config.json"):
+        kinds = {"tokenizer.json": AutoTokenizer} | kinds
     name = next((name for name in kinds if find_file(source, name)), None)
     if name is None:
         raise UserError(

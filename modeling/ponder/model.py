@@ -216,7 +216,8 @@ class PonderAlbertClassifier(EarlyExitModel):
         hidden = self.embed(input_ids, token_type_ids)
         mask = attention_mask_of(attention_mask, input_ids)
         inputs = {} if draws is None else {"draws": draws}
-        rule, answer, exit_layer = self.config.exit_rule(), None, None
+        rule = self.config.exit_rule()
+        answer = exit_layer = None
         if self.training or output_all_exits or rule.never_exits:
             logits, halt_logits = self.all_exits(hidden, mask)
             dist = GeneralizedGeometricDist.from_logits(halt_logits)
@@ -250,7 +251,8 @@ class PonderAlbertClassifier(EarlyExitModel):
         """As PonderOutput has them: logits, λ of the layers that ran, and exit layers (batch,)."""
         none = torch.zeros(len(hidden), device=hidden.device)
         exit_layer = torch.zeros_like(none, dtype=torch.long)
-        logits, halts = [none[:, None].expand(-1, self.config.num_labels)], []
+        logits = [none[:, None].expand(-1, self.config.num_labels)]
+        halts = []
         for rows, decision, _ in iter_layers(self, hidden, mask, inputs):
             logits.append(logits[-1].index_copy(0, rows, decision.answer))
             halts.append(none.index_copy(0, rows, decision.seen.halt_probability))
