@@ -14,7 +14,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of
 from ..configuration import ElbertConfig
-from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, layer_states
+from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState
 from ..loading.weights import ELBERT_NAMES
 from ..losses import joint_loss, task_loss, warn_without_labels
 from ..rules import LayerOutput, State, exit_scores, scan_answers
@@ -144,8 +144,10 @@ class ElbertForSequenceClassification(EarlyExitModel):
 
     def all_exits(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""
-        states = layer_states(self, hidden, mask)
-        pooled = [pool(state, mask, self.config.pooler_input) for state in states]
+        pooled = []
+        for layer in range(self.config.num_hidden_layers):
+            hidden = self.layer_pass(hidden, mask, self.param_index(layer))
+            pooled.append(pool(hidden, mask, self.config.pooler_input))
         layers_of_exits = Counter(map(self.exit_number, range(len(pooled))))
         pieces = torch.stack(pooled).split(list(layers_of_exits.values()))
         pairs = zip(self.exit_heads(), pieces, strict=True)
