@@ -28,7 +28,7 @@ from modeling.keys import path_keys
 from modeling.loading.configs import ORIGIN_KEYS, make_config
 from modeling.loading.files import read_json
 from training.settings import RunSettings, entries
-from training.written import CHECKSUMS, is_own, read_list, remove
+from training.written import CHECKSUMS, is_own, put_aside, read_list, remove
 from utils.files import apply_umask, flush, write_json
 from utils.fingerprint import differences, file_fingerprint
 
@@ -125,6 +125,8 @@ def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = F
     inside = directory.exists() and not own
     beside = directory / "model" if inside else directory
     temporary = beside.with_name(f".{beside.name}.{os.getpid()}{PARTIAL}")
+    if own and directory.is_symlink():  # what is there may be another run's
+        put_aside(directory, "is a link")
     try:
         temporary.mkdir(parents=True)
     except OSError as error:
@@ -188,7 +190,10 @@ def fill_model(model: Model, tokenizer: Tokenizer, directory: Path) -> None:
                 "Lower --learning_rate, add --warmup_steps, or train without --fp16"
             )
     model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    try:
+        tokenizer.save_pretrained(directory)
+    except Exception as error:  # the tokenizers library has no other for a full disk
+        raise OSError(str(error)) from error
 
 
 def save_checkpoint(
@@ -246,6 +251,8 @@ def load_checkpoint(
         state.best = replace(state.best, **record["best"])
         state.seconds = record["seconds"]
         return record["scaler"]
+    except UserError:
+        raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{checkpoint} does not fit this run: {error}. Resume with the flags of its training"
@@ -285,7 +292,7 @@ def prune(output_dir: str | Path, keep: int | None) -> None:
     found = checkpoints_of(output_dir) if keep else []
     kept = [path for path in found if not damage(path)][-(keep or 0) :]
     for path in found if kept else []:
-        if path not in kept:
+        if path not in kept and not path.is_symlink():
             remove(path, listed=CHECKSUMS)
 
 
@@ -373,7 +380,8 @@ def begin_training(output_dir: str | Path, run: dict[str, Any], resumed: bool = 
         if (partial / CHECKSUMS).exists() or not any(partial.glob("*")):
             shutil.rmtree(partial, ignore_errors=True)
     for path in directory.glob("checkpoint-*"):
-        if not resumed or not (path / "config.json").exists():
+        mine = path.name[11:].isdecimal() and not path.is_symlink()  # no copy, nor another run's
+        if mine and not (resumed and (path / "config.json").exists()):
             remove(path, listed=CHECKSUMS)
 
 
@@ -381,7 +389,7 @@ def finish_training(directory: Path, kept_best: bool = False) -> None:
     """Say that the training came to its end and keep what was trained, then remove its `BEST`."""
     with suppress(FileNotFoundError):  # somebody took it away meanwhile
         os.replace(directory / IN_PROGRESS, directory / FINISHED)
-    if kept_best:
+    if kept_best and not (directory / BEST).is_symlink():
         remove(directory / BEST, listed=CHECKSUMS)
 
 

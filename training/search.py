@@ -29,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from glue.tables import as_csv
 from glue.tasks import Task
 from modeling.errors import UserError
-from modeling.loading.files import read_json
+from modeling.loading.files import read_json, resolve_within
 from training import runs
 from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
@@ -91,11 +91,15 @@ class Search:
         samplers = {"grid": GridSampler(self.values, seed), "random": RandomSampler(seed)}
         parzen = TPESampler(seed=seed, n_startup_trials=TRIALS // 3)
         study.sampler = samplers.get(self.settings.hp_sampler, parzen)
+        waited = False
         try:
             while len(trials(study)) + len(self.unfinished) < self.size:
                 fail_stale_trials(study)
                 taken = trials(study, TrialState.RUNNING)
                 if len(taken) + len(self.unfinished) >= self.size:
+                    for trial in taken if not waited else ():  # killed before its first report
+                        study._storage.record_heartbeat(trial._trial_id)
+                    waited = True
                     print("waiting for the settings of other processes, which may yet die")
                     time.sleep(POLL)
                     continue
@@ -224,7 +228,10 @@ def open_study(url: str, search: Search) -> optuna.Study:
     )
     how = {"direction": "maximize", "load_if_exists": True}
     study = optuna.create_study(storage=storage, study_name=search.name, **how)
-    known = study.user_attrs.get("fingerprint", {})
+    try:
+        known, _ = study.user_attrs.get("fingerprint", {}), study.trials
+    except (LookupError, RecursionError) as error:  # a database of elsewhere
+        raise UserError(f"study {search.name} cannot be read: {error}") from error
     if not isinstance(known, dict):
         raise UserError(f"study {search.name} is not of a search: give another --hp_study")
     for name, (before, now) in differences(known, search.fingerprint).items():
@@ -297,6 +304,8 @@ def run_search(search: Search, predicting: bool) -> Path:
 
     predicting: is that model needed here?
     """
+    if not resolve_within(search.output_dir, search.name):
+        raise UserError(f"--hp_study {search.name} leads out of --output_dir {search.output_dir}")
     try:
         search.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

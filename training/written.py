@@ -44,7 +44,10 @@ def is_own(folder: Path, name: str, known: dict[str, Any]) -> bool:
     path = folder / name
     if not os.path.isfile(path) or path.is_symlink() or not resolve_within(folder, name):
         return False
-    return known.get(name) == file_fingerprint(path)
+    try:
+        return known.get(name) == file_fingerprint(path)
+    except OSError:  # not readable
+        return False
 
 
 def put_aside(path: Path, why: str) -> None:

@@ -119,6 +119,14 @@ def test_all_commands_in_turn_keep_what_is_not_theirs(seed, commands, tmp_path):
         commands[name]().done()
         assert [path for path, text in mine.items() if not is_kept(path, text)] == [], name
         assert contents(tmp_path / "place/outside") == outside, name
+        if name == "train":  # a copy, and another run's by a link
+            for kept in ("checkpoint-2-keep", "../other/checkpoint-2"):
+                shutil.copytree(out / "checkpoint-2", out / kept)
+            before = contents(out / "checkpoint-2")
+            shutil.rmtree(out / "checkpoint-4")
+            (out / "checkpoint-4").symlink_to(tmp_path / "place/other/checkpoint-2")
+        for kept in ("checkpoint-2-keep", "../other/checkpoint-2"):
+            assert before.items() <= contents(out / kept).items(), name
         if name == "train again":
             assert not (out / "eval_results.json").exists()  # of the weights before
             assert not (out / "sweep/sweep.csv").exists()

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import PreTrainedTokenizerFast
 
 import run_glue
 import run_pretraining
@@ -343,6 +344,16 @@ def test_a_full_disk_leaves_the_checkpoints_that_were_there(room, stopped, again
         refused(script, older, "cannot write")
     assert contents(stopped / "checkpoint-8") == before
     assert script(run_glue.main, *again).status == 0
+
+
+def test_a_tokenizer_that_cannot_be_written_is_one_line(stopped, again, script, monkeypatch):
+    """Its library raises a bare Exception."""
+
+    def full(*_) -> None:
+        raise Exception("No space left on device")  # noqa: TRY002
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", full)
+    refused(script, again, f"cannot write {stopped}: No space left")
 
 
 # Two processes.

@@ -87,7 +87,7 @@ def test_a_search_ends_with_its_table_and_its_best_checkpoint(sampler, search, t
     assert set(names_of(commands)) == RUNS
     assert len(commands) == len(RUNS)
     assert all(flags[12:14] == ["--set", "w_lr=0.1"] for flags in commands)
-    study = tmp_path / "out/elbert-rte"
+    study = tmp_path / "out/albert-rte"
     rows = csv.DictReader((study / "hp_search.csv").open())
     shown = [[row[key] for key in ("learning_rate", "acc", "std", "seeds")] for row in rows]
     assert shown == [["5e-05", "0.5500", "0.0707", "2"], ["2e-05", "0.2500", "0.0707", "2"]]
@@ -134,7 +134,7 @@ def test_without_its_study_a_search_is_made_of_the_runs_that_are_there(search, c
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--max_seq_length", 24), "study elbert-rte was begun with max_seq_length 32, not 24"),
+        (("--max_seq_length", 24), "study albert-rte was begun with max_seq_length 32, not 24"),
         (("--hp_metric", "acc@0.5"), "was begun with hp_metric None, not acc@0.5"),
         (("--hp_seeds", 0), "was begun with hp_seeds [0, 1], not [0]"),
     ],
@@ -166,7 +166,7 @@ def test_results_of_another_model_or_data_are_not_shown(
     search(*places).done()  # where they lie makes no difference
     change(tmp_path / name)
     outcome = search(*places)
-    outcome.refused("study elbert-rte was begun with the", flag, "another --hp_study")
+    outcome.refused("study albert-rte was begun with the", flag, "another --hp_study")
     assert outcome.out == ""
     assert len(commands) == 4
 
@@ -184,6 +184,7 @@ def test_results_of_another_model_or_data_are_not_shown(
         ("--learning_rate 1", "--learning_rate is what --hp_search varies; give its values as"),
         ("--seed 1", "--hp_seeds"),
         ("--resume_from_checkpoint latest", "goes on by itself"),
+        ("--hp_study ../x", "leads out of --output_dir"),
         ("--hp_storage sqlite:////nowhere/at/all/search.db", "unable to open database file"),
     ],
 )
@@ -217,7 +218,10 @@ def test_what_a_database_of_elsewhere_says_is_checked(runs, search, commands, tm
     with sqlite3.connect(tmp_path / "out/hp_search.db") as database:
         change = "UPDATE trial_user_attributes SET value_json = ? WHERE key = 'runs'"
         database.execute(change, (runs,))
-    search().refused("study elbert-rte: trial", "is not of this search")
+    search().refused("study albert-rte: trial", "is not of this search")
+    with sqlite3.connect(tmp_path / "out/hp_search.db") as database:
+        database.execute("UPDATE trial_params SET distribution_json = '{}'")
+    search().refused("study albert-rte cannot be read")
 
 
 def failing(script, flags, log):
@@ -260,7 +264,7 @@ def test_a_stopped_search_says_so_and_its_run_goes_on(search, commands, monkeypa
 
 def test_a_best_checkpoint_that_is_gone_is_named(search, commands, tmp_path):
     search().done()
-    best = tmp_path / "out/elbert-rte/lr5e-05-bs8-ep1-seed1"
+    best = tmp_path / "out/albert-rte/lr5e-05-bs8-ep1-seed1"
     search("--do_predict").refused(f"the best model is not in {best}", "--output_dir COPY")
 
 
