@@ -109,7 +109,8 @@ def lock_of(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)  # who waits for it sees that, and makes another
+            with suppress(OSError):  # the folder may be gone, or a file by now
+                path.unlink()  # who waits for it sees that, and makes another
 
 
 @contextmanager

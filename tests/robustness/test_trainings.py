@@ -350,7 +350,7 @@ def test_a_tokenizer_that_cannot_be_written_is_one_line(stopped, again, script, 
     """Its library raises a bare Exception."""
 
     def full(*_) -> None:
-        raise Exception("No space left on device")  # noqa: TRY002
+        raise Exception("No space left on device")
 
     monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", full)
     refused(script, again, f"cannot write {stopped}: No space left")
