@@ -15,7 +15,7 @@ import run_glue
 from evaluation import onnx_file
 from modeling import UserError
 from tests.commands import exit_status, flags, report_of
-from tests.conftest import tiny_config, tiny_model, write, write_rte
+from tests.conftest import slow, tiny_config, tiny_model, write, write_rte
 from utils.files import Console
 
 ROOT = Path(run_glue.__file__).parent
@@ -108,10 +108,19 @@ def test_ctrl_c_is_one_line_and_130(capsys):
     assert capsys.readouterr().err == "stopped by Ctrl-C\n"
 
 
-@pytest.mark.parametrize("wrong", [False, True])
-def test_a_closed_console_stops_nothing_and_the_status_is_right(wrong, trained, albert_dir, rte):
+@pytest.mark.parametrize(
+    ("console", "wrong"),
+    [
+        ("<&- >&- 2>&-", False),
+        slow("<&- >&- 2>&-", True),
+        slow(">/dev/full 2>&1", False),
+        slow("2>&1 | head -c 1; exit ${PIPESTATUS[0]}", False),
+    ],
+)
+def test_a_lost_console_stops_nothing_and_the_status_is_right(
+    console, wrong, trained, albert_dir, rte
+):
     command = flags(albert_dir, rte, trained.parent if wrong else trained, "RTE", "--do_eval")
-    words = [sys.executable, "run_glue.py", *command]
-    shell = ["bash", "-c", '"$@" <&- >&- 2>&-', "-", *words]
+    shell = ["bash", "-c", f'"$@" {console}', "-", sys.executable, "run_glue.py", *command]
     assert subprocess.run(shell, cwd=ROOT, check=False).returncode == (2 if wrong else 0)
     assert wrong or report_of(trained)["metrics"].keys() == {"acc"}

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -31,7 +30,6 @@ from training import trainer
 from training.checkpoints import checkpoints_of, is_finished, latest_checkpoint
 from training.start import StopSignal
 from training.trainer import Trainer
-from utils.files import Console
 
 ROOT = Path(run_glue.__file__).parent
 LAMB = ("--optimizer", "lamb")
@@ -50,50 +48,33 @@ TRAININGS = {
 }
 
 
-class SmallTraining(NamedTuple):
-    """A script and its flags, with --resume_from_checkpoint and --output_dir to come."""
-
-    main: Callable[[], None]
-    flags: list
-
-    def command(self, out: Path, *more) -> list:
-        return [*self.flags, "--output_dir", out, *more]
-
-
-def changed(source: Path, folder: Path, **keys) -> Path:
-    """A copy of a model's folder whose config.json has other values."""
-    folder.mkdir()
-    for path in source.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    edit_json(folder / "config.json", **keys)
-    return folder
-
-
 @pytest.fixture(scope="session")
 def small_training(tmp_path_factory, albert_dir, rte, corpus, spiece) -> Callable:
-    """`small_training(name)`: 8 to 12 steps with dropout; `count`: without, and one process's share
-    of so many."""
+    """`small_training(name, out)`: a script and flags of 8 to 12 steps with dropout; `count`:
+    without, and one process's share of so many."""
     folder = tmp_path_factory.mktemp("small")
-    calm = changed(albert_dir, folder / "calm", classifier_dropout_prob=0.0)
-    dropping = changed(corpus, folder / "dropping", hidden_dropout_prob=0.1) / "config.json"
+    calm, dropping = shutil.copytree(albert_dir, folder / "calm"), folder / "dropping.json"
+    edit_json(calm / "config.json", classifier_dropout_prob=0.0)
+    shutil.copy(corpus / "config.json", dropping)
+    edit_json(dropping, hidden_dropout_prob=0.1)
     bert, text = save(tiny_bert(), folder / "bert"), plain_text(folder)
 
-    def training(name: str, *more, count: int = 0) -> SmallTraining:
+    def training(name: str, out: Path, *more, count: int = 0) -> tuple[Callable, list]:
         main, own = TRAININGS[name]
-        share, where = max(1, count), folder / "unused"
+        size = 4 // max(1, count)
         if main is run_glue.main:
-            size = 10 // share if count else 4
-            command = flags(calm if count else albert_dir, rte, where, "RTE", "--do_train")
+            size = 10 // count if count else 4
+            command = flags(calm if count else albert_dir, rte, out, "RTE", "--do_train")
             command += ["--num_train_epochs", 3 if count else 2, "--learning_rate", 1e-3]
         elif main is run_pretraining.main:
-            size, config = 4 // share, corpus / "config.json" if count else dropping
-            command = pretraining_flags(corpus, spiece, where, "--config_name", config)
+            config = corpus / "config.json" if count else dropping
+            command = pretraining_flags(corpus, spiece, out, "--config_name", config)
         else:
-            size, command = 4 // share, sharing_flags(bert, text, where)
+            command = sharing_flags(bert, text, out)
         command += ["--per_gpu_train_batch_size", size, "--seed", 3, "--logging_steps", 1]
         if count:  # Adam's step for a gradient that is zero up to rounding would be its sign
             command += ["--adam_epsilon", 1e-3]
-        return SmallTraining(main, [*command, "--resume_from_checkpoint", *own, *more])
+        return main, [*command, "--resume_from_checkpoint", *own, *more]
 
     return training
 
@@ -104,8 +85,9 @@ def undisturbed(tmp_path_factory, small_training) -> Callable[[str], Path]:
 
     @cache
     def run_whole(name: str) -> Path:
-        out, training = tmp_path_factory.mktemp("undisturbed") / "out", small_training(name)
-        assert run(training.command(out, "--save_steps", 0), main=training.main) == 0
+        out = tmp_path_factory.mktemp("undisturbed") / "out"
+        main, command = small_training(name, out, "--save_steps", 0)
+        assert run(command, main=main) == 0
         return out
 
     return run_whole
@@ -118,11 +100,10 @@ def undisturbed(tmp_path_factory, small_training) -> Callable[[str], Path]:
 def test_a_run_killed_inside_its_saves_ends_with_the_same_bits(
     name, tmp_path, small_training, undisturbed
 ):
-    run_of = small_training(name)
-    command = run_of.command(tmp_path / "out", "--save_steps", 3)
+    main, command = small_training(name, tmp_path / "out", "--save_steps", 3)
     for die_at in (8, 21):  # a run has some 50 such steps, a resumed one fewer
-        assert run(command, main=run_of.main, die_at=die_at) == -signal.SIGKILL
-    assert run(command, main=run_of.main) == 0
+        assert run(command, main=main, die_at=die_at) == -signal.SIGKILL
+    assert run(command, main=main) == 0
     assert_same_weights(tmp_path / "out", undisturbed(name))
 
 
@@ -131,8 +112,12 @@ def test_a_run_killed_inside_its_saves_ends_with_the_same_bits(
 def test_a_run_killed_at_twenty_and_more_moments_ends_with_the_same_bits(
     name, tmp_path, small_training, undisturbed
 ):
-    run_of = small_training(name, "--save_steps", 2, "--save_total_limit", 2)
-    survive_kills(run_of.command, undisturbed(name), tmp_path, seed=len(name), main=run_of.main)
+    main, _ = TRAININGS[name]
+
+    def command(out: Path) -> list:
+        return small_training(name, out, "--save_steps", 2, "--save_total_limit", 2)[1]
+
+    survive_kills(command, undisturbed(name), tmp_path, seed=len(name), main=main)
     assert all(len(checkpoints_of(out)) <= 2 for out in tmp_path.glob("out-*"))
 
 
@@ -141,19 +126,22 @@ def test_a_run_killed_at_any_file_operation_of_its_end_has_lost_nothing(
     stride, tmp_path, small_training, script, monkeypatch
 ):
     """The best model stands aside until the finished one does."""
-    best = small_training("elbert", "--load_best_model_at_end", "--save_steps", 2)
     whole, eve = tmp_path / "whole", tmp_path / "eve"
-    assert run(best.command(whole)) == 0
+
+    def best(out: Path) -> list:
+        return small_training("elbert", out, "--load_best_model_at_end", "--save_steps", 2)[1]
+
+    assert run(best(whole)) == 0
     assert not (whole / checkpointing.BEST).exists()
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "finish", lambda *_: sys.exit(1))
-        assert script(best.main, *best.command(eve)).status == 1
+        assert script(run_glue.main, *best(eve)).status == 1
     status, die_at = -signal.SIGKILL, 0
     while status == -signal.SIGKILL:
         out = Path(shutil.copytree(eve, tmp_path / str(die_at)))
-        status = run(best.command(out), die_at=die_at)
+        status = run(best(out), die_at=die_at)
         assert status in (0, -signal.SIGKILL)
-        assert status == 0 or run(best.command(out)) == 0
+        assert status == 0 or run(best(out)) == 0
         assert is_finished(out)
         assert_same_weights(out, whole)
         assert not list(out.glob(".*.partial"))
@@ -176,32 +164,40 @@ STOPS = [
 ]
 
 
+@pytest.fixture
+def in_a_terminal():
+    """Signals as a terminal's job has them; one in the background, or under nohup, ignores some."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    old = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in old.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("in_a_terminal")
 @pytest.mark.parametrize(("name", "number", "step"), STOPS)
 def test_a_stopped_run_saves_says_so_and_goes_on(
     name, number, step, tmp_path, small_training, undisturbed, script, monkeypatch
 ):
     if name == "dense":
         pytest.importorskip("pytorch_optimizer")
-    out, run_of = tmp_path / "out", small_training(name)
-    command = run_of.command(out, "--save_steps", 0)
-    seed_batch = Trainer.seed_batch
+    out, seed_batch = tmp_path / "out", Trainer.seed_batch
+    main, command = small_training(name, out, "--save_steps", 0)
 
     def interrupted(trainer: Trainer) -> None:
         if trainer.state.step == step - 1:
             os.kill(os.getpid(), number)
         seed_batch(trainer)
 
-    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "seed_batch", interrupted)
-        stopped = script(run_of.main, *command)
-    signal.signal(signal.SIGHUP, hangup)
+        stopped = script(main, *command)
     assert stopped.status == 128 + number
     saved = f"checkpoint-{step}"
     for word in (signal.Signals(number).name, f"step {step}", saved, "--resume_from_checkpoint"):
         assert word in stopped.err
     assert [path.name for path in checkpoints_of(out)] == [saved]
-    resumed = script(run_of.main, *command).done()
+    resumed = script(main, *command).done()
     assert min(json.loads(x)["step"] for x in resumed.out.splitlines() if x[:1] == "{") == step + 1
     assert_same_weights(out, undisturbed(name))
 
@@ -209,17 +205,12 @@ def test_a_stopped_run_saves_says_so_and_goes_on(
 # What a run goes on from.
 
 
-def training(albert_dir, rte, out, *more) -> list[str]:
-    common = flags(albert_dir, rte, out, "RTE", "--do_train", "--resume_from_checkpoint")
-    return [*common, "--per_gpu_train_batch_size", 4, "--learning_rate", 1e-3, "--seed", 3, *more]
-
-
 @pytest.fixture(scope="session")
-def stopped_run(tmp_path_factory, albert_dir, rte) -> Path:
-    """A run of eight steps with checkpoints at 4 and 8 whose end is missing."""
+def stopped_run(tmp_path_factory, small_training) -> Path:
+    """A run of eight steps whose end is missing; its two newest checkpoints are left."""
     out = tmp_path_factory.mktemp("stopped") / "out"
-    command = training(albert_dir, rte, out, "--save_steps", 4, "--max_steps", 8)
-    assert run(command) == 0
+    _, command = small_training("elbert", out, "--save_steps", 2, "--save_total_limit", 2)
+    assert run([*command, "--max_steps", 8]) == 0
     for name in ("config.json", "model.safetensors"):
         (out / name).unlink()
     (out / checkpointing.IN_PROGRESS).write_text("{}")
@@ -232,9 +223,9 @@ def stopped(tmp_path, stopped_run) -> Path:
 
 
 @pytest.fixture
-def again(tmp_path, albert_dir, rte) -> list[str]:
+def again(stopped, small_training) -> list:
     """The command that takes up `stopped`."""
-    return training(albert_dir, rte, tmp_path / "out", "--save_steps", 4, "--max_steps", 8)
+    return small_training("elbert", stopped, "--save_steps", 4, "--max_steps", 8)[1]
 
 
 def flip(path: Path) -> None:
@@ -256,47 +247,42 @@ def test_a_damaged_checkpoint_is_refused_and_the_newest_intact_one_offered(
 ):
     harm(stopped / "checkpoint-8" / name)
     before = contents(stopped)
-    refused(script, again, "checkpoint-8 is damaged", name, f"{stopped}/checkpoint-4")
+    refused(script, again, "checkpoint-8 is damaged", name, f"{stopped}/checkpoint-6")
     assert contents(stopped) == before
-    flip(stopped / "checkpoint-4/optimizer.safetensors")
+    flip(stopped / "checkpoint-6/optimizer.safetensors")
     refused(script, again, "No other checkpoint is intact", "--overwrite_output_dir")
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--learning_rate", 2e-3), ["learning_rate was 0.001, is 0.002"]),
-        (("--per_gpu_train_batch_size", 8), ["batch size was 4, is 8"]),
-        (("--max_train_samples", 9), ["max_train_samples was None, is 9"]),
+        ("--learning_rate 2e-3", ["another run", "learning_rate was 0.001, is 0.002"]),
+        ("--per_gpu_train_batch_size 8", ["another run", "batch size was 4, is 8"]),
+        ("--max_train_samples 9", ["another run", "max_train_samples was None, is 9"]),
+        ("--config_name CONFIG", ["is of another model", "hidden_act was", "is 'relu'"]),
+        ("--data_dir DATA", ["training examples or their tokens are others"]),
+        ("--resume_from_checkpoint OUT/checkpoint-5", ["5: no such directory", "checkpoint-8"]),
     ],
 )
-def test_another_runs_checkpoint_is_refused(more, words, stopped, again, script):
-    before = contents(stopped)
-    refused(script, [*again, *more], "another run", *words)
-    assert contents(stopped) == before
-
-
-def test_another_models_configuration_is_refused_and_other_exit_keys_are_not(
-    stopped, again, albert_dir, tmp_path, script
+def test_what_is_not_this_runs_is_refused(
+    more, words, stopped, again, albert_dir, tmp_path, script
 ):
     (tmp_path / "config").mkdir()
     config = Path(shutil.copy(albert_dir / "config.json", tmp_path / "config"))
-    edit_json(config, hidden_act="relu", exit_thres=0.5)
-    before = contents(stopped)
-    other = [*again, "--config_name", config]
-    refused(script, other, "is of another model", "hidden_act was", "is 'relu'")
-    assert contents(stopped) == before
-    edit_json(config, hidden_act=json.loads((albert_dir / "config.json").read_text())["hidden_act"])
-    assert script(run_glue.main, *other).status == 0
-
-
-def test_other_data_or_a_path_to_nothing_is_refused(stopped, again, tmp_path, script):
-    other = write_rte(tmp_path / "RTE")
+    edit_json(config, hidden_act="relu", exit_thres=0.5)  # an exit key is no other model's
+    other, before = write_rte(tmp_path / "RTE"), contents(stopped)
     rows = (other / "train.tsv").read_text().splitlines()
     (other / "train.tsv").write_text("\n".join([*rows[:-1], rows[1]]) + "\n")
-    refused(script, [*again, "--data_dir", other], "training examples or their tokens are others")
-    again.insert(again.index("--resume_from_checkpoint") + 1, stopped / "checkpoint-5")
-    refused(script, again, "checkpoint-5: no such directory", f"{stopped}/checkpoint-8")
+    places = {"CONFIG": config, "DATA": other}
+    given = [places.get(word, word.replace("OUT", str(stopped))) for word in more.split()]
+    refused(script, [*again, *given], *words)
+    assert contents(stopped) == before
+
+
+def test_another_exit_key_is_the_same_run(again, albert_dir, tmp_path, script):
+    config = Path(shutil.copy(albert_dir / "config.json", tmp_path))
+    edit_json(config, exit_thres=0.5)
+    script(run_glue.main, *again, "--config_name", config).done()
 
 
 def test_a_finished_training_is_left_as_it_is_and_an_unfinished_one_not_evaluated(
@@ -312,23 +298,17 @@ def test_a_finished_training_is_left_as_it_is_and_an_unfinished_one_not_evaluate
     refused(script, [*again, "--seed", 4], "is finished", "seed was 3, is 4")
 
 
-def test_only_the_newest_checkpoints_are_kept(tmp_path, albert_dir, rte, script):
-    out = tmp_path / "out"
-    command = training(albert_dir, rte, out, "--save_steps", 2, "--save_total_limit", 2)
-    assert script(run_glue.main, *command, "--max_steps", 9).status == 0
-    assert [path.name for path in checkpoints_of(out)] == ["checkpoint-6", "checkpoint-8"]
-
-
 def test_pruning_neither_counts_nor_keeps_a_damaged_checkpoint(stopped):
     flip(stopped / "checkpoint-8/optimizer.safetensors")
     checkpointing.prune(stopped, 1)
-    assert [path.name for path in checkpoints_of(stopped)] == ["checkpoint-4"]
-    flip(stopped / "checkpoint-4/optimizer.safetensors")
+    assert [path.name for path in checkpoints_of(stopped)] == ["checkpoint-6"]
+    flip(stopped / "checkpoint-6/optimizer.safetensors")
     checkpointing.prune(stopped, 1)  # none is intact
     assert len(checkpoints_of(stopped)) == 1
 
 
-def test_a_checkpoint_holds_no_pickle(stopped):
+def test_only_the_newest_checkpoints_are_kept_and_hold_no_pickle(stopped):
+    assert [path.name for path in checkpoints_of(stopped)] == ["checkpoint-6", "checkpoint-8"]
     names = {path.suffix for path in latest_checkpoint(stopped).iterdir()}
     assert names <= {".json", ".safetensors", ".model"}
     state = json.loads((latest_checkpoint(stopped) / "training_state.json").read_text())
@@ -339,7 +319,7 @@ def test_a_checkpoint_holds_no_pickle(stopped):
 @pytest.mark.parametrize("room", [0, 2_000, 30_000])
 def test_a_full_disk_leaves_the_checkpoints_that_were_there(room, stopped, again, script):
     before = contents(stopped / "checkpoint-8")
-    older = [*again, "--resume_from_checkpoint", stopped / "checkpoint-4"]
+    older = [*again, "--resume_from_checkpoint", stopped / "checkpoint-6"]
     with no_file_above(room):
         refused(script, older, "cannot write")
     assert contents(stopped / "checkpoint-8") == before
@@ -384,9 +364,9 @@ def assert_close_weights(one: Path, other: Path) -> None:
 )
 def test_two_processes_take_the_steps_of_one(name, more, tmp_path, small_training):
     for count in (1, 2):
-        log, training = tmp_path / f"log{count}", small_training(name, *more, count=count)
-        command = training.command(tmp_path / f"out{count}")
-        status = run_together(count, command, log, main=training.main)
+        log, out = tmp_path / f"log{count}", tmp_path / f"out{count}"
+        main, command = small_training(name, out, *more, count=count)
+        status = run_together(count, command, log, main=main)
         assert status == [0] * count, log.with_suffix(".0").read_text()
     one, two = losses(tmp_path / "log1.0"), losses(tmp_path / "log2.0")
     assert len(one) >= 4
@@ -406,12 +386,13 @@ def test_a_run_goes_on_with_another_number_of_processes(
     before, after, name, tmp_path, small_training
 ):
     whole, out, log = (tmp_path / part for part in ("whole", "out", "log"))
-    assert run_together(1, small_training(name, count=1).command(whole)) == [0]
-    first = small_training(name, "--save_steps", 5, count=before).command(out)
+    assert run_together(1, small_training(name, whole, count=1)[1]) == [0]
+    _, first = small_training(name, out, "--save_steps", 5, count=before)
     assert run_together(before, first) == [0] * before
     assert [path.name for path in checkpoints_of(out)] == ["checkpoint-5"]
     (out / "config.json").unlink()  # as if it had been killed before its end
-    assert run_together(after, small_training(name, count=after).command(out), log) == [0] * after
+    _, second = small_training(name, out, count=after)
+    assert run_together(after, second, log) == [0] * after
     assert len(losses(log.with_suffix(".0"))) == 4  # steps 6 to 9
     assert_close_weights(out, whole)
 
@@ -435,8 +416,8 @@ def test_two_processes_give_the_answers_of_one(
     mode, batch_size, tmp_path, small_training, albert_dir, rte
 ):
     out = tmp_path / "out"
-    training = small_training("elbert", "--model_type", mode, count=1)
-    assert run_together(1, training.command(out)) == [0]
+    _, training = small_training("elbert", out, "--model_type", mode, count=1)
+    assert run_together(1, training) == [0]
     edit_json(out / "config.json", exit_thres=0.97)
     evaluation = flags(albert_dir, rte, out, "RTE", "--do_eval", "--do_predict")
     evaluation += ["--per_gpu_eval_batch_size", batch_size, "--model_type", mode]
@@ -454,7 +435,7 @@ def test_two_processes_give_the_answers_of_one(
 
 def test_a_signal_to_one_process_stops_both_with_one_checkpoint(tmp_path, small_training):
     out, log = tmp_path / "out", tmp_path / "log"
-    endless = small_training("elbert", "--max_steps", 10**6, count=2).command(out)
+    _, endless = small_training("elbert", out, "--max_steps", 10**6, count=2)
     both = start_together(2, endless, log)
     deadline = time.monotonic() + 60
     while not (log.with_suffix(".0").exists() and losses(log.with_suffix(".0"))):
@@ -478,53 +459,16 @@ def test_a_signal_to_one_process_stops_both_with_one_checkpoint(tmp_path, small_
 )
 def test_the_usual_launchers_work(count, launcher, tmp_path, small_training):
     out = tmp_path / "out"
-    arguments = small_training("elbert", count=count).command(out, "--do_eval")
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher, "run_glue.py", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    _, arguments = small_training("elbert", out, "--do_eval", count=count)
+    command = [sys.executable, "-m", *launcher, "run_glue.py", *map(str, arguments)]
+    how = {"cwd": ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "timeout": 300}
+    done = subprocess.run(command, **how, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("Computation cost") == 1
     assert "Total optimization steps = 9" in done.stdout
 
 
-# Signals and consoles that go away.
-
-
-@pytest.mark.slow
-def test_a_broken_pipe_stops_nothing(tmp_path, albert_dir, rte):
-    out, log = tmp_path / "out", tmp_path / "log"
-    command = flags(albert_dir, rte, out, "RTE", "--do_train", "--do_eval", "--max_steps", 30)
-    words = [sys.executable, "run_glue.py", *command, "--logging_steps", "1"]
-    with log.open("wb") as file:
-        process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=file)
-    assert process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(300) == 0, log.read_text()
-    assert is_finished(out)
-    assert (out / "eval_results.json").exists()
-
-
-def test_a_console_on_a_full_disk_loses_what_is_written():
-    with Path("/dev/full").open("w") as stream:
-        console = Console(stream)
-        for _ in range(3):
-            print("x" * 10_000, file=console, flush=True)
-
-
-@pytest.fixture
-def in_a_terminal():
-    """Signals as a terminal's job has them; one in the background, or under nohup, ignores some."""
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
-    old = {number: signal.signal(number, handler) for number, handler in usual.items()}
-    yield
-    for number, handler in old.items():
-        signal.signal(number, handler)
+# Signals.
 
 
 @pytest.mark.usefixtures("in_a_terminal")
