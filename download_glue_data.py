@@ -15,7 +15,6 @@ A mirror given as --base_url has the same files, of the same SHA-256, in the fol
 senteval/senteval_data.
 """
 
-import re
 import socket
 import sys
 import zipfile
@@ -131,29 +130,27 @@ def save(path: Path, content: bytes) -> None:
 
 
 def tsv_cells(path: Path, width: int) -> list[list[str]]:
-    lines = [(number, line.rstrip("\r\n").split("\t")) for number, line in read_lines(path)]
+    texts = ((number, line.rstrip("\r\n")) for number, line in read_lines(path))
+    lines = [(number, text.split("\t")) for number, text in texts if text]
+    if not lines:
+        raise UserError(f"{path} is empty")
     for number, cells in lines:
-        if len(cells) != width and cells != [""]:
+        if len(cells) != width:
             raise UserError(
                 f"{path}, line {number}: {len(cells)} columns where {width} belong; "
                 "remove the file and fetch it again"
             )
-    if not lines:
-        raise UserError(f"{path} is empty")
-    return [cells for _, cells in lines if cells != [""]]
+    return [cells for _, cells in lines]
 
 
-def write_sample(data_dir: Path) -> None:
-    target = data_dir / "RTE"
+def write_sample(target: Path) -> None:
     texts = {target / name: (SAMPLE / name).read_bytes() for name in task_files("RTE")}
     for path, text in texts.items():
         if path.exists() and path.read_bytes() != text:
             raise UserError(f"{path} is not the sample's; pass another --data_dir to keep both")
     for path, text in texts.items():
         write_text(path, text.decode())
-    print(
-        f"sample: {target} now has the bundled sample, made in RTE's layout; it is not GLUE's RTE"
-    )
+    print(f"{target} now has the bundled sample, made in RTE's layout; it is not GLUE's RTE")
 
 
 def fetch(folder: str, data_dir: Path, base_url: str, path_to_mrpc: str | None) -> None:
@@ -197,11 +194,9 @@ def main() -> None:
     parser.add_argument("--base_url", default=BASE_URL, help="the server, or a mirror of it")
     args = parser.parse_args()
     data_dir, base_url = Path(args.data_dir), args.base_url.rstrip("/")
-    if not re.match(r"https?://", base_url):
-        raise UserError(f"--base_url {base_url!r} does not start with http:// or https://")
     for folder in chosen_folders(args.tasks):
         if folder == "sample":
-            write_sample(data_dir)
+            write_sample(data_dir / "RTE")
         else:
             fetch(folder, data_dir, base_url, args.path_to_mrpc)
 

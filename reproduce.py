@@ -24,7 +24,6 @@ from typing import Any
 
 from glue.tasks import evaluation_tasks, get_task
 from modeling.errors import UserError
-from modeling.keys import nearest_names
 from modeling.loading.files import read_json
 from training.provenance import ROOT
 from training.runs import call
@@ -127,7 +126,10 @@ MEASURE = {
 def commands_of(args: Namespace) -> Iterator[list[str]]:
     """Yield an entry's scripts with their flags; a GLUE task that is there is not fetched."""
     entry = ENTRIES[args.entry]
-    tasks = [get_task(task).folder for task in args.tasks] or entry.get("tasks", [""])
+    known = entry.get("tasks", [""])
+    tasks = [get_task(task).folder for task in args.tasks] or known
+    if unknown := {*tasks}.difference(known):
+        raise UserError(f"--tasks {unknown.pop()}: {args.entry} has only {', '.join(known)}")
     for task, command in product(tasks, entry.get("commands", ())):
         script, *flags = [x.format(task=task, **vars(args)) for x in shlex.split(command)]
         if script != "download_glue_data.py" or not Path(args.data_dir, task).is_dir():
@@ -139,14 +141,8 @@ def run_entry(args: Namespace) -> dict[str, Any]:
 
     args: the flags of reproduce.py; `flags` are for the entry's scripts, beyond the published ones.
     """
-    entry = ENTRIES[args.entry]
-    args.weights = args.weights or entry["weights"]
-    useless = [] if "commands" in entry else args.flags
-    useless += [
-        f"--tasks {x}" for x in args.tasks if get_task(x).folder not in entry.get("tasks", ())
-    ]
-    if useless:
-        raise UserError(f"{useless[0]}: {args.entry} has no use for it")
+    args.output = Path(args.output_dir, args.entry)
+    args.weights = args.weights or ENTRIES[args.entry]["weights"]
     began = time.perf_counter()
     for command in commands_of(args):
         print(f"$ python {shlex.join(command)}", flush=True)
@@ -181,10 +177,10 @@ def listing(output: Path) -> str:
     """Say what each entry needs, and whether it was run, as Markdown."""
     rows = []
     for name, entry in ENTRIES.items():
-        hours = [f"{x:g} h" for x in entry["hours"]]
+        hours = [*(f"{x:g} h" for x in entry["hours"]), "–"][:2]
         needs = entry["document"], entry["weights"] or "none", entry["data"]
         state = "measured" if (output / name / RESULT).exists() else "not run"
-        rows.append([name, *needs, hours[0], *(hours[1:] or ["–"]), state])
+        rows.append([name, *needs, *hours, state])
     head = ("entry", "published in", "weights", "data", "2 CPU cores", "GPU", "here")
     return markdown_table(head, rows)
 
@@ -192,7 +188,7 @@ def listing(output: Path) -> str:
 def main() -> None:
     parser = FlagParser(__doc__)
     add = parser.add_argument
-    add("entry", nargs="?", help=", ".join(ENTRIES))
+    add("entry", nargs="?", choices=ENTRIES, metavar="entry", help=", ".join(ENTRIES))
     add("--weights", help="folder or hub name, if not the published weights")
     add("--data_dir", default="glue_data", help="holds a folder for each GLUE task")
     add("--text", type=Path, help="of act-pretraining-*: an English text")
@@ -201,17 +197,12 @@ def main() -> None:
     add("--table", action="store_true", help="the entries that were run; runs nothing")
     add("--list", action="store_true", help="what each entry needs, and whether it was run")
     args, args.flags = parser.parse_known_args()
-    name, output = args.entry, Path(args.output_dir)
-    if name is None and not (args.list or args.table):
-        raise UserError("nothing to do: name an entry, or give --list or --table")
-    if name is not None and name not in ENTRIES:
-        raise UserError(f"{name}: {nearest_names(name, [*ENTRIES])}")
-    if args.flags and name is None:
-        raise UserError(f"{args.flags[0]}: no flag of this script, and no entry to give it to")
-    if args.list:
+    output = Path(args.output_dir)
+    if args.flags and "commands" not in ENTRIES.get(args.entry, ()):
+        raise UserError(f"{args.flags[0]}: no flag of this script, nor of one that it runs")
+    if args.list or not (args.entry or args.table):
         print(listing(output))
-    if name:
-        args.output = output / name
+    if args.entry:
         print(f"\n{result_table(run_entry(args))}")
     if args.table:
         paths = [output / entry / RESULT for entry in ENTRIES]

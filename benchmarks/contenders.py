@@ -37,16 +37,16 @@ BASE = {
 }
 # Tokens of the dev sets' texts (WordPiece, at most 128) at 64 evenly spaced quantiles.
 LENGTHS = {
-    "SST-2": [
-        *(7, 8, 9, 10, 11, 12, 12, 12, 13, 14, 14, 15, 15, 16, 17, 17, 18, 18, 18, 19, 19, 20),
-        *(20, 20, 21, 21, 22, 22, 23, 23, 24, 24, 25, 25, 25, 26, 26, 27, 27, 28, 28, 29, 29, 30),
-        *(30, 31, 31, 32, 32, 33, 34, 35, 35, 36, 37, 38, 39, 40, 41, 41, 43, 44, 48, 52),
-    ],
-    "RTE": [
-        *(21, 24, 28, 29, 31, 33, 34, 35, 35, 36, 36, 38, 38, 39, 40, 41, 41, 42, 43, 43, 44, 46),
-        *(46, 47, 48, 48, 49, 49, 50, 51, 52, 53, 54, 54, 55, 56, 56, 58, 60, 60, 62, 64, 67, 68),
-        *(71, 73, 74, 78, 80, 81, 95, 100, 108, 112, 116, 122, *[128] * 8),
-    ],
+    "SST-2": (
+        "7 8 9 10 11 12 12 12 13 14 14 15 15 16 17 17 18 18 18 19 19 20 20 20 21 21 22 22 23 23 "
+        "24 24 25 25 25 26 26 27 27 28 28 29 29 30 30 31 31 32 32 33 34 35 35 36 37 38 39 40 41 "
+        "41 43 44 48 52"
+    ),
+    "RTE": (
+        "21 24 28 29 31 33 34 35 35 36 36 38 38 39 40 41 41 42 43 43 44 46 46 47 48 48 49 49 50 "
+        "51 52 53 54 54 55 56 56 58 60 60 62 64 67 68 71 73 74 78 80 81 95 100 108 112 116 122 "
+        "128 128 128 128 128 128 128 128"
+    ),
 }
 # Exit layers whose mean over 12 layers is the cost, spread as a trained model's are.
 FORCED = {
@@ -105,7 +105,7 @@ def ids_of(lengths: Sequence[int]) -> list[list[int]]:
 
 def texts_of(task: str, count: int) -> list[list[int]]:
     """Make `count` texts, a multiple of 8, whose lengths spread as the task's, in random order."""
-    lengths = LENGTHS[task]
+    lengths = [int(length) for length in LENGTHS[task].split()]
     lengths = lengths * (count // 64) if count >= 64 else lengths[64 // count // 2 :: 64 // count]
     texts = ids_of(lengths)
     random.Random(1).shuffle(texts)

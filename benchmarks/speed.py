@@ -16,45 +16,143 @@ a CUDA device, everything runs there.
 """
 
 import argparse
+import multiprocessing
+import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from benchmarks import runtimes
-from benchmarks.contenders import (
-    DEVICE,
-    HAS_BF16,
-    LENGTHS,
-    act_model,
-    hf_model,
-    ids_of,
-    made_to_train,
-    our_model,
-    run_act,
-    run_hf,
-    run_ours,
-    run_steps,
-    texts_of,
-)
-from benchmarks.timing import Contender, OwnProcess, Table
+from benchmarks import contenders, runtimes
+from benchmarks.contenders import DEVICE, HAS_BF16, LENGTHS, ids_of, run_hf, run_ours, texts_of
+from glue.tables import as_csv
 from modeling.runtime import waiting
+from utils.console import markdown_table
 from utils.environment import environment
 
-Processes = Mapping[str, OwnProcess]
+Texts = list[list[int]]
+Run = Callable[[Any, Texts], None]  # of texts, by what a process has made
+Clock = Callable[[Run, Texts], float]  # seconds of a run in a process of its own
+REST = 0.1  # seconds between runs: threads that wait awake for more work fall asleep
+MADE: list[Any] = []  # in a contender's process: what it has made
 SHAPES = ((1, 32), (1, 128), (8, 64), (32, 128))  # of the first table: batch, length
 
 
-def contenders_of(processes: Processes, batch: int, length: int, more: bool) -> list[Contender]:
-    """Return a row for every process and cost."""
+@contextmanager
+def own_process(make: Callable[[], Any], more: Mapping[str, str] | None = None) -> Iterator[Clock]:
+    """Start a process that makes something; yield what times a run there.
+
+    What one model has left in the memory allocator changes another's times by a third: contenders
+    with processes of their own run as they do for their users. more: environment variables.
+    """
+    spawn = multiprocessing.get_context("spawn")  # a fork would inherit this one's threads
+    with ProcessPoolExecutor(1, spawn, initializer=keep, initargs=(make,)) as pool:
+        with patch.dict(os.environ, more or {}):
+            pool.submit(int).result()  # waits until it is ready
+
+        def clock(run: Run, texts: Texts) -> float:
+            seconds = pool.submit(timed, run, texts).result()
+            time.sleep(REST)
+            return seconds
+
+        yield clock
+
+
+def keep(make: Callable[[], Any]) -> None:
+    MADE.append(make())
+
+
+def timed(run: Run, texts: Texts) -> float:
+    """Seconds of `run(made, texts)`, with the work that it leaves to a GPU."""
+    (made,), wait = MADE, torch.cuda.synchronize if torch.cuda.is_initialized() else int
+    run(made, texts[:1])  # as in the middle of its work
+    wait()
+    start = time.perf_counter()
+    run(made, texts)
+    wait()
+    return time.perf_counter() - start
+
+
+class Contender(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    clock: Clock
+    run: Run
+    texts: Texts
+
+
+class Table:
+    """Seconds a text, of all cases and contenders; rounds: of each case."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self.cases: dict[str, dict[str, list[float]]] = {}  # of each contender, in every round
+        columns = "case", "contender", "texts", "ms a text", "range", "times as fast as the first"
+        print(markdown_table(columns, ()))
+
+    def compare(self, case: str, rows: Sequence[Contender], more: int = 1) -> None:
+        """Run the contenders in turn, `more` times as many rounds as elsewhere; print their rows.
+
+        A row has the median of the rounds, their range, and the ratio of the first row's median
+        to this one.
+        """
+        times = self.cases[case] = {row.name: [] for row in rows}
+        for row in rows:
+            row.clock(row.run, row.texts[:2])  # warms caches
+        for _ in range(self.rounds * more):  # in turn: what slows one slows them all
+            for name, clock, run, texts in rows:
+                times[name].append(clock(run, texts) / len(texts))
+        first = statistics.median(times[rows[0].name])
+        for name, _, _, texts in rows:
+            seconds, median = times[name], statistics.median(times[name])
+            print(
+                f"| {case} | {name} | {len(texts)} | {median * 1e3:.2f} "
+                f"| {min(seconds) * 1e3:.2f}–{max(seconds) * 1e3:.2f} | {first / median:.2f} |",
+                flush=True,
+            )
+
+    def summary(self, cases: Sequence[str]) -> str:
+        """These cases side by side, "20.1 (3.8×)": milliseconds, times as fast as the first."""
+        shown = {case: self.cases[case] for case in cases if case in self.cases}
+        rows: dict[str, list[str]] = {name: [name] for times in shown.values() for name in times}
+        for times in shown.values():
+            first = statistics.median(next(iter(times.values())))
+            for name, row in rows.items():
+                median = statistics.median(times.get(name, [1]))
+                text = f"{median * 1e3:.1f} ({first / median:.1f}×)"
+                row.append(text if name in times else "")
+        return markdown_table(["ms a text", *shown], rows.values())
+
+    def write_csv(self, path: Path) -> None:
+        """Write a row for every round."""
+        rows = [
+            {"case": case, "contender": name, "round": i, "seconds_a_text": f"{value:.6g}"}
+            for case, times in self.cases.items()
+            for name, values in times.items()
+            for i, value in enumerate(values, start=1)
+        ]
+        if rows:
+            path.write_text(as_csv(rows), encoding="utf-8")
+
+
+def fixed_length_case(
+    table: Table, clocks: Mapping[str, Clock], batch: int, length: int, more: bool
+) -> None:
+    """Time a row for every process and cost."""
     # With exits, more texts than slots: admissions are part of what is timed.
     some, many = ids_of([length] * max(3, batch)), ids_of([length] * max(6, 2 * batch))
     hf, ours = partial(run_hf, batch, None), partial(run_ours, batch)
@@ -70,38 +168,32 @@ def contenders_of(processes: Processes, batch: int, length: int, more: bool) -> 
         rows.append((f"ours c = {cost}", "fp32", partial(ours, cost), many))
     for name, process, cost in runtimes.ROWS:
         if batch == 1 or cost != 0.5:
-            texts = many if cost == 0.5 else some
-            rows.append((name, process, partial(runtimes.run_file, batch, cost), texts))
-    return [Contender(x, processes[p], run, texts) for x, p, run, texts in rows if p in processes]
+            run = partial(runtimes.run_file, batch, cost)
+            rows.append((name, process, run, many if cost == 0.5 else some))
+    there = [Contender(name, clocks[x], run, texts) for name, x, run, texts in rows if x in clocks]
+    # Short runs vary.
+    table.compare(f"batch {batch}, length {length}", there, 3 if batch == 1 else 1)
 
 
-def fixed_length_cases(table: Table, args: argparse.Namespace, processes: Processes) -> None:
-    for batch, length in args.shapes:
-        rows = contenders_of(processes, batch, length, args.more)
-        # Short runs vary.
-        table.compare(f"batch {batch}, length {length}", rows, 3 if batch == 1 else 1)
-
-
-def waiting_cases(table: Table, looks: list[int]) -> None:
+def waiting_cases(table: Table, looks: list[int], stack: ExitStack) -> None:
     """Time a text of 32 tokens by how often a thread looks before it sleeps (docs/speed.md)."""
     texts = ids_of([32] * 3)
-    with ExitStack() as stack:
-        made = {"HF eager": (hf_model, {}, partial(run_hf, 1, None))}
-        for number in looks:
-            setting = {"GOMP_SPINCOUNT": str(number)}
-            made[f"ours, {number} looks"] = (our_model, setting, partial(run_ours, 1, 1.0))
-        there = written_files(stack)
-        for name, process, cost in runtimes.ROWS:
-            if process in there and cost != 0.5:
-                made[name] = (there[process], {}, partial(runtimes.run_file, 1, cost))
-        rows = []
-        for name, (make, setting, run) in made.items():
-            process = stack.enter_context(OwnProcess(make, setting))
-            rows.append(Contender(name, process, run, texts))
-        table.compare("alone", rows, 3)
-        neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        stack.callback(neighbour.kill)
-        table.compare("beside one busy process", rows, 3)
+
+    def row(name: str, run: Run, make: Callable[[], Any], **more: str) -> Contender:
+        return Contender(name, stack.enter_context(own_process(make, more)), run, texts)
+
+    rows = [row("HF eager", partial(run_hf, 1, None), contenders.hf_model)]
+    for number in looks:
+        run, name = partial(run_ours, 1, 1.0), f"ours, {number} looks"
+        rows.append(row(name, run, contenders.our_model, GOMP_SPINCOUNT=str(number)))
+    there = written_files(stack)
+    for name, process, cost in runtimes.ROWS:
+        if process in there and cost != 0.5:
+            rows.append(row(name, partial(runtimes.run_file, 1, cost), there[process]))
+    table.compare("alone", rows, 3)
+    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    stack.callback(neighbour.kill)
+    table.compare("beside one busy process", rows, 3)
 
 
 def written_files(stack: ExitStack) -> dict[str, Callable]:
@@ -115,38 +207,32 @@ def written_files(stack: ExitStack) -> dict[str, Callable]:
     return there
 
 
-def pipeline_cases(table: Table, quick: bool, processes: Processes) -> None:
+def pipeline_cases(table: Table, quick: bool, clocks: Mapping[str, Clock]) -> None:
     """Time the way from ids to answers, texts of a task's lengths in random order.
 
     The slots' queue is long enough to be full most of the time; HF's way takes as long for every
     text, so a few tell.
     """
     for task in LENGTHS:
-        rows = [("HF eager, batch 1, padded to 128", "hf", partial(run_hf, 1, 128), 8)]
+        few, some, many = (texts_of(task, count) for count in (8, 16, 64 if quick else 192))
+        hf = partial(run_hf, 1, 128)
+        rows = [Contender("HF eager, batch 1, padded to 128", clocks["hf"], hf, few)]
         for cost in (0.5,) if quick else (1.0, 0.5, 0.25):
-            rows.append((f"ours c = {cost}, batch 1", "fp32", partial(run_ours, 1, cost), 16))
-            run = partial(run_ours, 32, cost)
-            rows.append((f"ours c = {cost}, 32 slots", "fp32", run, 64 if quick else 192))
-        table.compare(
-            f"{task} lengths",
-            [
-                Contender(name, processes[process], run, texts_of(task, count))
-                for name, process, run, count in rows
-            ],
-        )
+            for name, batch, texts in (("batch 1", 1, some), ("32 slots", 32, many)):
+                run = partial(run_ours, batch, cost)
+                rows.append(Contender(f"ours c = {cost}, {name}", clocks["fp32"], run, texts))
+        table.compare(f"{task} lengths", rows)
 
 
-def training_cases(table: Table) -> None:
+def training_case(table: Table) -> None:
     """Time steps of 32 texts: HF fp32 padded to 128 against ours with all exits.
 
     Ours is in bf16 where the device has it, and takes batches of about one length, as run_glue.py.
     """
     texts, name = texts_of("RTE", 256), f"ours {'bf16' if HAS_BF16 else 'fp32'}, 12 exits"
-    hf, run = partial(run_steps, 128, False), partial(run_steps, None, HAS_BF16)
-    with (
-        OwnProcess(partial(made_to_train, False)) as theirs,
-        OwnProcess(partial(made_to_train, True), waiting()) as ours,
-    ):
+    hf, run = (partial(contenders.run_steps, *how) for how in ((128, False), (None, HAS_BF16)))
+    make_hf, make_ours = (partial(contenders.made_to_train, ours) for ours in (False, True))
+    with own_process(make_hf) as theirs, own_process(make_ours, waiting()) as ours:
         rows = [
             Contender("HF fp32, padded to 128", theirs, hf, texts[:32]),
             Contender(name, ours, run, sorted(texts, key=len)),
@@ -156,31 +242,30 @@ def training_cases(table: Table) -> None:
 
 def act_cases(table: Table) -> None:
     """Time Adaptive Depth, of base size and all 24 updates at most, over 128 tokens."""
-    with OwnProcess(act_model, waiting()) as act:
+    every, running = (partial(contenders.run_act, compact) for compact in (False, None))
+    with own_process(contenders.act_model, waiting()) as act:
         for batch in (1, 8):
             texts = ids_of([128] * batch)
             rows = [
-                Contender("ACT, all tokens computed", act, partial(run_act, False), texts),
-                Contender("ACT, running tokens alone", act, partial(run_act, None), texts),
+                Contender("ACT, all tokens computed", act, every, texts),
+                Contender("ACT, running tokens alone", act, running, texts),
             ]
             table.compare(f"30% of the updates, batch {batch}", rows, 5)
 
 
-def start_processes(args: argparse.Namespace, stack: ExitStack) -> Processes:
+def start_processes(args: argparse.Namespace, stack: ExitStack) -> dict[str, Clock]:
     """Start all contenders, until the stack ends; the runtimes' where they are installed."""
-    made = {"hf": OwnProcess(hf_model), "fp32": OwnProcess(our_model, waiting())}
+    hf, ours = contenders.hf_model, contenders.our_model
+    made = {"hf": (hf,), "fp32": (ours, waiting())}
     if HAS_BF16 and (args.more or args.quick):
-        made["bf16"] = OwnProcess(partial(our_model, torch.bfloat16), waiting())
+        made["bf16"] = partial(ours, torch.bfloat16), waiting()
     if args.more:
-        made["hf keeping"] = OwnProcess(partial(hf_model, keeping=True))
-        made["hf compiled"] = OwnProcess(partial(hf_model, compiled=True))
-        made["compiled"] = OwnProcess(partial(our_model, compiled=True), waiting())
+        made["hf keeping"] = (partial(hf, keeping=True),)
+        made["hf compiled"] = (partial(hf, compiled=True),)
+        made["compiled"] = partial(ours, compiled=True), waiting()
     if not args.quick:
-        made |= {name: OwnProcess(make) for name, make in written_files(stack).items()}
-    for process in made.values():
-        stack.enter_context(process)
-        process.ask(id)  # waits until it is ready
-    return made
+        made |= {name: (make,) for name, make in written_files(stack).items()}
+    return {name: stack.enter_context(own_process(*made[name])) for name in made}
 
 
 def main() -> None:
@@ -204,15 +289,16 @@ def main() -> None:
         if args.csv:
             stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
         if args.looks:
-            waiting_cases(table, args.looks)
+            waiting_cases(table, args.looks, stack)
             return
         with ExitStack() as running:  # the trainings need the memory of what runs here
-            processes = start_processes(args, running)
-            fixed_length_cases(table, args, processes)
+            clocks = start_processes(args, running)
+            for batch, length in args.shapes:
+                fixed_length_case(table, clocks, batch, length, args.more)
             if args.more or args.quick:
-                pipeline_cases(table, args.quick, processes)
+                pipeline_cases(table, args.quick, clocks)
         if args.more:
-            training_cases(table)
+            training_case(table)
             act_cases(table)
     print("", table.summary([f"batch {batch}, length {n}" for batch, n in SHAPES]), sep="\n")
 

@@ -143,7 +143,7 @@ def test_a_mirrors_odd_answer_is_one_line_and_replaces_nothing(answer, script, t
 
 def test_network_and_disk_failures_say_what_to_do(server, fetch):
     fetch("RTE").refused("RTE.zip", "404", "--base_url")
-    fetch("RTE", "--base_url", "ftp.example").refused("does not start with http")
+    fetch("RTE", "--base_url", "ftp.example").refused("unknown url type")
     server.add("glue/data/RTE.zip", make_zip(RTE_FILES))
     fetch("RTE", "--data_dir", "/dev/null/x").refused("cannot write /dev/null/x/RTE/")
     server.close()
