@@ -8,7 +8,10 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
 
 import pytest
@@ -116,6 +119,20 @@ def report_of(out: Path) -> dict:
 
 def refused(script, arguments, *words) -> None:
     script(run_glue.main, *arguments).refused(*words)
+
+
+@contextmanager
+def served(folder: Path):
+    """A web server of a folder's files: its address, and a list of what was asked for."""
+    asked = []
+    handler = type(
+        "Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *about: asked.append(about)}
+    )
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=folder))
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
 
 
 @contextmanager

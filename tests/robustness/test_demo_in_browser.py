@@ -3,16 +3,14 @@
 import json
 import shutil
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pytest
 from scipy.special import softmax
 from tokenizers import Tokenizer
 
+from tests.commands import served
 from tests.robustness.conftest import requests_of, size
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -41,11 +39,6 @@ def answer(texts: list[str], settings: dict[str, float]) -> tuple[np.ndarray, in
     return softmax(logits[: exit_layer[0], 0], axis=-1), int(exit_layer[0])
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def address(node_modules, tmp_path_factory) -> Iterator[str]:
     """Of a plain server of the page's folder, with its libraries as the built site has them."""
@@ -54,11 +47,8 @@ def address(node_modules, tmp_path_factory) -> Iterator[str]:
     (folder / "lib").mkdir()
     for name in LIBRARIES:
         shutil.copy(node_modules / name, folder / "lib")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with served(folder) as (url, _):
+        yield f"{url}/"
 
 
 READY = "return document.body.dataset.ready === 'yes'"

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from evaluation.job import results_folder
-from tests.commands import flags, no_file_above, report_of
-from tests.forks import start
+from tests.commands import no_file_above, report_of
 from training.checkpoints import checkpoints_of, is_finished
 from training.start import lock_of
 
@@ -80,16 +78,3 @@ def test_without_room_for_a_figure_an_evaluation_prints_and_saves_what_it_can(mo
     ended.refused("eval_results.txt", "eval_results.json", figure)
     assert "Computation cost: " in ended.out
     assert (out / "eval_results.txt").read_bytes() == before
-
-
-@pytest.mark.slow
-def test_four_evaluations_at_a_time(trained, albert_dir, rte):
-    """Each writes whole files."""
-    command = flags(albert_dir, rte, trained, "RTE", "--do_eval", "--out_mode", "all")
-    processes = [start(command) for _ in range(4)]
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * 4
-    assert len((trained / "eval_results.txt").read_text().splitlines()) == 5
-    with Image.open(trained / "exits.png") as figure:
-        figure.load()

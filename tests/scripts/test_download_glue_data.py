@@ -5,10 +5,9 @@ import io
 import os
 import socket
 import zipfile
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +15,8 @@ import download_glue_data
 from download_glue_data import FOLDERS, assemble_mrpc, chosen_folders
 from glue.tasks import get_task, read_examples
 from modeling.errors import UserError
-from tests.conftest import contents
+from tests.commands import served
+from tests.conftest import contents, write
 
 GLUE = Path(os.environ.get("GLUE_DATA") or Path(__file__).parents[3] / "shared" / "glue_data")
 HEADER = "index\tsentence1\tsentence2"
@@ -35,40 +35,18 @@ def make_zip(files: dict[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-def write_all(folder: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
+def write_all(folder: Path, files: dict[str, str | bytes]) -> Path:
+    for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(text.encode())
+        write(folder / name, content)
     return folder
-
-
-class Server:
-    """A web server of files, which a test adds; it counts what is asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.requests = folder, []
-        handler = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": self.log})
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=folder))
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
-        Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
-
-    def log(self, handler, *_: object) -> None:
-        self.requests.append(handler)
-
-    def add(self, path: str, body: bytes) -> None:
-        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.folder / path).write_bytes(body)
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.http.server_close()
 
 
 @pytest.fixture
 def server(tmp_path):
-    server = Server(tmp_path / "served")
-    yield server
-    server.close()
+    """A web server's folder and address, and what was asked for."""
+    with served(tmp_path / "served") as (url, requests):
+        yield SimpleNamespace(folder=tmp_path / "served", url=url, requests=requests)
 
 
 @pytest.fixture
@@ -88,18 +66,18 @@ def fetch(script, server, tmp_path, monkeypatch):
 
 def test_a_task_is_fetched_unpacked_and_readable(server, fetch, tmp_path):
     extra = {"__MACOSX/RTE/._train.tsv": "x", "RTE/original/big.jsonl": "{}", "../outside.tsv": ""}
-    server.add("glue/data/RTE.zip", make_zip(RTE_FILES | extra))
+    write_all(server.folder, {"glue/data/RTE.zip": make_zip(RTE_FILES | extra)})
     fetch("rte").done()
     found = {name: text.encode() for name, text in RTE_FILES.items()}
     assert contents(tmp_path / "glue") == found
     assert len(read_examples(get_task("rte"), tmp_path / "glue/RTE", "train")) == 1
-    server.add("glue/data/AX.tsv", RTE_FILES["RTE/test.tsv"].encode())
+    write_all(server.folder, {"glue/data/AX.tsv": RTE_FILES["RTE/test.tsv"]})
     fetch("diagnostic").done()
     assert len(read_examples(get_task("ax"), tmp_path / "glue/diagnostic", "test")) == 1
 
 
 def test_a_file_that_is_not_the_known_one_replaces_nothing(server, fetch, tmp_path):
-    server.add("glue/data/AX.tsv", b"cut short")
+    write_all(server.folder, {"glue/data/AX.tsv": b"cut short"})
     mine = write_all(tmp_path / "glue", {"diagnostic/diagnostic.tsv": "mine"})
     before = contents(mine)
     ended = fetch("diagnostic", known=False)
@@ -144,17 +122,16 @@ def test_a_mirrors_odd_answer_is_one_line_and_replaces_nothing(answer, script, t
 def test_network_and_disk_failures_say_what_to_do(server, fetch):
     fetch("RTE").refused("RTE.zip", "404", "--base_url")
     fetch("RTE", "--base_url", "ftp.example").refused("unknown url type")
-    server.add("glue/data/RTE.zip", make_zip(RTE_FILES))
+    write_all(server.folder, {"glue/data/RTE.zip": make_zip(RTE_FILES)})
     fetch("RTE", "--data_dir", "/dev/null/x").refused("cannot write /dev/null/x/RTE/")
-    server.close()
-    fetch("RTE").refused("cannot fetch", "refused", "--base_url")
+    fetch("RTE", "--base_url", "http://127.0.0.1:1").refused("cannot fetch", "refused")
 
 
 def test_a_complete_task_is_not_fetched_again(server, fetch, tmp_path):
     rows = "".join(f"{i}\ta\tb\n" for i in range(146))  # WNLI's 146 test pairs
     files = {"WNLI/train.tsv": f"{HEADER}\tlabel\n", "WNLI/dev.tsv": f"{HEADER}\tlabel\n"}
     files["WNLI/test.tsv"] = f"{HEADER}\n{rows}"
-    server.add("glue/data/WNLI.zip", make_zip(files))
+    write_all(server.folder, {"glue/data/WNLI.zip": make_zip(files)})
     fetch("WNLI").done()
     assert f"WNLI: already in {tmp_path / 'glue/WNLI'}" in fetch("wnli,WNLI").done().out
     assert len(server.requests) == 1
@@ -193,7 +170,7 @@ def test_mrpc_is_assembled_from_its_sources(local, server, fetch, tmp_path):
         if local and "ids" not in name:
             write_all(mine, {name: text})
         else:
-            server.add(f"{folder}/{name}", text.encode())
+            write_all(server.folder, {f"{folder}/{name}": text})
     fetch("MRPC", *(("--path_to_mrpc", mine) if local else ())).done()
     assert len(server.requests) == (1 if local else 3)
     for name, text in MRPC_FILES.items():
@@ -240,7 +217,7 @@ def test_the_sample_is_said_to_be_one_and_rte_replaces_it_but_not_it_rte(server,
     assert "bundled sample, made in RTE's layout; it is not GLUE's RTE" in done.out
     fetch("sample").done()
     assert server.requests == []
-    server.add("glue/data/RTE.zip", make_zip(RTE_FILES))
+    write_all(server.folder, {"glue/data/RTE.zip": make_zip(RTE_FILES)})
     fetch("RTE").done()
     before = contents(tmp_path / "glue")
     assert before == {name: text.encode() for name, text in RTE_FILES.items()}

@@ -1,12 +1,9 @@
 """What the scripts refuse: exit status 2, a message with the thing and the remedy, nothing written
 or overwritten."""
 
-import os
 import shutil
-from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 import reproduce
 import run_parity
@@ -50,23 +47,13 @@ GOOD = "index\tsentence1\tsentence2\tlabel\n0\ta man\ta dog\tentailment\n"
 
 
 @pytest.mark.parametrize("name", ["train", "dev"])
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("", ["{}.tsv is empty"]),
-        (GOOD + "1\ta man\n", ["{}.tsv, line 3", "sentence2"]),
-        (GOOD + "1\ta man\ta dog\tmaybe\n", ["line 3", "'maybe'", "entailment, not_entailment"]),
-    ],
-)
-def test_a_bad_data_file_is_named_with_its_line_before_training(
-    glue, rte, tmp_path, name, content, words
-):
+def test_a_bad_data_file_is_named_with_its_line_before_training(name, glue, rte, tmp_path):
     data, out = shutil.copytree(rte, tmp_path / "RTE"), tmp_path / "out"
     out.mkdir()
-    (data / f"{name}.tsv").write_text(content)
+    (data / f"{name}.tsv").write_text(GOOD + "1\ta man\ta dog\tmaybe\n")
     (out / "config.json").write_text('{"mine": 1}')
     outcome = glue(out, "--do_train", "--do_eval", "--overwrite_output_dir", data=data)
-    outcome.refused(*(word.format(name) for word in words))
+    outcome.refused(f"{name}.tsv, line 3", "'maybe'", "entailment, not_entailment")
     assert contents(out) == {"config.json": b'{"mine": 1}'}
 
 
@@ -78,47 +65,26 @@ def test_an_input_that_is_an_output_is_refused(tmp_path, glue):
     assert own.exists()
 
 
-def written(name: str, content: bytes):
-    return lambda out: (out / name).write_bytes(content)
-
-
-def nan_weights(out: Path) -> None:
-    path = out / "model.safetensors"
-    save_file({name: tensor * float("nan") for name, tensor in load_file(path).items()}, path)
-
-
 @pytest.mark.parametrize(
     ("spoil", "arguments", "words"),
     [
         ({}, "--do_train", ["--overwrite_output_dir"]),
         ({}, "--do_eval --max_seq_length 500", ["--max_seq_length 500", "= 40"]),
         ({"exit_thres": 1.2}, "--do_eval", ["config.json", "exit_thres = 1.2", "0 to 1"]),
-        ({"cnt_thres": 5}, "--do_eval", ["cnt_thres = 5", "num_hidden_layers = 4"]),
         ({"thres_name": "bias_7"}, "--do_eval", ["config.json", "bias_7", "patience"]),
         ({"intermediate_size": 64}, "--do_eval", ["has shape", "config.json"]),
         ({"finetuning_task": "mrpc"}, "--do_eval", ["trained on mrpc", "rte"]),
-        (written("config.json", b'{"a'), "--do_eval", ["config.json", "not valid JSON"]),
-        (written("eval_results.txt", b"\xff\n"), "--do_eval", ["use --out_mode one"]),
-        (
-            written("eval_results.txt", b",exit_thres,corr\n"),
-            "--do_eval",
-            ["eval_results.txt has other columns", "use --out_mode one"],
-        ),
-        (nan_weights, "--do_eval", ["NaN or infinite"]),
+        (b"\xff\n", "--do_eval", ["use --out_mode one"]),
+        (b",exit_thres,corr\n", "--do_eval", ["eval_results.txt has other columns"]),
     ],
 )
 def test_what_does_not_fit_a_trained_model_is_refused(trained, glue, spoil, arguments, words):
-    edit_json(trained / "config.json", **spoil) if isinstance(spoil, dict) else spoil(trained)
+    if isinstance(spoil, dict):
+        edit_json(trained / "config.json", **spoil)
+    else:
+        (trained / "eval_results.txt").write_bytes(spoil)
     before = contents(trained)
     glue(trained, "--out_mode", "all", *arguments.split()).refused(*words)
-    assert contents(trained) == before
-
-
-@pytest.mark.parametrize("action", ["--do_train --overwrite_output_dir", "--do_eval"])
-def test_an_output_dir_that_cannot_be_written_is_named(trained, glue, monkeypatch, action):
-    before = contents(trained)
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    glue(trained, *action.split()).refused(trained, "written")
     assert contents(trained) == before
 
 
@@ -163,33 +129,16 @@ def test_numbers_that_are_not_finite_stop_and_keep_the_last_checkpoint(
 # sweep_exits.py.
 
 
-def bare_albert(place: Path) -> None:
-    path = place / "models/rte/model.safetensors"
-    tensors = {name: t for name, t in load_file(path).items() if "exit" not in name}
-    save_file(tensors, path, metadata={"format": "pt"})
-
-
-def other_task(place: Path) -> None:
-    shutil.rmtree(place / "models/rte")
-    shutil.copytree(place / "models/mnli", place / "models/rte")
-
-
-def no_data(place: Path) -> None:
-    (place / "data/rte/dev.tsv").unlink()
-
-
-def a_file(place: Path) -> None:
-    (place / "models/rte/sweep").write_text("")
-
-
 @pytest.mark.parametrize(
     ("change", "more", "message"),
     [
-        (lambda place: shutil.rmtree(place / "models/rte"), "", "no trained model in"),
-        (bare_albert, "", "is not a trained model of this project: no weights for"),
-        (other_task, "", "was trained on mnli (3 labels), not on rte (2 labels)"),
-        (no_data, "", "no dev.tsv in"),
-        (a_file, "--tables_only", "cannot write"),
+        (lambda model: shutil.rmtree(model), "", "no trained model in"),
+        (
+            lambda model: shutil.copytree(model.parent / "mnli", model, dirs_exist_ok=True),
+            "",
+            "was trained on mnli (3 labels), not on rte (2 labels)",
+        ),
+        (lambda model: (model / "sweep").touch(), "--tables_only", "cannot write"),
         (None, "--grid exit_tres=0:1:0.1", "did you mean exit_thres"),
         (None, "--grid exit_thres", "expected KEY=VALUES"),
         (None, "--rules entropie", "rule entropie: did you mean entropy"),
@@ -205,7 +154,7 @@ def a_file(place: Path) -> None:
 )
 def test_a_sweep_of_bad_input_names_it(place, sweep, change, more, message):
     if change:
-        change(place)
+        change(place / "models/rte")
     before = contents(place)
     sweep(place, "rte", *more.split()).refused(message)
     assert contents(place) == before
