@@ -1,10 +1,12 @@
 """Scripts run in this process, the commands of run_glue.py, and what several tests do to them."""
 
 import json
+import os
 import re
 import resource
 import runpy
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -20,6 +22,8 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 import change_config
 import run_glue
 from utils.files import run_script
+
+ROOT = Path(run_glue.__file__).parent
 
 
 class Outcome(NamedTuple):
@@ -55,9 +59,18 @@ def exit_status(main: Callable[[], None], *arguments: object) -> int:
     return 0
 
 
+def ran(*command: object, cwd: Path = ROOT, **environment: object) -> str:
+    """What a command prints, in a process of its own."""
+    variables = {name: str(value) for name, value in environment.items()}
+    how = {"cwd": cwd, "env": os.environ | variables, "capture_output": True, "text": True}
+    done = subprocess.run(list(map(str, command)), **how, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
 def main_of(example: str) -> Callable[[], None]:
     """The `main` of a script of examples/, to be run in this process."""
-    return runpy.run_path(str(Path(run_glue.__file__).parent / "examples" / example))["main"]
+    return runpy.run_path(str(ROOT / "examples" / example))["main"]
 
 
 def flags(weights, data, out, task="RTE", *more) -> list[str]:

@@ -105,22 +105,17 @@ def sentence(number: int, length: int = 6) -> str:
     return " ".join(WORDS[(number * 7 + i * (number % 5 + 1)) % len(WORDS)] for i in range(length))
 
 
-def train_spiece(text: Path, pieces: int, control_symbols: str) -> None:
-    """A SentencePiece model `spiece.model` beside `text`, its first pieces in ALBERT's order."""
-    sentencepiece.SentencePieceTrainer.train(
-        f"--input={text} --model_prefix={text.parent}/spiece --vocab_size={pieces} --pad_id=0 "
-        "--pad_piece=<pad> --unk_id=1 --bos_id=-1 --eos_id=-1 --hard_vocab_limit=false "
-        f"--control_symbols={control_symbols} --minloglevel=2"
-    )
-
-
 @pytest.fixture(scope="session")
 def spiece(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SentencePiece model with ALBERT's special pieces, trained on a few sentences."""
     folder = tmp_path_factory.mktemp("spiece")
     text = folder / "text.txt"
     text.write_text("\n".join(sentence(i) for i in range(200)), encoding="utf-8")
-    train_spiece(text, 60, "[CLS],[SEP],[MASK]")
+    sentencepiece.SentencePieceTrainer.train(
+        f"--input={text} --model_prefix={folder}/spiece --vocab_size=60 --pad_id=0 "
+        "--pad_piece=<pad> --unk_id=1 --bos_id=-1 --eos_id=-1 --hard_vocab_limit=false "
+        "--control_symbols=[CLS],[SEP],[MASK] --minloglevel=2"
+    )
     return folder / "spiece.model"
 
 

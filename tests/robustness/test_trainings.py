@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +22,15 @@ import run_pretraining
 import share_layers
 import training.checkpoints as checkpointing
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
-from tests.commands import flags, logged_steps, no_file_above, pretraining_flags, refused, report_of
+from tests.commands import (
+    flags,
+    logged_steps,
+    no_file_above,
+    pretraining_flags,
+    ran,
+    refused,
+    report_of,
+)
 from tests.conftest import contents, edit_json, slow, write_rte
 from tests.forks import assert_same_weights, run, run_together, start_together, survive_kills
 from training import trainer
@@ -31,7 +38,6 @@ from training.checkpoints import checkpoints_of, is_finished, latest_checkpoint
 from training.start import StopSignal
 from training.trainer import Trainer
 
-ROOT = Path(run_glue.__file__).parent
 LAMB = ("--optimizer", "lamb")
 PONDER = ("--model_type", "ponder_albert", "--lambda_lr", 0.01)
 NARROW = ("--intermediate_size", 96, "--bf16")
@@ -460,12 +466,10 @@ def test_a_signal_to_one_process_stops_both_with_one_checkpoint(tmp_path, small_
 def test_the_usual_launchers_work(count, launcher, tmp_path, small_training):
     out = tmp_path / "out"
     _, arguments = small_training("elbert", out, "--do_eval", count=count)
-    command = [sys.executable, "-m", *launcher, "run_glue.py", *map(str, arguments)]
-    how = {"cwd": ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "timeout": 300}
-    done = subprocess.run(command, **how, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("Computation cost") == 1
-    assert "Total optimization steps = 9" in done.stdout
+    command = (sys.executable, "-m", *launcher, "run_glue.py", *arguments)
+    printed = ran(*command, OMP_NUM_THREADS=1)
+    assert printed.count("Computation cost") == 1
+    assert "Total optimization steps = 9" in printed
 
 
 # Signals.

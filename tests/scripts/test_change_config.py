@@ -63,10 +63,8 @@ def test_values_are_typed_by_the_key(model, edit, key, text, old, new):
     ("key", "text", "words"),
     [
         ("exit_thresh", "0.3", ["exit_thresh", "exit_thres"]),
-        ("exit_thres", "1.5", ["exit_thres = 1.5", "0 to 1"]),
         ("exit_thres", "low", ["'low'", "a number"]),
         ("cnt_thres", "5", ["cnt_thres = 5", "num_hidden_layers = 4"]),
-        ("thres_name", "bias_4", ["bias_4", "patience"]),
         ("use_fc2", "maybe", ["maybe", "true or false"]),
         ("thres_lst", "0.5", ["thres_lst", "list"]),
     ],

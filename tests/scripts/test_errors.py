@@ -22,8 +22,6 @@ from tests.conftest import contents, edit_json, tsv
         ("--learning_rate nan", ["--learning_rate", "nan"]),
         ("--per_gpu_train_batch_size 0", ["--per_gpu_train_batch_size", "0", "1 or more"]),
         ("--max_seq_length 41", ["--max_seq_length 41", "max_position_embeddings = 40"]),
-        ("--set exit_thresh=1", ["exit_thresh", "did you mean exit_thres"]),
-        ("--set exit_thres=7", ["exit_thres = 7", "0 to 1"]),
         ("--set cnt_thres=5", ["cnt_thres = 5", "num_hidden_layers = 4"]),
         ("--fp16", ["fp16: needs a GPU", "--bf16"]),
         ("--model_type gpt2", ["--model_type", "albert"]),
@@ -69,9 +67,7 @@ def test_an_input_that_is_an_output_is_refused(tmp_path, glue):
     ("spoil", "arguments", "words"),
     [
         ({}, "--do_train", ["--overwrite_output_dir"]),
-        ({}, "--do_eval --max_seq_length 500", ["--max_seq_length 500", "= 40"]),
         ({"exit_thres": 1.2}, "--do_eval", ["config.json", "exit_thres = 1.2", "0 to 1"]),
-        ({"thres_name": "bias_7"}, "--do_eval", ["config.json", "bias_7", "patience"]),
         ({"intermediate_size": 64}, "--do_eval", ["has shape", "config.json"]),
         ({"finetuning_task": "mrpc"}, "--do_eval", ["trained on mrpc", "rte"]),
         (b"\xff\n", "--do_eval", ["use --out_mode one"]),

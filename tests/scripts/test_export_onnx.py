@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -15,20 +14,11 @@ import run_glue
 from evaluation.job import load_finished
 from evaluation.modes import MODES
 from modeling import load_tokenizer
-from tests.commands import edit_key, flags, report_of
+from tests.commands import ROOT, edit_key, flags, ran, report_of
 from tests.conftest import edit_json, sentence
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = [pytest.mark.onnx, pytest.mark.slow]
-ROOT = Path(run_glue.__file__).parent
-
-
-def ran(*command: object, **how) -> str:
-    """What a script prints, in a process of its own."""
-    words = list(map(str, command))
-    done = subprocess.run(words, **{"cwd": ROOT, **how}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -191,10 +181,3 @@ def test_a_file_of_other_weights_or_another_rule_is_refused(trained, evaluate, t
     ended = evaluate("elbert", new, "--onnx", file)
     ended.refused(f"{file}: exported from other weights", "export it again")
     assert not (new / "eval_results.json").exists()
-
-
-def test_what_is_no_trained_model_is_refused(albert_dir, tmp_path, script):
-    for folder, words in ((albert_dir, "not a trained model"), (tmp_path, "config.json")):
-        arguments = ("--model_dir", folder, "--output", tmp_path / "a.onnx")
-        script(export_onnx.main, *arguments).refused(words)
-        assert not (tmp_path / "a.onnx").exists()

@@ -5,15 +5,13 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import run_glue
+from tests.commands import ROOT, ran
 
-ROOT = Path(run_glue.__file__).parent
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 LEFT = ("*.pyc", "__pycache__", ".git", ".venv", "out", "runs", "node_modules", "glue_data")
 
@@ -39,9 +37,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (copy / path).write_text(text, encoding="utf-8")
     for commands in blocks(""):
         for command in commands.replace("\\\n", " ").splitlines():
-            words = [sys.executable, *shlex.split(command)[1:]]
-            done = subprocess.run(words, cwd=copy, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+            ran(sys.executable, *shlex.split(command)[1:], cwd=copy)
     return copy
 
 
@@ -93,9 +89,7 @@ def test_they_are_exported(extended, name, kind):
         ["export_onnx.py", "--model_dir", out, "--output", f"{out}/model.onnx"],
         ["run_glue.py", "--do_eval", *model, *data, "--onnx", f"{out}/model.onnx"],
     ):
-        command = [sys.executable, *words]
-        done = subprocess.run(command, cwd=extended, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        ran(sys.executable, *words, cwd=extended)
     after = json.loads((extended / out / "eval_results.json").read_text())
     if name == "truncated":  # evaluated at layer 2, and edited to leave at 3
         assert after["exits_per_layer"] == [0, 0, before["examples"], *[0] * 9]

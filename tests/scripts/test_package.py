@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 import venv
@@ -22,9 +21,9 @@ from modeling import (
     PonderAlbertConfig,
     load_tokenizer,
 )
+from tests.commands import ROOT, ran
 from tests.conftest import TINY
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES = SETTINGS["tool"]["setuptools"]["packages"]
 
@@ -45,14 +44,6 @@ def test_the_pinned_versions_are_within_the_ranges():
     for line in SETTINGS["project"]["dependencies"] + extras["train"]:
         needed = Requirement(line)
         assert needed.specifier.contains(pinned[needed.name]), line
-
-
-def ran(command: list, folder: Path, **variables: str) -> str:
-    """What a command prints, run in `folder`."""
-    how = {"cwd": folder, "env": {**os.environ, **variables}, "capture_output": True, "text": True}
-    done = subprocess.run(list(map(str, command)), **how, check=False)
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 def write_folders(elsewhere: Path, albert_dir: Path) -> None:
@@ -83,17 +74,17 @@ def installed(tmp_path_factory, albert_dir):
         copy(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--quiet"]
     offline = ("--no-deps", "--no-index", "--disable-pip-version-check")
-    ran([*pip, "wheel", *offline, "--no-build-isolation", "-w", folder, source], folder)
+    ran(*pip, "wheel", *offline, "--no-build-isolation", "-w", folder, source, cwd=folder)
     venv.create(folder / "env", with_pip=False)
     python = folder / "env/bin/python"
     (wheel,) = folder.glob("*.whl")
-    ran([sys.executable, "-m", "pip", "--python", python, "install", *offline, wheel], folder)
+    ran(sys.executable, "-m", "pip", "--python", python, "install", *offline, wheel, cwd=folder)
     elsewhere = folder / "elsewhere"
     write_folders(elsewhere, albert_dir)
     dependencies = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
 
     def run(code: str) -> str:
-        return ran([python, "-c", code], elsewhere, PYTHONPATH=dependencies)
+        return ran(python, "-c", code, cwd=elsewhere, PYTHONPATH=dependencies)
 
     assert run("import importlib.util as u; print(u.find_spec('modeling'))") == "None\n"
     return run

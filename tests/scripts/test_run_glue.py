@@ -3,10 +3,8 @@ and what a run says and leaves behind."""
 
 import csv
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -18,10 +16,9 @@ from safetensors.torch import load_file
 import run_glue
 from modeling import load_pretrained
 from modeling.cpu_packing import EMULATED, is_emulated
-from tests.commands import edit_key, report_of, scalars, train
+from tests.commands import ROOT, edit_key, ran, report_of, scalars, train
 from tests.conftest import PAIRS, edit_json, sentence, tsv, write_sts_b
 
-ROOT = Path(run_glue.__file__).parent
 LABELS = ("contradiction", "entailment", "neutral")
 
 
@@ -373,18 +370,10 @@ def test_without_a_spiece_model_the_published_format_is_refused(glue, half_way, 
 def test_glue_run_trains_edits_and_evaluates_every_mode(mode, layers, edited, tmp_path):
     for name in ("config.json", "spiece.model"):
         shutil.copy(ROOT / "configs/sample" / name, tmp_path)
-    edit_json(tmp_path / "config.json", num_hidden_layers=layers)
-    variables = {
-        "W_DIR": str(tmp_path),
-        "PYTHON": sys.executable,
-        "MODEL_TYPE": mode,
-        "OUT_DIR": str(tmp_path),
-        "OMP_NUM_THREADS": "1",
-        "TRAIN_FLAGS": "--from_scratch --max_steps 3 --max_train_samples 40 --save_format pytorch",
-    }
-    command = ["bash", ROOT / "glue_run.sh", "1"]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    edit_json(tmp_path / "config.json", num_hidden_layers=layers, cnt_thres=1)
+    few = "--from_scratch --max_steps 3 --max_train_samples 40 --save_format pytorch"
+    where = {"PYTHON": sys.executable, "W_DIR": tmp_path, "OUT_DIR": tmp_path, "TRAIN_FLAGS": few}
+    ran("bash", "glue_run.sh", 1, MODEL_TYPE=mode, OMP_NUM_THREADS=1, **where)
     config = json.loads((tmp_path / "RTE/config.json").read_text())
     assert {key: config[key] for key in edited} == edited
     assert 0 < report_of(tmp_path / "RTE")["computation_cost"] <= 1

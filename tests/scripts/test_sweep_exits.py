@@ -11,12 +11,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import sweep_exits
-from evaluation.job import Job, load_trained
-from evaluation.modes import MODES
-from evaluation.modes.examples import summarise
-from evaluation.predictions import run_early_exit
-from glue.features import encode
-from glue.tasks import TASKS, read_examples
 from modeling import PonderAlbertClassifier, PonderAlbertConfig
 from modeling.loading.files import weights_hash
 from tests.commands import edit_key
@@ -27,24 +21,42 @@ FEW = ("--grid", "exit_thres=0:1:0.2", "margin=0,0.1", "range_tmp=0.1,0.3")
 QUICK = ("--tables_only", *FEW)
 
 
-@pytest.mark.parametrize("task", ["rte", "mnli", "sts-b"])
-def test_rows_of_the_sweep_are_what_real_runs_give(place, sweep, task):
+PONDER = ("--model_type", "ponder_albert")
+THRESHOLDS = ("--grid", "exit_thres=0:1:0.1")
+
+
+@pytest.fixture
+def ponder_place(tmp_path, spiece) -> Path:
+    """Random ponder models whose λ differ, and data: place/models/TASK and place/data/TASK."""
+    for task in ("rte", "sts-b"):
+        torch.manual_seed(3)
+        model = PonderAlbertClassifier(PonderAlbertConfig(**TINY, **head_of(task)))
+        with torch.no_grad():
+            model.ponder[-1].weight.mul_(4)
+        save(model, tmp_path / "models" / task, spiece)
+        write_data(tmp_path / "data" / task, task)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("places", "task"),
+    [*(("place", task) for task in LABELS), ("ponder_place", "rte"), ("ponder_place", "sts-b")],
+)
+def test_rows_of_the_sweep_are_what_real_runs_give(places, task, sweep, glue, request):
     """Rows from all over the sweep, each run again with early exit, one example at a time."""
-    sweep(place, task, *QUICK).done()
-    directory, glue_task = place / "models" / task, TASKS[task]
-    *rows, _, _, _, _ = rows_of(directory / "sweep/sweep.csv")
-    assert len({row["compute_ratio"] for row in rows}) > 5  # a sweep in which something happens
-    mode = MODES["elbert"]
-    model, tokenizer = load_trained(directory, mode, glue_task, torch.device("cpu"))
-    examples = read_examples(glue_task, place / "data" / task, "dev")
-    job = Job(mode, model, tokenizer, glue_task, encode(examples, tokenizer, 32))
+    place, ponder = request.getfixturevalue(places), places == "ponder_place"
+    sweep(place, task, "--tables_only", *(THRESHOLDS if ponder else FEW)).done()
+    *rows, _, _, _, _ = rows_of(place / "models" / task / "sweep/sweep.csv")
+    assert len({row["compute_ratio"] for row in rows}) > (3 if ponder else 5)
+    if ponder:
+        assert [row["rule"] for row in rows] == ["threshold"] * 11 + ["sample"]
     for number in np.linspace(0, len(rows) - 1, 8).astype(int):
         row = rows[number]
-        model.config.thres_name = row["rule"]
+        keys = [("exit_criteria=" if ponder else "thres_name=") + row["rule"]]
         for key in ("exit_thres", "cnt_thres", "margin", "range_tmp"):
-            if row.get(key):
-                setattr(model.config, key, json.loads(row[key]))
-        report = summarise(job, run_early_exit(job))
+            keys += [f"{key}={row[key]}"] if row.get(key) else []
+        mode = PONDER if ponder else ()
+        report = evaluated(glue, place, task, *mode, "--skip_full_depth", "--set", *keys)
         assert report["exits_per_layer"] == [int(row[f"exits_{n}"]) for n in range(1, 5)]
         assert report["computation_cost"] == pytest.approx(float(row["compute_ratio"]))
         assert report["exit_sample_ratio"] == pytest.approx(float(row["exit_sample_ratio"]))
@@ -243,41 +255,6 @@ def test_the_users_own_task_is_swept_too(place, script):
     start = args.index("--task_name")
     script(sweep_exits.main, *args[:start], *args[start + 2 :]).done()
     assert rows_of(place / "models/rte/sweep/sweep.csv")[0]["acc"]
-
-
-# Ponder models: criterion and exit_thres from one recorded pass.
-
-PONDER = ("--model_type", "ponder_albert")
-THRESHOLDS = ("--grid", "exit_thres=0:1:0.1")
-
-
-@pytest.fixture
-def ponder_place(tmp_path, spiece) -> Path:
-    """Random ponder models whose λ differ, and data: place/models/TASK and place/data/TASK."""
-    for task in ("rte", "sts-b"):
-        torch.manual_seed(3)
-        model = PonderAlbertClassifier(PonderAlbertConfig(**TINY, **head_of(task)))
-        with torch.no_grad():
-            model.ponder[-1].weight.mul_(4)
-        save(model, tmp_path / "models" / task, spiece)
-        write_data(tmp_path / "data" / task, task)
-    return tmp_path
-
-
-@pytest.mark.parametrize("task", ["rte", "sts-b"])
-def test_rows_of_a_ponder_sweep_are_what_real_runs_give(ponder_place, sweep, glue, task):
-    sweep(ponder_place, task, "--tables_only", *THRESHOLDS).done()
-    rows = rows_of(ponder_place / "models" / task / "sweep/sweep.csv")
-    rules = ["threshold"] * 11 + ["sample"] + ["truncation"] * 4
-    assert [row["rule"] for row in rows] == rules
-    assert len({row["compute_ratio"] for row in rows}) > 3
-    for row in (rows[0], rows[4], rows[8], rows[11]):
-        keys = ("--exit_criteria", row["rule"], "--exit_thres", row["exit_thres"] or 0.5)
-        report = evaluated(glue, ponder_place, task, *PONDER, *keys)
-        assert report["exits_per_layer"] == [int(row[f"exits_{n}"]) for n in range(1, 5)]
-        assert report["computation_cost"] == pytest.approx(float(row["compute_ratio"]))
-        for name, value in report["metrics"].items():
-            assert value == pytest.approx(float(row[name]), abs=1e-6)
 
 
 def test_all_of_it_works_for_ponder_models_too(ponder_place, sweep, glue):
