@@ -1,7 +1,6 @@
 """Exit rules against hand-worked tables and a plain rewrite of the documented table."""
 
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -9,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._pytree import tree_map
 
 from modeling.elbert.rules import RULES as TABLE
 from modeling.keys import EXIT_KEYS
@@ -35,23 +33,17 @@ def scan(settings: SimpleNamespace, all_logits: torch.Tensor) -> torch.Tensor:
     return scan_recorded(made(settings, all_logits.shape[-1]), {"all_logits": all_logits})
 
 
-def firings(settings: SimpleNamespace, scores: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Step by step, who exits: (batch,) bool a layer; a state's shapes and types never change."""
-    layers, batch, classes = scores.shape
-    rule = made(settings, classes)
-    state = rule.start(Size((), batch, classes, layers), {})
-    laid_out = tree_map(lambda tensor: (tensor.shape, tensor.dtype), state)
-    for newest in scores:
-        state, fires = rule.step(LayerOutput(newest, newest), state)
-        assert tree_map(lambda tensor: (tensor.shape, tensor.dtype), state) == laid_out
-        yield fires
-
-
 def exit_of(table, thres_name, **settings) -> int:
     """Where one example exits whose probabilities by layer are exactly `table`'s."""
-    steps = firings(rule_of(thres_name, **settings), torch.tensor(table)[:, None])
-    fires = (layer for layer, done in enumerate(steps, start=1) if done.item())
-    return next(fires, len(table))
+    scores = torch.tensor(table)[:, None]
+    layers, batch, classes = scores.shape
+    rule = made(rule_of(thres_name, **settings), classes)
+    state = rule.start(Size((), batch, classes, layers), {})
+    for layer, newest in enumerate(scores, start=1):
+        state, fires = rule.step(LayerOutput(newest, newest), state)
+        if fires:
+            return layer
+    return layers
 
 
 # Probabilities of class 0 by layer, two classes.
@@ -66,14 +58,13 @@ def case(thres_name: str, exit_layer: int, table: list[list[float]], **settings)
 
 SURER = two(0.6, 0.9, 0.99, 0.5)  # H(0.9) / log 2 = 0.469, H(0.99) / log 2 = 0.081
 THREE = [[0.4, 0.3, 0.3], [0.5, 0.3, 0.2], [0.5, 0.45, 0.05], [0.9, 0.05, 0.05]]
-EVEN = two(0.6, 0.6, 0.6, 0.6, 0.6)
-TURNING = two(0.6, 0.4, 0.3, 0.2, 0.9)  # leaders 0 1 1 1 0
-# Class 1 leads all through, and class 0 stays below 0.5 all through.
-SECOND = [[0.3, 0.4, 0.3], [0.1, 0.6, 0.3], [0.2, 0.5, 0.3]]
+EVEN = two(0.6, 0.6, 0.6, 0.6)
 # The leader changes between 1 and 2: no window by lead; class 0 is always far below 0.5.
 SWAPPING = [[0.1, 0.6, 0.3], [0.1, 0.3, 0.6], [0.1, 0.6, 0.3], [0.1, 0.3, 0.6]]
 # Class 0 leads with less than 0.5: class0 sees the other side.
 WEAK = [[0.4, 0.3, 0.3], [0.35, 0.35, 0.3], [0.3, 0.4, 0.3], [0.25, 0.4, 0.35]]
+VALUES = [[1.0], [2.0], [2.25], [2.125], [2.25]]  # of a regression
+CLOSER = [[1.0], [1.25], [1.375], [1.5], [9.0]]
 
 
 @pytest.mark.parametrize(
@@ -82,80 +73,44 @@ WEAK = [[0.4, 0.3, 0.3], [0.35, 0.35, 0.3], [0.3, 0.4, 0.3], [0.25, 0.4, 0.35]]
         case("entropy", 2, SURER, exit_thres=0.47),
         case("entropy", 3, SURER, exit_thres=0.46),
         case("entropy", 3, two(0.5, 0.5, 0.5), exit_thres=1.0),  # strict
+        case("entropy", 3, two(1.0, 1.0, 1.0), exit_thres=0.0),  # an entropy of exactly 0
+        case("entropy", 1, two(1.0, 1.0, 1.0), exit_thres=1e-6),
         # The smallest probability.
         case("logits", 2, THREE, exit_thres=0.21),
         case("logits", 3, two(0.5, 0.25, 0.125), exit_thres=0.25),  # strict
         # The largest.
         case("max_prob", 2, THREE, exit_thres=0.55),
         case("max_prob", 3, two(0.5, 0.75, 0.875), exit_thres=0.25),  # strict
-        # The same leader all through the window.
+        # The same leader all through the window, or a low entropy.
         case("bias_1", 3, EVEN, cnt_thres=3),
-        case("bias_1", 5, two(0.6, 0.4, 0.6, 0.6, 0.6), cnt_thres=3),  # the leader changes
-        case("bias_1", 3, two(0.4, 0.3, 0.2, 0.6, 0.6), cnt_thres=3),  # either class may lead
-        # Strict: p > 0.5 + margin.
-        case("bias_1", 5, two(0.75, 0.75, 0.75, 0.875, 0.875), margin=0.25, cnt_thres=2),
+        case("bias_1", 5, two(0.75, 0.75, 0.75, 0.875, 0.875), margin=0.25, cnt_thres=2),  # strict
         case("bias_1", 4, two(0.5, 0.5, 0.6, 0.6, 0.5), cnt_thres=2),  # nobody leads at 0.5
-        case("bias_1", 3, SECOND, cnt_thres=2, margin=0.14),  # leads of 0.3 and 0.2
         case("bias_1", 4, SWAPPING, cnt_thres=2),
         case("bias_1", 2, SWAPPING, cnt_thres=2, window_score="class0"),
+        case("bias_1", 2, two(0.6, 0.99, 0.6, 0.6), exit_thres=0.1, cnt_thres=4),
         # The opener's class never falls.
-        case("bias_2", 3, two(0.6, 0.6, 0.6, 0.6), cnt_thres=3),  # equal is fine
-        case("bias_2", 5, two(0.6, 0.7, 0.65, 0.7, 0.8), cnt_thres=3),  # from layer 2 to 3
-        case("bias_2", 3, two(0.4, 0.3, 0.2, 0.1), cnt_thres=3),  # class 1 rises
+        case("bias_2", 3, EVEN, cnt_thres=3),  # equal is fine
         case("bias_2", 3, two(0.75, 0.8, 0.85, 0.9), margin=0.25, cnt_thres=2),  # strict
         case("bias_2", 1, two(0.8, 0.7, 0.6, 0.5), cnt_thres=1),  # one layer cannot fall
-        case("bias_2", 4, two(0.5, 0.6, 0.55, 0.5), cnt_thres=2),  # nobody leads at 0.5
         case("bias_2", 4, WEAK, cnt_thres=2),
         case("bias_2", 2, WEAK, cnt_thres=2, window_score="class0"),
-        # The window is steady.
-        case("bias_3", 3, two(0.6, 0.8, 0.9, 0.95), range_tmp=0.15, cnt_thres=2),
-        # Equal to range_tmp is within it.
+        # The window is steady: at most range_tmp, of one leader.
         case("bias_3", 2, two(0.25, 0.125, 0.0625, 0.03125), range_tmp=0.125, cnt_thres=2),
-        # The leader changed at layer 2.
         case("bias_3", 3, two(0.6, 0.4, 0.45, 0.42), range_tmp=0.2, cnt_thres=2),
-        # Low entropy exits before the window is full.
-        case("bias_1", 2, two(0.6, 0.99, 0.6, 0.6), exit_thres=0.1, cnt_thres=4),
-        case("bias_2", 2, two(0.6, 0.99, 0.6, 0.6), exit_thres=0.1, cnt_thres=4),
-        case("bias_3", 2, two(0.6, 0.99, 0.6, 0.6), exit_thres=0.1, cnt_thres=4),
         # Agreements with the layer before.
-        case("patience", 3, TURNING, cnt_thres=1),
-        case("patience", 5, TURNING, cnt_thres=3),  # never: the last layer
+        case("patience", 3, two(0.6, 0.4, 0.3, 0.2, 0.9), cnt_thres=1),
         case("patience", 3, two(0.6, 0.6, 0.6), cnt_thres=3),  # 3 agreements need 4 layers
         case("patience", 2, two(0.999, 0.999), exit_thres=1.0, cnt_thres=2),  # no entropy
+        # Of a regression: values that stay within range_tmp; patience is strict.
+        *(case(f"bias_{n}", 3, VALUES, cnt_thres=2, range_tmp=0.25) for n in (1, 2, 3)),
+        case("bias_1", 4, VALUES, cnt_thres=2, range_tmp=0.2),
+        case("entropy", 5, VALUES, exit_thres=1.0),  # never fires
+        case("patience", 3, CLOSER, exit_thres=0.25, cnt_thres=1),
+        case("patience", 3, CLOSER, exit_thres=0.3, cnt_thres=2),
     ],
 )
 def test_exits_of_worked_tables(table, settings, expected):
     assert exit_of(table, **settings) == expected
-    if len(table[0]) == 2 and settings["thres_name"] == "bias_1":  # there the two are one rule
-        for score in ("lead", "class0"):
-            assert exit_of(table, **settings, window_score=score) == expected
-
-
-def test_entropy_is_strict_at_equality():
-    certain = torch.tensor([[[0.0, -math.inf]]] * 3)  # a probability of exactly 1: entropy 0
-    assert scan(rule_of("entropy", exit_thres=0.0), certain).item() == 3
-    assert scan(rule_of("entropy", exit_thres=1e-6), certain).item() == 1
-
-
-def regression(*values) -> torch.Tensor:
-    return torch.tensor(values)[:, None, None]
-
-
-def test_regression_windows_hold_when_values_stay_close():
-    values = regression(1.0, 2.0, 2.25, 2.125, 2.25)
-    for name in ("bias_1", "bias_2", "bias_3"):
-        assert scan(rule_of(name, cnt_thres=2, range_tmp=0.25), values).item() == 3
-        assert scan(rule_of(name, cnt_thres=3, range_tmp=0.25), values).item() == 4
-        assert scan(rule_of(name, cnt_thres=2, range_tmp=0.2), values).item() == 4
-    for name in ("entropy", "logits", "max_prob"):
-        assert scan(rule_of(name, exit_thres=1.0), values).item() == 5  # never fires
-
-
-def test_regression_patience_is_strict():
-    values = regression(1.0, 1.25, 1.375, 1.5, 9.0)
-    assert scan(rule_of("patience", exit_thres=0.25, cnt_thres=1), values).item() == 3
-    assert scan(rule_of("patience", exit_thres=0.25, cnt_thres=2), values).item() == 4
-    assert scan(rule_of("patience", exit_thres=0.3, cnt_thres=2), values).item() == 3
 
 
 # A rewrite of docs/configuration.md's table, one example and one layer at a time.
