@@ -18,7 +18,6 @@ import sentencepiece
 import torch
 import transformers
 from hypothesis import HealthCheck, settings
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import run_glue
@@ -84,18 +83,13 @@ def random_ids(batch: int, length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(5, TINY["vocab_size"], (batch, length), generator=generator)
 
 
-def features_of(texts: Sequence[Sequence[int]], labels: Sequence | None = (0, 1)) -> Features:
-    """Features of texts of token ids; labels go round."""
-    given = None if labels is None else [labels[i % len(labels)] for i in range(len(texts))]
-    segments = [[0] * len(ids) for ids in texts]
-    return Features.from_lists(texts, segments, given or [None])
-
-
 def job_of(model, texts: Sequence[Sequence[int]], **settings) -> Job:
-    """A job on RTE; `pad_token_id` is all that it asks its tokenizer for."""
-    mode = mode_of_type(model.config.model_type)
-    tokenizer = SimpleNamespace(pad_token_id=0)
-    return Job(mode, model, tokenizer, get_task("rte"), features_of(texts), **settings)
+    """A job on RTE texts of token ids, whose labels are 0 and 1 in turn; `pad_token_id` is all that
+    it asks its tokenizer for."""
+    mode, tokenizer = mode_of_type(model.config.model_type), SimpleNamespace(pad_token_id=0)
+    segments, labels = [[0] * len(ids) for ids in texts], [i % 2 for i in range(len(texts))]
+    features = Features.from_lists(texts, segments, labels)
+    return Job(mode, model, tokenizer, get_task("rte"), features, **settings)
 
 
 WORDS = "a man dog cat runs sleeps eats sings in the park house is not red big small old".split()
@@ -265,9 +259,3 @@ def node_modules(tmp_path_factory) -> Path:
     if done.returncode:
         pytest.skip(f"npm cannot install: {done.stderr[-300:]}")
     return folder / "node_modules"
-
-
-@pytest.fixture
-def close_figures():
-    yield
-    plt.close("all")

@@ -13,8 +13,6 @@ from exit_lab.explorer import explorer_page
 from exit_lab.figures import curve_of
 from tests.exit_lab.builders import EVIL, SWEPT_RULES, explored, swept
 
-pytestmark = pytest.mark.usefixtures("close_figures")
-
 
 def test_a_curve_is_what_was_chosen_on_the_other_half():
     """Two models: at each cost the mean of what each would use, by its report part's cost."""

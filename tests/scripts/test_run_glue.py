@@ -63,20 +63,6 @@ def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dty
     assert moved <= round(10 * (1 - same)) <= 2  # of 10 examples
 
 
-def test_exit_config_overrides_at_evaluation(trained, glue):
-    (trained / "exit_config.json").write_text('{"thres_name": "entropy", "exit_thres": 0.0}')
-    edit_json(trained / "config.json", thres_name="entropy", exit_thres=1.0, margin=0.5)
-    assert "Computation cost: 0.2500" in glue(trained, "--do_eval").out
-    edit_json(trained / "config.json", exit_config_path="exit_config.json")
-    outcome = glue(trained, "--do_eval", "--set", "margin=0.1")
-    assert "Computation cost: 1.0000" in outcome.out
-    assert "exit_thres = 0.0 (exit_config.json), cnt_thres = 4 (config.json)" in outcome.out
-    report = report_of(trained)
-    assert (report["rule"]["margin"], report["rule_sources"]["margin"]) == (0.1, "--set")
-    edit_json(trained / "exit_config.json", exit_thres=2)
-    glue(trained, "--do_eval").refused("exit_config.json: exit_thres = 2")
-
-
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 @pytest.mark.parametrize("mode", ["elbert", "ponder_albert", "albert_act"])
 def test_mixed_precision_with_checkpointing_trains_float32_weights(mode, glue, tmp_path, caplog):
@@ -403,6 +389,8 @@ def test_exit_config_goes_with_the_model(named, content, albert_dir, glue, scrip
     found = glue(out, "--do_eval", weights=weights).done().out
     assert "exit_thres = 0.7 (config.json)" in found
     assert "margin = " + ("0.2 (exit_config.json)" if content else "0.0 (config.json)") in found
+    glue(out, "--do_eval", "--set", "margin=0.1").done()
+    assert report_of(out)["rule_sources"]["margin"] == "--set"
 
 
 def test_an_exit_config_elsewhere_is_refused_before_training(albert_dir, glue, script, tmp_path):

@@ -12,38 +12,31 @@ def optimiser_of(model, decay: float = 0.1) -> torch.optim.AdamW:
     return make_optimizer(model, learning_rate=1e-3, weight_decay=decay, adam_epsilon=1e-7)
 
 
-def test_every_parameter_is_in_the_group_that_it_belongs_to():
-    model = tiny_model(w_lr=0.02, use_out_pooler=False, use_fc2=True)
-    names = {id(p): name for name, p in model.named_parameters()}
-    decay, plain, own = optimiser_of(model).param_groups
-    groups = [{names[id(p)] for p in group["params"]} for group in (decay, plain, own)]
-    assert groups[2] == {"exit_weights"}
-    norms = {n for n in names.values() if "LayerNorm" in n or "layer_norm" in n}
-    biases = {n for n in names.values() if n.endswith("bias")}
-    assert groups[1] == biases | norms
-    assert groups[0] == set(names.values()) - biases - norms - {"exit_weights"}
-    assert [g["weight_decay"] for g in (decay, plain, own)] == [0.1, 0, 0]
-    assert [g["lr"] for g in (decay, plain, own)] == [1e-3, 1e-3, 0.02]
-    assert all(g["eps"] == 1e-7 for g in (decay, plain, own))
-    clipped = {names[id(p)] for p in clipped_parameters(optimiser_of(model))}
-    assert clipped == groups[0] | groups[1]
-
-
-def test_a_halting_head_has_its_own_learning_rate_where_the_configuration_has_one():
-    config = PonderAlbertConfig(**TINY, lambda_lr=0.03)
-    model = PonderAlbertClassifier(config)
-    names = {id(p): name for name, p in model.named_parameters()}
-    optimizer, found = optimiser_of(model), set()
+@pytest.mark.parametrize(
+    ("model", "own", "rate", "is_clipped"),
+    [
+        (tiny_model(w_lr=0.02, use_out_pooler=False, use_fc2=True), "exit_weights", 0.02, False),
+        (PonderAlbertClassifier(PonderAlbertConfig(**TINY, lambda_lr=0.03)), "ponder.", 0.03, True),
+        (PonderAlbertClassifier(PonderAlbertConfig(**TINY)), "ponder.", 1e-3, True),
+    ],
+    ids=["w_lr", "lambda_lr", "one rate"],
+)
+def test_every_parameter_has_its_rate_and_decay(model, own, rate, is_clipped):
+    names, optimizer, found = (
+        {id(p): n for n, p in model.named_parameters()},
+        optimiser_of(model),
+        [],
+    )
     for group in optimizer.param_groups:
+        assert group["eps"] == 1e-7
         for name in (names[id(p)] for p in group["params"]):
-            found.add(name)
-            assert group["lr"] == (0.03 if name.startswith("ponder.") else 1e-3)
+            found.append(name)
+            assert group["lr"] == (rate if name.startswith(own) else 1e-3)
             decays = name.endswith("weight") and "orm" not in name
-            assert group["weight_decay"] == (0.1 if decays else 0)
-    assert found == set(names.values())
-    assert len(clipped_parameters(optimizer)) == len(names)
-    config.lambda_lr = None
-    assert [g["lr"] for g in optimiser_of(model).param_groups] == [1e-3, 1e-3]
+            assert group["weight_decay"] == (0.1 if decays else 0), name
+    assert sorted(found) == sorted(names.values())
+    clipped = {names[id(p)] for p in clipped_parameters(optimizer)}
+    assert clipped == {name for name in found if is_clipped or not name.startswith(own)}
 
 
 def test_the_schedule_warms_up_and_decays_and_w_stays_constant():
