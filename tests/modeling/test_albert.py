@@ -1,22 +1,15 @@
 """The shared layer pass against HF's AlbertModel, and where packed weights serve."""
 
-import re
-
 import pytest
 import torch
 import transformers
 
 from modeling import (
-    AlbertActConfig,
-    AlbertActModel,
-    ElbertForSequenceClassification,
-    PonderAlbertClassifier,
-    PonderAlbertConfig,
     UserError,
     cpu_packing,
 )
 from modeling.cpu_packing import packed_weights
-from tests.conftest import TINY, random_ids, tiny_config, tiny_model
+from tests.conftest import TINY, random_ids, tiny_model
 from tests.models import assert_near, either_way, hidden_states, mask_of
 
 
@@ -60,45 +53,6 @@ def test_every_layer_is_that_of_hf_albert(shape, attention, way):
     real = mask.bool()
     for mine, theirs in zip(ours, hf, strict=True):
         assert_near(mine[real], theirs[real])
-
-
-MODELS = {
-    "elbert": (ElbertForSequenceClassification, tiny_config),
-    "ponder_albert": (PonderAlbertClassifier, PonderAlbertConfig),
-    "albert_act": (AlbertActModel, AlbertActConfig),
-}
-
-
-@pytest.fixture(params=MODELS)
-def any_model(request) -> torch.nn.Module:
-    model, config = MODELS[request.param]
-    return model(config(**TINY)).eval()
-
-
-def test_a_text_of_more_tokens_than_positions_is_refused_with_both_numbers(any_model):
-    with torch.no_grad():
-        any_model(random_ids(2, 40))
-        with pytest.raises(UserError, match=r"^41 tokens.* max_position_embeddings = 40;"):
-            any_model(random_ids(2, 41))
-
-
-@pytest.mark.parametrize(
-    ("ids", "more", "words"),
-    [
-        (random_ids(2, 5), {"attention_mask": torch.ones(2, 4)}, "attention_mask of shape (2, 4)"),
-        (random_ids(2, 0), {}, "no token|second [CLS]"),
-        (random_ids(2, 5).float(), {}, "input_ids of shape (2, 5) and torch.float32"),
-        (random_ids(2, 5) + 10**6, {}, "input_ids has numbers that are not from 0 to"),
-    ],
-)
-def test_what_is_no_batch_of_tokens_is_named(any_model, ids, more, words):
-    with pytest.raises(UserError, match=re.escape(words).replace(r"\|", "|")):
-        any_model(ids, **more)
-
-
-def test_every_model_answers_with_a_tuple_if_asked(any_model):
-    with torch.no_grad():
-        assert isinstance(any_model(random_ids(2, 5), return_dict=False), tuple)
 
 
 def answers(model, ids, way=packed_weights) -> torch.Tensor:

@@ -161,7 +161,10 @@ def test_the_configuration_is_read_and_checked_at_every_call(make, key, values):
         model(**ponder_batch([9, 5]))
 
 
-@pytest.mark.parametrize("make", [make for make, _, _ in CASES.values()], ids=CASES)
+every_mode = pytest.mark.parametrize("make", [make for make, _, _ in CASES.values()], ids=CASES)
+
+
+@every_mode
 def test_gradient_checkpointing_changes_no_gradient(make):
     gradients = []
     for checkpointing in (False, True):
@@ -172,3 +175,31 @@ def test_gradient_checkpointing_changes_no_gradient(make):
         gradients.append({name: x.grad for name, x in model.named_parameters()})
     assert all(gradient is not None for gradient in gradients[0].values())
     torch.testing.assert_close(*gradients)
+
+
+@every_mode
+def test_a_text_of_more_tokens_than_positions_is_refused_with_both_numbers(make):
+    model = make()
+    longest = model.config.max_position_embeddings
+    assert isinstance(model(**ponder_batch([longest] * 2), return_dict=False), tuple)
+    words = rf"^{longest + 1} tokens.* max_position_embeddings = {longest};"
+    with pytest.raises(UserError, match=words):
+        model(**ponder_batch([longest + 1] * 2))
+
+
+IDS = torch.full((2, 5), 2)
+
+
+@every_mode
+@pytest.mark.parametrize(
+    ("ids", "more", "words"),
+    [
+        (IDS, {"attention_mask": torch.ones(2, 4)}, r"attention_mask of shape \(2, 4\)"),
+        (IDS[:, :0], {}, r"no token|second \[CLS\]"),
+        (IDS.float(), {}, r"input_ids of shape \(2, 5\) and torch.float32"),
+        (torch.tensor([[2, 2, 10**6]]), {}, "input_ids has numbers that are not from 0 to"),
+    ],
+)
+def test_what_is_no_batch_of_tokens_is_named(make, ids, more, words):
+    with pytest.raises(UserError, match=words):
+        make()(ids, **more)

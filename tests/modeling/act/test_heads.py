@@ -5,10 +5,7 @@ import torch
 import transformers
 
 import modeling
-from modeling import (
-    AlbertActForPreTraining,
-    AlbertActForSequenceClassification,
-)
+from modeling import AlbertActForSequenceClassification, AlbertActModel
 from tests.models import SMALL, assert_near, padded_batch, tiny_act
 
 NAMES = "PreTraining MaskedLM SequenceClassification TokenClassification QuestionAnswering"
@@ -104,22 +101,23 @@ def test_loss_is_task_loss_plus_tau_times_mean_ponder_cost(head):
     assert model(**inputs).loss is None
 
 
-def test_pre_training_loss_is_the_sum_of_its_parts():
-    model, inputs = tiny_act(8, AlbertActForPreTraining, tau=0.0), padded_batch([9, 6], 8)
-    labels = labels_for("PreTraining", inputs)
-    out = model(**inputs, **labels)
-    mlm_loss, sop_loss = (model(**inputs, **{name: labels[name]}).loss for name in labels)
-    torch.testing.assert_close(out.loss, mlm_loss + sop_loss)
-    # A batch without sentence pairs is no reason for NaN.
-    labels["sentence_order_label"] = torch.tensor([-100, -100])
-    torch.testing.assert_close(model(**inputs, **labels).loss, mlm_loss)
-
-
 def test_regression_is_mean_squared_error():
     model = tiny_act(9, AlbertActForSequenceClassification, num_labels=1, tau=0.0)
     inputs, labels = padded_batch([4, 6], 9), torch.tensor([0.5, 4.0], dtype=torch.double)
     out = model(**inputs, labels=labels)
     torch.testing.assert_close(out.loss, ((out.logits[:, 0] - labels.float()) ** 2).mean())
+
+
+def test_an_albert_gives_all_weights_but_the_halting_head_s(tmp_path):
+    albert = transformers.AlbertModel(transformers.AlbertConfig(**SMALL))
+    albert.save_pretrained(tmp_path)
+    for kind, prefix in ((AlbertActModel, ""), (AlbertActForSequenceClassification, "albert.")):
+        model, report = kind.from_pretrained(tmp_path, output_loading_info=True)
+        for name in report["missing_keys"]:
+            assert "albert_layer.act.dense." in name or name.startswith("classifier.")
+        weights = {hf_name(name): tensor for name, tensor in model.state_dict().items()}
+        for name, tensor in albert.state_dict().items():
+            assert torch.equal(weights[f"{prefix}{name}"], tensor), name
 
 
 @pytest.mark.parametrize("head", ACT_HEADS)

@@ -1,4 +1,4 @@
-"""Adaptive Depth against the recurrence, token by token; its loops, its gradients, its weights."""
+"""Adaptive Depth against the recurrence, token by token; its loops, its gradients."""
 
 from unittest.mock import patch
 
@@ -8,14 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import functional_call
 from torch.nn import functional as F
-from transformers import AlbertConfig, AlbertModel
 
-from modeling import (
-    AlbertActForSequenceClassification,
-    AlbertActModel,
-)
+from modeling import AlbertActModel
 from modeling.act.encoder import COMPACTION_FLOPS
-from tests.models import SMALL, assert_near, padded_batch, tiny_act
+from tests.models import assert_near, padded_batch, tiny_act
 
 
 def reference(model: AlbertActModel, ids: torch.Tensor, types: torch.Tensor):
@@ -157,23 +153,3 @@ def test_a_model_that_never_halts_learns_to():
     assert (out.updates == model.config.num_hidden_layers).all()
     out.ponder_cost.sum().backward()
     assert bias.grad.item() < 0  # a higher bias lowers the cost
-
-
-@pytest.mark.parametrize("model_class", [AlbertActModel, AlbertActForSequenceClassification])
-def test_an_albert_gives_all_weights_but_the_halting_head_s(tmp_path, model_class):
-    """A token that halts at once has had ALBERT's first layer."""
-    torch.manual_seed(2)
-    albert = AlbertModel(AlbertConfig(**SMALL, attn_implementation="eager")).eval()
-    albert.save_pretrained(tmp_path)
-    model, report = model_class.from_pretrained(tmp_path, output_loading_info=True)
-    new = ("albert_layer.act.dense.", "classifier.")
-    assert report["missing_keys"]
-    assert all(any(part in name for part in new) for name in report["missing_keys"])
-    encoder = getattr(model, "albert", model)
-    torch.nn.init.constant_(encoder.encoder.albert_layer.act.dense.bias, 30.0)
-    inputs = padded_batch([9, 4, 12])
-    with torch.no_grad():
-        out = encoder(**inputs)
-        expected = albert(**inputs, output_hidden_states=True)
-    real = inputs["attention_mask"].bool()
-    assert_near(out.last_hidden_state[real], expected.hidden_states[1][real])

@@ -13,39 +13,10 @@ from modeling import (
     ElbertConfig,
     ElbertForSequenceClassification,
     PonderAlbertClassifier,
-    PonderClassificationLoss,
     UserError,
 )
 from tests.conftest import edit_json
-from tests.models import SMALL, hidden_states, ponder_batch, word_tokenizer
-
-
-def test_the_published_snippets_run_as_written(tmp_path):
-    checkpoint = save_albert(tmp_path, AlbertModel)
-    tokenizer = word_tokenizer()
-    tokenizer.save_pretrained(checkpoint)
-
-    config = AlbertConfig(**SMALL)
-    model = PonderAlbertClassifier(config, tokenizer, target_halt_probability=0.2)
-    model = PonderAlbertClassifier.from_pretrained(
-        checkpoint, num_hidden_layers=43, target_halt_probability=0.2
-    )
-    texts = ["The cat sat on the mat"]
-    labels = [0]
-    optimizer = torch.optim.Adam(model.parameters())
-    criterion = PonderClassificationLoss(kl_penalty_factor=1e-2)
-    model.train()
-    prediction = model(texts)
-    loss = criterion(prediction, labels)["total_loss"]
-    loss.backward()
-    optimizer.step()
-    assert prediction["logits"].shape == (43, 1, 2)
-
-    model.eval()
-    torch.manual_seed(0)
-    passes = {model(["My cool new text"])["passes"] for _ in range(30)}
-    assert len(passes) > 3  # stochastic
-    assert passes <= set(range(1, 44))
+from tests.models import SMALL, hidden_states, ponder_batch
 
 
 def save_albert(path, kind, **keys):
