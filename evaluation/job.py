@@ -96,14 +96,17 @@ def statistics_folder(model: Path, config: AlbertConfig, task: Task) -> Path:
 
 
 def find_task(data: DevSettings, trained: Path | None) -> Task:
-    """The GLUE task, or the user's own from its files, with the labels of a `trained` model."""
+    """The GLUE task, or the user's own from its files, with the labels of a `trained` model.
+
+    A title.txt beside a task's files says what figures call them."""
     names = ("train_file", "validation_file", "test_file")
     if not any(files := [getattr(data, name, None) for name in names]):
         if not data.task_name:
             raise UserError("--task_name is missing; give one of GLUE's, or a file of your own")
         if not data.data_dir:
             raise UserError("--data_dir is missing: the folder with the task's .tsv files")
-        return get_task(data.task_name)
+        task, title = get_task(data.task_name), Path(data.data_dir, "title.txt")
+        return replace(task, title=title.read_text().strip()) if title.is_file() else task
     labels = trained_labels(trained) if trained else None
     return custom_task(*files, labels, data.text_column_names, data.label_column_name)
 

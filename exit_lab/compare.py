@@ -226,7 +226,7 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
     cells = {name: [cell_at(found, name, limit) for limit in limits] for name in found.frontiers}
     columns = ["", *(f"cost ≤ {limit:.2f}" for limit in limits)]
     text = (
-        f"{task.name}, 100 × {primary_metric(task)}: "
+        f"{task.shown_name}, 100 × {primary_metric(task)}: "
         f"{f'mean of {len(sweeps)} models, ' if several else ''}best setting at or under each "
         f"cost, chosen on {len(parts.calibration)} examples, reported on the other "
         f"{len(parts.report)} [95% interval, drawing {'models and ' if several else ''}examples] "

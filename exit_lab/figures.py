@@ -76,7 +76,7 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     models, (chosen, reported) = len(found.frontiers[COIN]), map(len, found.parts)
     mean = f", mean of {models} models" if models > 1 else ""
     figure.suptitle(
-        f"{task.name}: {primary_metric(task)} against computation cost (mean exit layer / layers)\n"
+        f"{task.shown_name}: {primary_metric(task)} against computation cost (mean exit layer / layers)\n"
         f"best setting at or under each cost{mean}, chosen on {chosen} examples, shown on the "
         f"other {reported}; band: 95% interval",
         fontsize=9,
@@ -122,7 +122,7 @@ def heatmap_figure(
     panel.set(xlabel="layer; paler: never computed", ylabel="examples, by exit layer and answer")
     wrong = f"; {(end < 0).sum()} of {examples} exit with a wrong answer (red)"
     subtitle = rule + ("" if regression else wrong)
-    panel.set_title(f"{task.name}: what every layer answers\n{subtitle}")
+    panel.set_title(f"{task.shown_name}: what every layer answers\n{subtitle}")
     label = "error" if regression else "lead of the right class (below 0: wrong)"
     figure.colorbar(image, label=label, pad=0.02)
     return figure

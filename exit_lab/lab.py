@@ -230,7 +230,7 @@ def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, parts: 
     }
     for name, figure in figures.items():
         save_figure(figure, lab.output / f"{name}.png")
-    title = f"Exit explorer: {task.name}, {lab.directory.name}"
+    title = f"Exit explorer: {task.shown_name}, {lab.directory.name}"
     start = int((swept.exit_layer == exits).sum(1).argmax())  # which agrees most
     if setting in swept.settings:
         start = swept.settings.index(setting)

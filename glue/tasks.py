@@ -54,6 +54,11 @@ class Task:
     headerless: tuple[str, ...] = ()  # the columns of train and dev where these have no header
     lenient: bool = False  # short rows of train are skipped
     score_range: tuple[float, float] | None = None  # submitted scores are clipped to it
+    title: str = ""  # what figures call the data, where it only has the task's layout
+
+    @property
+    def shown_name(self) -> str:
+        return self.title or self.name
 
     @property
     def is_regression(self) -> bool:
@@ -68,7 +73,7 @@ def about(task: Task) -> str:
     """Describe a task for a log: "rte: pairs of texts, classes entailment, not_entailment"."""
     texts = "pairs of texts" if len(task.text_columns) > 1 else "single texts"
     kind = f"classes {', '.join(task.labels)}" if task.labels else "scores (regression)"
-    return f"{task.name}: {texts}, {kind}"
+    return f"{task.shown_name}: {texts}, {kind}"
 
 
 class Example(NamedTuple):

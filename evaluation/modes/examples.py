@@ -279,7 +279,7 @@ def draw_exits(path: Path, job: Job, predictions: Predictions, summary: dict[str
     for panel in (top, bottom):
         panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     top.set_title(
-        f"{job.task.name}: {metric} {reached:.3f} at a computation cost of "
+        f"{job.task.shown_name}: {metric} {reached:.3f} at a computation cost of "
         f"{summary['computation_cost']:.2f}\n{describe(setting, job.mode.rule_key)}"
     )
     save_figure(figure, path)
