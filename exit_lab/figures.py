@@ -76,7 +76,8 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     models, (chosen, reported) = len(found.frontiers[COIN]), map(len, found.parts)
     mean = f", mean of {models} models" if models > 1 else ""
     figure.suptitle(
-        f"{task.shown_name}: {primary_metric(task)} against computation cost (mean exit layer / layers)\n"
+        f"{task.shown_name}: {primary_metric(task)} against computation cost "
+        f"(mean exit layer / layers)\n"
         f"best setting at or under each cost{mean}, chosen on {chosen} examples, shown on the "
         f"other {reported}; band: 95% interval",
         fontsize=9,
