@@ -110,17 +110,11 @@ def start_together(
         port = free.getsockname()[1]
     world = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [
-        start(
-            arguments,
-            main,
-            log=log and log.with_suffix(f".{rank}"),
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            **world,
-        )
-        for rank in range(count)
-    ]
+    together = []
+    for rank in map(str, range(count)):
+        own = log and log.with_suffix(f".{rank}")
+        together.append(start(arguments, main, log=own, RANK=rank, LOCAL_RANK=rank, **world))
+    return together
 
 
 def run_together(count: int, arguments: Sequence, log: Path | None = None, **how) -> list[int]:

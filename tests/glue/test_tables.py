@@ -217,6 +217,8 @@ def test_labels_come_from_the_training_file_and_bind_the_others(tmp_path):
         ("t.csv", "sentence1,label\na,x\nb,\n", "line 3: no label"),
         ("t.csv", "sentence1,label\na,x\nb,1\nc,1.0\n", "are the same number"),
         ("t.csv", 'sentence1,label\n"a\nb",x\n"c,y\nd\n', "line 4: not valid CSV"),
+        ("t.tsv", "sentence1\tlabel\na\t0\nb\tnan\n", "nan.*finite"),
+        ("t.tsv", "sentence1\tlabel\na\t0\nb\t1\tc\n", "line 3.* 2 columns"),
         ("t.jsonl", '{"sentence1": "a", "label": 1}\n{"sent', "line 2: not valid JSON"),
         ("t.jsonl", '{"sentence1": "\\ud800", "label": 1}', "line 1: not valid JSON"),
         ("t.json", '[{"sentence1": "a"}]', "line 1: expected one JSON object a line"),

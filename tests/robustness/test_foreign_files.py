@@ -189,15 +189,12 @@ def test_any_damage_to_a_tokenizer(model, name, start, length, new):
 
 @pytest.mark.parametrize("kind", ["file", "link", "device", "pipe", "absolute"])
 def test_an_exit_config_outside_the_model_is_not_read(kind, tmp_path, monkeypatch):
-    folder, outside = tmp_path / "model", tmp_path / "secret.json"
+    folder, outside = tmp_path / "model", write(tmp_path / "secret.json", '{"secret": "word"}')
     folder.mkdir()
-    outside.write_text('{"secret": "word"}')
+    (folder / "link").symlink_to(outside)
+    os.mkfifo(folder / "pipe")
     paths = {"file": "../secret.json", "absolute": str(outside), "device": "/dev/zero"}
-    name = paths.get(kind, "x")
-    if kind == "link":
-        (folder / name).symlink_to(outside)
-    if kind == "pipe":
-        os.mkfifo(folder / name)
+    name = paths.get(kind, kind)
     monkeypatch.setattr(Path, "read_bytes", lambda *_, **__: pytest.fail("it was read"))
     with pytest.raises(UserError, match=r"leads out|not a regular file"):
         resolve(folder, ELBERT, config=vars(tiny_config(exit_config_path=name)))

@@ -30,10 +30,6 @@ def device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
-def table(*rows: str):
-    return lambda path: write(path, "\n".join(("sentence1\tlabel", *rows)) + "\n")
-
-
 @pytest.mark.parametrize(
     ("make", "name", "more", "words"),
     [
@@ -44,8 +40,6 @@ def table(*rows: str):
         pytest.param(
             *(pipe, "a.onnx", "--do_eval --onnx PATH", ["a.onnx", "no regular one"]), marks=HAS_ONNX
         ),
-        (table("a\t0", "b\tnan"), "a.tsv", f"{ANEW} --train_file PATH", ["a.tsv", "nan", "finite"]),
-        (table("a\t0", "b\t1\tc"), "a.tsv", f"{ANEW} --train_file PATH", ["line 3", "2 columns"]),
         (lambda _: None, os.fsdecode(b"\xff"), f"{ANEW} --output_dir PATH", ["not UTF-8"]),
     ],
 )

@@ -164,14 +164,11 @@ MRPC_FILES = {
 
 @pytest.mark.parametrize("local", [False, True])
 def test_mrpc_is_assembled_from_its_sources(local, server, fetch, tmp_path):
-    mine = tmp_path / "mine"
     for name, text in MRPC_SOURCES.items():
         folder = "glue/data" if "ids" in name else "senteval/senteval_data"
-        if local and "ids" not in name:
-            write_all(mine, {name: text})
-        else:
-            write_all(server.folder, {f"{folder}/{name}": text})
-    fetch("MRPC", *(("--path_to_mrpc", mine) if local else ())).done()
+        write_all(server.folder, {f"{folder}/{name}": text})
+        write_all(tmp_path / "mine", {name: text} if "ids" not in name else {})
+    fetch("MRPC", *(("--path_to_mrpc", tmp_path / "mine") if local else ())).done()
     assert len(server.requests) == (1 if local else 3)
     for name, text in MRPC_FILES.items():
         assert (tmp_path / "glue/MRPC" / name).read_bytes().decode() == text

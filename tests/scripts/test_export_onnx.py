@@ -7,13 +7,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import torch
 
 import export_onnx
 import run_glue
-from evaluation.job import load_finished
 from evaluation.modes import MODES
-from modeling import load_tokenizer
+from modeling import classify
 from tests.commands import ROOT, edit_key, flags, ran, report_of
 from tests.conftest import edit_json, sentence
 
@@ -138,11 +136,8 @@ def test_a_file_says_what_it_holds_and_not_where_it_was_made(trained, name):
 
 def answer_of(model_dir: Path, *texts: str) -> str:
     """What the examples print of the model's answer."""
-    model, tokenizer = load_finished(model_dir, MODES["elbert"]), load_tokenizer(model_dir)
-    with torch.no_grad():
-        answer = model(**tokenizer(*texts, return_tensors="pt"))
-    label = model.config.id2label[int(answer.logits.argmax())]
-    return f"{label}, after layer {int(answer.exit_layer)}\n"
+    (answer,) = classify(model_dir, [texts if len(texts) == 2 else texts[0]])
+    return f"{answer['label']}, after layer {answer['exit_layer']}\n"
 
 
 def test_the_example_in_python_answers_as_the_model_without_the_project(trained):

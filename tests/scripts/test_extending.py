@@ -1,6 +1,5 @@
 """docs/extending.md, followed to the letter in a copy of the project."""
 
-import csv
 import json
 import re
 import shlex
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import ROOT, ran
+from tests.scripts.conftest import rows_of
 
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 LEFT = ("*.pyc", "__pycache__", ".git", ".venv", "out", "runs", "node_modules", "glue_data")
@@ -41,16 +41,11 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def sweep_of(folder: Path) -> list[dict[str, str]]:
-    with (folder / "sweep/sweep.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.slow
 def test_a_new_rule_trains_evaluates_and_is_swept(extended):
     report = json.loads((extended / "out/gap/eval_results.json").read_text())
     assert (report["rule"]["thres_name"], report["rule"]["exit_thres"]) == ("gap", 0.3)
-    rows = sweep_of(extended / "out/gap")
+    rows = rows_of(extended / "out/gap/sweep/sweep.csv")
     assert {row["rule"] for row in rows} == {"gap", "truncation"}
     swept = next(row for row in rows if row["exit_thres"] and float(row["exit_thres"]) == 0.3)
     assert float(swept["compute_ratio"]) == pytest.approx(report["computation_cost"])
@@ -64,7 +59,7 @@ def test_a_new_mode_trains_evaluates_and_is_swept(extended):
     assert json.loads((out / "config.json").read_text())["exit_at"] == 3  # as edited
     report = json.loads((out / "eval_results.json").read_text())
     assert report["exits_per_layer"] == [0, report["examples"], *[0] * 10]
-    rows, layers = sweep_of(out), range(1, 13)
+    rows, layers = rows_of(out / "sweep/sweep.csv"), range(1, 13)
     rows, baseline = rows[:12], rows[12:]  # here the mode does what its baseline does
     assert {row["rule"] for row in baseline} == {"truncation"}
     assert [row["acc"] for row in rows] == [row["acc"] for row in baseline]

@@ -46,7 +46,7 @@ def test_evaluation_writes_its_reports(trained, glue):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dtype, caplog):
+def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dtype):
     edit_json(trained / "config.json", exit_thres=0.99, thres_name="entropy")
     glue(trained, "--do_eval").done()
     expected = report_of(trained)
@@ -56,8 +56,6 @@ def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dty
     same = report["same_exit_layer_as_fp32"]
     assert report["dtype"] == dtype
     assert f"exit layers as in fp32 = {same:.4f}" in outcome.out
-    slow = is_emulated({"bf16": torch.bfloat16, "fp16": torch.float16}[dtype], "cpu")
-    assert (f"--dtype {dtype}: {EMULATED}" in caplog.text) == slow
     pairs = zip(report["exits_per_layer"], expected["exits_per_layer"], strict=True)
     moved = sum(abs(a - b) for a, b in pairs) / 2
     assert moved <= round(10 * (1 - same)) <= 2  # of 10 examples
@@ -283,7 +281,6 @@ def test_the_best_model_is_kept_and_training_stops_when_no_better_comes(glue, tm
 def test_an_evaluation_may_leave_out_the_pass_over_all_layers(trained, glue):
     whole = glue(trained, "--do_eval").done().out
     assert str(trained / "exits.png") in whole.partition("written:")[2]
-    assert "acc per layer = [" in whole
     first = report_of(trained)
     quick = glue(trained, "--do_eval", "--skip_full_depth").done().out
     second = report_of(trained)

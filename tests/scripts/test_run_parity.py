@@ -14,14 +14,6 @@ from training.parity import evaluate_parity
 QUICK = ["--epochs", "2", "--n_batches", "3", "--batch_size", "16", "--n_hidden", "8"]
 
 
-@pytest.fixture(autouse=True)
-def _threads():
-    """As many as before: the script takes one."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 def test_a_run_writes_results_and_tensorboard(tmp_path, script):
     printed = script(main, *QUICK, "--extrapolate", "--output_dir", tmp_path / "out").done().out
     assert "in distribution (1 to 6 non-zero elements): accuracy = " in printed
