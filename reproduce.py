@@ -20,6 +20,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from glue.tasks import evaluation_tasks, get_task
@@ -64,13 +65,13 @@ def pretraining_values(args: Namespace) -> Values:
     """Measure accuracies, where the heads of pre-training are there, and updates."""
     from modeling import AlbertActConfig, AlbertActForPreTraining, load_config, load_tokenizer
     from training.pretraining import load_weights, measure
-    from training.pretraining_data import PretrainingData, check_text
+    from training.pretraining_data import PretrainingData
     from training.pretraining_settings import TextSettings
+    from training.settings import RunSettings
     from training.start import make_accelerator
 
     if args.text is None:
         raise UserError("--text is missing: an English text to mask, of paragraphs, one a line")
-    check_text([args.text])
     config = load_config(args.weights, AlbertActConfig)
     model = AlbertActForPreTraining(config)
     parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
@@ -79,8 +80,10 @@ def pretraining_values(args: Namespace) -> Values:
         raise UserError(NO_HALTING_HEAD.format(args.weights))
     length = min(128, config.max_position_embeddings)
     text = TextSettings(train_files=[args.text], split_sentences=True, max_seq_length=length)
-    data = PretrainingData(text, load_tokenizer(args.weights), seed=42, batch_size=32)
-    found = measure(make_accelerator(False, "no"), model, data)
+    with TemporaryDirectory() as folder:
+        run = RunSettings(output_dir=folder)
+        data = PretrainingData(text, run, load_tokenizer(args.weights), batch_size=32)
+        found = measure(make_accelerator(False, "no"), model, data)
     return {
         "Max iterations": config.num_hidden_layers,
         "mlm (Acc.)": "no head" if "predictions" in new else 100 * found["mlm_acc"],

@@ -66,11 +66,11 @@ class PreTrainingObjective(nn.Module):
             **answer_sums("mlm", words, labels[masked]),
             **answer_sums("sop", order, sentence_order_label),
         }
+        members = F.one_hot(token_classes, self.classes)[..., 1:]  # without padding
+        sums["tokens"] = members.sum((0, 1))  # (classes − 1,)
         if "updates" in encoded:
             updates = encoded.updates[:, 0, 0]  # (batch, length)
             sums["ponder_cost"] = encoded.ponder_cost.sum()
-            members = F.one_hot(token_classes, self.classes).to(updates)
-            sums["tokens"] = members.sum((0, 1))  # (classes,)
             sums["updates"] = (members * updates[..., None]).sum((0, 1))
         loss = mean_loss(sums, {**sums, **counts}, self.tau)
         return ObjectiveOutput(loss, {name: value.detach() for name, value in sums.items()})

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
@@ -37,7 +38,7 @@ from training.checkpoints import (
     is_trained,
 )
 from training.optimizer import make_optimizer, make_schedule
-from training.pretraining_data import Draft, PretrainingData, pad_examples, unmasked
+from training.pretraining_data import PretrainingData
 from training.pretraining_settings import SharingSettings, StudentSettings
 from training.provenance import provenance
 from training.settings import as_dict
@@ -278,23 +279,12 @@ class DistillationLoss(nn.Module):
 class TeacherText(PretrainingData):
     """A text as batches of as many pieces as `batch_size` full examples have; none is masked."""
 
-    window = 8192
+    def size(self, longest: int) -> int:
+        return max(1, self.batch_size * self.text.max_seq_length // longest)
 
-    def batches_of(self, window: Sequence[Draft]) -> list[list[Draft]]:
-        """Cut a window, longest first; too few of the shortest are left out."""
-        room, batches = self.batch_size * self.text.max_seq_length, []
-        drafts, start = sorted(window, key=lambda draft: -draft.length), 0
-        while start < len(drafts):
-            batches.append(drafts[start : start + max(1, room // drafts[start].length)])
-            start += len(batches[-1])
-        return [batch for batch in batches if len(batch) >= self.batch_size]
-
-    def batch(
-        self, drafts: Sequence[Draft], epoch: int, shard: tuple[int, int] = (0, 1)
-    ) -> Tensors:
-        """Make the model's inputs alone of a shard's examples; with padding also attention_mask."""
-        examples = [unmasked(draft, self.vocabulary) for draft in drafts[shard[0] :: shard[1]]]
-        batch = pad_examples(examples, self.vocabulary.pad)
+    def collate(self, examples: Sequence[dict[str, np.ndarray]]) -> Tensors:
+        """Make the model's inputs alone; with padding also attention_mask."""
+        batch = super().collate(examples)
         inputs = ("input_ids", "token_type_ids", "attention_mask")
         return {name: batch[name] for name in inputs if name in batch}
 
@@ -314,7 +304,7 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
     teacher, tokenizer = load_teacher(settings, flags.num_hidden_layers, accelerator.device)
     student = new_student(flags, teacher)
     batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
-    text = TeacherText(settings.text, tokenizer, run.seed, batch_size)
+    text = TeacherText(settings.text, run, tokenizer, batch_size)
     starts = [file_fingerprint(path) for source in sources for path in weight_files(source)]
     # Inference mode, which comes with the teacher's packed weights, is not for the student.
     with packed_weights(teacher.backbone), torch.inference_mode(False):
@@ -326,7 +316,7 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
         optimizer, total = make_optimizer(student, *rates), schedule.max_steps
         rates = make_schedule(optimizer, schedule.warmup_steps, total)
         state = TrainState(student, tokenizer, optimizer, rates, objective)
-        trainer = Trainer(accelerator, state, settings, fingerprint(text.text_hash(), starts))
+        trainer = Trainer(accelerator, state, settings, fingerprint(text.fingerprint, starts))
         trainer.begin(checkpoint)
 
         def shown(sums: Sums) -> dict[str, float]:
@@ -366,7 +356,7 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
             "teacher of this student with --model_name_or_path"
         )
     text = replace(settings.text, train_files=[evaluation.eval_file])
-    text = TeacherText(text, tokenizer, run.seed, evaluation.per_gpu_eval_batch_size)
+    text = TeacherText(text, run, tokenizer, evaluation.per_gpu_eval_batch_size)
     sums: Sums = {}
     with packed_weights(teacher.backbone), torch.no_grad():
         variances = teacher.variances(text.evaluation_batches((0, 1)))

@@ -205,13 +205,13 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     for phase in phases:
         logger.info("  %s", phase)
         own_text = replace(settings.text, max_seq_length=phase.max_seq_length)
-        data.append(PretrainingData(own_text, tokenizer, run.seed, phase.batch_size))
+        data.append(PretrainingData(own_text, run, tokenizer, phase.batch_size))
     rates = how.learning_rate, how.weight_decay, how.adam_epsilon
     optimizer = make_optimizer(model, *rates, how.optimizer)
     rates = LambdaLR(optimizer, lambda step: rate_at(phases, step))
     objective = PreTrainingObjective(model, len(TokenClass))
     state = TrainState(model, tokenizer, optimizer, rates, objective)
-    trainer = Trainer(accelerator, state, settings, data[0].text_hash())
+    trainer = Trainer(accelerator, state, settings, data[0].fingerprint)
     trainer.begin(checkpoint)
 
     def shown(sums: Sums) -> dict[str, float]:
@@ -252,7 +252,7 @@ def mean_updates(sums: Sums) -> dict[str, float]:
     """Mean updates of a token by the published table's rows; {} for a dense model."""
     if "updates" not in sums:
         return {}
-    updates, tokens = (sums[name].cpu().double()[1:] for name in ("updates", "tokens"))
+    updates, tokens = (sums[name].cpu().double() for name in ("updates", "tokens"))
     rows = zip(ROWS, updates / tokens, strict=True)
     found = {"All tokens": updates.sum() / tokens.sum(), **dict(rows)}
     return {name: mean.item() for name, mean in found.items() if not mean.isnan()}
@@ -287,7 +287,7 @@ def evaluate(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     model, tokenizer = trained_model(settings, source)
     text = replace(text, train_files=[evaluation.eval_file])
     size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes
-    data = PretrainingData(text, tokenizer, run.seed, size)  # masked as in training
+    data = PretrainingData(text, run, tokenizer, size)  # masked as in training
     summary = measure(accelerator, model, data)
     hashes = {"weights": weights_hash(source), "data": file_hash(evaluation.eval_file)}
     summary["provenance"] = provenance(as_dict(*settings), **hashes)

@@ -1,42 +1,49 @@
 """Plain text as batches for MLM and SOP, and a tokenizer for it.
 
 A text file has one sentence a line; a blank line, or a heading like " = Title = ", ends a document.
-Examples are masked, shuffled and batched on the way. Nothing is kept but a shuffle buffer, so
-memory does not grow with the text. Every random choice about an example is a function of the seed,
-the epoch and the example's place in the text: the same batches come out again, from any point on
-and for any number of processes.
+The text is tokenised once, into memory-mapped files; only where its examples start is in memory.
+Every random choice about an example is a function of the seed, the epoch and its number: the same
+batches come out again, from any point on and for any number of processes.
 
 Sources: ALBERT (Lan et al. 2020) and its published `create_pretraining_data.py`: segments of
 consecutive sentences, sentence-order prediction, masked n-grams of whole words.
 """
 
-import hashlib
 import io
+import logging
 import re
+import signal
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from itertools import groupby, islice
+from functools import partial
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from filelock import FileLock
 from tokenizers import normalizers
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from glue.tables import read_lines
 from modeling.errors import UserError
 from modeling.loading.tokenizers import WORD_START
 from modeling.loading.weights import Tensors
+from training.checkpoints import write_directory
 from training.pretraining_settings import PlainText, TextSettings
+from training.settings import RunSettings
 from utils.files import write_file
+from utils.fingerprint import fingerprint
 
-Item = TypeVar("Item")
+logger = logging.getLogger(__name__)
+
 Shard = tuple[int, int]  # (i, n): of every n-th example, from the i-th (0-based) on
-Pieces = array  # of piece ids, four bytes each: the shuffle buffer holds many
+Pieces = np.ndarray  # of piece ids
 
 HEADING = re.compile(r"(= )+[^=].* =")
 # White space after . ! or ? and before what may begin a sentence: a capital or a digit, perhaps
@@ -44,7 +51,8 @@ HEADING = re.compile(r"(= )+[^=].* =")
 SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)\s+(?=[\"'“‘(\[]?\s?[A-Z0-9])")
 WORD_PART = "##"  # WordPiece's (BERT's) mark of a piece that begins no word
 TOKENISED_TOGETHER = 1000  # sentences; the tokenizer is faster on many
-GROUPED_BATCHES = 50  # batches' worth of examples that are sorted by length
+GROUPED = 8192  # examples, or 50 batches of them, that are sorted by length
+TEXT = ".text"  # in --output_dir; the tokenised text
 
 
 # What was done to a token: the published table's rows, and padding. MASK_…: chosen for prediction,
@@ -52,24 +60,6 @@ GROUPED_BATCHES = 50  # batches' worth of examples that are sorted by length
 TokenClass = IntEnum(
     "TokenClass", "PADDING UNMASKED MASK_MASK MASK_RANDOM MASK_ORIGINAL CLS SEP", start=0
 )
-
-
-# A masked example: lists of one length, and its sentence_order_label (0 in order, 1 swapped).
-MaskedExample = dict[str, Any]
-
-
-class Draft(NamedTuple):
-    """An example before masking, in the order in which the model reads it."""
-
-    document: int
-    number: int  # within its document
-    first: Pieces
-    second: Pieces  # empty: no pair, used for MLM only
-    swapped: bool
-
-    @property
-    def length(self) -> int:
-        return len(self.first) + len(self.second) + (3 if self.second else 2)
 
 
 def read_sentences(paths: Sequence[str | Path], split: bool) -> Iterator[tuple[int, str]]:
@@ -97,70 +87,58 @@ def read_sentences(paths: Sequence[str | Path], split: bool) -> Iterator[tuple[i
         )
 
 
-def check_text(paths: Sequence[str | Path]) -> None:
-    """Raise UserError for what `read_sentences` would not read to the end; reads all of it."""
-    for _ in read_sentences(paths, split=False):
-        pass
+def tokenise(text: PlainText, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write all pieces in a row (int32) and, of every sentence, its end and document (int64).
+
+    Before the first sentence's stands the row (0, -1). Sentences without a piece are left out.
+    """
+    sentences, end = read_sentences(text.train_files, text.split_sentences), 0
+    with (folder / "pieces").open("wb") as pieces, (folder / "sentences").open("wb") as ends:
+        np.array([0, -1]).tofile(ends)
+        while block := list(islice(sentences, TOKENISED_TOGETHER)):
+            documents, texts = zip(*block, strict=True)
+            ids = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+            lengths = np.array([len(sentence) for sentence in ids])
+            np.fromiter(chain.from_iterable(ids), np.int32).tofile(pieces)
+            rows = np.stack([end + lengths.cumsum(), documents], axis=1)
+            rows[lengths > 0].tofile(ends)
+            end += lengths.sum()
 
 
-def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of `size` items in a row; the last may be shorter."""
-    items = iter(items)
-    return iter(lambda: list(islice(items, size)), [])
+def cut_examples(sentences: np.ndarray, text: PlainText, draw: Random) -> np.ndarray:
+    """Fill examples with a document's sentences: the first's number, and that behind the last.
+
+    sentences (n + 1, 2): as `tokenise` writes them. Returns (examples, 2).
+    """
+    ends, documents = sentences.T
+    room, start, examples = text.max_seq_length - 3, 0, array("q")
+    for stop in [*np.flatnonzero(np.diff(documents[1:])) + 1, len(ends) - 1]:
+        while start < stop:
+            short = draw.random() < text.short_seq_prob
+            wanted = draw.randint(2, room) if short else room
+            end = min(bisect_left(ends, ends[start] + wanted, start + 1), stop)
+            examples.extend((start, end))
+            start = end
+    return np.frombuffer(examples, np.int64).reshape(-1, 2)
 
 
-def tokenised(
-    sentences: Iterable[tuple[int, str]], tokenizer: Tokenizer
-) -> Iterator[tuple[int, Pieces]]:
-    """Sentences as piece ids; those without any piece are left out."""
-    for block in blocks(sentences, TOKENISED_TOGETHER):
-        texts = [text for _, text in block]
-        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
-        for (document, _), ids in zip(block, encoded["input_ids"], strict=True):
-            if ids:
-                yield document, array("i", ids)
+def cut_segments(pieces: Pieces, ends: np.ndarray, room: int, draw: Random) -> list[Pieces]:
+    """Cut an example's sentences into two segments of together `room` pieces; one sentence is one.
 
-
-def truncate_pair(first: Pieces, second: Pieces, room: int, draw: Random) -> tuple[Pieces, Pieces]:
-    """Cut pieces off the longer segment, at either end by chance, until both fit into `room`."""
-    bounds = [[0, len(first)], [0, len(second)]]
-    for _ in range(len(first) + len(second) - room):
+    ends: (sentences + 1,) in `pieces`, the first is where they start. Of the longer segment pieces
+    go, at either end by chance.
+    """
+    if len(ends) == 2:
+        return [pieces[ends[0] : ends[1]][: room + 1]]
+    cut = ends[draw.randint(1, len(ends) - 2)]
+    bounds = [[ends[0], cut], [cut, ends[-1]]]
+    for _ in range(ends[-1] - ends[0] - room):
         longer = max(bounds, key=lambda x: x[1] - x[0])
         if draw.random() < 0.5:
             longer[0] += 1
         else:
             longer[1] -= 1
-    return first[slice(*bounds[0])], second[slice(*bounds[1])]
-
-
-def drafts_of(
-    document: int, sentences: Iterable[Pieces], text: PlainText, draw: Random
-) -> Iterator[Draft]:
-    """Yield a document's examples, filled with its sentences: two segments, swapped half of the
-    time, or of one sentence, one."""
-    room = text.max_seq_length - 3
-
-    def target() -> int:
-        return draw.randint(2, room) if draw.random() < text.short_seq_prob else room
-
-    def example(number: int, chunk: list[Pieces]) -> Draft:
-        if len(chunk) == 1:
-            return Draft(document, number, chunk[0][: room + 1], array("i"), False)
-        cut = draw.randint(1, len(chunk) - 1)
-        segments = (sum(part, array("i")) for part in (chunk[:cut], chunk[cut:]))
-        first, second = truncate_pair(*segments, room, draw)
-        if draw.random() < 0.5:
-            return Draft(document, number, second, first, True)
-        return Draft(document, number, first, second, False)
-
-    number, chunk, wanted = 0, [], target()
-    for sentence in sentences:
-        chunk.append(sentence)
-        if sum(map(len, chunk)) >= wanted:
-            yield example(number, chunk)
-            number, chunk, wanted = number + 1, [], target()
-    if chunk:
-        yield example(number, chunk)
+    return [pieces[start:end] for start, end in bounds]
 
 
 def train_tokenizer(
@@ -205,25 +183,33 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.pad, self.cls = tokenizer.pad_token_id, tokenizer.cls_token_id
         self.sep, self.mask = tokenizer.sep_token_id, tokenizer.mask_token_id
-        self.special = frozenset(tokenizer.all_special_ids)
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        self.ordinary = [i for i in range(len(pieces)) if i not in self.special]
-        self.starts_word = [piece.startswith(WORD_START) for piece in pieces]
-        if not any(self.starts_word):
-            self.starts_word = [not piece.startswith(WORD_PART) for piece in pieces]
+        self.special = np.isin(np.arange(len(pieces)), tokenizer.all_special_ids)
+        self.ordinary = np.flatnonzero(~self.special).tolist()
+        self.starts_word = np.array([piece.startswith(WORD_START) for piece in pieces])
+        if not self.starts_word.any():
+            self.starts_word = np.array([not piece.startswith(WORD_PART) for piece in pieces])
 
-    def words(self, pieces: Pieces, offset: int) -> list[range]:
-        """Positions of every whole word, counted from `offset`; special pieces are in none."""
-        words: list[range] = []
-        within = False
-        for place, piece in enumerate(pieces, offset):
-            special = piece in self.special
-            if within and not special and not self.starts_word[piece]:
-                words[-1] = range(words[-1].start, place + 1)
-            elif not special:
-                words.append(range(place, place + 1))
-            within = not special
-        return words
+    def words(self, ids: np.ndarray) -> list[range]:
+        """Positions of every whole word; special pieces are in none."""
+        special = self.special[ids]
+        starts = ~special & (self.starts_word[ids] | np.append(True, special[:-1]))
+        cuts = [*np.flatnonzero(starts | special).tolist(), len(ids)]
+        return [range(start, end) for start, end in pairwise(cuts) if starts[start]]
+
+    def unmasked(self, segments: Sequence[Pieces]) -> dict[str, np.ndarray]:
+        """Put in the special pieces; nothing is to be predicted."""
+        ids = [self.cls, *chain.from_iterable([*part, self.sep] for part in segments)]
+        types = np.repeat(range(len(segments)), [len(part) + 1 for part in segments])
+        classes = np.full(len(ids), TokenClass.UNMASKED)
+        classes[np.cumsum([0, *(len(part) + 1 for part in segments)])] = TokenClass.SEP
+        classes[0] = TokenClass.CLS
+        return {
+            "input_ids": np.array(ids),
+            "token_type_ids": np.append(0, types),
+            "labels": np.full(len(ids), -100),
+            "token_classes": classes,
+        }
 
 
 def ngram_length(longest: int, draw: Random) -> int:
@@ -251,24 +237,13 @@ def choose_positions(
     return list(chosen)
 
 
-def unmasked(draft: Draft, vocabulary: Vocabulary) -> MaskedExample:
-    """Put in the special pieces; nothing is to be predicted."""
-    ids, types, classes = [vocabulary.cls], [0], [TokenClass.CLS]
-    for number, segment in enumerate(filter(None, (draft.first, draft.second))):
-        ids += [*segment, vocabulary.sep]
-        types += [number] * (len(segment) + 1)
-        classes += [*[TokenClass.UNMASKED] * len(segment), TokenClass.SEP]
-    order, labels = int(draft.swapped) if draft.second else -100, [-100] * len(ids)
-    lists = {"input_ids": ids, "token_type_ids": types, "labels": labels, "token_classes": classes}
-    return {**lists, "sentence_order_label": order}
-
-
-def mask(draft: Draft, vocabulary: Vocabulary, text: TextSettings, draw: Random) -> MaskedExample:
-    """Choose pieces for prediction: 80% become [MASK], 10% a random piece, 10% stay."""
-    example = unmasked(draft, vocabulary)
-    ids, _, labels, classes, _ = example.values()
-    starts = {1: draft.first, len(draft.first) + 2: draft.second}
-    segments = [vocabulary.words(pieces, start) for start, pieces in starts.items()]
+def mask(
+    example: dict[str, np.ndarray], vocabulary: Vocabulary, text: TextSettings, draw: Random
+) -> None:
+    """Choose pieces for prediction, in place: 80% become [MASK], 10% a random piece, 10% stay."""
+    ids, types, labels, classes = example.values()
+    words = vocabulary.words(ids)
+    segments = [[word for word in words if types[word.start] == number] for number in (0, 1)]
     budget = min(text.max_predictions_per_seq, max(1, round(len(ids) * text.masked_lm_prob)))
     kinds = (TokenClass.MASK_MASK, TokenClass.MASK_RANDOM, TokenClass.MASK_ORIGINAL)
     for place in choose_positions(segments, budget, text.ngram, draw):
@@ -278,111 +253,122 @@ def mask(draft: Draft, vocabulary: Vocabulary, text: TextSettings, draw: Random)
             ids[place] = vocabulary.mask
         elif classes[place] == TokenClass.MASK_RANDOM:
             ids[place] = draw.choice(vocabulary.ordinary)
-    return example
 
 
-def pad_examples(examples: Sequence[MaskedExample], pad: int) -> Tensors:
-    """Tensors (examples, length), padded to the longest; sentence_order_label (examples,).
+def ignore_signals(worker: int) -> None:
+    """Leave signals to the training, which saves and then ends its workers."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
-    A batch that needs no padding has no attention mask: the model then skips masking altogether.
+
+class PretrainingData(Dataset):
+    """A text as batches, of examples that are masked where `text` says how.
+
+    run: the text, tokenised, is in its --output_dir until the script ends, or in --text_cache.
+    batch_size: examples of a global batch, over all processes.
     """
-    fill = {"input_ids": pad, "token_type_ids": 0, "labels": -100, "token_classes": 0}
-    batch = {
-        name: pad_sequence([torch.tensor(example[name]) for example in examples], True, value)
-        for name, value in fill.items()
-    }
-    lengths = torch.tensor([len(example["input_ids"]) for example in examples])
-    if lengths.min() < lengths.max():
-        batch["attention_mask"] = (torch.arange(lengths.max()) < lengths[:, None]).long()
-    orders = [example["sentence_order_label"] for example in examples]
-    return {**batch, "sentence_order_label": torch.tensor(orders)}
 
+    def __init__(
+        self, text: PlainText, run: RunSettings, tokenizer: Tokenizer, batch_size: int
+    ) -> None:
+        self.text, self.batch_size = text, batch_size
+        self.seed = run.seed, text.max_seq_length
+        self.vocabulary = Vocabulary(tokenizer)
+        files = [Path(path) for path in text.train_files]
+        for path in files:
+            next(read_lines(path), None)  # raises UserError for what is no file
+        pieces = tokenizer.backend_tokenizer.to_str()
+        self.fingerprint = fingerprint(pieces, text.split_sentences, *files)
+        cache = Path(text.text_cache or Path(run.output_dir, TEXT))
+        folder = cache / self.fingerprint[:16]
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with FileLock(cache / "lock"):  # one process writes, the others wait
+                if not folder.exists():
+                    logger.info("Tokenising the text into %s", folder)
+                    write_directory(folder, partial(tokenise, text, tokenizer))
+        except OSError as error:
+            raise UserError(f"cannot write {cache}: {error.strerror}") from error
+        self.pieces = np.memmap(folder / "pieces", np.int32, "r")
+        self.sentences = np.memmap(folder / "sentences", np.int64, "r").reshape(-1, 2)
+        self.examples = cut_examples(self.sentences, text, Random(repr(self.seed)))
+        starts, ends = self.sentences[:, 0][self.examples].T
+        self.lengths = np.minimum(ends - starts + 3, text.max_seq_length)
 
-def shuffled(items: Iterable[Item], buffer_size: int, draw: Random) -> Iterator[Item]:
-    """Yield the items in random order, as far as a buffer of so many can mix them."""
-    buffer: list[Item] = []
-    for item in items:
-        if len(buffer) < buffer_size:
-            buffer.append(item)
-            continue
-        place = draw.randrange(buffer_size)
-        buffer[place], item = item, buffer[place]
-        yield item
-    draw.shuffle(buffer)
-    yield from buffer
+    def __getitem__(self, place: tuple[int, int]) -> dict[str, np.ndarray]:
+        """Make an example, by its epoch and number."""
+        draw = Random(repr((*self.seed, *place)))
+        first, last = self.examples[place[1]]
+        ends = self.sentences[first : last + 1, 0].tolist()
+        segments = cut_segments(self.pieces, ends, self.text.max_seq_length - 3, draw)
+        swapped = len(segments) == 2 and draw.random() < 0.5
+        example = self.vocabulary.unmasked(segments[:: -1 if swapped else 1])
+        if isinstance(self.text, TextSettings):
+            mask(example, self.vocabulary, self.text, draw)
+        return {**example, "sentence_order_label": int(swapped) if len(segments) == 2 else -100}
 
+    def collate(self, examples: Sequence[dict[str, np.ndarray]]) -> Tensors:
+        """Tensors (examples, length), padded to the longest; sentence_order_label (examples,).
 
-@dataclass
-class PretrainingData:
-    """A text as batches; batch_size: examples of a global batch, over all processes."""
+        A batch without padding has no attention mask: the model then skips masking altogether.
+        """
+        orders = torch.tensor([example.pop("sentence_order_label") for example in examples])
+        fill = {"input_ids": self.vocabulary.pad, "labels": -100}
+        batch = {
+            name: pad_sequence(
+                [torch.from_numpy(x[name]) for x in examples], True, fill.get(name, 0)
+            )
+            for name in examples[0]
+        }
+        lengths = torch.tensor([len(example["input_ids"]) for example in examples])
+        if lengths.min() < lengths.max():
+            batch["attention_mask"] = (torch.arange(lengths.max()) < lengths[:, None]).long()
+        return {**batch, "sentence_order_label": orders}
 
-    text: PlainText
-    tokenizer: Tokenizer
-    seed: int
-    batch_size: int
+    def size(self, longest: int) -> int:
+        """Examples of a global batch whose longest has so many pieces."""
+        return self.batch_size
 
-    def __post_init__(self) -> None:
-        self.vocabulary = Vocabulary(self.tokenizer)
-
-    def draw(self, *key: int | str) -> Random:
-        return Random(repr((self.seed, self.text.max_seq_length, *key)))
-
-    def drafts(self, epoch: int) -> Iterator[Draft]:
-        """Yield all examples of an epoch before masking, in the order of the text."""
-        sentences = read_sentences(self.text.train_files, self.text.split_sentences)
-        sentences = tokenised(sentences, self.tokenizer)
-        for document, group in groupby(sentences, key=lambda x: x[0]):
-            draw = self.draw("segments", epoch, document)
-            yield from drafts_of(document, (pieces for _, pieces in group), self.text, draw)
-
-    @property
-    def window(self) -> int:
-        """Examples that are sorted by length together."""
-        return self.batch_size * GROUPED_BATCHES
-
-    def batches_of(self, window: Sequence[Draft]) -> list[list[Draft]]:
-        """Cut a window into whole batches, alike in length within; the rest is left out."""
-        whole = window[: len(window) - len(window) % self.batch_size]
-        return list(blocks(sorted(whole, key=lambda draft: draft.length), self.batch_size))
-
-    def training_drafts(self, epoch: int) -> Iterator[list[Draft]]:
-        """Yield an epoch's global batches in random order."""
-        draw = self.draw("order", epoch)
-        drafts = shuffled(self.drafts(epoch), self.text.shuffle_buffer, draw)
-        for window in blocks(drafts, self.window):
-            batches = self.batches_of(window)
-            draw.shuffle(batches)
-            yield from batches
-
-    def batch(self, drafts: Sequence[Draft], epoch: int, shard: Shard = (0, 1)) -> Tensors:
-        examples = [
-            mask(x, self.vocabulary, self.text, self.draw("mask", epoch, x.document, x.number))
-            for x in drafts[shard[0] :: shard[1]]
-        ]
-        return pad_examples(examples, self.vocabulary.pad)
-
-    def training_batches(self, epoch: int, first: int, shard: Shard = (0, 1)) -> Iterator[Tensors]:
-        """This process's part of an epoch's global batches, from number `first` on."""
-        number = 0
-        for number, drafts in enumerate(self.training_drafts(epoch), 1):
-            if number > first:
-                yield self.batch(drafts, epoch, shard)
-        if number == 0:
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        """Numbers of the examples of an epoch's global batches, alike in length within a batch."""
+        draw = np.random.default_rng((*self.seed, epoch))
+        order, batches = draw.permutation(len(self.examples)), []
+        grouped = self.batch_size * max(50, GROUPED // self.batch_size)
+        for start in range(0, len(order), grouped):
+            group = order[start : start + grouped]
+            group = group[np.argsort(-self.lengths[group], kind="stable")]
+            while len(group):
+                size = self.size(self.lengths[group[0]])
+                batches.append(group[:size])
+                group = group[size:]
+        batches = [batch for batch in batches if len(batch) >= self.batch_size]
+        if not batches:
             raise UserError(
                 f"{', '.join(map(str, self.text.train_files))}: fewer examples than the "
                 f"{self.batch_size} of a batch; give more text, or lower --per_gpu_train_batch_size"
             )
+        draw.shuffle(batches)
+        return batches
 
-    def text_hash(self) -> str:
-        """Hash of the tokenizer and of each file's size and beginning: cheap at any size."""
-        digest = hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode())
-        for path in map(Path, self.text.train_files):
-            with path.open("rb") as file:
-                digest.update(f"{path.stat().st_size}\n".encode() + file.read(1 << 20))
-        return digest.hexdigest()
+    def load(self, batches: Iterable[Sequence[int]], epoch: int) -> DataLoader:
+        """Make these batches, ahead of their use."""
+        workers = self.text.dataloader_num_workers
+        return DataLoader(
+            self,
+            batch_sampler=([(epoch, int(number)) for number in batch] for batch in batches),
+            collate_fn=self.collate,
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,  # another would copy the text
+            worker_init_fn=ignore_signals,
+        )
 
-    def evaluation_batches(self, shard: Shard) -> Iterator[Tensors]:
+    def training_batches(self, epoch: int, first: int, shard: Shard = (0, 1)) -> DataLoader:
+        """This process's part of an epoch's global batches, from number `first` on."""
+        rank, processes = shard
+        return self.load((x[rank::processes] for x in self.batches(epoch)[first:]), epoch)
+
+    def evaluation_batches(self, shard: Shard) -> DataLoader:
         """This process's part of the text, every example once."""
-        for drafts in blocks(self.drafts(0), self.batch_size):
-            if drafts[shard[0] :: shard[1]]:
-                yield self.batch(drafts, 0, shard)
+        rank, processes = shard
+        mine, size = range(rank, len(self.examples), processes), self.batch_size // processes
+        return self.load((mine[i : i + size] for i in range(0, len(mine), size)), epoch=0)

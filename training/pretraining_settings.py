@@ -47,7 +47,10 @@ class PlainText:
     split_sentences: bool = option(False, "lines are paragraphs: cut them into sentences")
     max_seq_length: int = option(128, "pieces of an example", LENGTH)
     short_seq_prob: float = option(0.1, "share of examples of a random shorter length", SHARE)
-    shuffle_buffer: int = option(100_000, "examples, in memory, that are mixed", AT_LEAST_1)
+    text_cache: str | None = option(
+        None, "folder that keeps the tokenised text; default: while training, --output_dir", FREE
+    )
+    dataloader_num_workers: int = option(1, "processes that make batches ahead", COUNT_OR_NONE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import logging
 import os
 import platform
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -21,7 +22,7 @@ from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
 from modeling.runtime import keep_freed_memory
 from training.checkpoints import check_finished
-from training.pretraining_data import check_text
+from training.pretraining_data import TEXT, read_sentences
 from training.settings import RunSettings
 from utils.console import StdoutHandler
 
@@ -115,22 +116,23 @@ def lock_of(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def text_session(settings: Any, writes: bool) -> Iterator[Accelerator]:
-    """Begin a script on plain text. Reads the text now, so that a bad file fails before training.
+    """Begin a script on plain text, and end it without what it tokenised into --output_dir.
 
-    writes: is --output_dir written anew?
+    writes: is --output_dir written anew? Reads --eval_file now: a bad one fails before training.
     """
-    text, run, evaluation = settings.text, settings.run, settings.evaluation
+    run, evaluation = settings.run, settings.evaluation
     how = {"gradient_accumulation_steps": settings.training.gradient_accumulation_steps}
     accelerator = make_accelerator(run.no_cuda, "bf16" if run.bf16 else "no", **how)
     start_script(accelerator, run.seed)
     if writes:
         check_output_dir(run, writes)
-    if run.do_train:
-        check_text(text.train_files)
     if evaluation.do_eval:
-        check_text([evaluation.eval_file])
+        for _ in read_sentences([evaluation.eval_file], split=False):
+            pass
     with lock_output_dir(run.output_dir, accelerator, writes):
         yield accelerator
+        if accelerator.is_main_process:
+            shutil.rmtree(Path(run.output_dir, TEXT), ignore_errors=True)
 
 
 def check_vocab_size(

@@ -270,7 +270,8 @@ def start_trackers(run: RunSettings, directory: Path, settings: Iterable) -> lis
 class TrainingLog:
     """Progress bar, trackers and JSON lines of a training run: the main process's work.
 
-    sums_of: what of a batch's output is summed up between two entries, over all processes.
+    sums_of: what of a batch's output is summed up between two entries, over all processes. Of its
+        `tokens` an entry tells how many there were a second.
     means: what an entry tells of these sums and of the number of `batches`.
     scalars: what the trackers get besides, of the model and its last output.
     """
@@ -290,6 +291,7 @@ class TrainingLog:
         self.bar = progress(initial=first, total=self.total, disable=not self.main, **how)
         if self.main:
             self.trackers = start_trackers(self.trainer.run, directory, self.trainer.settings)
+        self.clock = time.monotonic()  # of the last entry
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -312,8 +314,11 @@ class TrainingLog:
         if every <= 0 or self.trainer.state.step % every:
             return False
         mean = sum(self.losses) / len(self.losses)
-        means = self.means(self.trainer.accelerator.reduce(self.sums, "sum"))
-        line = {"learning_rate": learning_rate, "loss": mean, **means}
+        sums = self.trainer.accelerator.reduce(self.sums, "sum")
+        line = {"learning_rate": learning_rate, "loss": mean, **self.means(sums)}
+        if "tokens" in sums:
+            seconds, self.clock = time.monotonic() - self.clock, time.monotonic()
+            line["tokens_per_second"] = round(sums["tokens"].sum().item() / seconds)
         self.write(line, line | self.scalars(self.trainer.state.model, outs[-1]))
         self.losses, self.sums = [], {}
         return True

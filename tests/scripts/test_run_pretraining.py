@@ -25,6 +25,7 @@ from tests.forks import assert_same_weights
 from training.checkpoints import checkpoints_of
 from training.pretraining_data import PretrainingData, TokenClass
 from training.pretraining_settings import TextSettings
+from training.settings import RunSettings
 
 ROOT = Path(run_pretraining.__file__).parent
 ROWS = ["All tokens", "All unmasked tokens", "[MASK/MASK]", "[MASK/random]", "[MASK/original]"]
@@ -56,9 +57,10 @@ def test_training_reports_and_evaluation_prints_the_table(kind, pretrain, tmp_pa
     outcome = pretrain(out, "--do_eval", kind=kind).done()
     logged = logged_steps(outcome.out)
     assert [line["step"] for line in logged] == list(range(1, 9))
-    assert {"loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "learning_rate"} <= set(logged[0])
+    names = {name for line in logged for name in line}
+    assert {"loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc", "learning_rate"} <= names
     assert ("updates/MASK/MASK" in logged[0]) == (kind == "albert_act")
-    assert scalars(out).keys() == {name for line in logged for name in line} - {"step"}
+    assert scalars(out).keys() == names - {"step"}
     report = report_of(out)
     for name in ("mlm_acc", "sop_acc", "loss"):
         assert f"{name} = {report[name]:.4f}" in outcome.out
@@ -74,7 +76,7 @@ def test_evaluation_is_the_models_own_answer(corpus, pretrained):
     """Against AlbertActForPreTraining's forward over the same text, one example at a time."""
     report, tokenizer = report_of(pretrained), load_tokenizer(pretrained)
     text = TextSettings(train_files=[corpus / "eval.txt"], max_seq_length=16)
-    data = PretrainingData(text, tokenizer, seed=3, batch_size=1)
+    data = PretrainingData(text, RunSettings(output_dir=pretrained, seed=1), tokenizer, 1)
     model = AlbertActForPreTraining.from_pretrained(pretrained).eval()
     losses, correct, updates = [], [], []
     for batch in data.evaluation_batches((0, 1)):
