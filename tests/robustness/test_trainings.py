@@ -403,11 +403,6 @@ def test_a_run_goes_on_with_another_number_of_processes(
     assert_close_weights(out, whole)
 
 
-def results(out: Path) -> dict:
-    keys = ("metrics", "computation_cost", "updates_per_token_class", "exits_per_layer")
-    return {key: value for key, value in report_of(out).items() if key in keys}
-
-
 @pytest.mark.parametrize(
     ("mode", "batch_size"),
     [
@@ -427,11 +422,14 @@ def test_two_processes_give_the_answers_of_one(
     edit_json(out / "config.json", exit_thres=0.97)
     evaluation = flags(albert_dir, rte, out, "RTE", "--do_eval", "--do_predict")
     evaluation += ["--per_gpu_eval_batch_size", batch_size, "--model_type", mode]
-    names = ("eval_results.txt", "predictions.tsv", "RTE.tsv")
-    seen = []
+    names, seen = ("eval_results.txt", "predictions.tsv", "RTE.tsv"), []
+    keys = ("metrics", "computation_cost", "updates_per_token_class", "exits_per_layer")
     for count in (1, 2):
         assert run_together(count, evaluation, tmp_path / "log") == [0] * count
-        seen.append([(out / name).read_text() for name in names] + [results(out)])
+        report = report_of(out)
+        seen.append(
+            [(out / name).read_text() for name in names] + [report.get(key) for key in keys]
+        )
         (out / "eval_results.txt").unlink()
     assert seen[0] == seen[1]
     assert len(seen[0][1].splitlines()) == 1 + 5

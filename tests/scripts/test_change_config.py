@@ -62,7 +62,6 @@ def test_values_are_typed_by_the_key(model, edit, key, text, old, new):
 @pytest.mark.parametrize(
     ("key", "text", "words"),
     [
-        ("exit_thresh", "0.3", ["exit_thresh", "exit_thres"]),
         ("exit_thres", "low", ["'low'", "a number"]),
         ("cnt_thres", "5", ["cnt_thres = 5", "num_hidden_layers = 4"]),
         ("use_fc2", "maybe", ["maybe", "true or false"]),

@@ -67,7 +67,6 @@ def test_an_input_that_is_an_output_is_refused(tmp_path, glue):
     ("spoil", "arguments", "words"),
     [
         ({}, "--do_train", ["--overwrite_output_dir"]),
-        ({"exit_thres": 1.2}, "--do_eval", ["config.json", "exit_thres = 1.2", "0 to 1"]),
         ({"intermediate_size": 64}, "--do_eval", ["has shape", "config.json"]),
         ({"finetuning_task": "mrpc"}, "--do_eval", ["trained on mrpc", "rte"]),
         (b"\xff\n", "--do_eval", ["use --out_mode one"]),
