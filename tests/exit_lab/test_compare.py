@@ -1,7 +1,7 @@
 """Coin and oracle by hand and by brute force; rules at equal costs; the report of a choice."""
 
 import dataclasses
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
@@ -16,10 +16,12 @@ from exit_lab.compare import (
     frontier_set,
     write_comparison,
 )
+from exit_lab.explorer import explorer_page
+from exit_lab.figures import curve_of
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
 from glue.tasks import TASKS
 from modeling import UserError
-from tests.exit_lab.builders import SWEPT_RULES, swept
+from tests.exit_lab.builders import EVIL, SWEPT_RULES, explored, swept
 
 # Answers of 4 layers to 10 examples whose label is 1. Layers are right on 4, 5, 9 and 9 of them.
 ANSWERS = np.array(
@@ -42,23 +44,6 @@ def by_hand(answers: np.ndarray = ANSWERS, task: str = "rte", label: float = 1) 
 def baselines(made: Sweep, draws: int = 20):
     everyone = np.arange(len(made.labels))
     return frontier_set([made], Parts(everyone, everyone), draws, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("cost", "coin", "layers"),
-    [
-        (0.25, 0.4, "layer 1"),
-        (0.50, 0.65, "layer 1 or layer 3"),  # layer 2 has 0.5: the coin beats it
-        (0.60, 0.75, "layer 1 or layer 3"),
-        (0.75, 0.9, "layer 3"),
-        (1.00, 0.9, "layer 3"),  # layer 4 is no better
-    ],
-)
-def test_a_coin_between_two_layers_by_hand(cost, coin, layers):
-    point = baselines(by_hand()).at(COIN, cost)
-    assert point.metric[0] == pytest.approx(coin)
-    assert point.settings == [layers]
-    assert point.cost == pytest.approx(min(cost, 0.75))
 
 
 def test_a_coin_is_the_best_mixture_of_any_two_layers_on_the_calibration_part():
@@ -109,8 +94,12 @@ def test_the_oracle_of_a_regression_takes_the_first_of_the_least_errors():
 
 
 def test_exit_efficiency_by_hand():
-    """At a cost of 0.45 the coin has 0.6 and the oracle 0.9: 0.75 is half the way."""
+    """At a cost of 0.45 the coin has 0.6 and the oracle 0.9: 0.75 is half the way.
+
+    The coin tosses between layers 1 and 3: layer 2 has 0.5, where the two have 0.65.
+    """
     found = baselines(by_hand())
+    assert found.at(COIN, 0.45).settings == ["layer 1 or layer 3"]
     rule = Point([], np.array([0.45]), np.full(21, 0.75))
     assert found.efficiency(rule)[0] == pytest.approx(0.5)
     assert found.efficiency(found.at(ORACLE, 0.45))[0] == pytest.approx(1)
@@ -182,3 +171,32 @@ def test_a_choice_that_a_coin_matches_is_called_so():
     text = choice_report(oracle, 0, parts, seed=0)
     assert "\nBetter than" in text
     assert text.endswith("as a share of the oracle's: 1.00 [1.00, 1.00]\n")
+
+
+# Figures: lines that are true. tests/robustness opens the explorer in a browser.
+
+
+def test_a_curve_is_what_was_chosen_on_the_other_half():
+    """Two models: at each cost the mean of what each would use, by its report part's cost."""
+    sweeps = [swept(2, "rte", examples=120)[0]]
+    sweeps.append(dataclasses.replace(sweeps[0], predictions=np.roll(sweeps[0].predictions, 1, 1)))
+    found = frontier_set(sweeps, split(120, 0.5, 1), draws=50, seed=0)
+    limits = np.unique(np.concatenate([front.allowed for front in found.frontiers["bias_1"]]))
+    values = []
+    for limit in limits:
+        chosen = [front.allowed <= limit + 1e-9 for front in found.frontiers["bias_1"]]
+        if all(map(np.any, chosen)):
+            last = [np.flatnonzero(one)[-1] for one in chosen]
+            fronts = zip(found.frontiers["bias_1"], last, strict=True)
+            values.append(np.mean([front.metric[number, 0] for front, number in fronts]))
+    kept = [values[0], *(new for old, new in pairwise(values) if new != old)]  # no idle ink
+    assert curve_of(found, "bias_1").metric == pytest.approx(kept)
+    for name in SWEPT_RULES:
+        assert (np.diff(curve_of(found, name).cost) >= 0).all()
+
+
+def test_the_explorers_texts_and_title_are_escaped():
+    page = explorer_page(*explored("rte"), "<i>" + EVIL)
+    assert "default-src 'none'" in page  # the network is asked nothing
+    assert page.count("</script>") == 2  # the data's and the program's own
+    assert "<title>&lt;i&gt;&lt;/script&gt;" in page

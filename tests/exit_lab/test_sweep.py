@@ -8,11 +8,11 @@ from hypothesis import given
 
 from exit_lab.grids import RuleGrid, parse_values
 from exit_lab.sweep import Recording, sweep
-from exit_lab.tables import concave_hull, frontier, sweep_table, write_tables
+from exit_lab.tables import concave_hull, frontier, write_tables
 from glue.tasks import TASKS
 from modeling import UserError
 from modeling.rules import scan
-from tests.exit_lab.builders import ELBERT, POINTS, SMALL, swept
+from tests.exit_lab.builders import ELBERT, POINTS, swept
 from tests.golden_vectors import load_golden
 from tests.scripts.conftest import rows_of
 
@@ -51,15 +51,6 @@ def test_bad_grids_say_what_is_allowed(key, text, message):
         parse_values(key, text, 6, ELBERT.table.exit_keys)
 
 
-@pytest.mark.parametrize(("classes", "task"), [(2, "rte"), (3, "mnli"), (1, "sts-b")])
-def test_a_sweep_scans_each_setting_as_if_alone(classes, task):
-    found, recording = swept(classes, task)
-    assert len(found.settings) == sum(len(grid) for grid in found.grids) == len(found.exit_layer)
-    for setting, exits in zip(found.settings, found.exit_layer, strict=True):
-        alone = scan(ELBERT.rule(setting, recording.tensors), recording.tensors)
-        assert np.array_equal(exits, alone.numpy()), setting
-
-
 @pytest.mark.parametrize("name", ["elbert_cls", "elbert_three_way"])
 def test_a_sweep_holds_all_published_runs(name):
     text, _, tensors = load_golden(name)
@@ -88,8 +79,8 @@ def test_a_sweep_holds_all_published_runs(name):
         assert cost == pytest.approx(run["compute_ratio"], abs=1e-6)
 
 
-# One example whose class-0 probability is 0.5, 0.7, 0.7, 0.7, 0.99 by layer.
 def test_the_window_that_ended_a_pass_is_told():
+    """Of one example whose class-0 probability is 0.5, 0.7, 0.7, 0.7, 0.99 by layer."""
     logits = torch.tensor([0.5, 0.7, 0.7, 0.7, 0.99]).logit()
     logits = torch.stack((logits, torch.zeros(5)), -1)[:, None]
     tensors = {"all_logits": logits}
@@ -104,22 +95,6 @@ def test_the_window_that_ended_a_pass_is_told():
     assert by_window("bias_1", exit_thres=0.0, cnt_thres=4, margin=0.0)  # at the last layer
     assert by_window("patience", cnt_thres=2)
     assert not by_window("entropy", exit_thres=0.5)
-
-
-def test_a_table_row_is_what_the_setting_does():
-    found, _ = swept(3, "mnli")
-    rows = sweep_table(found)
-    assert len(rows) == len(found.settings)
-    for row, setting, exits in zip(rows, found.settings, found.exit_layer, strict=True):
-        assert row["rule"] == setting["thres_name"]
-        assert all(row[key] == setting.get(key, "") for key in SMALL)
-        answers = found.predictions[exits.astype(int) - 1, np.arange(40)]
-        assert row["acc"] == pytest.approx((answers == found.labels).mean())
-        assert row["compute_ratio"] == pytest.approx(exits.mean() / 5)
-        assert row["exit_sample_ratio"] == pytest.approx((exits < 5).mean())
-        assert [row[f"exits_{n}"] for n in range(1, 6)] == np.bincount(exits, minlength=6)[
-            1:
-        ].tolist()
 
 
 def test_both_files_end_with_the_baselines(tmp_path):

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from glue.features import (
-    CHUNK,
-    Features,
-    collate,
-    encode,
-)
+from glue.features import CHUNK, Features, collate, encode
 from glue.tasks import Example
 from tests.conftest import sentence
 

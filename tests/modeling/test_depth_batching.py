@@ -117,27 +117,3 @@ def test_half_precision_layers_take_the_same_exits_up_to_rounding():
     for (answer, (logits, _)), alike in zip(pairs, same, strict=True):
         if alike:
             assert_near(answer.logits, logits, 0.1)
-
-
-@pytest.mark.parametrize("groups", [1, 3])
-def test_slots_bound_the_memory_and_padding_stays_under_ten_percent(groups):
-    """Lengths as in RTE: most between a tenth and a half of the limit, a few at it."""
-    model, real, computed = spread_model(num_hidden_groups=groups), 0, 0
-    layer_pass, draw = model.layer_pass, random.Random(0)
-
-    def counted(hidden: torch.Tensor, mask: torch.Tensor | None, index: int) -> torch.Tensor:
-        nonlocal real, computed
-        tokens = hidden.shape[0] * hidden.shape[1]
-        real, computed = real + (tokens if mask is None else int(mask.sum())), computed + tokens
-        return layer_pass(hidden, mask, index)
-
-    model.layer_pass = counted
-    lengths = [min(LONGEST, max(3, int(draw.lognormvariate(2.3, 0.5)))) for _ in range(600)]
-    batcher = DepthBatcher(model, slots=16, window=256)
-    batcher.submit(([7] * length, [0] * length) for length in lengths)
-    for _ in batcher.answers():
-        assert len(batcher.slots) <= 16
-        assert batcher.hidden.shape[0] <= 16
-        assert batcher.hidden.shape[1] <= LONGEST
-        assert len(batcher.waiting) <= 256
-    assert real / computed > 0.9

@@ -16,7 +16,7 @@ from modeling import (
     AlbertActForSequenceClassification,
     with_halting_token,
 )
-from tests.conftest import TINY, random_ids, tiny_model
+from tests.conftest import TINY, random_ids, slow, tiny_model
 from tests.models import mask_of, tiny_act, tiny_ponder
 
 onnx = pytest.importorskip("onnx")
@@ -25,7 +25,6 @@ onnxruntime = pytest.importorskip("onnxruntime")
 graph = pytest.importorskip("modeling.export.graph")
 
 pytestmark = pytest.mark.onnx
-slow = pytest.mark.slow  # an export takes seconds: one model is for every run of the tests
 
 SETTINGS = {"exit_thres": 0.0, "cnt_thres": 2, "margin": 0.02, "range_tmp": 0.8}
 MODELS = {
@@ -51,12 +50,6 @@ PONDER_MODELS = {
     "expectation": {"exit_criteria": "expectation"},
     "expected value": {"exit_criteria": "expectation", "num_labels": 1},
 }
-
-
-def parametrised(models: dict) -> pytest.MarkDecorator:
-    """Over all of them, the first one quick."""
-    first, *others = models
-    return pytest.mark.parametrize("name", [first, *(pytest.param(n, marks=slow) for n in others)])
 
 
 def graph_of(model: torch.nn.Module) -> ir.Model:
@@ -108,7 +101,11 @@ def texts(draw, shortest: int = 1) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2}
 
 
-def rule_settings(layers: int) -> st.SearchStrategy[dict]:
+def settings_of(name: str, layers: int) -> st.SearchStrategy[dict]:
+    if name == "act":
+        return st.fixed_dictionaries({"act_epsilon": st.sampled_from([0.01, 0.1, 0.3, 0.6, 0.9])})
+    if name in PONDER_MODELS:
+        return st.fixed_dictionaries({"exit_thres": st.floats(0, 1, width=32)})
     return st.fixed_dictionaries(
         {
             "exit_thres": st.sampled_from([0.0, 0.05, 0.13, 0.3, 0.6, 0.9, 0.97]),
@@ -119,53 +116,34 @@ def rule_settings(layers: int) -> st.SearchStrategy[dict]:
     )
 
 
-def assert_same(found: list[np.ndarray], answer: torch.Tensor, exit_layer: torch.Tensor) -> None:
-    assert found[1].tolist() == exit_layer.tolist()
-    assert found[2] == exit_layer.max()
+def assert_same(found: list[np.ndarray], answer: torch.Tensor, depths: torch.Tensor) -> None:
+    assert found[1].tolist() == depths.tolist()
+    assert found[2] == depths.max()
     np.testing.assert_allclose(found[0], answer.numpy(), atol=1e-4, rtol=0)
 
 
 # Derandomised: an example in a hundred thousand may sit where rounding decides.
 @settings(derandomize=True, max_examples=25)
-@parametrised(MODELS)
-@given(data=st.data(), inputs=texts(shortest=0))  # 0: a row of padding
-def test_a_file_exits_where_the_model_does(name, data, inputs):
+@pytest.mark.parametrize(
+    "name", ["bias_3", *(slow(name) for name in [*MODELS, *PONDER_MODELS, "act"][1:])]
+)
+@given(data=st.data(), seed=st.integers(0, 10**6))
+def test_a_file_exits_where_the_model_does(name, data, seed):
+    """Every example, and of Adaptive Depth every token."""
     model, session = exported(name)
-    chosen = data.draw(rule_settings(model.config.num_hidden_layers))
+    inputs, more = data.draw(texts(shortest=0 if name in MODELS else 1)), {}  # 0: all padding
+    if name in PONDER_MODELS:
+        inputs = {key: with_halting_token(value) for key, value in inputs.items()}
+    if name == "sample":
+        generator = torch.Generator().manual_seed(seed)
+        more = {"draws": torch.rand(len(inputs["input_ids"]), generator=generator)}
+    chosen = data.draw(settings_of(name, model.config.num_hidden_layers))
     model.config.update(chosen)
     with torch.no_grad():
-        out = model(**inputs)
-    assert_same(answers(session, **inputs, **chosen), out.logits, out.exit_layer)
-
-
-@slow
-@settings(derandomize=True, max_examples=25)
-@pytest.mark.parametrize("name", PONDER_MODELS)
-@given(threshold=st.floats(0, 1, width=32), inputs=texts(), seed=st.integers(0, 10**6))
-def test_a_ponder_models_file_halts_where_the_model_does(name, threshold, inputs, seed):
-    model, session = exported(name)
-    model.config.exit_thres = threshold
-    inputs = {key: with_halting_token(value) for key, value in inputs.items()}
-    draws = torch.rand(len(inputs["input_ids"]), generator=torch.Generator().manual_seed(seed))
-    with torch.no_grad():
-        out = model(**inputs, draws=draws)
-    drawn = {"draws": draws} if name == "sample" else {}
-    found = answers(session, **inputs, **drawn, exit_thres=threshold)
-    assert_same(found, out.answer, out.exit_layer)
-
-
-@slow
-@settings(derandomize=True, max_examples=25)
-@given(epsilon=st.sampled_from([0.01, 0.1, 0.3, 0.6, 0.9]), inputs=texts())
-def test_every_token_halts_where_it_does_in_the_model(epsilon, inputs):
-    model, session = exported("act")
-    model.config.act_epsilon = epsilon
-    with torch.no_grad():
-        out = model(**inputs)
-    logits, updates, layers_run = answers(session, **inputs, act_epsilon=epsilon)
-    assert updates.tolist() == out.updates[:, 0, 0].long().tolist()
-    assert layers_run == updates.max()
-    np.testing.assert_allclose(logits, out.logits.numpy(), atol=1e-4, rtol=0)
+        out = model(**inputs, **more)
+    found = answers(session, **inputs, **more, **chosen)
+    depths = out.updates[:, 0, 0].long() if name == "act" else out.exit_layer
+    assert_same(found, out.answer if name in PONDER_MODELS else out.logits, depths)
 
 
 def test_settings_left_out_are_the_models():
@@ -185,7 +163,7 @@ def test_settings_left_out_are_the_models():
     assert_same(answers(session, **inputs), out.logits, out.exit_layer)
 
 
-@slow
+@pytest.mark.slow
 def test_a_file_gives_every_layers_answer_and_takes_settings_as_plain_inputs(tmp_path):
     """What a page in a browser needs."""
     model = tiny_model(num_hidden_groups=2, exit_thres=0.6)

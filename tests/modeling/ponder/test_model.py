@@ -77,23 +77,32 @@ def test_a_new_model_halts_as_its_prior_does():
     assert out.target_halt_dist.kl_div(out.model_halt_dist) < 1e-3
 
 
-def test_texts_are_tokenised_with_a_second_cls():
+PAIRS = [["the cat", "a"], ["sat", "on mat"]]
+OF_PAIRS = [[2, 2, 4, 5, 3, 6, 3], [2, 2, 9, 3, 7, 8, 3]]
+SECONDS = [[0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "ids", "types"),
+    [
+        (["the cat", "a dog"], [[2, 2, 4, 5, 3], [2, 2, 9, 10, 3]], [[0] * 5] * 2),
+        (["the cat", "a"], [[2, 2, 4, 5, 3], [2, 2, 9, 3, 0]], [[0] * 5] * 2),
+        (PAIRS, OF_PAIRS, SECONDS),  # one text of two segments
+        (tuple(PAIRS), OF_PAIRS, SECONDS),
+        (
+            ["cat " * 100],
+            [[2, 2, *[5] * 21, 3]],
+            [[0] * 24],
+        ),  # as many tokens as there are positions
+    ],
+)
+def test_texts_are_tokenised_with_a_second_cls(texts, ids, types):
     model = tiny_ponder(exit_criteria="threshold", exit_thres=1.0)
-    ids, mask, segments = model.tokenize(["the cat", "a dog ran on the mat"])
-    assert ids.tolist() == [[2, 2, 4, 5, 3, 0, 0, 0, 0], [2, 2, 9, 10, 11, 7, 4, 8, 3]]
-    assert mask.sum(1).tolist() == [5, 9]
-    assert segments.sum() == 0
-    torch.testing.assert_close(
-        model(["the cat", "a dog ran on the mat"]).answer, model(ids, mask, segments).answer
-    )
-
-
-def test_a_pair_of_lists_is_one_text_with_two_segments():
-    for pair in (tuple, list):
-        ids, mask, segments = tiny_ponder().tokenize(pair([["the cat", "a"], ["sat", "on mat"]]))
-        assert ids.tolist() == [[2, 2, 4, 5, 3, 6, 3], [2, 2, 9, 3, 7, 8, 3]]
-        assert segments.tolist() == [[0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1]]
-        assert mask.all()
+    found, mask, segments = model.tokenize(texts)
+    assert found.tolist() == ids
+    assert torch.equal(mask, (found > 0).long())
+    assert segments.tolist() == types
+    assert torch.equal(model(texts).answer, model(found, mask, segments).answer)
 
 
 def test_a_pair_may_have_ponder_albert_s_third_cls(tokenizer):
@@ -109,21 +118,8 @@ def test_a_pair_may_have_ponder_albert_s_third_cls(tokenizer):
     assert ids.tolist()[-len(plain) :] == plain
 
 
-def test_a_long_text_is_cut_to_the_positions_that_the_model_has():
-    ids, _, _ = tiny_ponder().tokenize(["cat " * 100])
-    assert ids.shape == (1, 24)
-    assert ids[0, [0, 1, -1]].tolist() == [2, 2, 3]
-
-
 @pytest.mark.parametrize(
-    "texts",
-    [
-        [],
-        ([], []),
-        (["the cat"], ["sat", "ran"]),
-        "the cat",
-        (["the cat"],),
-    ],
+    "texts", [[], ([], []), (["the cat"], ["sat", "ran"]), "the cat", (["the cat"],)]
 )
 def test_texts_that_are_no_batch_are_an_error(texts):
     with pytest.raises(UserError, match=r"list of texts|1 first texts and 2 second"):
