@@ -75,11 +75,10 @@ def main() -> None:
     for name, non_zeros in (("in distribution", known), ("extrapolation", harder)):
         if non_zeros:
             scores = evaluate_parity(model, settings.n_elems, non_zeros, 4096, device)
-            mean, by_non_zeros = mean_score(scores), [score._asdict() for score in scores]
-            results[name.replace(" ", "_")] = {**mean, "by_non_zeros": by_non_zeros}
+            mean = mean_score(scores)
+            results[name.replace(" ", "_")] = {**mean, "by_non_zeros": scores}
             shown = f"accuracy = {mean['accuracy']:.4f}, steps = {mean['steps']:.2f}"
-            fewest, most = scores[0].non_zeros, scores[-1].non_zeros
-            print(f"{name} ({fewest} to {most} non-zero elements): {shown}")
+            print(f"{name} ({non_zeros[0]} to {non_zeros[-1]} non-zero elements): {shown}")
     write_json(path, {**results, "history": history})
     note(directory, [path])
     print(path)

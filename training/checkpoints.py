@@ -378,7 +378,10 @@ def begin_training(output_dir: str | Path, run: dict[str, Any], resumed: bool = 
     write_json(directory / IN_PROGRESS, run)
     for partial in directory.glob(f".*{PARTIAL}"):
         if (partial / CHECKSUMS).exists() or not any(partial.glob("*")):
-            shutil.rmtree(partial, ignore_errors=True)
+            with suppress(OSError):
+                for path in sorted(partial.iterdir(), key=lambda x: x.name == CHECKSUMS):
+                    path.unlink()  # the mark of a run last: a kill may come in between
+                partial.rmdir()
     for path in directory.glob("checkpoint-*"):
         mine = path.name[11:].isdecimal() and not path.is_symlink()  # no copy, nor another run's
         if mine and not (resumed and (path / "config.json").exists()):

@@ -12,7 +12,6 @@ from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
@@ -26,7 +25,7 @@ from modeling.cpu_packing import packed_weights
 from modeling.depth import layer_states
 from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.errors import UserError
-from modeling.loading.files import file_hash, weight_files, weights_hash
+from modeling.loading.files import weight_files
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import Tensors, load_into, load_model, read_weights
 from modeling.pretraining import ObjectiveOutput, Sums, add_sums
@@ -38,14 +37,11 @@ from training.checkpoints import (
     is_trained,
 )
 from training.optimizer import make_optimizer, make_schedule
+from training.pretraining import write_results
 from training.pretraining_data import PretrainingData
 from training.pretraining_settings import SharingSettings, StudentSettings
-from training.provenance import provenance
-from training.settings import as_dict
 from training.trainer import Batch, Trainer, TrainingLog
-from training.written import make_room, note
 from utils.console import markdown_table
-from utils.files import write_json
 from utils.fingerprint import file_fingerprint, fingerprint
 
 LAYER = "encoder.albert_layer_groups.{}.albert_layers.0."
@@ -253,8 +249,9 @@ class DistillationLoss(nn.Module):
         token_type_ids: torch.Tensor,
         targets: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
+        **labels: torch.Tensor,
     ) -> ObjectiveOutput:
-        """Ids (batch, length), targets (N+1, batch, length, hidden) of the teacher.
+        """Ids (batch, length), targets (N+1, batch, length, hidden) of the teacher; no `labels`.
 
         sums: errors (N+1,), squared, of states 0 … N, and tokens, the number of real ones.
         """
@@ -281,12 +278,6 @@ class TeacherText(PretrainingData):
 
     def size(self, longest: int) -> int:
         return max(1, self.batch_size * self.text.max_seq_length // longest)
-
-    def collate(self, examples: Sequence[dict[str, np.ndarray]]) -> Tensors:
-        """Make the model's inputs alone; with padding also attention_mask."""
-        batch = super().collate(examples)
-        inputs = ("input_ids", "token_type_ids", "attention_mask")
-        return {name: batch[name] for name in inputs if name in batch}
 
 
 def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
@@ -370,15 +361,6 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
     for number, share in enumerate(passes, 1):
         rows.append((number, teacher.followed[number], f"{share:.4f}"))
     print(markdown_table(("pass", "teacher's layer", "share"), rows))
-    hashes = {"weights": weights_hash(run.output_dir), "data": file_hash(evaluation.eval_file)}
-    summary = {
-        "passes": passes,
-        "embeddings": embeddings,
-        "followed_layers": teacher.followed[1:],
-        "tokens": int(sums["tokens"]),
-        "provenance": provenance(as_dict(*settings), **hashes),
-    }
-    path = Path(run.output_dir) / "eval_results.json"
-    make_room(path.parent, [path])
-    write_json(path, summary)
-    note(path.parent, [path])
+    summary = {"passes": passes, "embeddings": embeddings, "tokens": int(sums["tokens"])}
+    summary["followed_layers"] = teacher.followed[1:]
+    write_results(settings, run.output_dir, summary)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,31 +17,27 @@ LOSSES = ("loss", "loss_rec", "loss_reg")
 PEAK = 8  # highest learning rate of the one-cycle schedule, in units of the first
 
 
-class Score(NamedTuple):
-    non_zeros: int
-    accuracy: float  # of the answers at sampled halting steps
-    steps: float  # expected
-
-
 @torch.no_grad()
 def evaluate_parity(
     model: ParityPonderGRU, n_elems: int, non_zeros: range, samples: int, device: torch.device
-) -> list[Score]:
-    """One score for each number of non-zero elements, from `samples` fresh vectors each."""
+) -> list[dict[str, float]]:
+    """Score a model for each number of non-zero elements, on `samples` fresh vectors each.
+
+    accuracy: of the answers at sampled halting steps. steps: how many are expected.
+    """
     scores = []
     for count in non_zeros:
         x, y = parity_batch(samples, n_elems, range(count, count + 1), device)
         p, _, _, y_m = model(x)
         right = ((y_m > 0) == y.bool()).float().mean().item()
         steps = p.T @ torch.arange(1.0, len(p) + 1, device=device)  # Σ n·p_n: (samples,)
-        scores.append(Score(count, right, steps.mean().item()))
+        scores.append({"non_zeros": count, "accuracy": right, "steps": steps.mean().item()})
     return scores
 
 
-def mean_score(scores: list[Score]) -> dict[str, float]:
-    """Over all numbers of non-zero elements, which are equally frequent."""
-    _, accuracies, steps = zip(*scores, strict=True)
-    return {"accuracy": fmean(accuracies), "steps": fmean(steps)}
+def mean_score(scores: list[dict[str, float]]) -> dict[str, float]:
+    """Average over all numbers of non-zero elements, which are equally frequent."""
+    return {name: fmean(score[name] for score in scores) for name in ("accuracy", "steps")}
 
 
 def train_parity(settings: Any, model: ParityPonderGRU, device: torch.device) -> Iterator[dict]:

@@ -126,19 +126,6 @@ def read_config(flags: PretrainingModelSettings, source: str | None) -> AlbertCo
     return make_config(path, values, model.config_class)
 
 
-def tokenizer_of(settings: PretrainingSettings, source: str, config: AlbertConfig) -> Tokenizer:
-    """Load the tokenizer in `source`; UserError where pieces or places have no embeddings."""
-    tokenizer = load_tokenizer(source, settings.run.do_lower_case)
-    check_vocab_size(tokenizer, source, config)
-    flags = {"--max_seq_length": settings.text.max_seq_length}
-    if settings.run.do_train and settings.training.long_fraction > 0:
-        flags["--long_seq_length"] = settings.training.long_seq_length
-    for flag, length in flags.items():
-        if length > (longest := config.max_position_embeddings):
-            raise UserError(f"{flag} {length}: the model has max_position_embeddings = {longest}")
-    return tokenizer
-
-
 def make_tokenizer(settings: PretrainingSettings) -> None:
     """--train_tokenizer: spiece.model in --output_dir, and no other tokenizer beside it."""
     flags, text, run, *_ = settings
@@ -158,16 +145,24 @@ def load_weights(model: Model, source: str) -> LoadReport:
     return load_into(model, read_weights(source, names), source, NEW_PARTS)
 
 
-def new_model(settings: PretrainingSettings) -> tuple[Model, Tokenizer]:
-    """A model with new weights, or those of --model_name_or_path, and the tokenizer of its text."""
-    flags, source = settings.model, settings.model.model_name_or_path
-    config = read_config(flags, flags.config_name or source)
-    given = None if flags.train_tokenizer else flags.tokenizer_name or source
-    tokenizer = tokenizer_of(settings, given or settings.run.output_dir, config)
-    model = ARCHITECTURES[flags.model_type][0](config)
-    if source:
-        logger.info("\n".join(load_weights(model, source).lines()))
-    return model, tokenizer
+def make_model(
+    settings: PretrainingSettings, config: str | None, weights: str | None, pieces: str
+) -> tuple[Model, Tokenizer, LoadReport | None]:
+    """Make a model with the `weights` of a folder or new ones, and load the tokenizer in `pieces`.
+
+    Raises UserError where pieces or places have no embeddings.
+    """
+    architecture = read_config(settings.model, config)
+    tokenizer = load_tokenizer(pieces, settings.run.do_lower_case)
+    check_vocab_size(tokenizer, pieces, architecture)
+    flags = {"--max_seq_length": settings.text.max_seq_length}
+    if settings.run.do_train and settings.training.long_fraction > 0:
+        flags["--long_seq_length"] = settings.training.long_seq_length
+    for flag, length in flags.items():
+        if length > (longest := architecture.max_position_embeddings):
+            raise UserError(f"{flag} {length}: the model has max_position_embeddings = {longest}")
+    model = ARCHITECTURES[settings.model.model_type][0](architecture)
+    return model, tokenizer, load_weights(model, weights) if weights else None
 
 
 def trained_model(settings: PretrainingSettings, source: str) -> tuple[Model, Tokenizer]:
@@ -177,12 +172,11 @@ def trained_model(settings: PretrainingSettings, source: str) -> tuple[Model, To
     kind = read_json(Path(source, "config.json")).get("model_type")
     if kind != flags.model_type:
         raise UserError(f"{source}: the model is of --model_type {kind}, not {flags.model_type}")
-    config = read_config(flags, source)
     own = source == settings.run.output_dir or not flags.tokenizer_name
-    tokenizer = tokenizer_of(settings, source if own else flags.tokenizer_name, config)
-    model = ARCHITECTURES[kind][0](config)
+    pieces = source if own else flags.tokenizer_name
+    model, tokenizer, report = make_model(settings, source, source, pieces)
     parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
-    if new := parameters.intersection(load_weights(model, source).initialised):
+    if new := parameters.intersection(report.initialised):
         raise UserError(f"{source}: no weights for {min(new)}; --do_train trains them")
     return model, tokenizer
 
@@ -196,9 +190,14 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     if is_trained(settings, accelerator.num_processes):
         return
     checkpoint = find_checkpoint(run)
-    if checkpoint is None and settings.model.model_name_or_path:
-        check_start(settings.model.model_name_or_path, run.output_dir)
-    model, tokenizer = new_model(settings)
+    flags, source = settings.model, settings.model.model_name_or_path
+    if checkpoint is None and source:
+        check_start(source, run.output_dir)
+    given = None if flags.train_tokenizer else flags.tokenizer_name or source
+    config, pieces = flags.config_name or source, given or run.output_dir
+    model, tokenizer, report = make_model(settings, config, source, pieces)
+    if report:
+        logger.info("\n".join(report.lines()))
     phases = phases_of(settings, accelerator.num_processes)
     logger.info("***** Running training *****")
     data = []
@@ -289,8 +288,6 @@ def evaluate(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes
     data = PretrainingData(text, run, tokenizer, size)  # masked as in training
     summary = measure(accelerator, model, data)
-    hashes = {"weights": weights_hash(source), "data": file_hash(evaluation.eval_file)}
-    summary["provenance"] = provenance(as_dict(*settings), **hashes)
     if not accelerator.is_main_process:
         return
     print("***** Eval results *****")
@@ -304,7 +301,13 @@ def evaluate(settings: PretrainingSettings, accelerator: Accelerator) -> None:
                 rows.append((f"{name} (Acc.)", f"{100 * summary[f'{name}_acc']:.1f}"))
         rows += [(row, f"{value:.2f}") for row, value in summary["updates"].items()]
         print(f"\n{markdown_table(('', 'this model'), rows)}")
-    path = Path(run.output_dir) / "eval_results.json"
+    write_results(settings, source, summary)
+
+
+def write_results(settings: Any, source: str, summary: dict[str, Any]) -> None:
+    """Write what a model, in `source`, is on --eval_file: eval_results.json in --output_dir."""
+    path = Path(settings.run.output_dir) / "eval_results.json"
+    hashes = {"weights": weights_hash(source), "data": file_hash(settings.evaluation.eval_file)}
     make_room(path.parent, [path])
-    write_json(path, summary)
+    write_json(path, {**summary, "provenance": provenance(as_dict(*settings), **hashes)})
     note(path.parent, [path])

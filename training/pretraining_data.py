@@ -246,13 +246,12 @@ def mask(
     segments = [[word for word in words if types[word.start] == number] for number in (0, 1)]
     budget = min(text.max_predictions_per_seq, max(1, round(len(ids) * text.masked_lm_prob)))
     kinds = (TokenClass.MASK_MASK, TokenClass.MASK_RANDOM, TokenClass.MASK_ORIGINAL)
-    for place in choose_positions(segments, budget, text.ngram, draw):
-        labels[place] = ids[place]
-        classes[place] = draw.choices(kinds, (0.8, 0.1, 0.1))[0]
-        if classes[place] == TokenClass.MASK_MASK:
-            ids[place] = vocabulary.mask
-        elif classes[place] == TokenClass.MASK_RANDOM:
-            ids[place] = draw.choice(vocabulary.ordinary)
+    places = choose_positions(segments, budget, text.ngram, draw)
+    labels[places] = ids[places]
+    classes[places] = draw.choices(kinds, (0.8, 0.1, 0.1), k=len(places))
+    ids[classes == TokenClass.MASK_MASK] = vocabulary.mask
+    random = classes == TokenClass.MASK_RANDOM
+    ids[random] = draw.choices(vocabulary.ordinary, k=random.sum())
 
 
 def ignore_signals(worker: int) -> None:

@@ -75,6 +75,8 @@ def test_a_model_that_knows_the_answer_scores_one():
         model.lambda_layer.weight.zero_()
     torch.manual_seed(0)
     scores = evaluate_parity(model, 4, range(1, 2), 4000, torch.device("cpu"))
-    assert scores[0].accuracy == pytest.approx(0.5, abs=0.03)  # a lone 1 is odd, a lone -1 is not
+    assert scores[0]["accuracy"] == pytest.approx(
+        0.5, abs=0.03
+    )  # a lone 1 is odd, a lone -1 is not
     # λ = 1/4 at every step but the last: Σ n·p_n = (1 − 0.75⁵) / 0.25
-    assert scores[0].steps == pytest.approx((1 - 0.75**5) / 0.25, rel=1e-5)
+    assert scores[0]["steps"] == pytest.approx((1 - 0.75**5) / 0.25, rel=1e-5)
