@@ -44,7 +44,8 @@ from training.trainer import Batch, Trainer, TrainingLog
 from utils.console import markdown_table
 from utils.fingerprint import file_fingerprint, fingerprint
 
-LAYER = "encoder.albert_layer_groups.{}.albert_layers.0."
+LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
+TEACHERS = ("embeddings", "encoder.embedding_hidden_mapping_in", "pooler")  # copied, not trained
 # What the feed-forward part's width shapes, and at which of its sides.
 FEED_FORWARD = {"ffn.weight": 0, "ffn.bias": 0, "ffn_output.weight": 1}
 # Keys of an architecture that the student has from its teacher.
@@ -84,23 +85,19 @@ def shared_model(
     kept = {key: getattr(teacher.config, key) for key in KEPT_KEYS}
     kept |= {"num_hidden_layers": passes, "intermediate_size": wide * parts}
     config = AlbertConfig(**kept, classifier_dropout_prob=0.1)
-    old = {name: tensor.detach() for name, tensor in teacher.albert.state_dict().items()}
-    outside = ("embeddings.", "pooler.", "encoder.embedding_hidden_mapping_in.")  # of the layers
-    new = {name: tensor for name, tensor in old.items() if name.startswith(outside)}
-    untied = [layer_of(old, teacher.albert.group_of(layer)) for layer in range(layers)]
+    groups = teacher.albert.encoder.albert_layer_groups
+    untied = [groups[teacher.albert.group_of(layer)].albert_layers[0] for layer in range(layers)]
+    untied = [layer.state_dict() for layer in untied]
     if initial_layer:
         shared = widened(untied[initial_layer - 1], config)
     else:
         shared = mean_layer(untied, parts)
     model = AlbertModel(config)
-    model.load_state_dict(new | {LAYER.format(0) + name: x for name, x in shared.items()})
+    model.get_submodule(LAYER).load_state_dict(shared)
+    for name in TEACHERS:
+        copied = teacher.albert.get_submodule(name).state_dict()
+        model.get_submodule(name).load_state_dict(copied)
     return model
-
-
-def layer_of(tensors: Tensors, group: int) -> Tensors:
-    """Find the weights of an ALBERT's layer, by their names within it."""
-    prefix = LAYER.format(group)
-    return {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
 
 
 def mean_layer(layers: Sequence[Tensors], parts: int) -> Tensors:
@@ -143,8 +140,8 @@ def new_student(settings: StudentSettings, teacher: "Teacher") -> AlbertModel:
     passes = len(teacher.followed) - 1
     shape = settings.intermediate_size, settings.initial_layer
     student = shared_model(teacher.model, passes, *shape)
-    for part in (student.embeddings, student.encoder.embedding_hidden_mapping_in, student.pooler):
-        part.requires_grad_(False)
+    for name in TEACHERS:
+        student.get_submodule(name).requires_grad_(False)
     if not (source := settings.initial_student):
         return student
     named, flag = read_weights(source, {}), f"--initial_student {source}"
@@ -155,9 +152,11 @@ def new_student(settings: StudentSettings, teacher: "Teacher") -> AlbertModel:
             f"{flag}: has {len(layers)} layers, and a student one shared layer; give a model that "
             "share_layers.py made"
         )
-    if layer := layer_of(tensors, 0):
+    prefix = f"{LAYER}."
+    layer = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
+    if layer:
         layer = widened(layer, student.config)
-        tensors |= {LAYER.format(0) + name: tensor for name, tensor in layer.items()}
+        tensors |= {prefix + name: tensor for name, tensor in layer.items()}
     kept = [name for name, weight in student.named_parameters() if not weight.requires_grad]
     load_into(student, tensors, flag, heads=tuple(kept))
     return student
