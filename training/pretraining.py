@@ -186,11 +186,11 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
 
     Minimises MLM + SOP + τ · ponder cost; the trained model ends in --output_dir.
     """
-    run, how = settings.run, settings.training
+    flags, run, how = settings.model, settings.run, settings.training
     if is_trained(settings, accelerator.num_processes):
         return
     checkpoint = find_checkpoint(run)
-    flags, source = settings.model, settings.model.model_name_or_path
+    source = flags.model_name_or_path
     if checkpoint is None and source:
         check_start(source, run.output_dir)
     given = None if flags.train_tokenizer else flags.tokenizer_name or source

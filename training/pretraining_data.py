@@ -92,7 +92,8 @@ def tokenise(text: PlainText, tokenizer: Tokenizer, folder: Path) -> None:
 
     Before the first sentence's stands the row (0, -1). Sentences without a piece are left out.
     """
-    sentences, end = read_sentences(text.train_files, text.split_sentences), 0
+    sentences = read_sentences(text.train_files, text.split_sentences)
+    end = 0
     with (folder / "pieces").open("wb") as pieces, (folder / "sentences").open("wb") as ends:
         np.array([0, -1]).tofile(ends)
         while block := list(islice(sentences, TOKENISED_TOGETHER)):
@@ -111,7 +112,8 @@ def cut_examples(sentences: np.ndarray, text: PlainText, draw: Random) -> np.nda
     sentences (n + 1, 2): as `tokenise` writes them. Returns (examples, 2).
     """
     ends, documents = sentences.T
-    room, start, examples = text.max_seq_length - 3, 0, array("q")
+    room = text.max_seq_length - 3
+    examples, start = array("q"), 0
     for stop in [*np.flatnonzero(np.diff(documents[1:])) + 1, len(ends) - 1]:
         while start < stop:
             short = draw.random() < text.short_seq_prob
@@ -270,7 +272,8 @@ class PretrainingData(Dataset):
     def __init__(
         self, text: PlainText, run: RunSettings, tokenizer: Tokenizer, batch_size: int
     ) -> None:
-        self.text, self.batch_size = text, batch_size
+        self.text = text
+        self.batch_size = batch_size
         self.seed = run.seed, text.max_seq_length
         self.vocabulary = Vocabulary(tokenizer)
         files = [Path(path) for path in text.train_files]
@@ -312,13 +315,11 @@ class PretrainingData(Dataset):
         A batch without padding has no attention mask: the model then skips masking altogether.
         """
         orders = torch.tensor([example.pop("sentence_order_label") for example in examples])
-        fill = {"input_ids": self.vocabulary.pad, "labels": -100}
-        batch = {
-            name: pad_sequence(
-                [torch.from_numpy(x[name]) for x in examples], True, fill.get(name, 0)
-            )
-            for name in examples[0]
-        }
+        fill = {"input_ids": self.vocabulary.pad, "token_type_ids": 0, "labels": -100}
+        batch = {}
+        for name, padding in {**fill, "token_classes": TokenClass.PADDING}.items():
+            values = [torch.from_numpy(example[name]) for example in examples]
+            batch[name] = pad_sequence(values, True, padding)
         lengths = torch.tensor([len(example["input_ids"]) for example in examples])
         if lengths.min() < lengths.max():
             batch["attention_mask"] = (torch.arange(lengths.max()) < lengths[:, None]).long()
@@ -331,7 +332,8 @@ class PretrainingData(Dataset):
     def batches(self, epoch: int) -> list[np.ndarray]:
         """Numbers of the examples of an epoch's global batches, alike in length within a batch."""
         draw = np.random.default_rng((*self.seed, epoch))
-        order, batches = draw.permutation(len(self.examples)), []
+        order = draw.permutation(len(self.examples))
+        batches = []
         grouped = self.batch_size * max(50, GROUPED // self.batch_size)
         for start in range(0, len(order), grouped):
             group = order[start : start + grouped]
@@ -369,5 +371,6 @@ class PretrainingData(Dataset):
     def evaluation_batches(self, shard: Shard) -> DataLoader:
         """This process's part of the text, every example once."""
         rank, processes = shard
-        mine, size = range(rank, len(self.examples), processes), self.batch_size // processes
+        mine = range(rank, len(self.examples), processes)
+        size = self.batch_size // processes
         return self.load((mine[i : i + size] for i in range(0, len(mine), size)), epoch=0)
