@@ -1,6 +1,6 @@
 """Edit one key of a trained model's configuration.
 
-    python ./change_config.py --key exit_thres --value 0.1 --task RTE --model albert_base \
+    python ./change_config.py --key exit_thres --value 0.1 --task RTE --model albert_base \\
         --out_dir out/albert_base
 
 edits OUT_DIR/TASK/config.json or, where the file that its `exit_config_path` names has the key,

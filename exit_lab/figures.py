@@ -80,6 +80,8 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
         f"(mean exit layer / layers)\n"
         f"best setting at or under each cost{mean}, chosen on {chosen} examples, shown on the "
         f"other {reported}; band: 95% interval",
+        y=0.95,
+        va="bottom",
         fontsize=9,
     )
     handles = grid[0, 0].get_legend_handles_labels()

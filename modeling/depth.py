@@ -49,11 +49,12 @@ class ExitDecision(NamedTuple):
 class EarlyExitOutput(SequenceClassifierOutput):
     """What a model answers of a batch.
 
-    loss: scalar; train(): of all exits, eval(): of the answers.
-    logits: (batch, num_labels), of the exit taken (train(): of the last layer).
-    exit_layer: (batch,) int64, 1-based.
-    all_logits: (layers, batch, num_labels), when training or asked for. ELBERT: every layer's own;
-        ponder model: after an example's exit those of its exit.
+    Attributes:
+        loss: scalar; train(): of all exits, eval(): of the answers.
+        logits: (batch, num_labels), of the exit taken (train(): of the last layer).
+        exit_layer: (batch,) int64, 1-based.
+        all_logits: (layers, batch, num_labels), when training or asked for. ELBERT: every layer's
+            own; ponder model: after an example's exit those of its exit.
     """
 
     exit_layer: Tensor | None = None

@@ -40,9 +40,9 @@ class Key:
         noun = NOUNS.get(self.kind, self.kind.__name__)
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        if self.kind not in (int, float):
+        if self.kind not in (int, float) or self.minimum == -LARGEST:
             return noun
-        if self.maximum == LARGEST and self.minimum != -LARGEST:
+        if self.maximum == LARGEST:
             return f"{noun} of at least {self.minimum:g}"
         return f"{noun} from {self.minimum:g} to {self.maximum:g}"
 
