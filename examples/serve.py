@@ -13,6 +13,7 @@ Needs requirements-serve.txt.
 
 import argparse
 import asyncio
+import os
 import queue
 import sys
 import time
@@ -24,6 +25,10 @@ from threading import Thread
 from typing import Annotated, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from modeling.runtime import keep_freed_memory, waiting
+
+os.environ.update(waiting())  # before torch is imported
 
 import torch
 import uvicorn
@@ -37,7 +42,6 @@ from glue.tasks import Example
 from modeling import DepthBatcher, EarlyExitModel, UserError, load_tokenizer
 from modeling.cpu_packing import packed_weights
 from modeling.rules import exit_scores
-from modeling.runtime import keep_freed_memory, wait_briefly
 from utils.files import run_script
 
 Text = str | tuple[str, str]
@@ -163,5 +167,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    wait_briefly()
     run_script(main)
