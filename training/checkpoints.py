@@ -1,8 +1,8 @@
 """Saving and resuming: what a training run leaves on disk, and how another goes on from it.
 
-A directory appears by a rename, after every file in it is on disk, or not at all. A checkpoint
-lists the size and SHA-256 of each of its files, so that a damaged one is told from an intact one.
-Tensors are kept as safetensors and the rest as JSON: reading either runs no code.
+A model's folder counts once its config.json is there, which comes last, when all other files are on
+disk. A checkpoint lists the size and SHA-256 of each of its files, so that a damaged one is told
+from an intact one. Tensors are safetensors and the rest is JSON: reading either runs no code.
 """
 
 import logging
@@ -115,48 +115,37 @@ def changes(before: dict[str, Any], now: dict[str, Any], ignore: Collection[str]
 
 
 def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = False) -> None:
-    """Let `fill` write files into a temporary directory, then move them to `directory`.
+    """Let `fill` write files into a temporary directory, then move them to `directory`, its
+    configuration last.
 
-    A new `directory` appears whole, by a rename. Into one that exists the files are moved one by
-    one, the configuration last; the temporary directory is inside, for it may be a mount point.
     own: it is the run's alone, lists its files, and takes the place of an earlier one; UserError
     where it would write over what no run wrote.
     """
-    inside = directory.exists() and not own
-    beside = directory / "model" if inside else directory
-    temporary = beside.with_name(f".{beside.name}.{os.getpid()}{PARTIAL}")
     if own and directory.is_symlink():  # what is there may be another run's
         put_aside(directory, "is a link")
+    place = directory.parent if own else directory  # which may be a mount point
+    temporary = place / f".{os.getpid()}{PARTIAL}"
     try:
         temporary.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot write {temporary}: {error.strerror}") from error
-    try:
         (temporary / CHECKSUMS).write_text("{}")  # tells that the directory is a run's
         fill(temporary)
         files = {x.name: file_fingerprint(x) for x in temporary.iterdir() if x.name != CHECKSUMS}
+        moved = sorted(files, key=lambda name: name == "config.json")
         if own:
             write_json(temporary / CHECKSUMS, files)
-        for path in temporary.iterdir():
-            apply_umask(path)
-            flush(path)
-        flush(temporary)
-        if own:
+            moved.insert(0, CHECKSUMS)
             earlier = files if (directory / STATE).exists() else read_list(directory, CHECKSUMS)
             remove(directory, listed=CHECKSUMS)
-            others = [x for x in files if x not in earlier and (directory / x).exists()]
-            if others:
+            if others := [x for x in files if x not in earlier and (directory / x).exists()]:
                 raise UserError(f"{directory} holds {', '.join(others)}, of no run: move it away")
-        if directory.exists():
-            moved = [*files, CHECKSUMS] if own else files
-            for name in sorted(moved, key=lambda name: name == "config.json"):
-                os.replace(temporary / name, directory / name)
-            flush(directory)
-        else:
-            os.replace(temporary, directory)
-            flush(directory.parent)
-            if not own:
-                (directory / CHECKSUMS).unlink()
+        for name in moved:
+            apply_umask(temporary / name)
+            flush(temporary / name)
+        directory.mkdir(exist_ok=True)
+        for name in moved:
+            os.replace(temporary / name, directory / name)
+        flush(directory)
+        flush(directory.parent)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {directory}: {error}") from error
     finally:
@@ -346,26 +335,23 @@ def find_checkpoint(run: RunSettings) -> Path | None:
 
 
 def check_start(source: str, output_dir: str | Path) -> None:
-    """Warn where the `source` of starting weights is a checkpoint of an unfinished training.
-
-    The published code goes on with the training of such a --model_name_or_path. Here its weights
-    start a new one: a warning, or a UserError where that would overwrite the checkpoint, or the
-    starting model itself.
-    """
-    if Path(source).is_dir() and Path(source).resolve() == Path(output_dir).resolve():
+    """Warn where the starting weights are a checkpoint's, as the published code goes on with its
+    training; UserError where the new training would overwrite the starting model or checkpoint."""
+    start, output = Path(source), Path(output_dir).resolve()
+    if start.is_dir() and start.resolve() == output:
         raise UserError(
             f"--output_dir {output_dir} is the folder of the starting model, whose weights the "
             "training would replace; choose another"
         )
-    if not Path(source, STATE).is_file():
-        return
-    said = (
-        f"--model_name_or_path {source} is a checkpoint, whose weights would start a new training; "
-        f"to go on with its own, give its --output_dir and --resume_from_checkpoint {source}"
-    )
-    if Path(source).resolve().parent == Path(output_dir).resolve():
-        raise UserError(f"{said}; to begin anew with its weights, choose another --output_dir")
-    logger.warning(said)
+    if (start / STATE).is_file():
+        said = (
+            f"--model_name_or_path {source} is a checkpoint, whose weights would start a new "
+            "training; to go on with its own, give its --output_dir and --resume_from_checkpoint "
+            f"{source}"
+        )
+        if start.resolve().parent == output:
+            raise UserError(f"{said}; to begin anew with its weights, choose another --output_dir")
+        logger.warning(said)
 
 
 def begin_training(output_dir: str | Path, run: dict[str, Any], resumed: bool = False) -> None:

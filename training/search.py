@@ -8,6 +8,7 @@ import argparse
 import itertools
 import json
 import math
+import random
 import re
 import signal
 import statistics
@@ -21,8 +22,8 @@ from typing import Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, OptunaError, UpdateFinishedTrialError
-from optuna.samplers import GridSampler, RandomSampler, TPESampler
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.samplers import PartialFixedSampler, TPESampler
+from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -62,7 +63,7 @@ class Search:
 
     flags: those of every run, see `flags_of_every_run`.
     fingerprint: in what machines that share the search must agree: flags, weights, examples.
-    unfinished: the trials of this process whose runs failed or were stopped.
+    failed: the settings whose runs failed in this process. ended: are the latest runs over?
     """
 
     settings: SearchSettings
@@ -72,68 +73,75 @@ class Search:
     output_dir: Path
     flags: Sequence[str]
     fingerprint: Mapping[str, Any]
-    unfinished: list[optuna.Trial] = field(default_factory=list)
+    failed: list[dict[str, float]] = field(default_factory=list)
+    ended: bool = False
 
     def __post_init__(self) -> None:
-        given, one_seed = self.settings, self.task.name in ONE_SEED
-        seeds = given.hp_seeds or ([0] if one_seed else [0, 1, 2, 3, 4])
-        self.directory, self.seeds = self.output_dir / self.name, list(dict.fromkeys(seeds))
+        given = self.settings
+        seeds = given.hp_seeds or ([0] if self.task.name in ONE_SEED else [0, 1, 2, 3, 4])
+        self.seeds = list(dict.fromkeys(seeds))
+        self.directory = self.output_dir / self.name
         lists = (given.hp_learning_rates, given.hp_batch_sizes, given.hp_epochs)
         self.values = {n: list(dict.fromkeys(x)) for n, x in zip(FLAGS, lists, strict=False)}
-        every = math.prod(map(len, self.values.values()))
-        default = every if given.hp_sampler == "grid" else TRIALS
-        self.size = min(every, given.hp_trials or default)  # how many settings are tried
+        every = itertools.product(*self.values.values())
+        self.every = [dict(zip(self.values, setting, strict=True)) for setting in every]
+        default = len(self.every) if given.hp_sampler == "grid" else TRIALS
+        self.size = min(len(self.every), given.hp_trials or default)  # how many are tried
 
     def run(self, study: optuna.Study) -> None:
-        """Try settings until all workers together have enough; the next call tries again what
-        failed or was stopped, and any call the setting of a worker that died."""
-        seed = len(study.trials)
-        samplers = {"grid": GridSampler(self.values, seed), "random": RandomSampler(seed)}
-        parzen = TPESampler(seed=seed, n_startup_trials=TRIALS // 3)
-        study.sampler = samplers.get(self.settings.hp_sampler, parzen)
+        """Try settings until all workers together have enough: first those that failed, were
+        stopped, or whose worker died. What fails here, the next call tries again."""
+        parzen = TPESampler(seed=len(study.trials), n_startup_trials=TRIALS // 3)
         waited = False
-        try:
-            while len(trials(study)) + len(self.unfinished) < self.size:
-                fail_stale_trials(study)
-                taken = trials(study, TrialState.RUNNING)
-                if len(taken) + len(self.unfinished) >= self.size:
-                    for trial in taken if not waited else ():  # killed before its first report
-                        study._storage.record_heartbeat(trial._trial_id)
-                    waited = True
-                    print("waiting for the settings of other processes, which may yet die")
-                    time.sleep(POLL)
-                    continue
-                try:
-                    study.optimize(self.evaluate, n_trials=1)
-                except (UpdateFinishedTrialError, ValueError) as error:
-                    # Another worker has taken it over, which took this one for dead.
-                    if isinstance(error, ValueError) and "Cannot tell" not in str(error):
-                        raise
-        finally:
-            for trial in self.unfinished:
-                RetryHeartbeatStaleTrialCallback()(study, study.trials[trial.number])
+        while len(trials(study)) + len(self.failed) < self.size:
+            fail_stale_trials(study)
+            taken = trials(study, TrialState.RUNNING)
+            if len(taken) + len(self.failed) >= self.size:
+                for trial in taken if not waited else ():  # killed before its first report
+                    study._storage.record_heartbeat(trial._trial_id)
+                waited = True
+                print("waiting for the settings of other processes, which may yet die")
+                time.sleep(POLL)
+                continue
+            known = [*(trial.params for trial in taken), *self.failed]
+            begun = [x.params for x in study.get_trials(deepcopy=False, states=[TrialState.FAIL])]
+            left = [setting for setting in self.every if setting not in known]
+            again = [setting for setting in left if setting in begun]
+            if not again and self.settings.hp_sampler != "tpe":
+                again = left
+            study.sampler = PartialFixedSampler(random.choice(again), parzen) if again else parzen
+            self.ended = False
+            try:
+                study.optimize(self.evaluate, n_trials=1)
+            except (UpdateFinishedTrialError, ValueError):
+                # Of a trial that is over: another worker took this one, long paused, for dead.
+                if not self.ended:
+                    raise
 
     def evaluate(self, trial: optuna.Trial) -> float:
         """Train and evaluate a setting with every seed: an objective for Optuna."""
         for name, values in self.values.items():
             trial.suggest_categorical(name, values)
-        others = trials(trial.study, TrialState.RUNNING)
-        before = [*(other for other in others if other.number < trial.number), *self.unfinished]
-        if any(other.params == trial.params for other in before):
+        taken = [x for x in trials(trial.study, TrialState.RUNNING) if x.number < trial.number]
+        if trial.params in [*(x.params for x in taken), *self.failed]:
             raise optuna.TrialPruned
         done = len(trials(trial.study))
         print(f"{done} of {self.size} settings done; next {name_of(trial.params)}", flush=True)
         try:
             found = [self.run_seed(trial.params, seed) for seed in self.seeds]
-        except (UserError, KeyboardInterrupt) as error:
-            running = trials(trial.study, TrialState.RUNNING)
-            twice = any(x.params == trial.params for x in running if x.number != trial.number)
-            if twice and isinstance(error, UserError):  # the folder is another worker's
+        except UserError as error:
+            running = [
+                x for x in trials(trial.study, TrialState.RUNNING) if x.number != trial.number
+            ]
+            if trial.params in [x.params for x in running]:  # the folder is another worker's
                 raise optuna.TrialPruned from error
-            self.unfinished.append(trial)
-            if isinstance(error, KeyboardInterrupt) or not done:  # it may well be the flags
+            if not done:  # it may well be the flags
                 raise
             print(f"left out: {error}", flush=True)
+            self.failed.append(trial.params)
+            found = []
+        self.ended = True
+        if not found:
             return math.nan  # which Optuna counts as failed
         trial.set_user_attr("runs", found)
         trial.set_user_attr("computation_cost", statistics.fmean(run["cost"] for run in found))
@@ -162,33 +170,32 @@ class Search:
         print(f"  {folder}: {metric} = {value:.4f} at computation cost {cost:.4f}", flush=True)
         return {"value": value, "cost": cost}
 
-    def report(self, ranked: Sequence[FrozenTrial]) -> Path:
-        """Print the table of means over the seeds, write it to hp_search.csv; return the best
-        checkpoint's directory."""
+    def report(self, done: Iterable[FrozenTrial]) -> Path:
+        """Print the settings from the highest mean down, of equal ones from the cheapest up; write
+        them to hp_search.csv; return the best checkpoint's directory."""
+        ranked = sorted(done, key=lambda x: (-x.value, x.user_attrs["computation_cost"]))
         rows = []
         for trial in ranked:
-            std, about = std_of(trial), trial.user_attrs
-            row = {
-                "learning_rate": f"{trial.params['learning_rate']:g}",
-                "batch_size": str(trial.params["batch_size"]),
-                "epochs": f"{trial.params['epochs']:g}",
-                "seeds": str(len(about["runs"])),
-                str(self.metric): f"{trial.value:.4f}",
-                "std": "" if std is None else f"{std:.4f}",
-                "computation_cost": f"{about['computation_cost']:.4f}",
-            }
+            values = [run["value"] for run in trial.user_attrs["runs"]]
+            row = {name: f"{trial.params[name]:g}" for name in self.values}
+            row["seeds"] = str(len(values))
+            row[str(self.metric)] = f"{trial.value:.4f}"
+            row["std"] = f"{statistics.stdev(values):.4f}" if len(values) > 1 else ""
+            row["computation_cost"] = f"{trial.user_attrs['computation_cost']:.4f}"
             rows.append(row)
         table = self.directory / "hp_search.csv"
         make_room(self.directory, [table])
         write_text(table, as_csv(rows))
         note(self.directory, [table])
         print(markdown_table([*rows[0]], [[*row.values()] for row in rows]))
-        first = ranked[0]
-        print(f"best setting: {name_of(first.params)}, mean {self.metric} = {first.value:.4f}")
-        if tie := ties(ranked):
-            print(tie)
-        values = [run["value"] for run in first.user_attrs["runs"]]
-        folder = self.folder(first.params, self.seeds[values.index(max(values))])
+        best, *others = ranked
+        print(f"best setting: {name_of(best.params)}, mean {self.metric} = {best.value:.4f}")
+        values = [run["value"] for run in best.user_attrs["runs"]]
+        error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        near = [name_of(x.params) for x in others if best.value - x.value <= error + 1e-9]
+        if near:
+            print(f"within one standard error, {error:.4f}: {', '.join(near)}")
+        folder = self.folder(best.params, self.seeds[values.index(max(values))])
         print(f"best checkpoint: {folder}, {self.metric} = {max(values):.4f}")
         return folder
 
@@ -224,7 +231,6 @@ def open_study(url: str, search: Search) -> optuna.Study:
         engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else None,
         heartbeat_interval=HEARTBEAT,
         grace_period=GRACE,
-        heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
     )
     how = {"direction": "maximize", "load_if_exists": True}
     study = optuna.create_study(storage=storage, study_name=search.name, **how)
@@ -280,25 +286,6 @@ def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
         ) from error
 
 
-def ranking(done: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Order settings from the highest mean down, of equal ones from the cheapest up."""
-    return sorted(done, key=lambda trial: (-trial.value, trial.user_attrs["computation_cost"]))
-
-
-def std_of(trial: FrozenTrial) -> float | None:
-    """The standard deviation over the seeds; None of one seed."""
-    values = [run["value"] for run in trial.user_attrs["runs"]]
-    return statistics.stdev(values) if len(values) > 1 else None
-
-
-def ties(ranked: Sequence[FrozenTrial]) -> str:
-    """Say what is as good as the first setting, or not clearly worse; "" if nothing is."""
-    best, *others = ranked
-    error = (std_of(best) or 0.0) / math.sqrt(len(best.user_attrs["runs"]))
-    near = [name_of(t.params) for t in others if best.value - t.value <= error + 1e-9]
-    return f"within one standard error, {error:.4f}: {', '.join(near)}" if near else ""
-
-
 def run_search(search: Search, predicting: bool) -> Path:
     """Run the search, alone or beside other workers; return the best checkpoint's directory.
 
@@ -312,9 +299,9 @@ def run_search(search: Search, predicting: bool) -> Path:
         raise UserError(f"{search.directory} cannot be made: {error.strerror}") from error
     url = search.settings.hp_storage or f"sqlite:///{search.output_dir.absolute()}/hp_search.db"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
+    warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats, fixed settings
     try:
-        best = search.report(ranking(complete_trials(url, search)))
+        best = search.report(complete_trials(url, search))
     except KeyboardInterrupt as stop:
         number = signal.Signals((stop.args or (signal.SIGINT,))[0])
         print(f"{number.name}: stopped. Go on with the same command", file=sys.stderr)

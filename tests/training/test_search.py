@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import optuna
 import pytest
 
 import run_glue
@@ -250,6 +251,21 @@ def test_a_stopped_search_says_so_and_its_run_goes_on(search, commands, monkeypa
     assert names_of(commands)[0] == stopped[0]
     assert len(commands) == 4
     assert all(flags[-4:-2] == ["--resume_from_checkpoint", "latest"] for flags in commands)
+
+
+def test_a_worker_that_was_taken_for_dead_goes_on(search, commands, monkeypatch, tmp_path):
+    """After a pause of minutes it finds that another one has failed its trial."""
+    call, url = training.runs.call, f"sqlite:///{tmp_path}/out/hp_search.db"
+
+    def paused(*arguments):
+        if not commands:
+            study = optuna.load_study(study_name="albert-rte", storage=url)
+            study.tell(0, state=optuna.trial.TrialState.FAIL)
+        call(*arguments)
+
+    monkeypatch.setattr(training.runs, "call", paused)
+    search().done()
+    assert set(names_of(commands)) == RUNS
 
 
 def test_a_best_checkpoint_that_is_gone_is_named(search, commands, tmp_path):
