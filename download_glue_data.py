@@ -25,8 +25,8 @@ from tempfile import TemporaryDirectory
 from glue.tables import read_lines
 from glue.tasks import TASKS, get_task
 from modeling.errors import UserError
+from training.provenance import put_aside
 from training.settings import FlagParser
-from training.written import put_aside
 from utils.files import run_script, write_file, write_text
 
 BASE_URL = "https://dl.fbaipublicfiles.com"

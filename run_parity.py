@@ -12,9 +12,8 @@ tried on fuller ones. Progress goes to TensorBoard, the end to results.json.
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.provenance import provenance
+from training.provenance import make_room, note, provenance
 from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, FlagRules, as_dict, option, parse
-from training.written import make_room, note
 from utils.files import run_script, write_json
 
 

@@ -15,8 +15,8 @@ from glue.tasks import Split
 from modeling.errors import UserError
 from modeling.loading.configs import trained_labels
 from modeling.loading.tokenizers import load_tokenizer
-from training.fine_tuning_settings import DataSettings
 from training.provenance import provenance_in
+from training.settings import DataSettings
 
 TEXTS = 200
 SEED = 0  # of the choice of texts

@@ -38,7 +38,7 @@ from training.checkpoints import (
     is_trained,
 )
 from training.fine_tuning import MetricAtCost, task_batches, task_state, total_steps
-from training.provenance import check_inputs, provenance, provenance_in
+from training.provenance import check_inputs, note, provenance, provenance_in
 from training.search import Search, flags_of_every_run, run_search
 from training.settings import as_dict, entries
 from training.start import (
@@ -49,7 +49,6 @@ from training.start import (
     start_script,
 )
 from training.trainer import Trainer, TrainingLog, start_trackers
-from training.written import note
 from utils.console import log_facts
 from utils.files import write_text
 from utils.fingerprint import file_fingerprint, fingerprint

@@ -26,8 +26,7 @@ from glue.tasks import (
 from modeling.errors import UserError
 from modeling.exit_settings import Settings
 from modeling.rules import exit_scores
-from training.provenance import provenance_in
-from training.written import make_room, note
+from training.provenance import make_room, note, provenance_in
 from utils.files import run_all_then_raise, write_json, write_text
 from utils.fingerprint import differences
 

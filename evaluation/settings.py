@@ -7,13 +7,16 @@ from typing import NamedTuple
 from modeling.errors import UserError
 from modeling.exit_settings import NOTHING, Settings
 from modeling.keys import MODE_KEYS, PONDER_KEYS, keys_of, nearest_names, parse_value
-from training.fine_tuning_settings import (
+from training.settings import (
+    FREE,
     DataSettings,
+    FlagRules,
     ModelSettings,
+    RunSettings,
     SearchSettings,
     TrainingSettings,
+    option,
 )
-from training.settings import FREE, FlagRules, RunSettings, option
 
 
 def documented_name(text: str) -> str:

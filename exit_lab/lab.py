@@ -30,10 +30,9 @@ from modeling.exit_settings import PROVENANCE, Setting, describe, resolve
 from modeling.loading.files import read_json, weights_hash
 from modeling.rules import exit_scores
 from training.checkpoints import check_finished
-from training.provenance import check_inputs, provenance
+from training.provenance import check_inputs, make_room, note, provenance, remove
 from training.settings import as_dict
 from training.start import make_accelerator, start_script
-from training.written import make_room, note, remove
 from utils.files import run_all_then_raise, write_json, write_text
 
 # What a sweep leaves beside its recording: another sweep there begins without.

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from modeling.errors import UserError
 from modeling.keys import float_key, nearest_names, parse_value
-from training.fine_tuning_settings import DevSettings
-from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, option
+from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, DevSettings, option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from glue.tasks import Task, primary_metric
 from modeling.errors import UserError
 from modeling.exit_settings import Setting
 from modeling.rules import NeverExits, Tensors, scan
-from training.written import make_room, note
+from training.provenance import make_room, note
 from utils.files import write_file
 from utils.fingerprint import fingerprint
 

@@ -8,6 +8,7 @@ from an intact one. Tensors are safetensors and the rest is JSON: reading either
 import logging
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,8 +28,8 @@ from modeling.errors import UserError
 from modeling.keys import path_keys
 from modeling.loading.configs import ORIGIN_KEYS, make_config
 from modeling.loading.files import read_json
+from training.provenance import CHECKSUMS, is_own, put_aside, read_list, remove
 from training.settings import RunSettings, entries
-from training.written import CHECKSUMS, is_own, put_aside, read_list, remove
 from utils.files import apply_umask, flush, write_json
 from utils.fingerprint import differences, file_fingerprint
 
@@ -157,8 +158,8 @@ def save_model(
 ) -> None:
     """Write both, see `write_directory`; UserError also for weights that are not finite.
 
-    spiece: is also written, with pytorch_model.bin, for ELBERT's published code: in the file format
-    that its PyTorch of 2020 reads.
+    spiece: is also written, with pytorch_model.bin as PyTorch of 2020 reads it, for ELBERT's
+    published code.
     """
 
     def fill(temporary: Path) -> None:
@@ -218,21 +219,21 @@ def load_checkpoint(
 ) -> dict[str, Any] | None:
     """Put everything that `save_checkpoint` kept back into `state`; return the scaler's state."""
     record = read_json(checkpoint / STATE)
+    changed = changes(record, run)
+    if not changed and record["data"] != run["data"]:
+        changed = "the training examples or their tokens are others"
+    if changed:
+        raise UserError(
+            f"{checkpoint} is of another run: {changed}. Give the flags of its training, or "
+            "train anew with --overwrite_output_dir"
+        )
+    check_config(checkpoint, state.model.config)
     try:
-        changed = changes(record, run)
-        if not changed and record["data"] != run["data"]:
-            changed = "the training examples or their tokens are others"
-        if changed:
-            raise UserError(
-                f"{checkpoint} is of another run: {changed}. Give the flags of its training, or "
-                "train anew with --overwrite_output_dir"
-            )
-        check_config(checkpoint, state.model.config)
         load_model(state.model, checkpoint / SAFE_WEIGHTS_NAME)
-        tensors: dict[int, dict[str, torch.Tensor]] = {}
+        tensors: dict[int, dict[str, torch.Tensor]] = defaultdict(dict)
         for name, tensor in load_file(checkpoint / OPTIMIZER).items():
             parameter, key = name.split(".", 1)
-            tensors.setdefault(int(parameter), {})[key] = tensor
+            tensors[int(parameter)][key] = tensor
         groups = record["optimizer"]["param_groups"]
         state.optimizer.load_state_dict({"state": tensors, "param_groups": groups})
         state.schedule.load_state_dict(record["schedule"])
@@ -240,8 +241,6 @@ def load_checkpoint(
         state.best = replace(state.best, **record["best"])
         state.seconds = record["seconds"]
         return record["scaler"]
-    except UserError:
-        raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{checkpoint} does not fit this run: {error}. Resume with the flags of its training"
@@ -278,10 +277,10 @@ def latest_checkpoint(output_dir: str | Path) -> Path | None:
 
 def prune(output_dir: str | Path, keep: int | None) -> None:
     """Leave only the `keep` newest intact checkpoints; all for None, or where none is intact."""
-    found = checkpoints_of(output_dir) if keep else []
-    kept = [path for path in found if not damage(path)][-(keep or 0) :]
-    for path in found if kept else []:
-        if path not in kept and not path.is_symlink():
+    found = checkpoints_of(output_dir)
+    kept = [path for path in found if not damage(path)][-keep:] if keep else found
+    for path in found:
+        if kept and path not in kept and not path.is_symlink():
             remove(path, listed=CHECKSUMS)
 
 
@@ -315,13 +314,11 @@ def is_trained(settings: Any, processes: int) -> bool:
 
 def find_checkpoint(run: RunSettings) -> Path | None:
     """Find the checkpoint to resume from: a path, the latest of the run, or None to begin."""
-    wanted = run.resume_from_checkpoint
-    if wanted is None:
-        return None
-    latest = latest_checkpoint(run.output_dir)
-    checkpoint = latest if wanted == "latest" else Path(wanted)
-    if checkpoint is None:
+    wanted, latest = run.resume_from_checkpoint, latest_checkpoint(run.output_dir)
+    if wanted == "latest" and latest is None:
         logger.info("No checkpoint in %s yet: training from its beginning", run.output_dir)
+    checkpoint = latest if wanted == "latest" else wanted and Path(wanted)
+    if not checkpoint:
         return None
     if not os.path.isdir(checkpoint):  # pathlib's raises for a long name
         offer = f"; the latest of {run.output_dir} is {latest}" if latest else ""
@@ -374,11 +371,11 @@ def begin_training(output_dir: str | Path, run: dict[str, Any], resumed: bool = 
             remove(path, listed=CHECKSUMS)
 
 
-def finish_training(directory: Path, kept_best: bool = False) -> None:
+def finish_training(directory: Path) -> None:
     """Say that the training came to its end and keep what was trained, then remove its `BEST`."""
     with suppress(FileNotFoundError):  # somebody took it away meanwhile
         os.replace(directory / IN_PROGRESS, directory / FINISHED)
-    if kept_best and not (directory / BEST).is_symlink():
+    if not (directory / BEST).is_symlink():
         remove(directory / BEST, listed=CHECKSUMS)
 
 
@@ -390,15 +387,12 @@ def is_finished(output_dir: str | Path) -> bool:
 
 def check_finished(output_dir: str | Path, script: str = "the command") -> None:
     """Raise UserError unless `output_dir` holds a model whose training came to its end."""
-    directory = Path(output_dir)
-    if is_finished(directory):
+    if is_finished(output_dir):
         return
-    if not (directory / IN_PROGRESS).exists():
-        raise UserError(f"no trained model in {directory}; run {script} with --do_train first")
+    if not (Path(output_dir) / IN_PROGRESS).exists():
+        raise UserError(f"no trained model in {output_dir}; run {script} with --do_train first")
     advice = "train again with --overwrite_output_dir"
-    if kept := latest_checkpoint(directory):
-        advice = (
-            "go on with its command and --resume_from_checkpoint latest, or evaluate its last "
-            f"checkpoint with --output_dir {kept}"
-        )
-    raise UserError(f"training in {directory} did not finish; {advice}")
+    if kept := latest_checkpoint(output_dir):
+        advice = "go on with its command and --resume_from_checkpoint latest, or evaluate its last "
+        advice += f"checkpoint with --output_dir {kept}"
+    raise UserError(f"training in {output_dir} did not finish; {advice}")

@@ -16,8 +16,8 @@ from glue.tasks import Task, compute_metrics, primary_metric
 from modeling.errors import UserError
 from modeling.keys import nearest_names
 from training.checkpoints import Best, TrainState
-from training.fine_tuning_settings import TrainingSettings
 from training.optimizer import make_optimizer, make_schedule
+from training.settings import TrainingSettings
 from training.trainer import Batch, Trainer
 
 

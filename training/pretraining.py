@@ -32,11 +32,10 @@ from training.checkpoints import (
 from training.optimizer import make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
 from training.pretraining_settings import PretrainingModelSettings, PretrainingSettings
-from training.provenance import provenance
+from training.provenance import make_room, note, provenance
 from training.settings import as_dict
 from training.start import check_vocab_size
 from training.trainer import Batch, Trainer, TrainingLog
-from training.written import make_room, note
 from utils.console import markdown_table
 from utils.files import write_json
 

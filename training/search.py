@@ -34,9 +34,8 @@ from modeling.loading.files import read_json, resolve_within
 from training import runs
 from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
-from training.fine_tuning_settings import SearchSettings
-from training.settings import add_flag
-from training.written import make_room, note
+from training.provenance import make_room, note
+from training.settings import SearchSettings, add_flag
 from utils.console import markdown_table
 from utils.files import write_text
 from utils.fingerprint import differences
@@ -173,7 +172,11 @@ class Search:
     def report(self, done: Iterable[FrozenTrial]) -> Path:
         """Print the settings from the highest mean down, of equal ones from the cheapest up; write
         them to hp_search.csv; return the best checkpoint's directory."""
-        ranked = sorted(done, key=lambda x: (-x.value, x.user_attrs["computation_cost"]))
+
+        def rank(trial: FrozenTrial) -> tuple[float, float, str]:
+            return -trial.value, trial.user_attrs["computation_cost"], name_of(trial.params)
+
+        ranked = sorted(done, key=rank)
         rows = []
         for trial in ranked:
             values = [run["value"] for run in trial.user_attrs["runs"]]

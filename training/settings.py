@@ -21,7 +21,7 @@ import yaml
 
 from modeling.errors import UserError
 from modeling.keys import LARGEST
-from modeling.loading.files import local_folder, read_json, read_regular_file
+from modeling.loading.files import local_folder, read_regular_file
 
 Group = TypeVar("Group")  # a dataclass of settings
 
@@ -157,33 +157,29 @@ def parse(
 def expand_config_file(argv: Sequence[str]) -> list[str]:
     """Put the flags of the JSON or YAML file that a command line begins with in its place.
 
-    The file holds one object of values by the flags' names: true is a flag without a value, false
-    and null leave a flag out, a list is several values.
+    The file holds one value, or a list, by each flag's name: true is a flag without a value, false
+    and null leave a flag out. Numbers are taken as they are written.
     """
     if not argv or not argv[0].endswith((".json", ".yaml", ".yml")):
         return list(argv)
-    read, flags = read_json if argv[0].endswith(".json") else read_yaml, []
-    for name, value in read(argv[0]).items():
-        values = value if isinstance(value, list) else [value]
-        if value is not None and value is not False:
-            flags += [f"--{name}", *(str(x) for x in values if x is not True)]
-    return [*flags, *argv[1:]]
-
-
-def read_yaml(path: str) -> dict[str, Any]:
-    """Read a YAML file of flags, its numbers as they are written; UserError for anything else."""
-    constants = {"true": True, "false": False, "null": None, "": None}
+    path, flags = argv[0], []
     try:
         text = read_regular_file(Path(path)).decode()
         # A few aliases of aliases make gigabytes.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
             raise UserError(f"{path} has an alias (*name), which is not read; write the value")
-        found = yaml.load(text, Loader=yaml.BaseLoader)
+        found = yaml.load(text, Loader=yaml.BaseLoader)  # JSON is YAML, too
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no YAML: {' '.join(str(error).split())[:200]}") from error
+        raise UserError(
+            f"{path} is no JSON or YAML: {' '.join(str(error).split())[:200]}"
+        ) from error
     if not isinstance(found, dict) or not all(isinstance(x, str | list) for x in found.values()):
         raise UserError(f"{path}: flags are written as NAME: VALUE, one a line")
-    return {k: constants.get(v, v) if isinstance(v, str) else v for k, v in found.items()}
+    for name, value in found.items():
+        if value not in ("false", "null", ""):
+            values = value if isinstance(value, list) else [value]
+            flags += [f"--{name}", *(str(x) for x in values if x != "true")]
+    return [*flags, *argv[1:]]
 
 
 def fetch_models(group: Group, **weights: bool) -> Group:
@@ -214,6 +210,9 @@ def as_dict(*many: Any) -> dict[str, Any]:
 
 # accelerate's, each named as its package.
 TRACKERS = tuple("tensorboard wandb mlflow comet_ml clearml aim dvclive swanlab trackio".split())
+
+SCHEDULES = "linear cosine cosine_with_restarts polynomial constant".split()
+SCHEDULES += ["constant_with_warmup", "inverse_sqrt"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,3 +248,127 @@ class RunSettings:
     @property
     def trackers(self) -> list[str]:
         return [name for name in dict.fromkeys(self.report_to) if name != "none"]
+
+
+# run_glue.py's, for what is trained, on what, how, and in which search.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The model that training starts from."""
+
+    model_name_or_path: str = option(..., "folder or hub name of pre-trained weights", FREE)
+    config_name: str = option("", "config.json or its folder, if not the weights' own", FREE)
+    tokenizer_name: str = option("", "folder of the tokenizer, if not the weights' own", FREE)
+    cache_dir: str = option("", "where models from the hub are kept", FREE)
+    from_scratch: bool = option(False, "start from random weights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevSettings:
+    """The dev set of one of GLUE's tasks, or of the user's own."""
+
+    task_name: str | None = option(None, "GLUE task, e.g. RTE")
+    data_dir: str | None = option(None, "folder with the task's .tsv files", FREE)
+    validation_file: str | None = option(None, "instead of both: your own dev set", FREE)
+    text_column_names: str | None = option(None, "default: sentence1[,sentence2]")
+    label_column_name: str | None = option(None, "of your own task: default label")
+    max_seq_length: int = option(128, "longer texts are truncated")
+    max_eval_samples: int | None = option(None, "use only the first so many", COUNT)
+
+    @property
+    def folder(self) -> str:
+        return self.data_dir or "."
+
+    def check(self) -> None:
+        if self.task_name and (self.text_column_names or self.label_column_name):
+            raise UserError(
+                f"--text_column_names and --label_column_name are of your own files; "
+                f"--task_name {self.task_name} has columns of its own"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(DevSettings):
+    """The task: one of GLUE's, or the user's own files: CSV, TSV or JSON lines."""
+
+    train_file: str | None = option(None, "of columns sentence1[,sentence2],label", FREE)
+    test_file: str | None = option(None, "test set of --train_file's task", FREE)
+    max_train_samples: int | None = option(None, "use only the first so many", AT_LEAST_1)
+    overwrite_cache: bool = option(False, "accepted as published: every start tokenises anew", FREE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """How --do_train trains. METRIC@COST is the best METRIC that the configured rule reaches at a
+    computation cost of at most COST, e.g. acc@0.5; METRIC alone that of the last layer."""
+
+    per_gpu_train_batch_size: int = option(8, "examples of a batch in each process", COUNT)
+    gradient_accumulation_steps: int = option(1, "batches of a step", AT_LEAST_1)
+    optimizer: str = option("adamw", "AdamW, or LAMB", choices=("adamw", "lamb"))
+    learning_rate: float = option(5e-5, "highest; see --lr_scheduler_type", AT_LEAST_0)
+    lr_scheduler_type: str | None = option(None, "default: linear, to 0", choices=SCHEDULES)
+    num_train_epochs: float = option(3.0, "passes over the training set", AT_LEAST_0)
+    max_steps: int = option(-1, "if > 0, instead of --num_train_epochs")
+    warmup_steps: int = option(0, "steps to the highest learning rate", AT_LEAST_0)
+    warmup_ratio: float | None = option(None, "the same as a share of all steps", SHARE)
+    weight_decay: float = option(0.0, "of all but biases and layer norms", AT_LEAST_0)
+    adam_epsilon: float = option(1e-8, "the optimiser's ε", AT_LEAST_0)
+    logging_steps: int = option(100, "steps between two lines of the log; 0: none", FREE)
+    save_steps: int = option(5000, "checkpoint every so many steps; 0: none", FREE)
+    save_format: str = option(
+        "safetensors",
+        "pytorch: also pytorch_model.bin and spiece.model, for ELBERT's published code",
+        FREE,
+        choices=("safetensors", "pytorch"),
+    )
+    evaluate_during_training: bool = option(False, "dev metrics at each logging step", FREE)
+    load_best_model_at_end: bool | None = option(None, "keep the best logging step's model")
+    metric_for_best_model: str | None = option(None, "METRIC[@COST]; default: the main one")
+    early_stopping_patience: int | None = option(
+        None, "stop after so many logging steps without a better dev metric", AT_LEAST_1
+    )
+    gradient_checkpointing: bool = option(False, "less memory, slower training")
+    fp16: bool = option(False, "mixed precision in training (CUDA)")
+    fp16_opt_level: str = option("O1", "O0: float32", choices=("O0", "O1", "O2", "O3"))
+    local_rank: int = option(-1, "set by old launchers", FREE)
+
+    @property
+    def chooses_best(self) -> bool:
+        return bool(self.load_best_model_at_end or self.early_stopping_patience)
+
+    @property
+    def looks_at_dev(self) -> bool:
+        """Is the dev set evaluated at each logging step?"""
+        return self.evaluate_during_training or self.chooses_best
+
+    def check(self) -> None:
+        if self.metric_for_best_model and not self.chooses_best:
+            raise UserError(
+                f"--metric_for_best_model {self.metric_for_best_model}: nothing is chosen by it; "
+                "give --load_best_model_at_end or --early_stopping_patience, too"
+            )
+        if self.looks_at_dev and self.logging_steps <= 0:
+            raise UserError(
+                f"--logging_steps {self.logging_steps}: the dev set is evaluated at each logging "
+                "step, so give 1 or more"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """Each setting is trained with every seed; its metric is the mean over the seeds. The default
+    learning rates, batch sizes and seeds are those of the published Adaptive-Depth fine-tuning
+    notebook (Simoulin and Crabbé, 2021). The epochs are this suite's: the notebook trains for 4,
+    with 200 --warmup_steps, and keeps a checkpoint of each epoch."""
+
+    hp_search: bool = option(False, "search; then --do_predict with the best model", FREE)
+    hp_sampler: str = option("tpe", "who chooses the settings", choices=("tpe", "grid", "random"))
+    hp_trials: int | None = option(None, "settings to try; default: 12, of grid all", COUNT)
+    hp_learning_rates: list[float] = option([2e-5, 3e-5, 5e-5], "2e-5 3e-5 5e-5", SHARE)
+    hp_batch_sizes: list[int] = option([16, 32], "default: 16 32", AT_LEAST_1)
+    hp_epochs: list[float] = option([2.0, 3.0, 4.0], "default: 2 3 4", AT_LEAST_0)
+    hp_seeds: list[int] | None = option(None, "default: 0 to 4; MNLI, QNLI, QQP: 0", SEED)
+    hp_metric: str | None = option(None, "METRIC[@COST]; default: the main one")
+    hp_storage: str | None = option(None, "Optuna URL; default: SQLite in --output_dir", FREE)
+    hp_study: str | None = option(None, "its name; default: model type and task", FREE)

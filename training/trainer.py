@@ -41,10 +41,9 @@ from training.checkpoints import (
     save_model,
 )
 from training.optimizer import clipped_parameters
-from training.provenance import provenance, remove_results
+from training.provenance import make_room, note, provenance, remove_results
 from training.settings import RunSettings, as_dict
 from training.start import StopSignal
-from training.written import make_room, note
 from utils.console import progress
 from utils.files import write_json
 
@@ -118,11 +117,12 @@ class Trainer:
 
         Raises UserError for a loss that is not finite.
         """
-        accelerator, state, losses, outs = self.accelerator, self.state, [], []
-        every, kept = self.settings.training.save_steps, self.directory / BEST
+        accelerator, state, best = self.accelerator, self.state, self.state.best
+        every = self.settings.training.save_steps
+        losses, outs = [], []
 
         def is_over() -> bool:
-            return state.step >= until or state.best.should_stop
+            return state.step >= until or best.should_stop
 
         with StopSignal() as stop:
             while not is_over():
@@ -143,12 +143,11 @@ class Trainer:
                     state.step += 1
                     due = log(sum(losses) / len(losses), rate, outs)
                     losses, outs = [], []
-                    best = state.best
                     last = state.step == until and (best.keep or best.patience)
                     if evaluate and (due or last):
                         better = best.update(state.step, evaluate())
                         if better and best.keep and accelerator.is_main_process:
-                            save_model(kept, state.model, state.tokenizer, own=True)
+                            save_model(self.directory / BEST, state.model, state.tokenizer, True)
                     if every > 0 and state.step % every == 0:
                         self.save()
                     if number := stop.on_any_rank(accelerator):
@@ -156,13 +155,13 @@ class Trainer:
                         self.exit(number, f"checkpoint-{state.step}")
                     if is_over():
                         return
-                state.epoch, state.batch = state.epoch + 1, 0
+                state.epoch += 1
+                state.batch = 0
 
     def seed_batch(self) -> None:
         """Seed PyTorch's generators of every device for the next batch."""
-        state, rank = self.state, self.accelerator.process_index
-        numbers = (self.run.seed, state.step, state.batch, rank)
-        seed = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
+        place = (self.state.step, self.state.batch, self.accelerator.process_index)
+        seed = np.random.SeedSequence((self.run.seed, *place)).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(seed >> 1))
 
     def backward(self, loss: torch.Tensor, share: float) -> float:
@@ -174,12 +173,12 @@ class Trainer:
         weighted = loss * (share * self.accelerator.num_processes)
         mean = self.accelerator.reduce(weighted.detach(), "mean").item()
         if not math.isfinite(mean):
-            kept, rate = latest_checkpoint(self.directory), self.state.schedule.get_last_lr()[0]
+            kept = latest_checkpoint(self.directory)
             where = f"The last good checkpoint is {kept}" if kept else "No checkpoint was due yet"
             raise UserError(
-                f"the loss is {mean} at step {self.state.step + 1} (learning rate {rate:.3g}); "
-                f"training stopped. {where}. Lower --learning_rate, add --warmup_steps, or train "
-                "without --fp16"
+                f"the loss is {mean} at step {self.state.step + 1} (learning rate "
+                f"{self.state.schedule.get_last_lr()[0]:.3g}); training stopped. {where}. Lower "
+                "--learning_rate, add --warmup_steps, or train without --fp16"
             )
         self.accelerator.backward(weighted)
         if self.accelerator.sync_gradients:
@@ -216,10 +215,7 @@ class Trainer:
         with StopSignal() as stop:
             if self.accelerator.is_main_process:
                 if best.keep and best.step:
-                    kept = self.directory / BEST
-                    if not kept.exists():  # an earlier version's name
-                        kept = self.directory / "best"
-                    load_model(state.model, kept / SAFE_WEIGHTS_NAME)
+                    load_model(state.model, self.directory / BEST / SAFE_WEIGHTS_NAME)
                 save_model(self.directory, state.model, state.tokenizer, False, spiece)
                 seconds = time.monotonic() - self.clock
                 report: dict[str, Any] = {"steps": state.step, "seconds": seconds}
@@ -230,7 +226,7 @@ class Trainer:
                 make_room(self.directory, [path])
                 write_json(path, report)
                 note(self.directory, [path])
-                finish_training(self.directory, best.keep)
+                finish_training(self.directory)
                 if best.should_stop:
                     logger.info("Stopped early: no better dev metric in %d evaluations", best.since)
                 if best.keep and best.step:

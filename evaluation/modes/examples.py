@@ -37,7 +37,7 @@ from modeling.export.loops import DepthLoop
 from modeling.ponder.model import PonderAlbertClassifier
 from modeling.rules import Tensors, exit_scores, normalised_entropy, scan
 from training.fine_tuning import MetricAtCost
-from training.written import make_room, note, remove
+from training.provenance import make_room, note, remove
 from utils.files import write_text
 
 

@@ -22,8 +22,7 @@ from modeling.exit_settings import NOTHING, resolve
 from modeling.keys import ELBERT, ELBERT_KEYS, EXIT_KEYS, INERT_KEYS
 from tests.conftest import edit_json, tiny_config, write
 from training.checkpoints import damage
-from training.provenance import remove_results
-from training.written import CHECKSUMS, LIST
+from training.provenance import CHECKSUMS, LIST, remove_results
 from utils.files import write_json
 
 RTE = get_task("rte")

@@ -21,7 +21,7 @@ from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import edit_key, exit_status, flags, pretraining_flags
 from tests.conftest import contents, slow
 from tests.scripts.test_download_glue_data import RTE_FILES, make_zip
-from training.written import note, read_list, remove
+from training.provenance import note, read_list, remove
 
 RESULTS = """eval_results.json exits.png predictions.tsv predictions.json RTE.tsv training.json
     results.json albert-rte/hp_search.csv sweep/sweep.csv sweep/all_logits.safetensors

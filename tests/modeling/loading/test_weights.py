@@ -21,8 +21,7 @@ from modeling.loading.files import local_folder
 from tests.berts import SIZES, save, tiny_bert
 from tests.conftest import TINY, edit_json, random_ids, tiny_config, tiny_model
 from tests.models import assert_near, hidden_states, mask_of
-from training.fine_tuning_settings import ModelSettings
-from training.settings import fetch_models
+from training.settings import ModelSettings, fetch_models
 
 MASK = mask_of([8, 3, 5])
 
