@@ -58,7 +58,8 @@ class ModeSettings:
 
     def read_keys(self) -> Settings:
         """Type the keys of --set and of the flags that are keys; UserError for an unknown one."""
-        known, found = keys_of(self.model_type).keys, NOTHING
+        known = keys_of(self.model_type).keys
+        found = NOTHING
         given = [("--set", pair) for pair in self.set]
         own = {name: getattr(self, name, None) for name in PONDER_KEYS}
         given += [(f"--{name}", f"{name}={text}") for name, text in own.items() if text is not None]

@@ -42,18 +42,15 @@ OPTIMIZER = "optimizer.safetensors"
 BEST = "best_model"  # so far, while the training goes on
 PARTIAL = ".partial"  # ends the name of what is not whole yet
 POSITION = ("step", "epoch", "batch")
+Record = dict[str, Any]  # that is written as JSON
 
 
 @dataclass
 class Best:
-    """The highest dev metric so far: at which step, and how many evaluations ago.
+    """The highest dev metric so far: at which step, and how many evaluations ago."""
 
-    patience: stop after so many evaluations without a better one; None: never.
-    keep: is the model of `step` wanted at the end?
-    """
-
-    patience: int | None = None
-    keep: bool = False
+    patience: int | None = None  # stop after so many evaluations without a better one
+    keep: bool = False  # the model of `step`, to the end
     step: int = 0
     value: float | None = None
     since: int = 0
@@ -70,45 +67,39 @@ class Best:
         self.step, self.value, self.since = step, value, 0
         return True
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         return {"step": self.step, "value": self.value, "since": self.since}
 
 
 @dataclass
 class TrainState:
-    """All that a training changes, and the tokenizer that is saved beside the model.
-
-    objective: what gives a batch its loss, when that is not the model itself.
-    step: steps done. epoch, batch: what comes next.
-    """
+    """All that a training changes, and the tokenizer that is saved beside the model."""
 
     model: Model
     tokenizer: Tokenizer
     optimizer: torch.optim.Optimizer
     schedule: LRScheduler
-    objective: torch.nn.Module | None = None
+    objective: torch.nn.Module | None = None  # gives a batch its loss, where the model does not
     best: Best = field(default_factory=Best)
-    step: int = 0
-    epoch: int = 0
+    step: int = 0  # steps done
+    epoch: int = 0  # that comes next, and its batch
     batch: int = 0
     seconds: float = 0.0  # that the training took until it was last saved
 
 
-def run_record(settings: Any, processes: int, data: str = "") -> dict[str, Any]:
-    """Say, as JSON, what a run is: only the same run goes on from its checkpoints.
-
-    settings: as a Trainer's; flags that alter no step are left out.
-    data: fingerprint of the training data; "" where it is not known yet.
-    """
+def run_record(settings: Any, processes: int, data: str = "") -> Record:
+    """Say, as JSON, what a run is: only the same run goes on from its checkpoints. Flags that alter
+    no step are left out; data: fingerprint of the training data, if known yet."""
     flags = {name: value for name, value, allowed in entries(*settings) if not allowed.resuming}
     batch_size = settings.training.per_gpu_train_batch_size * processes
     return {"arguments": flags, "batch_size": batch_size, "data": data}
 
 
-def changes(before: dict[str, Any], now: dict[str, Any], ignore: Collection[str] = ()) -> str:
+def changes(before: Record, now: Record, ignore: Collection[str] = ()) -> str:
     """Say what differs; of two records of `run_record`, the flags."""
     if "arguments" in before:
-        before, now = ({**x["arguments"], "batch size": x["batch_size"]} for x in (before, now))
+        before = {**before["arguments"], "batch size": before["batch_size"]}
+        now = {**now["arguments"], "batch size": now["batch_size"]}
         if (before.get("model_type"), now.get("model_type")) == ("albert", "elbert"):
             before["model_type"] = "elbert"  # an earlier version wrote ELBERT's published name
     found = differences(before, now, ignore).items()
@@ -156,11 +147,8 @@ def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = F
 def save_model(
     to: Path, model: Model, tokenizer: Tokenizer, own: bool = False, spiece: Path | None = None
 ) -> None:
-    """Write both, see `write_directory`; UserError also for weights that are not finite.
-
-    spiece: is also written, with pytorch_model.bin as PyTorch of 2020 reads it, for ELBERT's
-    published code.
-    """
+    """Write both, see `write_directory`. spiece: is also written, with pytorch_model.bin as PyTorch
+    of 2020 reads it, for ELBERT's published code."""
 
     def fill(temporary: Path) -> None:
         fill_model(model, tokenizer, temporary)
@@ -186,9 +174,7 @@ def fill_model(model: Model, tokenizer: Tokenizer, directory: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def save_checkpoint(
-    directory: Path, state: TrainState, scaler: dict[str, Any] | None, run: dict[str, Any]
-) -> None:
+def save_checkpoint(directory: Path, state: TrainState, scaler: Record | None, run: Record) -> None:
     """Write a checkpoint; scaler: state of fp16's loss scaling, run: its `run_record`."""
     optimizer = state.optimizer.state_dict()
     tensors = {
@@ -214,9 +200,7 @@ def save_checkpoint(
     write_directory(directory, fill, own=True)
 
 
-def load_checkpoint(
-    checkpoint: Path, state: TrainState, run: dict[str, Any]
-) -> dict[str, Any] | None:
+def load_checkpoint(checkpoint: Path, state: TrainState, run: Record) -> Record | None:
     """Put everything that `save_checkpoint` kept back into `state`; return the scaler's state."""
     record = read_json(checkpoint / STATE)
     changed = changes(record, run)
@@ -249,9 +233,7 @@ def load_checkpoint(
 
 def check_config(checkpoint: Path, config: AlbertConfig) -> None:
     """Raise UserError where the model that the flags name computes otherwise than the checkpoint's.
-
-    Exit keys and names of files decide nothing in training.
-    """
+    Exit keys and names of files decide nothing in training."""
     path = checkpoint / "config.json"
     table = getattr(config, "table", None)  # a dense ALBERT has none
     free = {*ORIGIN_KEYS, *path_keys(""), *(table.exit_keys if table else ()), "dtype"}
@@ -314,7 +296,8 @@ def is_trained(settings: Any, processes: int) -> bool:
 
 def find_checkpoint(run: RunSettings) -> Path | None:
     """Find the checkpoint to resume from: a path, the latest of the run, or None to begin."""
-    wanted, latest = run.resume_from_checkpoint, latest_checkpoint(run.output_dir)
+    wanted = run.resume_from_checkpoint
+    latest = latest_checkpoint(run.output_dir)
     if wanted == "latest" and latest is None:
         logger.info("No checkpoint in %s yet: training from its beginning", run.output_dir)
     checkpoint = latest if wanted == "latest" else wanted and Path(wanted)
@@ -351,12 +334,9 @@ def check_start(source: str, output_dir: str | Path) -> None:
         logger.warning(said)
 
 
-def begin_training(output_dir: str | Path, run: dict[str, Any], resumed: bool = False) -> None:
-    """Mark `output_dir` as being trained, so that an evaluation can tell an unfinished run.
-
-    run: its `run_record`. Checkpoints of a run that this one overwrites go: they would pass for its
-    own. What a killed save left behind goes too.
-    """
+def begin_training(output_dir: str | Path, run: Record, resumed: bool = False) -> None:
+    """Mark `output_dir` as being trained, by this `run_record`. Checkpoints of a run that this one
+    overwrites go, for they would pass for its own, and what a killed save left behind."""
     directory = Path(output_dir)
     write_json(directory / IN_PROGRESS, run)
     for partial in directory.glob(f".*{PARTIAL}"):

@@ -32,12 +32,13 @@ def total_steps(how: TrainingSettings, examples: int, processes: int) -> int:
 def task_state(
     how: TrainingSettings, model: Model, tokenizer: Tokenizer, steps: int, scores: Sequence[float]
 ) -> TrainState:
-    """Make what a training of `steps` changes: the model with its new heads, optimiser, schedule.
-
-    scores: the training labels of a regression, else empty.
-    """
-    if scores:
-        start_at_mean(model, scores)
+    """Make what a training of `steps` changes: the model with its new heads, optimiser, schedule;
+    scores: the training labels of a regression, else empty."""
+    for name, module in model.named_modules() if scores else ():
+        head = "classifier" in name and isinstance(module, torch.nn.Linear)
+        # A new head answers the mean: steps towards it would saturate the pooler's tanh.
+        if head and module.out_features == 1 and module.bias == 0:
+            torch.nn.init.constant_(module.bias, sum(scores) / len(scores))
     if how.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     rates = how.learning_rate, how.weight_decay, how.adam_epsilon
@@ -48,24 +49,12 @@ def task_state(
     return TrainState(model, tokenizer, optimizer, schedule, best=best)
 
 
-@torch.no_grad()
-def start_at_mean(model: Model, scores: Sequence[float]) -> None:
-    """Let new regression heads, whose bias is 0, begin with the answer `mean(scores)`.
-
-    Otherwise the first steps all push towards it, which saturates the pooler's tanh and leaves
-    little of what tells examples apart.
-    """
-    for name, module in model.named_modules():
-        head = "classifier" in name and isinstance(module, torch.nn.Linear)
-        if head and module.out_features == 1 and module.bias == 0:
-            module.bias.fill_(sum(scores) / len(scores))
-
-
 def task_batches(trainer: Trainer, features: Features, epoch: int, first: int) -> Iterator[Batch]:
     """This process's part of the batches of an epoch, from number `first` on."""
-    accelerator, pad = trainer.accelerator, trainer.state.tokenizer.pad_token_id
-    batch_size, seed = trainer.record["batch_size"], trainer.run.seed
-    for rows in epoch_batches(features.lengths, batch_size, seed, epoch)[first:]:
+    accelerator = trainer.accelerator
+    pad = trainer.state.tokenizer.pad_token_id
+    batches = epoch_batches(features.lengths, trainer.record["batch_size"], trainer.run.seed, epoch)
+    for rows in batches[first:]:
         mine = rows[accelerator.process_index :: accelerator.num_processes]
         # Every process takes part in a step: one without rows of its own repeats one, for nothing.
         inputs = collate(features, mine if len(mine) else rows[:1], pad)

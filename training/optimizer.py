@@ -57,10 +57,8 @@ def make_optimizer(
 def make_schedule(
     optimizer: torch.optim.Optimizer, warmup_steps: int, total_steps: int, kind: str = "linear"
 ) -> LambdaLR:
-    """HF's schedule of that name (`SCHEDULES`); W's learning rate stays constant.
-
-    linear: warm-up, then decay to 0 at `total_steps`.
-    """
+    """HF's schedule of that name (linear: warm-up, then decay to 0 at `total_steps`); W's learning
+    rate stays constant."""
     usual = get_scheduler(kind, optimizer, warmup_steps, total_steps).lr_lambdas[0]
     groups = optimizer.param_groups
     for group in groups:

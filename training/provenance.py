@@ -42,10 +42,10 @@ LIST = "written.json"  # that of a model's or a sweep's folder: results, also in
 
 def read_list(folder: Path, listed: str = LIST) -> dict[str, Any]:
     """Read a list; {} where there is none that can be read."""
-    try:
-        return read_json(folder / listed) if (folder / listed).is_file() else {}
-    except UserError:
-        return {}
+    with suppress(UserError):
+        if (folder / listed).is_file():
+            return read_json(folder / listed)
+    return {}
 
 
 def note(folder: Path, paths: Iterable[Path]) -> None:
@@ -87,11 +87,10 @@ def make_room(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def remove(folder: Path, names: Iterable[str] | None = None, listed: str = LIST) -> list[str]:
-    """Delete a run's own files in `folder`, or those of these `names`; what was deleted.
-
-    Folders that are empty then go, too. Raises UserError for what cannot be deleted.
-    """
-    known, gone = read_list(folder, listed), []
+    """Delete a run's own files in `folder`, or those of these `names`, and folders that are empty
+    then; return what was deleted. Raises UserError for what cannot be."""
+    known = read_list(folder, listed)
+    gone = []
     # A checkpoint without its configuration does not pass for one: that goes first.
     for name in sorted(known if names is None else names, key=lambda x: x != "config.json"):
         if is_own(folder, name, known):
@@ -123,24 +122,21 @@ def provenance(flags: Mapping[str, Any], **hashes: str) -> dict[str, Any]:
 
 def provenance_in(path: Path) -> dict[str, Any]:
     """Read where a run's JSON file says it comes from; {} where it says nothing that is whole."""
-    try:
-        found = read_json(path).get("provenance")
-    except UserError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    with suppress(UserError):
+        if isinstance(found := read_json(path).get("provenance"), dict):
+            return found
+    return {}
 
 
 @cache
 def commit() -> str | None:
     """Name the project's commit, "-dirty" where files differ; None outside a checkout."""
-    if not (ROOT / ".git").exists():
-        return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
+    if (ROOT / ".git").exists():
+        with suppress(OSError, subprocess.CalledProcessError):
+            how = {"cwd": ROOT, "capture_output": True, "text": True, "check": True}
+            return subprocess.run(command, **how).stdout.strip()
+    return None
 
 
 def check_inputs(
@@ -160,10 +156,8 @@ def check_inputs(
 
 
 def remove_results(directory: Path) -> None:
-    """Remove what was derived from the weights in `directory`, which a training will replace.
-
-    What stays is named. `exit_config.json`, chosen for these weights, is put aside.
-    """
+    """Remove what was derived from the weights in `directory`, which a training will replace; name
+    what stays, and put aside `exit_config.json`, which was chosen for these weights."""
     directory = Path(os.path.abspath(directory))  # "." has no name to put anything behind
     folders = [directory]
     config = directory / "config.json"

@@ -12,11 +12,9 @@ from training.provenance import ROOT
 
 
 def call(script: str, flags: Sequence[str], log: Path | None = None) -> None:
-    """Run a script of the project's root to its end; UserError where that is an error.
-
-    A signal to stop is passed on to it, as SIGTERM; when it has saved and is gone, a
-    KeyboardInterrupt with the signal's number follows. log: gets its output.
-    """
+    """Run a script of the project's root to its end, with its output in `log`; UserError where that
+    is an error. A signal to stop is passed on to it, as SIGTERM; when it has saved and is gone, a
+    KeyboardInterrupt with the signal's number follows."""
     from training.start import StopSignal
 
     with StopSignal() as stop, log.open("a") if log else nullcontext() as output:

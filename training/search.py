@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ from utils.fingerprint import differences
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")
 TRIALS = 12  # of a search that does not try all settings, if --hp_trials does not say
-HEARTBEAT, GRACE = 30, 120  # seconds between a worker's reports, and until it counts as dead
+HEARTBEAT = 30  # seconds between a worker's reports
+GRACE = 120  # seconds without one until it counts as dead
 POLL = 30.0  # seconds between looks at the settings of other workers
 
 OF_THE_CALL = ("do_predict", "onnx")  # not of its runs
@@ -151,14 +153,16 @@ class Search:
 
     def run_seed(self, params: Mapping[str, float], seed: int) -> dict[str, float]:
         """Train and evaluate one seed of a setting; return what the table needs of it."""
-        folder, values = self.folder(params, seed), {**params, "seed": seed}
-        words = [word for name, value in values.items() for word in (FLAGS[name][0], str(value))]
-        own = ["--output_dir", str(folder), "--resume_from_checkpoint", "latest"]
+        folder = self.folder(params, seed)
         folder.mkdir(parents=True, exist_ok=True)
-        flags = [*self.flags, *words, "--out_mode", "one", *own, "--do_train", "--do_eval"]
+        flags = [*self.flags]
+        for name, value in {**params, "seed": seed}.items():
+            flags += [FLAGS[name][0], str(value)]
+        flags += ["--out_mode", "one", "--output_dir", str(folder)]
+        flags += ["--resume_from_checkpoint", "latest", "--do_train", "--do_eval"]
         runs.call("run_glue.py", flags, folder / "run.log")
         results = read_json(folder / "eval_results.json")
-        cost, metric, points = results["computation_cost"], self.metric, ()
+        cost, metric = results["computation_cost"], self.metric
         value = results["metrics"][metric.name]
         if metric.cost is not None:
             points = results.get("frontier", {}).get(metric.name, ())
@@ -238,7 +242,7 @@ def open_study(url: str, search: Search) -> optuna.Study:
     how = {"direction": "maximize", "load_if_exists": True}
     study = optuna.create_study(storage=storage, study_name=search.name, **how)
     try:
-        known, _ = study.user_attrs.get("fingerprint", {}), study.trials
+        known = study.user_attrs.get("fingerprint", None if study.get_trials() else {})
     except (LookupError, RecursionError) as error:  # a database of elsewhere
         raise UserError(f"study {search.name} cannot be read: {error}") from error
     if not isinstance(known, dict):
@@ -254,18 +258,15 @@ def open_study(url: str, search: Search) -> optuna.Study:
 
 def checked(trial: FrozenTrial, search: Search) -> FrozenTrial:
     """Raise UserError for a trial of another search: a database may come from elsewhere."""
-    runs, cost = (trial.user_attrs.get(name) for name in ("runs", "computation_cost"))
-    try:
-        numbers = [trial.value, cost, *(run["value"] for run in runs)]
-        sound = len(runs) == len(search.seeds) and all(map(math.isfinite, numbers))
-        sound = sound and all(trial.params[x] in values for x, values in search.values.items())
-    except (KeyError, TypeError):
-        sound = False
-    if not sound:
-        raise UserError(
-            f"study {search.name}: trial {trial.number} is not of this search: {runs!r:.99}"
-        )
-    return trial
+    about = trial.user_attrs
+    with suppress(KeyError, TypeError):
+        numbers = [trial.value, about["computation_cost"], *(x["value"] for x in about["runs"])]
+        whole = len(about["runs"]) == len(search.seeds) and all(map(math.isfinite, numbers))
+        if whole and trial.params in search.every:
+            return trial
+    raise UserError(
+        f"study {search.name}: trial {trial.number} is not of this search: {about!r:.99}"
+    )
 
 
 def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
@@ -290,10 +291,8 @@ def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
 
 
 def run_search(search: Search, predicting: bool) -> Path:
-    """Run the search, alone or beside other workers; return the best checkpoint's directory.
-
-    predicting: is that model needed here?
-    """
+    """Run the search, alone or beside other workers; return the best checkpoint's directory, which
+    has to be here for one that is `predicting`."""
     if not resolve_within(search.output_dir, search.name):
         raise UserError(f"--hp_study {search.name} leads out of --output_dir {search.output_dir}")
     try:

@@ -28,11 +28,8 @@ Group = TypeVar("Group")  # a dataclass of settings
 
 @dataclass(frozen=True)
 class FlagRules:
-    """The values that a flag takes, and when they may differ.
-
-    low, high: the range of a number, both included.
-    resuming: may change on resume, and between machines that share a search.
-    """
+    """The range of a number, both ends included; `resuming`: a flag that may change on resume, and
+    between machines that share a search."""
 
     low: float = -LARGEST
     high: float = LARGEST
@@ -58,20 +55,19 @@ class FlagRules:
 
 
 ANY = FlagRules()
-AT_LEAST_0, AT_LEAST_1 = FlagRules(low=0), FlagRules(low=1)
+AT_LEAST_0 = FlagRules(low=0)
+AT_LEAST_1 = FlagRules(low=1)
 FREE = FlagRules(resuming=True)  # alters no step: places, speed, what is logged
-COUNT, COUNT_OR_NONE = FlagRules(low=1, resuming=True), FlagRules(low=0, resuming=True)
+COUNT = FlagRules(low=1, resuming=True)
+COUNT_OR_NONE = FlagRules(low=0, resuming=True)
 SEED = FlagRules(low=0, high=2**32 - 1)  # NumPy's
 SHARE = FlagRules(low=0, high=1)
 
 
 def option(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) -> Any:
-    """Declare a dataclass field that is a flag.
+    """Declare a dataclass field that is a flag; one with the default `...` is required.
 
-    Args:
-        default: its value without the flag; `...` makes the flag required.
-        meaning: for --help.
-        words: argparse's choices, metavar, nargs, const, type.
+    meaning: for --help. words: argparse's choices, metavar, nargs, const, type.
     """
     metadata = {"help": meaning.replace("%", "%%"), "allowed": allowed, **words}
     if default is ...:
@@ -85,15 +81,13 @@ def option(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) -
 def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
     """Add the flag of a dataclass field that `option` made."""
     words, kind = dict(field.metadata), field.type
-    allowed, name = words.pop("allowed"), f"--{field.name}"
+    allowed = words.pop("allowed")
     if isinstance(kind, types.UnionType):  # something, or None
         kind = get_args(kind)[0]
-    if kind is bool:
-        parser.add_argument(name, action="store_true", **words)
-        return
     if get_origin(kind) is list:
         kind, words["nargs"] = get_args(kind)[0], "+"
-    parser.add_argument(name, **{"type": allowed.reader(kind), **words})
+    how = {"action": "store_true"} if kind is bool else {"type": allowed.reader(kind)}
+    parser.add_argument(f"--{field.name}", **how | words)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -106,10 +100,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse without abbreviations, whose errors are one line, with the nearest flags.
-
-    classes: dataclasses whose fields are flags: each a group of --help, named after its class.
-    """
+    """argparse without abbreviations, whose errors are one line, with the nearest flags. Each of
+    `classes` is a group of --help, named after it."""
 
     def __init__(self, description: str | None = None, classes: Sequence[type] = ()) -> None:
         how = {"formatter_class": HelpFormatter, "allow_abbrev": False, "usage": "%(prog)s [FLAGS]"}
@@ -139,11 +131,8 @@ class FlagParser(argparse.ArgumentParser):
 def parse(
     classes: Sequence[type], description: str | None, argv: Sequence[str] | None = None
 ) -> tuple[Any, ...]:
-    """Read the command line as an instance of each class, in their order.
-
-    It may begin with a JSON or YAML file of flags; those that follow win. A class's own `check()`,
-    where it has one, then looks at its values together.
-    """
+    """Read the command line, which may begin with a file of flags, as an instance of each class. A
+    class's own `check()`, where it has one, then looks at its values together."""
     parser = FlagParser(description, classes)
     found = parser.parse_args(expand_config_file(sys.argv[1:] if argv is None else argv))
     parsed = []
@@ -155,14 +144,11 @@ def parse(
 
 
 def expand_config_file(argv: Sequence[str]) -> list[str]:
-    """Put the flags of the JSON or YAML file that a command line begins with in its place.
-
-    The file holds one value, or a list, by each flag's name: true is a flag without a value, false
-    and null leave a flag out. Numbers are taken as they are written.
-    """
+    """Put the flags of the JSON or YAML file that a command line begins with in its place: true is
+    a flag without a value, false and null leave one out, a list is several values."""
     if not argv or not argv[0].endswith((".json", ".yaml", ".yml")):
         return list(argv)
-    path, flags = argv[0], []
+    path = argv[0]
     try:
         text = read_regular_file(Path(path)).decode()
         # A few aliases of aliases make gigabytes.
@@ -175,6 +161,7 @@ def expand_config_file(argv: Sequence[str]) -> list[str]:
         ) from error
     if not isinstance(found, dict) or not all(isinstance(x, str | list) for x in found.values()):
         raise UserError(f"{path}: flags are written as NAME: VALUE, one a line")
+    flags = []
     for name, value in found.items():
         if value not in ("false", "null", ""):
             values = value if isinstance(value, list) else [value]
@@ -183,10 +170,8 @@ def expand_config_file(argv: Sequence[str]) -> list[str]:
 
 
 def fetch_models(group: Group, **weights: bool) -> Group:
-    """Replace the hub names in a group of settings by the folders that their files are fetched to.
-
-    weights: the flags that may name a hub repository, and whether its weights are read, too.
-    """
+    """Replace the hub names in a group of settings by the folders that their files are fetched to;
+    weights: the flags that may have one, and whether its weights are read, too."""
     cache_dir = getattr(group, "cache_dir", None) or None  # "": the hub's own
     for flag, wanted in weights.items():
         name = getattr(group, flag)

@@ -15,7 +15,8 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig
+from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as hf_logging
 
 from modeling.cpu_packing import EMULATED, is_emulated
@@ -65,11 +66,9 @@ def check_output_dir(run: RunSettings, writes: bool) -> None:
     directory = Path(run.output_dir)
     if not writes:
         check_finished(directory)
-    elif os.path.exists(directory) and not directory.is_dir():  # pathlib's raises for a long name
-        raise UserError(f"--output_dir {directory} is a file")
-    welcome = run.overwrite_output_dir or run.resume_from_checkpoint
-    there = os.path.exists(directory) and any(path.name != LOCK for path in directory.iterdir())
-    if writes and there and not welcome:
+    welcome = not writes or run.overwrite_output_dir or run.resume_from_checkpoint
+    there = os.path.isdir(directory)  # pathlib's raises for a long name
+    if not welcome and there and any(path.name != LOCK for path in directory.iterdir()):
         raise UserError(
             f"--output_dir {directory} exists and is not empty; add --resume_from_checkpoint to go "
             "on with its training, --overwrite_output_dir to begin it anew, or choose another"
@@ -135,9 +134,7 @@ def text_session(settings: Any, writes: bool) -> Iterator[Accelerator]:
             shutil.rmtree(Path(run.output_dir, TEXT), ignore_errors=True)
 
 
-def check_vocab_size(
-    tokenizer: PreTrainedTokenizerBase, source: str, config: PreTrainedConfig
-) -> None:
+def check_vocab_size(tokenizer: Tokenizer, source: str, config: PreTrainedConfig) -> None:
     """Raise UserError for a tokenizer, from `source`, with pieces that have no embeddings."""
     pieces = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
     if pieces > config.vocab_size:

@@ -66,9 +66,7 @@ class Trainer:
     All chance in a step (dropout) comes from a generator that is seeded anew with (seed, step,
     batch, process), so that no generator's state has to outlive a process.
 
-    settings: a NamedTuple of dataclasses, of which `run` is a RunSettings, and `training` has
-        batch size and steps between checkpoints (0 or less: none) and between entries of the log.
-    data: fingerprint of the training data.
+    settings: all of the script's. data: fingerprint of the training data.
     """
 
     accelerator: Accelerator
@@ -109,13 +107,9 @@ class Trainer:
     ) -> None:
         """Train to optimiser step `until`, or until the dev metric no longer gets better.
 
-        Args:
-            batches: of an epoch, from the number of its first batch on.
-            log: called after every step; returns whether its entry was due.
-            evaluate: the dev metric, at every entry of the log and, where a best model is looked
-                for, after the last step.
-
-        Raises UserError for a loss that is not finite.
+        batches: of an epoch, from the number of its first batch on.
+        log: called after every step; returns whether its entry was due.
+        evaluate: the dev metric, at every entry and, for a best model, after the last step.
         """
         accelerator, state, best = self.accelerator, self.state, self.state.best
         every = self.settings.training.save_steps
@@ -165,10 +159,8 @@ class Trainer:
         torch.manual_seed(int(seed >> 1))
 
     def backward(self, loss: torch.Tensor, share: float) -> float:
-        """Compute gradients, clipped when all are gathered; the loss of the global batch.
-
-        Each process's mean counts by its share. Raises UserError for a loss that is not finite.
-        """
+        """Compute gradients, clipped when all are gathered; the loss of the global batch, in which
+        each process's mean counts by its share. Raises UserError for one that is not finite."""
         # DDP divides by the number of processes; with one, this factor is 1.
         weighted = loss * (share * self.accelerator.num_processes)
         mean = self.accelerator.reduce(weighted.detach(), "mean").item()
@@ -206,11 +198,8 @@ class Trainer:
         sys.exit(128 + number)
 
     def finish(self, spiece: Path | None = None) -> None:
-        """Write the trained model, then what is said of it; a signal waits for it.
-
-        Nothing that a resumed run would need is removed before all of it stands. spiece: that of
-        the starting model, where ELBERT's published code is to read the trained one.
-        """
+        """Write the trained model, then what is said of it; a signal waits for it. What a resumed
+        run would need is removed last. spiece: see `save_model`."""
         state, best = self.state, self.state.best
         with StopSignal() as stop:
             if self.accelerator.is_main_process:
@@ -266,9 +255,8 @@ def start_trackers(run: RunSettings, directory: Path, settings: Iterable) -> lis
 class TrainingLog:
     """Progress bar, trackers and JSON lines of a training run: the main process's work.
 
-    sums_of: what of a batch's output is summed up between two entries, over all processes. Of its
-        `tokens` an entry tells how many there were a second.
-    means: what an entry tells of these sums and of the number of `batches`.
+    sums_of: what of a batch's output is summed up between two entries, over all processes.
+    means: what an entry tells of these sums and of the number of `batches`; of `tokens` by itself.
     scalars: what the trackers get besides, of the model and its last output.
     """
 
@@ -282,11 +270,12 @@ class TrainingLog:
     trackers: list[GeneralTracker] = field(default_factory=list)
 
     def __enter__(self) -> Self:
-        directory, self.main = self.trainer.directory, self.trainer.accelerator.is_main_process
-        first, how = self.trainer.state.step, {"desc": "Training", "unit": "step"}
-        self.bar = progress(initial=first, total=self.total, disable=not self.main, **how)
+        self.main = self.trainer.accelerator.is_main_process
+        how = {"desc": "Training", "unit": "step", "initial": self.trainer.state.step}
+        self.bar = progress(total=self.total, disable=not self.main, **how)
         if self.main:
-            self.trackers = start_trackers(self.trainer.run, directory, self.trainer.settings)
+            trainer = self.trainer
+            self.trackers = start_trackers(trainer.run, trainer.directory, trainer.settings)
         self.clock = time.monotonic()  # of the last entry
         return self
 
