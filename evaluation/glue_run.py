@@ -358,7 +358,7 @@ class GlueRun:
             values[f"exits/layer_{layer}"] = count / summary["examples"]
         training = self.directory / "training.json"
         step = step or (read_json(training).get("steps", 0) if training.exists() else 0)
-        for tracker in start_trackers(self.settings.run, self.directory, self.settings):
+        for tracker in start_trackers(self.settings):
             tracker.log({f"{prefix}/{name}": value for name, value in values.items()}, step)
             tracker.finish()
         note(self.directory, (self.directory / "runs").glob(f"**/events*.{os.getpid()}.*"))

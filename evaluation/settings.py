@@ -8,9 +8,9 @@ from modeling.errors import UserError
 from modeling.exit_settings import NOTHING, Settings
 from modeling.keys import MODE_KEYS, PONDER_KEYS, keys_of, nearest_names, parse_value
 from training.settings import (
+    COUNT,
     FREE,
     DataSettings,
-    FlagRules,
     ModelSettings,
     RunSettings,
     SearchSettings,
@@ -95,7 +95,7 @@ class EvaluationSettings:
 
     do_eval: bool = option(False, "evaluate on the dev set with early exit", FREE)
     do_predict: bool = option(False, "answer the test set; GLUE submission files", FREE)
-    per_gpu_eval_batch_size: int = option(8, "examples of a batch", FlagRules(low=1, resuming=True))
+    per_gpu_eval_batch_size: int = option(8, "examples of a batch", COUNT)
     out_mode: str = option(
         "all",
         "eval_results.txt: one overwrites it, all appends a row",

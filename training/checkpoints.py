@@ -28,7 +28,7 @@ from modeling.errors import UserError
 from modeling.keys import path_keys
 from modeling.loading.configs import ORIGIN_KEYS, make_config
 from modeling.loading.files import read_json
-from training.provenance import CHECKSUMS, is_own, put_aside, read_list, remove
+from training.provenance import CHECKSUMS, LIST, is_own, put_aside, read_list, remove
 from training.settings import RunSettings, entries
 from utils.files import apply_umask, flush, write_json
 from utils.fingerprint import differences, file_fingerprint
@@ -124,8 +124,6 @@ def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = F
         files = {x.name: file_fingerprint(x) for x in temporary.iterdir() if x.name != CHECKSUMS}
         moved = sorted(files, key=lambda name: name == "config.json")
         if own:
-            write_json(temporary / CHECKSUMS, files)
-            moved.insert(0, CHECKSUMS)
             earlier = files if (directory / STATE).exists() else read_list(directory, CHECKSUMS)
             remove(directory, listed=CHECKSUMS)
             if others := [x for x in files if x not in earlier and (directory / x).exists()]:
@@ -134,6 +132,9 @@ def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = F
             apply_umask(temporary / name)
             flush(temporary / name)
         directory.mkdir(exist_ok=True)
+        if own:  # the list first: by it the next run removes what a kill leaves here
+            write_json(temporary / LIST, files)
+            os.replace(temporary / LIST, directory / CHECKSUMS)
         for name in moved:
             os.replace(temporary / name, directory / name)
         flush(directory)

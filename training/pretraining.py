@@ -32,12 +32,11 @@ from training.checkpoints import (
 from training.optimizer import make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
 from training.pretraining_settings import PretrainingModelSettings, PretrainingSettings
-from training.provenance import make_room, note, provenance
+from training.provenance import provenance, write_result
 from training.settings import as_dict
 from training.start import check_vocab_size
 from training.trainer import Batch, Trainer, TrainingLog
 from utils.console import markdown_table
-from utils.files import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -305,8 +304,6 @@ def evaluate(settings: PretrainingSettings, accelerator: Accelerator) -> None:
 
 def write_results(settings: Any, source: str, summary: dict[str, Any]) -> None:
     """Write what a model, in `source`, is on --eval_file: eval_results.json in --output_dir."""
-    path = Path(settings.run.output_dir) / "eval_results.json"
     hashes = {"weights": weights_hash(source), "data": file_hash(settings.evaluation.eval_file)}
-    make_room(path.parent, [path])
-    write_json(path, {**summary, "provenance": provenance(as_dict(*settings), **hashes)})
-    note(path.parent, [path])
+    summary = {**summary, "provenance": provenance(as_dict(*settings), **hashes)}
+    write_result(Path(settings.run.output_dir) / "eval_results.json", summary)

@@ -21,7 +21,7 @@ from typing import Any
 from glue.tasks import TASKS
 from modeling.errors import UserError
 from modeling.loading.files import read_json, resolve_within
-from utils.files import write_json
+from utils.files import write_json, write_text
 from utils.fingerprint import file_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -84,6 +84,13 @@ def make_room(folder: Path, paths: Iterable[Path]) -> None:
         inside = resolve_within(folder, os.path.abspath(path.parent)) and os.path.lexists(path)
         if inside and not path.is_dir() and not is_own(folder, name, known):
             put_aside(path, "has the name of a result that is written now")
+
+
+def write_result(path: Path, value: Any) -> None:
+    """Write a text, or a value as JSON, and put it on its folder's list; see `make_room`."""
+    make_room(path.parent, [path])
+    write_text(path, value) if isinstance(value, str) else write_json(path, value)
+    note(path.parent, [path])
 
 
 def remove(folder: Path, names: Iterable[str] | None = None, listed: str = LIST) -> list[str]:

@@ -35,10 +35,9 @@ from modeling.loading.files import read_json, resolve_within
 from training import runs
 from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
-from training.provenance import make_room, note
+from training.provenance import write_result
 from training.settings import SearchSettings, add_flag
 from utils.console import markdown_table
-from utils.files import write_text
 from utils.fingerprint import differences
 
 # The published search uses one seed on these, five on the smaller tasks.
@@ -131,11 +130,9 @@ class Search:
         try:
             found = [self.run_seed(trial.params, seed) for seed in self.seeds]
         except UserError as error:
-            running = [
-                x for x in trials(trial.study, TrialState.RUNNING) if x.number != trial.number
-            ]
-            if trial.params in [x.params for x in running]:  # the folder is another worker's
-                raise optuna.TrialPruned from error
+            running = trials(trial.study, TrialState.RUNNING)
+            if any(x.params == trial.params and x.number != trial.number for x in running):
+                raise optuna.TrialPruned from error  # the folder is another worker's
             if not done:  # it may well be the flags
                 raise
             print(f"left out: {error}", flush=True)
@@ -190,10 +187,7 @@ class Search:
             row["std"] = f"{statistics.stdev(values):.4f}" if len(values) > 1 else ""
             row["computation_cost"] = f"{trial.user_attrs['computation_cost']:.4f}"
             rows.append(row)
-        table = self.directory / "hp_search.csv"
-        make_room(self.directory, [table])
-        write_text(table, as_csv(rows))
-        note(self.directory, [table])
+        write_result(self.directory / "hp_search.csv", as_csv(rows))
         print(markdown_table([*rows[0]], [[*row.values()] for row in rows]))
         best, *others = ranked
         print(f"best setting: {name_of(best.params)}, mean {self.metric} = {best.value:.4f}")

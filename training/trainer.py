@@ -41,11 +41,10 @@ from training.checkpoints import (
     save_model,
 )
 from training.optimizer import clipped_parameters
-from training.provenance import make_room, note, provenance, remove_results
+from training.provenance import note, provenance, remove_results, write_result
 from training.settings import RunSettings, as_dict
 from training.start import StopSignal
 from utils.console import progress
-from utils.files import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -211,10 +210,7 @@ class Trainer:
                 if best.step:
                     report["best"] = best.record()
                 report["provenance"] = provenance(as_dict(*self.settings), data=self.data)
-                path = self.directory / "training.json"
-                make_room(self.directory, [path])
-                write_json(path, report)
-                note(self.directory, [path])
+                write_result(self.directory / "training.json", report)
                 finish_training(self.directory)
                 if best.should_stop:
                     logger.info("Stopped early: no better dev metric in %d evaluations", best.since)
@@ -232,12 +228,13 @@ def mean_parts(sums: Sums) -> dict[str, float]:
     return {name: (value / number).item() for name, value in sums.items()}
 
 
-def start_trackers(run: RunSettings, directory: Path, settings: Iterable) -> list[GeneralTracker]:
+def start_trackers(settings: Any) -> list[GeneralTracker]:
     """Start accelerate's trackers of --report_to; TensorBoard's files go to `runs`."""
     # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which is slow.
     sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
+    directory = Path(settings.run.output_dir)
     trackers = []
-    for name in run.trackers:
+    for name in settings.run.trackers:
         kind = LOGGER_TYPE_TO_CLASS[name]
         where = {"logging_dir": directory} if kind.requires_logging_directory else {}
         tracker = kind("runs" if name == "tensorboard" else directory.name, **where)
@@ -274,8 +271,7 @@ class TrainingLog:
         how = {"desc": "Training", "unit": "step", "initial": self.trainer.state.step}
         self.bar = progress(total=self.total, disable=not self.main, **how)
         if self.main:
-            trainer = self.trainer
-            self.trackers = start_trackers(trainer.run, trainer.directory, trainer.settings)
+            self.trackers = start_trackers(self.trainer.settings)
         self.clock = time.monotonic()  # of the last entry
         return self
 
