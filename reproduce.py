@@ -27,7 +27,6 @@ from glue.tasks import evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.files import read_json
 from training.provenance import ROOT
-from training.runs import call
 from training.settings import FlagParser
 from utils.console import markdown_table
 from utils.files import run_script, write_json
@@ -144,6 +143,8 @@ def run_entry(args: Namespace) -> dict[str, Any]:
 
     args: the flags of reproduce.py; `flags` are for the entry's scripts, beyond the published ones.
     """
+    from training.start import call
+
     args.output = Path(args.output_dir, args.entry)
     args.weights = args.weights or ENTRIES[args.entry]["weights"]
     began = time.perf_counter()

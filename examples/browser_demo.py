@@ -34,7 +34,7 @@ from exit_lab.grids import parse_values
 from glue.tasks import get_task, read_examples
 from modeling import ElbertConfig, UserError
 from modeling.loading.tokenizers import load_tokenizer
-from training.runs import call
+from training.start import call
 from utils.files import run_script, write_text
 
 ROOT = Path(__file__).parent.parent

@@ -32,7 +32,7 @@ from glue.tables import as_csv
 from glue.tasks import Task
 from modeling.errors import UserError
 from modeling.loading.files import read_json, resolve_within
-from training import runs
+from training import start
 from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
 from training.provenance import write_result
@@ -157,7 +157,7 @@ class Search:
             flags += [FLAGS[name][0], str(value)]
         flags += ["--out_mode", "one", "--output_dir", str(folder)]
         flags += ["--resume_from_checkpoint", "latest", "--do_train", "--do_eval"]
-        runs.call("run_glue.py", flags, folder / "run.log")
+        start.call("run_glue.py", flags, folder / "run.log")
         results = read_json(folder / "eval_results.json")
         cost, metric = results["computation_cost"], self.metric
         value = results["metrics"][metric.name]
@@ -173,11 +173,8 @@ class Search:
     def report(self, done: Iterable[FrozenTrial]) -> Path:
         """Print the settings from the highest mean down, of equal ones from the cheapest up; write
         them to hp_search.csv; return the best checkpoint's directory."""
-
-        def rank(trial: FrozenTrial) -> tuple[float, float, str]:
-            return -trial.value, trial.user_attrs["computation_cost"], name_of(trial.params)
-
-        ranked = sorted(done, key=rank)
+        ranked = sorted(done, key=lambda trial: name_of(trial.params))
+        ranked.sort(key=lambda trial: (-trial.value, trial.user_attrs["computation_cost"]))
         rows = []
         for trial in ranked:
             values = [run["value"] for run in trial.user_attrs["runs"]]

@@ -72,10 +72,8 @@ def option(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) -
     metadata = {"help": meaning.replace("%", "%%"), "allowed": allowed, **words}
     if default is ...:
         return field(metadata={**metadata, "required": True})
-    metadata["default"] = default
-    if isinstance(default, list):
-        return field(default_factory=default.copy, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    how = {"default_factory": default.copy} if isinstance(default, list) else {"default": default}
+    return field(**how, metadata={**metadata, "default": default})
 
 
 def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:

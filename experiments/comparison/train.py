@@ -25,7 +25,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from experiments.comparison.analysis import CALIBRATION, RECORDED
 from modeling.errors import UserError
-from training.runs import call
+from training.start import call
 
 COMMON = "--task_name SST-2 --do_train --do_lower_case --per_gpu_train_batch_size 32"
 COMMON += " --warmup_steps 50 --num_train_epochs 2 --save_steps 0 --overwrite_output_dir"

@@ -16,7 +16,7 @@ import run_parity
 import run_pretraining
 import share_layers
 import sweep_exits
-import training.runs
+import training.start
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import edit_key, exit_status, flags, pretraining_flags
 from tests.conftest import contents, slow
@@ -73,7 +73,7 @@ def commands(glue, script, rte, albert_dir, corpus, spiece, tmp_path, monkeypatc
         download_glue_data, "fetch_file", lambda _, to, url: shutil.copy(archive, to)
     )
     monkeypatch.setattr(
-        training.runs, "call", lambda _, words, log: exit_status(run_glue.main, *words)
+        training.start, "call", lambda _, words, log: exit_status(run_glue.main, *words)
     )
     out = tmp_path / "place/RTE"
     run, given = partial(glue, out), flags(albert_dir, rte, out)
