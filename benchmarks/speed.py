@@ -49,6 +49,8 @@ Clock = Callable[[Run, Texts], float]  # seconds of a run in a process of its ow
 REST = 0.1  # seconds between runs: threads that wait awake for more work fall asleep
 MADE: list[Any] = []  # in a contender's process: what it has made
 SHAPES = ((1, 32), (1, 128), (8, 64), (32, 128))  # of the first table: batch, length
+COSTS = (0.75, 0.5, 0.25)
+FLAGS = ("avx2", "avx512_f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
 
 @contextmanager
@@ -126,9 +128,13 @@ class Table:
             )
 
     def summary(self, cases: Sequence[str]) -> str:
-        """These cases side by side, "20.1 (3.8×)": milliseconds, times as fast as the first."""
+        """These cases side by side, "20.1 (3.8×)": milliseconds, times as fast as the first.
+
+        Of the costs below 1, the one in the middle.
+        """
         shown = {case: self.cases[case] for case in cases if case in self.cases}
-        rows: dict[str, list[str]] = {name: [name] for times in shown.values() for name in times}
+        names = {name: None for times in shown.values() for name in times}
+        rows = {name: [name] for name in names if not name.endswith(("0.75", "0.25"))}
         for times in shown.values():
             first = statistics.median(next(iter(times.values())))
             for name, row in rows.items():
@@ -136,6 +142,28 @@ class Table:
                 text = f"{median * 1e3:.1f} ({first / median:.1f}×)"
                 row.append(text if name in times else "")
         return markdown_table(["ms a text", *shown], rows.values())
+
+    def write_chart(self, path: Path) -> None:
+        """Draw the first case: milliseconds by cost, HF's time as a level line."""
+        import matplotlib.pyplot as plt
+
+        from evaluation.figures import COLOURS, INK, save_figure
+
+        case, times = next(iter(self.cases.items()))
+        found = {name: 1e3 * statistics.median(seconds) for name, seconds in times.items()}
+        hf = found["HF eager"]
+        figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
+        axes.axhline(hf, color=INK, linewidth=1.2)
+        axes.text(0.26, hf, "HF eager, always all layers", va="bottom", color=INK)
+        names = [name for name in found if f"{name}, c = 0.5" in found]
+        for name, colour in zip(names, COLOURS, strict=False):
+            costs = {1.0: found[name]} | {cost: found[f"{name}, c = {cost}"] for cost in COSTS}
+            label = name.replace("ours", "ours, PyTorch")
+            axes.plot(costs.keys(), costs.values(), color=colour, marker="o", label=label)
+        axes.set(xlabel="computation cost: mean share of layers that run", ylabel="ms a text")
+        axes.set(title=f"ALBERT-base, {case}", ylim=(0, None), xticks=[1.0, *COSTS])
+        axes.legend()
+        save_figure(figure, path)
 
     def write_csv(self, path: Path) -> None:
         """Write a row for every round."""
@@ -149,9 +177,7 @@ class Table:
             path.write_text(as_csv(rows), encoding="utf-8")
 
 
-def fixed_length_case(
-    table: Table, clocks: Mapping[str, Clock], batch: int, length: int, more: bool
-) -> None:
+def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, length: int) -> None:
     """Time a row for every process and cost."""
     # With exits, more texts than slots: admissions are part of what is timed.
     some, many = ids_of([length] * max(3, batch)), ids_of([length] * max(6, 2 * batch))
@@ -164,15 +190,17 @@ def fixed_length_case(
         ("ours compiled", "compiled", partial(ours, 1.0), some),
         ("ours bf16", "bf16", partial(ours, 1.0), some),
     ]
-    for cost in (0.75, 0.5, 0.25) if more else (0.5,):
-        rows.append((f"ours c = {cost}", "fp32", partial(ours, cost), many))
-    for name, process, cost in runtimes.ROWS:
-        if batch == 1 or cost != 0.5:
-            run = partial(runtimes.run_file, batch, cost)
-            rows.append((name, process, run, many if cost == 0.5 else some))
+    for cost in COSTS:
+        rows.append((f"ours, c = {cost}", "fp32", partial(ours, cost), many))
+    for name, process, exits in runtimes.ROWS:
+        run = partial(runtimes.run_file, batch)
+        rows.append((name, process, partial(run, 1.0 if exits else None), some))
+        # A batch of our file goes on until its last text has exited.
+        for cost in COSTS if exits and batch == 1 else ():
+            rows.append((f"{name}, c = {cost}", process, partial(run, cost), many))
     there = [Contender(name, clocks[x], run, texts) for name, x, run, texts in rows if x in clocks]
     # Short runs vary.
-    table.compare(f"batch {batch}, length {length}", there, 3 if batch == 1 else 1)
+    table.compare(f"batch {batch}, length {length}", there, 3 if batch < 32 else 1)
 
 
 def waiting_cases(table: Table, looks: list[int], stack: ExitStack) -> None:
@@ -187,9 +215,10 @@ def waiting_cases(table: Table, looks: list[int], stack: ExitStack) -> None:
         run, name = partial(run_ours, 1, 1.0), f"ours, {number} looks"
         rows.append(row(name, run, contenders.our_model, GOMP_SPINCOUNT=str(number)))
     there = written_files(stack)
-    for name, process, cost in runtimes.ROWS:
-        if process in there and cost != 0.5:
-            rows.append(row(name, partial(runtimes.run_file, 1, cost), there[process]))
+    for name, process, exits in runtimes.ROWS:
+        if process in there:
+            run = partial(runtimes.run_file, 1, 1.0 if exits else None)
+            rows.append(row(name, run, there[process]))
     table.compare("alone", rows, 3)
     neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     stack.callback(neighbour.kill)
@@ -220,7 +249,7 @@ def pipeline_cases(table: Table, quick: bool, clocks: Mapping[str, Clock]) -> No
         for cost in (0.5,) if quick else (1.0, 0.5, 0.25):
             for name, batch, texts in (("batch 1", 1, some), ("32 slots", 32, many)):
                 run = partial(run_ours, batch, cost)
-                rows.append(Contender(f"ours c = {cost}, {name}", clocks["fp32"], run, texts))
+                rows.append(Contender(f"ours, c = {cost}, {name}", clocks["fp32"], run, texts))
         table.compare(f"{task} lengths", rows)
 
 
@@ -278,23 +307,28 @@ def main() -> None:
     add("--shapes", nargs="+", metavar="BATCHxLENGTH", help="default: 1x32 1x128 8x64 32x128")
     add("--looks", type=int, nargs="+", help="only this: ours with each GOMP_SPINCOUNT")
     add("--csv", type=Path, help="write every round's time to this file")
+    add("--chart", type=Path, help="draw the first shape's times by cost (docs/speed.png)")
     args = parser.parse_args()
     args.shapes = [tuple(map(int, shape.split("x"))) for shape in args.shapes or ()]
     args.shapes = args.shapes or (SHAPES[:2] if args.quick else SHAPES)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no contender is left behind
     torch.manual_seed(0)
-    print(", ".join(environment(DEVICE).values()), "\n")
+    print(", ".join(environment(DEVICE).values()))
+    capabilities = torch.cpu.get_capabilities()
+    print("flags:", " ".join(flag for flag in FLAGS if capabilities.get(flag)), "\n")
     table = Table(rounds=1 if args.quick else 3)
     with ExitStack() as stack:
         if args.csv:
             stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
+        if args.chart and not args.looks:
+            stack.callback(table.write_chart, args.chart)
         if args.looks:
             waiting_cases(table, args.looks, stack)
             return
         with ExitStack() as running:  # the trainings need the memory of what runs here
             clocks = start_processes(args, running)
             for batch, length in args.shapes:
-                fixed_length_case(table, clocks, batch, length, args.more)
+                fixed_length_case(table, clocks, batch, length)
             if args.more or args.quick:
                 pipeline_cases(table, args.quick, clocks)
         if args.more:
