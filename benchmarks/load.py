@@ -37,6 +37,7 @@ from modeling.cpu_packing import packed_weights
 from modeling.depth import EarlyExitModel
 from modeling.depth_batching import Answer, DepthBatcher
 from modeling.runtime import keep_freed_memory
+from training.settings import FlagParser
 from utils.console import markdown_table
 from utils.environment import environment
 from utils.files import run_script
@@ -124,9 +125,7 @@ def load(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(__doc__)
     add = parser.add_argument
     add("--model_dir", type=Path, nargs="+", required=True, help="folders of trained models")
     add("--data_dir", type=Path, help="whose dev texts arrive")

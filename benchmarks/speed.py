@@ -40,6 +40,7 @@ from benchmarks import contenders, runtimes
 from benchmarks.contenders import DEVICE, HAS_BF16, LENGTHS, ids_of, run_hf, run_ours, texts_of
 from glue.tables import as_csv
 from modeling.runtime import waiting
+from training.settings import FlagParser
 from utils.console import markdown_table
 from utils.environment import environment
 
@@ -298,9 +299,7 @@ def start_processes(args: argparse.Namespace, stack: ExitStack) -> dict[str, Clo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(__doc__)
     add = parser.add_argument
     add("--quick", action="store_true", help="a part of the table, within 60 s")
     add("--more", action="store_true", help="all rows and cases")

@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from evaluation.job import load_finished
 from evaluation.modes import trained_mode
-from evaluation.modes.base import Mode
 from exit_lab.grids import parse_values
 from glue.tasks import get_task, read_examples
-from modeling import ElbertConfig, UserError
+from modeling import UserError
 from modeling.loading.tokenizers import load_tokenizer
+from training.settings import FlagParser
 from training.start import call
 from utils.files import run_script, write_text
 
@@ -64,17 +64,6 @@ def page_model(args: argparse.Namespace, folder: Path) -> Path:
     return folder
 
 
-def sliders_of(mode: Mode, config: ElbertConfig) -> list[dict[str, Any]]:
-    """Of every number that the model's rule reads: what it means, its values, the one now."""
-    keys, now, sliders = mode.table.exit_keys, config.exit_keys(), []
-    for name in config.exit_rule().reads:
-        if keys[name].kind in (int, float):
-            grid = parse_values(name, keys[name].grid, config.num_hidden_layers, keys)
-            slider = {"key": name, "meaning": keys[name].meaning}
-            sliders.append({**slider, "values": sorted({*grid, now[name]}), "value": now[name]})
-    return sliders
-
-
 def page_facts(model_dir: Path) -> dict[str, Any]:
     """What the page has to know of a model; UserError for one that has nothing to show there."""
     mode = trained_mode(model_dir)
@@ -85,6 +74,12 @@ def page_facts(model_dir: Path) -> dict[str, Any]:
     meaning = re.search(rf"^\| `{rule}` \| (.*?) \|", manual, re.MULTILINE)
     if config.num_labels == 1 or not meaning:
         raise UserError(f"{model_dir}: the page shows classes and ELBERT's rules")
+    keys, sliders = mode.table.exit_keys, []
+    for name in config.exit_rule().reads:
+        key, now = keys[name], getattr(config, name)
+        grid = parse_values(name, key.grid, config.num_hidden_layers, keys)
+        slider = {"key": name, "meaning": key.meaning, "values": sorted({*grid, now})}
+        sliders.append({**slider, "value": now})
     return {
         "labels": [config.id2label[i] for i in range(config.num_labels)],
         "layers": config.num_hidden_layers,
@@ -92,7 +87,7 @@ def page_facts(model_dir: Path) -> dict[str, Any]:
         "rule": rule,
         "entropy_key": "exit_thres" if rule in ENTROPY_RULES else None,
         "exits_when": meaning[1].replace("**", ""),
-        "sliders": sliders_of(mode, config),
+        "sliders": sliders,
         "settings": {name: value.item() for name, value in loop.settings().items()},
         "types": {n: "int64" if key.kind is int else "float32" for n, key in loop.keys.items()},
         "unknown_id": load_tokenizer(model_dir).unk_token_id,
@@ -100,9 +95,7 @@ def page_facts(model_dir: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(__doc__)
     parser.add_argument("--model_dir", type=Path, required=True, help="folder of a trained model")
     parser.add_argument("--data_dir", type=Path, required=True, help="whose dev texts are shown")
     parser.add_argument("--task_name", required=True)

@@ -7,7 +7,6 @@ single sentence (CoLA, SST-2) masked words only. A folder is read as the task th
 with (MNLI-from-SICK as MNLI). The sentences are the training sets', with --split dev the dev sets'.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from glue.tasks import TASKS, read_examples
 from modeling.errors import UserError
+from training.settings import FlagParser
 from utils.files import run_script, write_text
 
 
@@ -31,9 +31,7 @@ def documents(data_dir: Path, split: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(__doc__)
     parser.add_argument("--data_dir", type=Path, required=True, help="holds a folder a task")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--split", choices=("train", "dev"), default="train")

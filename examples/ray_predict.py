@@ -9,7 +9,6 @@ actor keeps its slots full with texts at different depths.
 Needs requirements-serve.txt. On a cluster, all machines must see the model's folder and the files.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pyarrow as pa
 import ray
 
 from modeling import UserError
+from training.settings import FlagParser
 from utils.files import run_script
 
 
@@ -40,17 +40,15 @@ class Predictor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(__doc__)
     add = parser.add_argument
     add("--model_dir", type=Path, required=True, help="folder of a trained model")
     add("--input", required=True, help="a Parquet file, or a folder of them")
     add("--output", type=Path, required=True, help="a folder that is new or empty")
-    add("--actors", type=int, default=2, help="processes with a model each, default: 2")
-    add("--cpus", type=float, default=0.5, help="CPUs an actor, default: 0.5; reading needs one")
-    add("--gpus", type=float, default=0, help="GPUs an actor, default: 0")
-    add("--slots", type=int, default=32, help="texts that share a layer pass, default: 32")
+    add("--actors", type=int, default=2, help="processes with a model each")
+    add("--cpus", type=float, default=0.5, help="CPUs an actor; reading needs one")
+    add("--gpus", type=float, default=0, help="GPUs an actor")
+    add("--slots", type=int, default=32, help="texts that share a layer pass")
     args = parser.parse_args()
     if args.output.exists() and any(args.output.iterdir()):
         raise UserError(f"--output {args.output} is not empty: choose another folder")

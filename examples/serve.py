@@ -11,7 +11,6 @@ SIGTERM and Ctrl-C end the server when it has answered what it took.
 Needs requirements-serve.txt.
 """
 
-import argparse
 import asyncio
 import os
 import queue
@@ -42,6 +41,7 @@ from glue.tasks import Example
 from modeling import DepthBatcher, EarlyExitModel, UserError, load_tokenizer
 from modeling.cpu_packing import packed_weights
 from modeling.rules import exit_scores
+from training.settings import FlagParser
 from utils.files import run_script
 
 Text = str | tuple[str, str]
@@ -148,15 +148,13 @@ class Server:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(__doc__)
     add = partial(parser.add_argument, metavar="N", type=int)
     parser.add_argument("--model_dir", type=Path, required=True, help="folder of a trained model")
-    parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone")
-    add("--port", default=8000, help="default: 8000; 0: any free one")
-    add("--slots", default=32, help="texts that share a layer pass, default: 32")
-    add("--queue", default=1000, help="texts that may wait, default: 1000")
+    parser.add_argument("--host", default="127.0.0.1", help="this machine alone; 0.0.0.0: all")
+    add("--port", default=8000, help="0: any free one")
+    add("--slots", default=32, help="texts that share a layer pass")
+    add("--queue", default=1000, help="texts that may wait")
     args = parser.parse_args()
     keep_freed_memory()
     server = Server(args.model_dir, args.slots, args.queue)
