@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -15,15 +18,18 @@ from evaluation.job import Job
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, run_early_exit
 from evaluation.results import labels_of, predictions_of, print_summary, summary_of, write_all
-from evaluation.token_pictures import TokenExample, tokens_html
 from glue.tasks import label_text, primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.errors import UserError
 from modeling.export.loops import TokenLoop
+from modeling.loading.tokenizers import WORD_START
 from training.fine_tuning import MetricAtCost
 from utils.files import write_text
 
 ON_PAGE = 100  # examples in tokens.html
+FILTER = """<fieldset><strong>Texts</strong>
+<label><input type="radio" name="texts" checked> all {all}</label>
+<label><input type="radio" name="texts" id="wrong"> {wrong} answered wrongly</label></fieldset>"""
 
 
 class AdaptiveDepth(Mode):
@@ -123,19 +129,61 @@ def summarise_updates(job: Job, predictions: Predictions) -> dict[str, Any]:
 
 
 def draw_tokens(page: Path, job: Job, predictions: Predictions, summary: dict[str, Any]) -> None:
-    """Write the first examples as tokens.html."""
+    """Write tokens.html, which needs nothing else: the first texts as the model read them, each
+    token coloured by its number of updates.
+
+    Colours go from the lowest to the highest number that any token has, or over the whole range.
+    The scale is a histogram of all tokens of the data set.
+    """
     answers, labels = predictions_of(predictions["logits"]), labels_of(job.features)
-    pictured = []
-    for row in range(min(ON_PAGE, len(labels))):
-        ids, wrong = job.features.input_ids[row], bool(answers[row] != labels[row])
-        pictured.append(
-            TokenExample(
-                job.tokenizer.convert_ids_to_tokens(ids),
-                predictions["updates"][row, : len(ids)].tolist(),
-                label_text(job.task, answers[row]),
-                label_text(job.task, labels[row]),
-                wrong and not job.task.is_regression,
-            )
+    maximum, counts = summary["maximum_updates"], [0, *summary["tokens_per_updates"]]
+    sections, wrong = [], 0
+    for row, ids in enumerate(job.features.input_ids[:ON_PAGE]):
+        tokens = job.tokenizer.convert_ids_to_tokens(ids)
+        updates = predictions["updates"][row, : len(ids)].tolist()
+        texts = [label_text(job.task, found[row]) for found in (answers, labels)]
+        is_wrong = not job.task.is_regression and answers[row] != labels[row]
+        wrong += is_wrong
+        sections.append(token_section(tokens, updates, maximum, texts, is_wrong))
+    scale = []
+    for number, count in enumerate(counts):
+        share = f"{100 * count / sum(counts):.0f}%" if count else ""
+        bar = f'<i style="height:{5 * count / max(counts):.2f}rem"></i>'
+        step = f'<strong style="--n:{number}">{number}</strong>'
+        scale.append(f"<div>{share}{bar}{step}</div>")
+    taken = np.flatnonzero(counts)
+    template = Path(__file__).parents[1] / "tokens_template.html"
+    text = Template(template.read_text(encoding="utf-8")).substitute(
+        low=taken[0],
+        high=taken[-1],
+        maximum=maximum,
+        filter=FILTER.format(all=len(sections), wrong=wrong) if wrong else "",
+        scale="".join(scale),
+        examples="\n".join(sections),
+    )
+    write_text(page, text)
+
+
+def token_section(
+    tokens: Sequence[str],
+    updates: Sequence[float],
+    maximum: int,
+    texts: Sequence[str],
+    is_wrong: bool = False,
+) -> str:
+    """Format an example as HTML: a heading with its cost and `texts`, its answer and its label; each
+    token over its updates."""
+    spans = []
+    for token, number in zip(tokens, updates, strict=True):
+        text = token.removeprefix(WORD_START)
+        word = ' class="word"' if text != token or token.startswith("[") else ""
+        spans.append(
+            f'<span{word} style="--n:{number:g}" title="{number:g} of {maximum} updates">'
+            f"{html.escape(text or token)}<small>{number:g}</small></span>"
         )
-    counts = dict(enumerate(summary["tokens_per_updates"], start=1))
-    write_text(page, tokens_html(pictured, counts, summary["maximum_updates"]))
+    heading = html.escape(
+        f"answer: {texts[0]}, label: {texts[1]}; "
+        f"{np.mean(updates):.1f} of {maximum} updates a token"
+    )
+    kind = ' class="wrong"' if is_wrong else ""
+    return f"<section{kind}>\n<h2>{heading}</h2>\n<div>{''.join(spans)}</div>\n</section>"
