@@ -12,7 +12,7 @@ eager one. Several rules mean several walks, which share δ evenly (Bonferroni).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,6 @@ from scipy.stats import binom
 from evaluation.modes.base import Mode
 from exit_lab.grids import RuleGrid
 from exit_lab.metrics import at_exit
-from exit_lab.settings import PickGoal
 from exit_lab.sweep import RECORDING, Sweep
 from modeling.errors import UserError
 from modeling.rules import ExitRule
@@ -96,11 +95,11 @@ def fixed_sequence(grid: RuleGrid, rule: type[ExitRule]) -> list[int]:
     steps = max(1, sum(length - 1 for length in lengths))
     walk = []
     for step in range(steps + 1):
-        choice = []
+        place = []
         for key, length in zip(grid.values, lengths, strict=True):
             moved = (2 * step * (length - 1) + steps) // (2 * steps)  # rounded
-            choice.append(length - 1 - moved if key in rule.eager_when_low else moved)
-        walk.append(int(np.ravel_multi_index(choice, lengths)) if lengths else 0)
+            place.append(length - 1 - moved if key in rule.eager_when_low else moved)
+        walk.append(int(np.ravel_multi_index(place, lengths)) if lengths else 0)
     return list(dict.fromkeys(walk))
 
 
@@ -112,7 +111,7 @@ class Choice(NamedTuple):
 
 
 def control_risk(
-    swept: Sweep, mode: Mode, rules: Sequence[str], rows: np.ndarray, goal: PickGoal
+    swept: Sweep, mode: Mode, rules: Sequence[str], rows: np.ndarray, goal: Mapping[str, float]
 ) -> Choice:
     """The cheapest setting of `rules` whose risk is at most α with probability ≥ 1 − δ.
 
@@ -120,7 +119,7 @@ def control_risk(
     See the module's docstring for the test and `losses` for the risk. Raises UserError for fewer
     than 30 examples, and for scores, which are neither right nor wrong.
     """
-    alpha, examples = goal.risk, len(rows)
+    alpha, delta, examples = goal["risk"], goal["delta"], len(rows)
     if swept.task.is_regression:
         raise UserError("--pick risk needs a task with classes; pick by max_drop or max_cost")
     if examples < FEWEST_FOR_GUARANTEE:
@@ -130,7 +129,7 @@ def control_risk(
             "--calibration_fraction, use a larger dev set, or pick with max_drop, which promises "
             "nothing"
         )
-    share, tested, passed = goal.delta / len(rules), 0, []
+    share, tested, passed = delta / len(rules), 0, []
     grids, kinds = {grid.rule: grid for grid in swept.grids}, mode.rules(regression=False)
     predictions, labels = swept.predictions[:, rows], swept.labels[rows]
     for rule in rules:
@@ -141,7 +140,7 @@ def control_risk(
     note = (
         f"{len(passed)} of {tested} settings along {len(rules)} fixed "
         f"path{'s' if len(rules) > 1 else ''} ({', '.join(rules)}) have a risk ≤ {alpha:g}, "
-        f"together with probability ≥ {1 - goal.delta:g}, by {examples} calibration examples"
+        f"together with probability ≥ {1 - delta:g}, by {examples} calibration examples"
     )
     if passed:
         costs = swept.cost(swept.exit_layer[passed], rows)
@@ -157,24 +156,25 @@ def control_risk(
 
 
 def choose(
-    swept: Sweep, mode: Mode, goal: PickGoal, rules: Sequence[str], rows: np.ndarray
+    swept: Sweep, mode: Mode, goal: Mapping[str, float], rules: Sequence[str], rows: np.ndarray
 ) -> Choice:
     """What --pick asks for, chosen on the examples `rows`; a guarantee tests only `rules`."""
-    if goal.risk is not None:
+    if "risk" in goal:
         return control_risk(swept, mode, rules, rows, goal)
     metric, cost = (f(swept.exit_layer, rows) for f in (swept.main_metric, swept.cost))
-    if goal.max_p95_ms is not None:
+    ((name, limit),) = goal.items()
+    if name == "max_p95_ms":
         if swept.seconds is None:
             raise UserError(f"max_p95_ms: the recorded pass has no times; delete {RECORDING}")
         slowest = swept.p95_ms(swept.exit_layer, rows)
         return Choice(
-            first_allowed(slowest <= goal.max_p95_ms + TOLERANCE, -metric, slowest),
-            f"best setting with 95% of the answers within {goal.max_p95_ms:g} ms, one text at a "
-            "time, by the times of the recorded pass",
+            first_allowed(slowest <= limit + TOLERANCE, -metric, slowest),
+            f"best setting with 95% of the answers within {limit:g} ms, one text at a time, by the "
+            "times of the recorded pass",
         )
-    if goal.max_cost is not None:
-        chosen = first_allowed(cost <= goal.max_cost + TOLERANCE, -metric, cost)
-        return Choice(chosen, f"best setting at a cost of at most {goal.max_cost:g}")
-    least = swept.main_metric(swept.truncations[-1:], rows)[0] - goal.max_drop
+    if name == "max_cost":
+        chosen = first_allowed(cost <= limit + TOLERANCE, -metric, cost)
+        return Choice(chosen, f"best setting at a cost of at most {limit:g}")
+    least = swept.main_metric(swept.truncations[-1:], rows)[0] - limit
     chosen = first_allowed(metric >= least - TOLERANCE, cost, -metric)
-    return Choice(chosen, f"cheapest setting within {goal.max_drop:g} of full depth")
+    return Choice(chosen, f"cheapest setting within {limit:g} of full depth")

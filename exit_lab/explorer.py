@@ -16,7 +16,7 @@ import numpy as np
 
 from exit_lab.metrics import bootstrap_weights, interval
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
-from exit_lab.tables import best_rows, concave_hull, frontier, layer_table
+from exit_lab.tables import best_rows, concave_hull, frontier, rows_of
 from glue.tasks import Example, primary_metric
 from modeling.exit_settings import Setting
 
@@ -104,7 +104,7 @@ def baselines(swept: Sweep, seed: int) -> dict[str, list[dict[str, float]]]:
     """Stopping everyone at layer 1, 2, …; the points that the coin and the oracle go between."""
     metric, points = primary_metric(swept.task), {}
     for name in (TRUNCATION, COIN, ORACLE):
-        rows = layer_table(swept, name)
+        rows = rows_of(swept, name)
         rows = rows if name == TRUNCATION else best_rows(rows, metric, concave_hull)
         points[name] = [
             {"layer": row["layer"], "cost": row["compute_ratio"], "value": row[metric]}

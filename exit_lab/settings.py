@@ -44,19 +44,14 @@ class SweepSettings:
         return texts
 
 
-class PickGoal(NamedTuple):
-    """What --pick asks for: max_cost, max_p95_ms, max_drop, or risk and delta."""
-
-    max_cost: float | None = None
-    max_p95_ms: float | None = None  # latency of one text at a time
-    max_drop: float | None = None
-    risk: float | None = None
-    delta: float | None = None
-
-
-GOALS = ({"max_cost"}, {"max_p95_ms"}, {"max_drop"}, {"risk", "delta"})
-GOAL_KEYS = dict.fromkeys(("max_cost", "max_p95_ms", "max_drop"), float_key(0, "", minimum=0))
-GOAL_KEYS |= dict.fromkeys(("risk", "delta"), float_key(0, "", 1e-6, 0.999))
+# What --pick may ask for; risk and delta together, each of the others alone.
+GOALS = {
+    "max_cost": float_key(None, "computation cost", 0),
+    "max_p95_ms": float_key(None, "latency of one text at a time", 0),
+    "max_drop": float_key(None, "loss of the metric", 0),
+    "risk": float_key(None, "probability of an error that full depth does not make", 1e-6, 0.999),
+    "delta": float_key(None, "probability that the risk is higher", 1e-6, 0.999),
+}
 
 
 @dataclass(kw_only=True)
@@ -72,23 +67,24 @@ class ChoiceSettings:
     def check(self) -> None:
         self.goal()
 
-    def goal(self) -> PickGoal | None:
-        """What --pick asks for; raises UserError saying what goes together."""
-        values: dict[str, float] = {}
+    def goal(self) -> dict[str, float]:
+        """What --pick asks for, by name; raises UserError saying what goes together."""
+        goal: dict[str, float] = {}
         for item in self.pick or []:
             key, _, text = item.partition("=")
-            if key not in GOAL_KEYS:
-                raise UserError(f"--pick {item}: {nearest_names(key, list(GOAL_KEYS))}")
+            if key not in GOALS:
+                raise UserError(f"--pick {item}: {nearest_names(key, list(GOALS))}")
             try:
-                values[key] = parse_value(key, text, GOAL_KEYS)
+                goal[key] = parse_value(key, text, GOALS)
             except UserError as error:
                 raise UserError(f"--pick {item}: {error}") from error
-        if self.pick and values.keys() not in GOALS:
+        both = {"risk", "delta"}
+        if goal.keys() != both and (len(goal) > 1 or goal.keys() & both):
             raise UserError(
                 f"--pick {' '.join(self.pick)}: give max_cost=…, or max_drop=…, or max_p95_ms=…, "
                 "or risk=… with delta=…"
             )
-        return PickGoal(**values) if self.pick else None
+        return goal
 
 
 class SweepRequest(NamedTuple):
@@ -103,7 +99,7 @@ class SweepRequest(NamedTuple):
         several, pick = len(self.data.model_dir) > 1, self.choice.goal()
         if several and (pick or self.sweep.vary):
             raise UserError("--pick and --vary take one --model_dir")
-        if pick and pick.max_p95_ms is not None and self.data.batch_size > 1:
+        if "max_p95_ms" in pick and self.data.batch_size > 1:
             raise UserError(
                 f"--batch_size {self.data.batch_size}: --pick max_p95_ms needs the times of one "
                 "text at a time, so leave it out"

@@ -14,39 +14,28 @@ from utils.files import write_text
 
 def write_tables(swept: Sweep, output: Path) -> None:
     """Write sweep.csv, with truncation's rows last, and frontier.csv, with all baselines'."""
-    rows, metric = sweep_table(swept), primary_metric(swept.task)
-    layers, coin, oracle = (layer_table(swept, name) for name in (TRUNCATION, COIN, ORACLE))
+    rows, layers = rows_of(swept), rows_of(swept, TRUNCATION)
+    metric = primary_metric(swept.task)
     best = best_rows(rows, metric)
-    baselines = [
-        *best_rows(layers, metric),
-        *best_rows(coin, metric, concave_hull),
-        *best_rows(oracle, metric, concave_hull),
-    ]
+    baselines = best_rows(layers, metric)
+    for name in (COIN, ORACLE):
+        baselines += best_rows(rows_of(swept, name), metric, concave_hull)
     write_text(output / "sweep.csv", as_csv([*rows, *layers]))
     write_text(output / "frontier.csv", as_csv([*best, *baselines]))
     print(f"{len(rows)} settings: {output / 'sweep.csv'}; {len(best)} on the frontier")
 
 
-def sweep_table(swept: Sweep) -> list[dict[str, Any]]:
-    """A row a setting: rule, its keys, every metric, cost, exits per layer."""
-    heads = [{**setting, "rule": setting[swept.name_key]} for setting in swept.settings]
-    return filled(swept, heads, swept.exit_layer)
+def rows_of(swept: Sweep, baseline: str = "") -> list[dict[str, Any]]:
+    """A row a setting: rule, its keys, every metric, cost, exits per layer.
 
-
-def layer_table(swept: Sweep, name: str = TRUNCATION) -> list[dict[str, Any]]:
-    """A row as `sweep_table` has it for each layer at which everyone stops, by any rule or none.
-
-    For the oracle: a row for each layer that is the last it may look at.
+    Of a baseline a row for each layer at which everyone stops, by any rule or none; of the oracle
+    for each that is the last it may look at.
     """
-    layers = range(1, swept.num_layers + 1)
-    exits = swept.oracle if name == ORACLE else swept.truncations
-    return filled(swept, [{"rule": name, "layer": n} for n in layers], exits)
-
-
-def filled(
-    swept: Sweep, heads: Sequence[dict[str, Any]], exit_layer: np.ndarray
-) -> list[dict[str, Any]]:
-    """Rows that begin with what `heads` hold, and then say what these exits come to."""
+    heads = [{**setting, "rule": setting[swept.name_key]} for setting in swept.settings]
+    exit_layer = swept.exit_layer
+    if baseline:
+        heads = [{"rule": baseline, "layer": n + 1} for n in range(swept.num_layers)]
+        exit_layer = swept.oracle if baseline == ORACLE else swept.truncations
     keys = dict.fromkeys(key for grid in swept.grids for key in grid.values)
     columns = {name: values.tolist() for name, values in swept.columns(exit_layer).items()}
     exits = swept.exits_per_layer(exit_layer).tolist()
@@ -72,9 +61,11 @@ def concave_hull(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:
     """The settings of the frontier that no mixture of two others beats, by rising cost."""
     hull: list[int] = []
     for i in frontier(cost, metric):
-        while len(hull) > 1 and (metric[hull[-1]] - metric[hull[-2]]) * (
-            cost[i] - cost[hull[-2]]
-        ) <= (metric[i] - metric[hull[-2]]) * (cost[hull[-1]] - cost[hull[-2]]):
+        while len(hull) > 1:
+            first, last = hull[-2:]
+            rise, whole = metric[last] - metric[first], metric[i] - metric[first]
+            if rise * (cost[i] - cost[first]) > whole * (cost[last] - cost[first]):
+                break
             hull.pop()
         hull.append(int(i))
     return np.array(hull)

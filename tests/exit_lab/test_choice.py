@@ -19,7 +19,6 @@ from exit_lab.choice import (
     split,
 )
 from exit_lab.grids import make_grids
-from exit_lab.settings import PickGoal
 from exit_lab.sweep import Recording, sweep
 from glue.tasks import TASKS
 from modeling import UserError
@@ -46,7 +45,7 @@ def test_a_latency_limit_takes_the_best_setting_by_the_recorded_times():
     times = [[seconds[row, n - 1] for row, n in zip(rows, one, strict=True)] for one in exits]
     p95, metric = 1000 * np.quantile(times, 0.95, axis=1), made.main_metric(made.exit_layer, rows)
     for limit in (0.5, 2.5, 4.0, 9.0):
-        chosen = choose(made, ELBERT, PickGoal(max_p95_ms=limit), [], rows).setting
+        chosen = choose(made, ELBERT, {"max_p95_ms": limit}, [], rows).setting
         allowed = [(-m, t) for m, t in zip(metric, p95, strict=True) if t <= limit]
         assert allowed or chosen is None
         assert not allowed or (-metric[chosen], p95[chosen]) == pytest.approx(min(allowed))
@@ -120,7 +119,7 @@ def test_violations_stay_within_delta_from_logits_to_choice():
     for _ in range(SIMULATIONS):
         found = sweep(ELBERT, grids, known_risk_recording(rng, 535), TASKS["rte"])
         choice = control_risk(
-            found, ELBERT, ["entropy"], np.arange(535), PickGoal(risk=alpha, delta=DELTA)
+            found, ELBERT, ["entropy"], np.arange(535), {"risk": alpha, "delta": DELTA}
         )
         chosen = found.settings[choice.setting]["exit_thres"]
         violations += chosen > safest
@@ -133,7 +132,7 @@ def test_violations_stay_within_delta_from_logits_to_choice():
 def test_the_cheapest_certified_setting_is_chosen(rules):
     """Of all settings before the first that fails scipy's test, where rules share δ evenly."""
     found, _ = swept(2, "rte", examples=400)
-    choice = control_risk(found, ELBERT, rules, np.arange(400), PickGoal(risk=0.1, delta=0.1))
+    choice = control_risk(found, ELBERT, rules, np.arange(400), {"risk": 0.1, "delta": 0.1})
     grids, passed = {grid.rule: grid for grid in found.grids}, []
     for rule in rules:
         walk = fixed_sequence(grids[rule], ELBERT.rules(False)[rule])
@@ -151,9 +150,9 @@ def test_the_cheapest_certified_setting_is_chosen(rules):
 def test_a_guarantee_from_too_few_examples_is_refused():
     found, _ = swept(2, "rte", examples=60)
     with pytest.raises(UserError, match=r"29 calibration examples is refused: fewer than 30"):
-        control_risk(found, ELBERT, ["entropy"], np.arange(29), PickGoal(risk=0.02, delta=0.05))
+        control_risk(found, ELBERT, ["entropy"], np.arange(29), {"risk": 0.02, "delta": 0.05})
     choice = control_risk(
-        found, ELBERT, ["entropy"], np.arange(30), PickGoal(risk=0.02, delta=0.05)
+        found, ELBERT, ["entropy"], np.arange(30), {"risk": 0.02, "delta": 0.05}
     )
     assert choice.setting is None
     assert "even a setting without a single loss needs 149 examples" in choice.note
@@ -162,4 +161,4 @@ def test_a_guarantee_from_too_few_examples_is_refused():
 def test_a_guarantee_needs_classes():
     found, _ = swept(1, "sts-b", examples=300)
     with pytest.raises(UserError, match="needs a task with classes"):
-        control_risk(found, ELBERT, ["bias_1"], np.arange(300), PickGoal(risk=0.02, delta=0.05))
+        control_risk(found, ELBERT, ["bias_1"], np.arange(300), {"risk": 0.02, "delta": 0.05})

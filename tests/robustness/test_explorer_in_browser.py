@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from exit_lab.explorer import explorer_page
-from exit_lab.tables import sweep_table
+from exit_lab.tables import rows_of
 from tests.exit_lab.builders import EVIL, EXPLORED, explored
 from tests.robustness.conftest import requests_of, size
 
@@ -35,7 +35,7 @@ return {
 @pytest.mark.parametrize("task", ["rte", pytest.param("sts-b", marks=pytest.mark.slow)])
 def test_the_page_shows_the_sweep(browser, tmp_path, task):
     swept, *content = explored(task)
-    rows, start = sweep_table(swept), 50
+    rows, start = rows_of(swept), 50
     path = tmp_path / "explorer.html"
     title, fixed = f"{task} <b>", {"window_score": "lead"}
     path.write_text(explorer_page(swept, *content, title, start, fixed))
