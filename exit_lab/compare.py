@@ -73,7 +73,7 @@ def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Fro
     else:
         own = swept.of_rule(name)
         exits = swept.exit_layer[own]
-        names = [describe(setting, swept.name_key) for setting in swept.settings[own]]
+        names = [describe(setting) for setting in swept.settings[own]]
     mixes = name in (COIN, ORACLE)
     rows = parts.report if name == ORACLE else parts.calibration  # the oracle knows every label
     cost, metric = swept.cost(exits, rows), swept.main_metric(exits, rows)

@@ -8,7 +8,7 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from exit_lab.metrics import bootstrap_weights, interval
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
 from exit_lab.tables import best_rows, concave_hull, frontier, rows_of
 from glue.tasks import Example, primary_metric
-from modeling.exit_settings import Setting
 
 PARTS = {  # of the page, by their place in the template
     "style": "explorer.css",
@@ -34,17 +33,14 @@ def explorer_page(
     swept: Sweep,
     examples: Sequence[Example],
     confidence: np.ndarray,
-    title: str,
-    start: int = 0,
-    fixed: Setting | None = None,
-    command: str = "python run_glue.py …",
+    about: Mapping[str, Any],
     seed: int = 42,
 ) -> str:
     """The page's HTML.
 
     confidence: (layers, examples) probability of the class answered; unused for regression.
-    start: number of the setting that is shown first; fixed: exit keys that are the same in all.
-    command: that evaluates the model, but for the exit keys.
+    about: title; start, number of the setting that is shown first; fixed, exit keys that are the
+    same in all; command, that evaluates the model, but for the exit keys.
     seed: of the bootstrap, and of the sample that is listed of too many examples.
     """
     most = max(1, LARGEST // len(swept.settings))
@@ -53,17 +49,14 @@ def explorer_page(
         listed = np.sort(np.random.default_rng(seed).permutation(listed)[:most])
     full_depth = swept.metrics(swept.truncations[-1:])
     data = {
-        "title": title,
+        **about,
         "metric": primary_metric(swept.task),
         "regression": swept.task.is_regression,
         "classes": list(swept.task.labels),
         "layers": swept.num_layers,
         "examples": len(examples),
         "listed": len(listed),
-        "start": start,
-        "name_key": swept.name_key,
-        "fixed": fixed or {},
-        "command": command,
+        "rule_key": swept.rule_key,
         "rules": rules(swept),
         "settings": settings_columns(swept, seed),
         **baselines(swept, seed),
@@ -72,7 +65,7 @@ def explorer_page(
     }
     # "<" would let a text end the script element that carries the data.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    parts = {"title": html.escape(title), "data": text}
+    parts = {"title": html.escape(about["title"]), "data": text}
     here = Path(__file__).parent
     parts |= {name: (here / file).read_text(encoding="utf-8") for name, file in PARTS.items()}
     page = (here / "explorer_template.html").read_text(encoding="utf-8")

@@ -46,11 +46,11 @@ function keysOf(setting) {
   const rule = data.rules[ruleOf(setting)];
   const values = choiceOf(rule, setting).map((digit, i) =>
     [rule.keys[i].name, rule.keys[i].values[digit]]);
-  return { [data.name_key]: rule.name, ...Object.fromEntries(values) };
+  return { [data.rule_key]: rule.name, ...Object.fromEntries(values) };
 }
 
 function describe(setting) {
-  const { [data.name_key]: name, ...keys } = keysOf(setting);
+  const { [data.rule_key]: name, ...keys } = keysOf(setting);
   return [name, ...Object.entries(keys).map((pair) => pair.join("\u00a0"))].join(", ");
 }
 
@@ -65,7 +65,7 @@ function nearestCost(rule, wanted) {
 // The setting that the address names: #thres_name=bias_1&exit_thres=0.3; null if it is not here.
 function settingInAddress() {
   const wanted = new URLSearchParams(location.hash.slice(1));
-  const rule = data.rules.find((one) => one.name === wanted.get(data.name_key));
+  const rule = data.rules.find((one) => one.name === wanted.get(data.rule_key));
   if (!rule) return null;
   const choice = rule.keys.map((key) => key.values.indexOf(Number(wanted.get(key.name))));
   return choice.includes(-1) ? null : settingOf(rule, choice);

@@ -1,8 +1,9 @@
 """A run of sweep_exits.py: open the models, record, sweep, pick, verify, draw, compare."""
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from exit_lab.explorer import explorer_page
 from exit_lab.figures import frontier_figure, heatmap_figure
 from exit_lab.grids import RuleGrid, make_grids, parse_values
 from exit_lab.metrics import at_exit
-from exit_lab.settings import LabSettings, SweepRequest
+from exit_lab.settings import SweepRequest
 from exit_lab.sweep import RECORDING, Recording, Sweep, load_or_record, scan_setting, sweep
 from exit_lab.tables import write_tables
 from glue.features import encode
@@ -47,17 +48,31 @@ BAND_DRAWS = 400  # of a figure's intervals
 class Lab:
     """What a sweep of one model works with."""
 
+    request: SweepRequest
     directory: Path  # of the model
     output: Path  # of the results
     job: Job  # the model on the dev set
     examples: list[Example]
     grids: tuple[RuleGrid, ...]
     fixed: Setting  # exit keys that no grid varies, such as window_score
-    data: LabSettings
 
     @property
     def mode(self) -> Mode:
         return self.job.mode
+
+    @cached_property
+    def recording(self) -> Recording:
+        return load_or_record(self.output, self.job)
+
+    @cached_property
+    def swept(self) -> Sweep:
+        return sweep(self.mode, self.grids, self.recording, self.job.task)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The examples that choose, and those on which choices and comparisons are shown."""
+        data, _, choice = self.request
+        return split(len(self.examples), choice.calibration_fraction, data.seed)
 
     def own_setting(self) -> Setting:
         """The rule as the model has it configured, and the keys that it reads.
@@ -85,7 +100,7 @@ def run_part(
     request: SweepRequest, task: Task, part: Task, suffix: str, device: torch.device
 ) -> None:
     """Do all of it on the dev set of `part`: the task, or its second half."""
-    (data, wanted, choice), labs = request, []
+    data, labs = request.data, []
     for number, directory in enumerate(map(Path, data.model_dir), start=1):
         output = Path(data.output_dir + suffix if data.output_dir else "")
         if not data.output_dir:
@@ -94,22 +109,15 @@ def run_part(
             output /= f"{number}-{directory.name}"
         check_inputs(output, {"validation_file": data.validation_file}, WRITTEN)
         labs.append(open_lab(request, directory, output, task, part, device))
-    if wanted.vary:
-        vary(labs[0], wanted.vary, results_folder(labs[0].directory, suffix) / ROWS)
+    if request.sweep.vary:
+        vary(labs[0], request.sweep.vary, results_folder(labs[0].directory, suffix) / ROWS)
         return
-    # Choices and comparisons: chosen on one part of the examples, shown on the other.
-    parts, picks = None, bool(choice.pick) and part == task
-    if picks or choice.compare or not wanted.tables_only:
-        parts = split(len(labs[0].examples), choice.calibration_fraction, data.seed)
-    recordings = [load_or_record(lab.output, lab.job) for lab in labs]
-    sweeps = [
-        sweep_model(lab, recording, parts, request, picks)
-        for lab, recording in zip(labs, recordings, strict=True)
-    ]
-    if choice.compare:
+    for lab in labs:
+        sweep_model(lab, request.choice.goal() if part == task else {})
+    if request.choice.compare:
         place = labs[0].output if len(labs) == 1 else labs[0].output.parent
-        found = write_comparison(sweeps, parts, data.seed, place)
-        if len(labs) > 1 and not wanted.tables_only:
+        found = write_comparison([lab.swept for lab in labs], labs[0].parts, data.seed, place)
+        if len(labs) > 1 and not request.sweep.tables_only:
             save_figure(frontier_figure(found, part), place / "compare.png")
         note(place, (place / name for name in WRITTEN))
 
@@ -141,45 +149,39 @@ def open_lab(
     job = Job(mode, model, tokenizer, part, features, data.batch_size, origin=origin)
     rules = list(dict.fromkeys(wanted.rules or mode.swept(regression)))
     layers, keys = model.config.num_hidden_layers, model.config.exit_keys()
-    choices = [name for name, key in mode.table.exit_keys.items() if key.choices]
-    fixed = {name: keys[name] for name in choices if name != mode.rule_key}
+    texts = [name for name, key in mode.table.exit_keys.items() if key.choices]
+    fixed = {name: keys[name] for name in texts if name != mode.rule_key}
     grids = make_grids(mode, rules, wanted.grid_texts(), layers, regression, fixed)
-    return Lab(directory, output, job, examples, grids, fixed, data)
+    return Lab(request, directory, output, job, examples, grids, fixed)
 
 
-def sweep_model(
-    lab: Lab, recording: Recording, parts: Parts | None, request: SweepRequest, picks: bool
-) -> Sweep:
-    """Sweep, and where `picks` choose, one model; write what there is to see."""
-    _, wanted, asked = request
-    swept = sweep(lab.mode, lab.grids, recording, lab.job.task)
-    setting, goal = lab.own_setting(), asked.goal() if picks else None
-    choice = None
+def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
+    """Sweep one model, choose for a `goal`, and write what there is to see."""
+    flags, swept, setting, choice = lab.request.sweep, lab.swept, lab.own_setting(), None
     if goal:
         # Every rule costs a share of delta, so without --rules only the model's own is tested.
-        rules = wanted.rules or [setting[swept.name_key]]
-        choice = choose(swept, lab.mode, goal, rules, parts.calibration)
+        rules = flags.rules or [setting[swept.rule_key]]
+        choice = choose(swept, lab.mode, goal, rules, lab.parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
     remove(lab.output, WRITTEN)  # of an earlier sweep
     make_room(lab.output, (lab.output / name for name in WRITTEN))
     write_json(lab.output / "provenance.json", lab.job.origin)
     write_tables(swept, lab.output)
-    if wanted.verify:
-        verify(lab, recording, swept, wanted.verify)
+    if flags.verify:
+        verify(lab, flags.verify)
     last = []
-    if not wanted.tables_only:
-        last.append(partial(draw, lab, recording, swept, setting, parts))
+    if not flags.tables_only:
+        last.append(partial(draw, lab, setting))
     if choice:
-        last.append(partial(report_choice, lab, swept, choice, parts))
+        last.append(partial(report_choice, lab, choice))
     try:
         run_all_then_raise(*last)
     finally:
         note(lab.output, (lab.output / name for name in (*WRITTEN, RECORDING)))
-    if goal and goal.max_p95_ms is not None:
+    if "max_p95_ms" in goal:
         seconds = run_one_by_one(lab.job, setting)["seconds"]
         median, p95 = np.percentile(seconds * 1000, [50, 95])
         print(f"Measured, one text at a time: {median:.2f} ms median, {p95:.2f} ms p95")
-    return swept
 
 
 def run_one_by_one(job: Job, setting: Setting) -> Predictions:
@@ -192,23 +194,24 @@ def run_one_by_one(job: Job, setting: Setting) -> Predictions:
         job.model.config.update(before)
 
 
-def verify(lab: Lab, recording: Recording, swept: Sweep, count: int) -> None:
+def verify(lab: Lab, count: int) -> None:
     """Run random settings with early exit, one example at a time; exit layers must be equal.
 
     Raises UserError naming the first setting and example that differ.
     """
-    settings = len(swept.settings)
-    count = min(count, settings)
-    for number in np.random.default_rng(lab.data.seed).choice(settings, count, replace=False):
+    swept = lab.swept
+    count = min(count, len(swept.settings))
+    rng = np.random.default_rng(lab.request.data.seed)
+    for number in rng.choice(len(swept.settings), count, replace=False):
         setting = swept.settings[number]
         predictions = run_one_by_one(lab.job, setting)
         found, expected = predictions["exit_layer"].numpy(), swept.exit_layer[number]
         if (found != expected).any():
             row = int((found != expected).argmax())
-            recorded_logits = recording.tensors["all_logits"][found[row] - 1, row]
+            recorded_logits = lab.recording.tensors["all_logits"][found[row] - 1, row]
             apart = (predictions["logits"][row] - recorded_logits).abs().max()
             raise UserError(
-                f"{describe(setting, swept.name_key)}: {(found != expected).sum()} examples "
+                f"{describe(setting)}: {(found != expected).sum()} examples "
                 f"exit elsewhere in a real run; example {row} at layer {found[row]}, by the "
                 f"recording at {expected[row]}, with logits {apart:.1e} apart. Where that is "
                 f"rounding, delete {lab.output / RECORDING} and record again, with --batch_size 1"
@@ -216,49 +219,53 @@ def verify(lab: Lab, recording: Recording, swept: Sweep, count: int) -> None:
     print(f"verified {count} settings at batch size 1: every exit layer is equal")
 
 
-def draw(lab: Lab, recording: Recording, swept: Sweep, setting: Setting, parts: Parts) -> None:
+def draw(lab: Lab, setting: Setting) -> None:
     """Write the figures, and the explorer, which opens at `setting`."""
-    task, seed = lab.job.task, lab.data.seed
-    exits = scan_setting(lab.mode, {**lab.fixed, **setting}, recording)
-    scores = exit_scores(recording.tensors["all_logits"]).numpy()
-    found = frontier_set([swept], parts, BAND_DRAWS, seed)
-    rule = describe(lab.mode.named(setting, task.is_regression), swept.name_key)
+    task, swept = lab.job.task, lab.swept
+    exits = scan_setting(lab.mode, {**lab.fixed, **setting}, lab.recording)
+    scores = exit_scores(lab.recording.tensors["all_logits"]).numpy()
+    found = frontier_set([swept], lab.parts, BAND_DRAWS, lab.request.data.seed)
+    rule = describe(lab.mode.named(setting, task.is_regression))
     figures = {
         "frontier": frontier_figure(found, task),
         "heatmap": heatmap_figure(scores, swept.labels, exits[0], task, rule),
     }
     for name, figure in figures.items():
         save_figure(figure, lab.output / f"{name}.png")
-    title = f"Exit explorer: {task.shown_name}, {lab.directory.name}"
     start = int((swept.exit_layer == exits).sum(1).argmax())  # which agrees most
     if setting in swept.settings:
         start = swept.settings.index(setting)
-    how = (start, lab.fixed, evaluation_command(lab), seed)
-    page = explorer_page(swept, lab.examples, scores.max(-1), title, *how)
+    about = {
+        "title": f"Exit explorer: {task.shown_name}, {lab.directory.name}",
+        "start": start,
+        "fixed": lab.fixed,
+        "command": evaluation_command(lab),
+    }
+    page = explorer_page(swept, lab.examples, scores.max(-1), about, lab.request.data.seed)
     write_text(lab.output / "explorer.html", page)
     print(f"figures ({', '.join(figures)}) and explorer.html: {lab.output}")
 
 
 def evaluation_command(lab: Lab) -> str:
     """The command that evaluates the model in its folder, on the data that the sweep has."""
-    folder = str(lab.directory)
+    folder, data = str(lab.directory), lab.request.data
     flags = {"model_type": lab.mode.name, "model_name_or_path": folder, "output_dir": folder}
     names = ("validation_file", "text_column_names", "label_column_name")
-    names = ("data_dir", "task_name") if lab.data.task_name else names
-    flags |= {name: getattr(lab.data, name) for name in (*names, "max_seq_length")}
+    names = ("data_dir", "task_name") if data.task_name else names
+    flags |= {name: getattr(data, name) for name in (*names, "max_seq_length")}
     words = [f"--{flag} {shlex.quote(str(value))}" for flag, value in flags.items() if value]
-    lower = " --do_lower_case" if lab.data.do_lower_case else ""
+    lower = " --do_lower_case" if data.do_lower_case else ""
     return f"python run_glue.py --do_eval {' '.join(words)}{lower}"
 
 
-def report_choice(lab: Lab, swept: Sweep, choice: Choice, parts: Parts) -> None:
+def report_choice(lab: Lab, choice: Choice) -> None:
     """Print the setting that was chosen, and make it what the next evaluation uses, by
     exit_config.json; UserError when there is none."""
     if choice.setting is None:
         raise UserError(f"no setting qualifies: {choice.note}; exit_config.json not written")
-    setting, seed = swept.settings[choice.setting], lab.data.seed
-    print(f"\nPicked: {describe(setting, swept.name_key)}\n({choice.note})\n")
-    print(choice_report(swept, choice.setting, parts, seed))
+    setting = lab.swept.settings[choice.setting]
+    print(f"\nPicked: {describe(setting)}\n({choice.note})\n")
+    print(choice_report(lab.swept, choice.setting, lab.parts, lab.request.data.seed))
     path, config_path = lab.directory / "exit_config.json", lab.directory / "config.json"
     config = read_json(config_path)
     old = read_json(path) if path.is_file() and path.read_bytes().strip() else {}
@@ -286,7 +293,7 @@ def vary(lab: Lab, request: str, results: Path) -> None:
     default = {name: known.grid for name, known in keys.items()}
     default |= {"exit_thres": "0.9:0.1:-0.1", "cnt_thres": counts}
     values = parse_values(key, text or default.get(key, ""), layers, keys)
-    recording = load_or_record(lab.output, lab.job)
+    recording = lab.recording
     make_room(results.parent, [results])
     print(f"{key} varies; held: {resolve(lab.directory, lab.mode.table).line(without=key)}")
     for number, value in enumerate(values):

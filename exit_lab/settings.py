@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from modeling.errors import UserError
 from modeling.keys import float_key, nearest_names, parse_value
-from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, DevSettings, option
+from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, SHARE, DevSettings, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class ChoiceSettings:
         None, "max_cost, max_p95_ms, max_drop, or risk and delta", metavar="GOAL=VALUE", nargs="+"
     )
     compare: bool = option(False, "table of the rules at equal costs")
-    calibration_fraction: float = option(0.5, "of the dev set, to choose by")
+    calibration_fraction: float = option(0.5, "of the dev set, to choose by", SHARE)
 
     def check(self) -> None:
         self.goal()

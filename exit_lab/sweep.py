@@ -115,7 +115,7 @@ class Sweep:
     exit_layer: np.ndarray  # (settings, examples) uint8, 1-based
     predictions: np.ndarray  # (layers, examples)
     labels: np.ndarray  # (examples,)
-    name_key: str = "thres_name"
+    rule_key: str = "thres_name"
     seconds: np.ndarray | None = None  # (layers, examples), from a text's start to the answer
     flops: np.ndarray | None = None  # (layers, examples), of a `Recording`
 

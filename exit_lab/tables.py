@@ -31,7 +31,7 @@ def rows_of(swept: Sweep, baseline: str = "") -> list[dict[str, Any]]:
     Of a baseline a row for each layer at which everyone stops, by any rule or none; of the oracle
     for each that is the last it may look at.
     """
-    heads = [{**setting, "rule": setting[swept.name_key]} for setting in swept.settings]
+    heads = [{**setting, "rule": setting[swept.rule_key]} for setting in swept.settings]
     exit_layer = swept.exit_layer
     if baseline:
         heads = [{"rule": baseline, "layer": n + 1} for n in range(swept.num_layers)]

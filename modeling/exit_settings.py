@@ -143,7 +143,7 @@ def read_exit_file(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() and read_regular_file(path).strip() else {}
 
 
-def describe(setting: Setting, name_key: str) -> str:
+def describe(setting: Setting) -> str:
     """Write "bias_1, exit_thres 0.3, cnt_thres 4": for messages and titles."""
-    keys = [f"{key} {value:g}" for key, value in setting.items() if key != name_key]
-    return ", ".join([setting[name_key], *keys])
+    shown = (x if isinstance(x, str) else f"{key} {x:g}" for key, x in setting.items())
+    return ", ".join(shown)

@@ -280,6 +280,6 @@ def draw_exits(path: Path, job: Job, predictions: Predictions, summary: dict[str
         panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     top.set_title(
         f"{job.task.shown_name}: {metric} {reached:.3f} at a computation cost of "
-        f"{summary['computation_cost']:.2f}\n{describe(setting, job.mode.rule_key)}"
+        f"{summary['computation_cost']:.2f}\n{describe(setting)}"
     )
     save_figure(figure, path)

@@ -196,7 +196,7 @@ def test_a_curve_is_what_was_chosen_on_the_other_half():
 
 
 def test_the_explorers_texts_and_title_are_escaped():
-    page = explorer_page(*explored("rte"), "<i>" + EVIL)
+    page = explorer_page(*explored("rte"), {"title": "<i>" + EVIL})
     assert "default-src 'none'" in page  # the network is asked nothing
     assert page.count("</script>") == 2  # the data's and the program's own
     assert "<title>&lt;i&gt;&lt;/script&gt;" in page

@@ -37,8 +37,9 @@ def test_the_page_shows_the_sweep(browser, tmp_path, task):
     swept, *content = explored(task)
     rows, start = rows_of(swept), 50
     path = tmp_path / "explorer.html"
-    title, fixed = f"{task} <b>", {"window_score": "lead"}
-    path.write_text(explorer_page(swept, *content, title, start, fixed))
+    about = {"title": f"{task} <b>", "start": start, "fixed": {"window_score": "lead"}}
+    about["command"] = "python run_glue.py …"
+    path.write_text(explorer_page(swept, *content, about))
     size(browser, 1280, 900)
     browser.get_log("performance")
     browser.get(path.as_uri())
@@ -58,7 +59,7 @@ def test_the_page_shows_the_sweep(browser, tmp_path, task):
         return shown
 
     shown = shows(start)
-    assert browser.title == title
+    assert browser.title == about["title"]
     assert {"coin", "oracle", "full depth"} < set(shown["lines"])
     # The list: what is wrong at this setting, or, of values, worse than full depth's.
     answers = swept.predictions[swept.exit_layer[start].astype(int) - 1, np.arange(EXPLORED)]
