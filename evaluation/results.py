@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from glue.tasks import (
 )
 from modeling.errors import UserError
 from modeling.exit_settings import Settings
+from modeling.loading.files import read_regular_file
 from modeling.rules import exit_scores
 from training.provenance import make_room, note, provenance_in
 from utils.files import run_all_then_raise, write_json, write_text
@@ -33,7 +34,6 @@ from utils.fingerprint import differences
 logger = logging.getLogger(__name__)
 
 ROWS = "eval_results.txt"
-Files = dict[Path, Callable[[], Any]]  # how each is written
 
 
 def predictions_of(logits: torch.Tensor) -> np.ndarray:
@@ -104,12 +104,10 @@ def earlier_lines(path: Path, row: dict[str, str], out_mode: str) -> list[str]:
 
     Raises UserError when the file holds another task's columns.
     """
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path} is no regular file: remove it, or choose another --output_dir")
     header = ",".join(row)
     lines = [header]
     if out_mode == "all" and path.exists():  # what is no text has other columns, too
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or lines
+        lines = read_regular_file(path).decode(errors="replace").splitlines() or lines
     if lines[0] != header:
         raise UserError(f"{path} has other columns; use --out_mode one to start it anew")
     return lines
@@ -137,21 +135,31 @@ def check_results(directory: Path, job: Job) -> None:
         earlier_lines(directory / ROWS, row, job.how.out_mode)
 
 
-def write_results(directory: Path, summary: dict[str, Any], out_mode: str) -> None:
-    """Write eval_results.txt and eval_results.json.
+def write_results(
+    folder: Path,
+    summary: dict[str, Any],
+    out_mode: str,
+    files: Mapping[Path, Callable[[], Any]] = {},
+) -> None:
+    """Write eval_results.txt and .json and `files`, what writes each by path; print where all are.
 
     One warning for rows of other weights or data that this evaluation's row would stand beside.
     """
-    rows, path = directory / ROWS, directory / "eval_results.json"
+    rows, path = folder / ROWS, folder / "eval_results.json"
     changed = differences(provenance_in(path), summary.get("provenance", {}))
     others = [name for name in ("weights", "data") if name in changed]
     if out_mode == "all" and rows.exists() and others:
         logger.warning(
             "%s holds rows of other %s; --out_mode one starts it anew", rows, " and ".join(others)
         )
+    make_room(folder, [path, *([rows] if out_mode == "one" else []), *files])
     run_all_then_raise(
-        partial(append_results, rows, summary, out_mode), partial(write_json, path, summary)
+        partial(append_results, rows, summary, out_mode),
+        partial(write_json, path, summary),
+        *files.values(),
     )
+    print("written:", *(f"  {os.path.abspath(x)}" for x in (rows, path, *files)), sep="\n")
+    note(folder, (rows, path, *files))
 
 
 def predict(job: Job, examples: Sequence[Example], output: Path, details: str) -> None:
@@ -205,14 +213,3 @@ def print_summary(summary: dict[str, Any], checkpoint: str, details: Sequence[st
         f"rule: {rule.line()}",
     ]
     print("\n".join(lines))
-
-
-def write_all(job: Job, folder: Path, summary: dict[str, Any], files: Files) -> None:
-    """Write eval_results.txt and .json and, by their paths, `files`; print where all are."""
-    anew = [folder / ROWS] if job.how.out_mode == "one" else []
-    make_room(folder, [folder / "eval_results.json", *anew, *files])
-    results = partial(write_results, folder, summary, job.how.out_mode)
-    run_all_then_raise(results, *files.values())
-    paths = (folder / ROWS, folder / "eval_results.json", *files)
-    print("written:", *(f"  {os.path.abspath(path)}" for path in paths), sep="\n")
-    note(folder, paths)

@@ -17,7 +17,7 @@ from transformers.utils import ModelOutput
 from evaluation.job import Job
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, run_early_exit
-from evaluation.results import labels_of, predictions_of, print_summary, summary_of, write_all
+from evaluation.results import labels_of, predictions_of, print_summary, summary_of, write_results
 from glue.tasks import label_text, primary_metric
 from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.errors import UserError
@@ -94,7 +94,7 @@ class AdaptiveDepth(Mode):
             print_summary(summary, checkpoint, lines)
             page = folder / "tokens.html"
             files = {page: partial(draw_tokens, page, job, predictions, summary)}
-            write_all(job, folder, summary, files)
+            write_results(folder, summary, job.how.out_mode, files)
         return summary
 
 

@@ -26,7 +26,7 @@ from evaluation.results import (
     predictions_of,
     print_summary,
     summary_of,
-    write_all,
+    write_results,
 )
 from glue.features import Features
 from glue.tables import as_csv
@@ -96,7 +96,7 @@ class ExampleMode(Mode):
             remove(folder, [picture.name])
             remove(directory, [os.path.relpath(path, directory) for path in tables])
         make_room(directory, tables if recorded else ())
-        write_all(job, folder, summary, files)
+        write_results(folder, summary, job.how.out_mode, files)
         note(directory, tables)
         return summary
 

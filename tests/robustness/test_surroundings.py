@@ -36,7 +36,7 @@ def device(path: Path) -> None:
         (pipe, "RTE/dev.tsv", "--do_eval", ["no regular file"]),
         (pipe, "RTE/train.tsv", ANEW, ["no regular file"]),
         (device, "a.tsv", f"{ANEW} --train_file PATH", ["a.tsv is no regular file"]),
-        (pipe, "out/RTE/eval_results.txt", "--do_eval", ["no regular file"]),
+        (pipe, "out/RTE/eval_results.txt", "--do_eval", ["not a regular file"]),
         pytest.param(
             *(pipe, "a.onnx", "--do_eval --onnx PATH", ["a.onnx", "no regular one"]), marks=HAS_ONNX
         ),
