@@ -36,13 +36,13 @@ from utils.files import run_script
 def read_settings() -> GlueSettings:
     """The command line; raises UserError for flags that do not go together."""
     settings = GlueSettings(*parse(GROUPS, __doc__))
-    run, how, evaluation = settings.run, settings.training, settings.evaluation
+    run, training, evaluation = settings.run, settings.training, settings.evaluation
     search = settings.search.hp_search
     if not (run.do_train or search):
         settings.mode.check_trained()
-    if how.local_rank >= 0:
+    if training.local_rank >= 0:
         # Old launchers pass the rank as a flag, accelerate reads it from the environment.
-        os.environ.setdefault("LOCAL_RANK", str(how.local_rank))
+        os.environ.setdefault("LOCAL_RANK", str(training.local_rank))
     if not (run.do_train or evaluation.do_eval or evaluation.do_predict or search):
         raise UserError("nothing to do: give --do_train, --do_eval, --do_predict or --hp_search")
     if search and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -58,7 +58,7 @@ def read_settings() -> GlueSettings:
         raise UserError(f"--onnx evaluates a finished file as it is: leave out {given}")
     if evaluation.runtime != "onnxruntime" and not evaluation.onnx:
         raise UserError(f"--runtime {evaluation.runtime} runs an exported file: give --onnx FILE")
-    if how.fp16 and run.bf16:
+    if training.fp16 and run.bf16:
         raise UserError("--fp16 and --bf16 exclude each other")
     return settings
 

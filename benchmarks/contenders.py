@@ -25,6 +25,7 @@ from modeling.depth_batching import DepthBatcher
 from modeling.rules import ExitRule
 from modeling.runtime import keep_freed_memory
 from training.optimizer import make_optimizer
+from training.settings import TrainingSettings
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HAS_BF16 = not is_emulated(torch.bfloat16, DEVICE)
@@ -147,7 +148,7 @@ def made_to_train(ours: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
         return model, torch.optim.AdamW(model.parameters(), lr=3e-5)
     keep_freed_memory()
     model = ElbertForSequenceClassification(ElbertConfig(**BASE)).to(DEVICE).train()
-    return model, make_optimizer(model, 3e-5, 0.0, 1e-8)
+    return model, make_optimizer(model, TrainingSettings(learning_rate=3e-5))
 
 
 def run_steps(width: int | None, bf16: bool, made: tuple, texts: list[list[int]]) -> None:

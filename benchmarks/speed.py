@@ -260,7 +260,7 @@ def training_case(table: Table) -> None:
     Ours is in bf16 where the device has it, and takes batches of about one length, as run_glue.py.
     """
     texts, name = texts_of("RTE", 256), f"ours {'bf16' if HAS_BF16 else 'fp32'}, 12 exits"
-    hf, run = (partial(contenders.run_steps, *how) for how in ((128, False), (None, HAS_BF16)))
+    hf, run = (partial(contenders.run_steps, *given) for given in ((128, False), (None, HAS_BF16)))
     make_hf, make_ours = (partial(contenders.made_to_train, ours) for ours in (False, True))
     with own_process(make_hf) as theirs, own_process(make_ours, waiting()) as ours:
         rows = [

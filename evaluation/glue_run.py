@@ -31,12 +31,7 @@ from modeling.loading.configs import ORIGIN_KEYS, load_config
 from modeling.loading.files import find_file, read_json, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_model
-from training.checkpoints import (
-    check_start,
-    checkpoints_of,
-    find_checkpoint,
-    is_trained,
-)
+from training.checkpoints import checkpoints_of, find_start
 from training.fine_tuning import MetricAtCost, task_batches, task_state, total_steps
 from training.provenance import check_inputs, note, provenance, provenance_in
 from training.search import Search, flags_of_every_run, run_search
@@ -78,12 +73,12 @@ class GlueRun:
     @cached_property
     def accelerator(self) -> Accelerator:
         """The device, and the processes beside this one."""
-        run, how = self.settings.run, self.settings.training
-        fp16 = how.fp16 and how.fp16_opt_level != "O0"
+        run, training = self.settings.run, self.settings.training
+        fp16 = training.fp16 and training.fp16_opt_level != "O0"
         return make_accelerator(
             run.no_cuda,
             "bf16" if run.bf16 else "fp16" if fp16 else "no",
-            gradient_accumulation_steps=how.gradient_accumulation_steps,
+            gradient_accumulation_steps=training.gradient_accumulation_steps,
             # ALBERT's own pooler, for one, has no part in a model whose exits have theirs.
             kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
         )
@@ -196,17 +191,17 @@ class GlueRun:
             "the examples and tokens of --data_dir or --train_file": data,
         }
 
-    def goal(self, text: str | None, flag: str) -> MetricAtCost:
+    def chosen_metric(self, text: str | None, flag: str) -> MetricAtCost:
         """Read a flag's metric; UserError for one at a cost, of a mode that has one cost only."""
-        goal = MetricAtCost.parse(text, self.task, flag)
-        if goal.cost is not None:
+        metric = MetricAtCost.parse(text, self.task, flag)
+        if metric.cost is not None:
             self.mode.rules(regression=False)
-        return goal
+        return metric
 
     def search(self, argv: Sequence[str]) -> Path:
         """Run a search; the directory of its best model. argv: this call's flags."""
         flags, given = flags_of_every_run(argv, GROUPS), self.settings.search
-        metric = self.goal(given.hp_metric, "--hp_metric")
+        metric = self.chosen_metric(given.hp_metric, "--hp_metric")
         self.check_files(dev=True)
         # What machines that share a search must agree in.
         shared = {name: v for name, v, allowed in entries(*self.settings) if not allowed.resuming}
@@ -229,24 +224,23 @@ class GlueRun:
 
         Minimises the model's loss over all exits; the trained model ends in --output_dir.
         """
-        run, how = self.settings.run, self.settings.training
-        self.check_files(dev=self.settings.evaluation.do_eval or how.looks_at_dev)
-        goal = self.goal(how.metric_for_best_model, "--metric_for_best_model")
+        training = self.settings.training
+        self.check_files(dev=self.settings.evaluation.do_eval or training.looks_at_dev)
+        metric = self.chosen_metric(training.metric_for_best_model, "--metric_for_best_model")
         processes = self.accelerator.num_processes
-        if is_trained(self.settings, processes):
+        source = self.settings.model.model_name_or_path
+        is_finished, checkpoint = find_start(self.settings, processes, source)
+        if is_finished:
             return
-        checkpoint = find_checkpoint(run)
-        if checkpoint is None:
-            check_start(self.settings.model.model_name_or_path, run.output_dir)
-        spiece = self.published_tokenizer() if how.save_format == "pytorch" else None
+        spiece = self.published_tokenizer() if training.save_format == "pytorch" else None
         config = self.new_config()
         tokenizer = self.new_tokenizer(config)
         model = self.mode.model_class(config) if checkpoint else self.new_model(config)
         features = self.features(self.task, tokenizer, "train")
-        total = total_steps(how, len(features), processes)
+        total = total_steps(training, len(features), processes)
         self.announce_training(features, total)
         scores = features.labels.tolist() if self.task.is_regression else []
-        state = task_state(how, model, tokenizer, total, scores)
+        state = task_state(training, model, tokenizer, total, scores)
         if self.settings.evaluation.compile == "on":
             for group in layer_groups(model):
                 group.compile(dynamic=True)
@@ -265,12 +259,12 @@ class GlueRun:
         mode = self.mode
         with TrainingLog(trainer, total, mode.loss_parts, scalars=mode.scalars) as log:
             evaluate = None
-            if how.looks_at_dev:
+            if training.looks_at_dev:
                 features = self.features(self.task, tokenizer, "dev")
                 job = Job(mode, model, tokenizer, self.task, features, batch_size=32)
 
                 def evaluate() -> float:
-                    scalars, line, value = mode.dev_scalars(job, goal)
+                    scalars, line, value = mode.dev_scalars(job, metric)
                     log.write(line, scalars)
                     return value
 
@@ -278,9 +272,9 @@ class GlueRun:
             trainer.finish(spiece)
 
     def announce_training(self, features: Features, total: int) -> None:
-        """Log what is about to be trained on what, and how."""
-        run, how, accelerator = self.settings.run, self.settings.training, self.accelerator
-        batch = how.per_gpu_train_batch_size * accelerator.num_processes
+        """Log what is about to be trained, on what."""
+        training, accelerator = self.settings.training, self.accelerator
+        batch = training.per_gpu_train_batch_size * accelerator.num_processes
         log_facts(
             "Running training",
             {
@@ -289,19 +283,19 @@ class GlueRun:
                 "Loss": self.mode.loss,
                 "Device": f"{accelerator.device}, {accelerator.num_processes} process(es), "
                 f"mixed precision {accelerator.mixed_precision}",
-                "Seed": run.seed,
+                "Seed": self.settings.run.seed,
                 "Num examples": features.size,
                 "Max sequence length": self.settings.data.max_seq_length,
-                "Total train batch size": batch * how.gradient_accumulation_steps,
+                "Total train batch size": batch * training.gradient_accumulation_steps,
                 "Total optimization steps": total,
             },
         )
 
     def job(self, directory: Path, part: Task, split: str) -> Job:
         """The model of `directory` under the flags' exit keys, and a split of a task for it."""
-        mode, data, how = self.mode, self.settings.data, self.settings.evaluation
-        if is_emulated(DTYPES[how.dtype], self.accelerator.device):
-            logger.warning("--dtype %s: %s", how.dtype, EMULATED)
+        mode, data, evaluation = self.mode, self.settings.data, self.settings.evaluation
+        if is_emulated(DTYPES[evaluation.dtype], self.accelerator.device):
+            logger.warning("--dtype %s: %s", evaluation.dtype, EMULATED)
         check_mode(directory, mode)
         keys = resolve(directory, mode.table, self.settings.mode.keys)
         device, lower = self.accelerator.device, self.settings.run.do_lower_case
@@ -323,11 +317,11 @@ class GlueRun:
             )
         hashes = {"weights": weights_hash(directory), "data": features.digest()}
         about_run = provenance(as_dict(*self.settings), **hashes)
-        size, file = how.per_gpu_eval_batch_size, None
-        if how.onnx:
-            file = OnnxFile(how.onnx, model.config, size, hashes["weights"], how.runtime)
+        size, path, file = evaluation.per_gpu_eval_batch_size, evaluation.onnx, None
+        if path:
+            file = OnnxFile(path, model.config, size, hashes["weights"], evaluation.runtime)
         origin = {"rule_sources": keys.sources, "provenance": about_run}
-        return Job(mode, model, tokenizer, part, features, size, how, file, origin)
+        return Job(mode, model, tokenizer, part, features, size, evaluation, file, origin)
 
     def evaluate(self) -> None:
         """Evaluate the trained model and, if asked for, each of its checkpoints."""
@@ -340,7 +334,7 @@ class GlueRun:
                 check_results(folder, job)
                 facts = {
                     "Task": about(part),
-                    "Device": f"{job.model.device}, dtype {job.how.dtype}",
+                    "Device": f"{job.model.device}, dtype {job.evaluation.dtype}",
                     "Num examples": job.features.size,
                     "Batch size": job.batch_size,
                 }

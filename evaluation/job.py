@@ -49,15 +49,16 @@ class Job:
     task: Task
     features: Features
     batch_size: int = 1  # never pads; larger ones give the same answers
-    how: EvaluationSettings = field(default_factory=EvaluationSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     file: OnnxFile | None = None  # answers in place of the model, which it was exported from
     origin: Mapping[str, Any] = field(default_factory=dict)  # where all of this comes from
 
     def for_inference(self) -> Job:
         """The job with a copy of the model in --dtype, compiled where that is asked for and pays;
         its `origin` says so."""
-        model, device, wanted = self.model, self.model.device, self.how.compile
-        about, compiled, dtype = {"dtype": self.how.dtype}, False, DTYPES[self.how.dtype]
+        model, device, wanted = self.model, self.model.device, self.evaluation.compile
+        compiled, dtype = False, DTYPES[self.evaluation.dtype]
+        about = {"dtype": self.evaluation.dtype}
         if wanted == "on" and self.mode.uncompiled:
             logger.warning("--compile on: %s; not compiled", self.mode.uncompiled)
         if self.file:

@@ -64,8 +64,8 @@ def sharded(job: Job, title: str = "Evaluating") -> Iterator[Predictions]:
     """
     start, (rank, n) = time.perf_counter(), processes()
     predictions = Predictions(job.features.take(slice(rank, None, n)))
-    how = {"desc": title, "total": len(predictions.features), "unit": "example"}
-    with packed_weights(job.model.eval()), progress(**how, disable=rank > 0) as predictions.bar:
+    options = {"desc": title, "total": len(predictions.features), "unit": "example"}
+    with packed_weights(job.model.eval()), progress(**options, disable=rank > 0) as predictions.bar:
         yield predictions
     predictions.gather(len(job.features))
     predictions.wall_seconds = time.perf_counter() - start

@@ -132,7 +132,7 @@ def check_results(directory: Path, job: Job) -> None:
     metrics = compute_metrics(job.task, labels, labels)
     row = row_of({"metrics": metrics, "computation_cost": 1.0, "rule": rule})
     with suppress(OSError):  # which the end says, beside the results
-        earlier_lines(directory / ROWS, row, job.how.out_mode)
+        earlier_lines(directory / ROWS, row, job.evaluation.out_mode)
 
 
 def write_results(

@@ -62,8 +62,8 @@ def exit_status(main: Callable[[], None], *arguments: object) -> int:
 def ran(*command: object, cwd: Path = ROOT, **environment: object) -> str:
     """What a command prints, in a process of its own."""
     variables = {name: str(value) for name, value in environment.items()}
-    how = {"cwd": cwd, "env": os.environ | variables, "capture_output": True, "text": True}
-    done = subprocess.run(list(map(str, command)), **how, check=False)
+    options = {"cwd": cwd, "env": os.environ | variables, "capture_output": True, "text": True}
+    done = subprocess.run(list(map(str, command)), **options, check=False)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
 

@@ -183,7 +183,7 @@ def glue(script, albert_dir, rte, request) -> Callable[..., Outcome]:
     def run(out: Path, *more, weights: Path = albert_dir, data: Path = rte, task: str = "RTE"):
         with pytest.MonkeyPatch.context() as patch:
             if not pictures:
-                patch.setattr(Figure, "savefig", lambda figure, file, **how: file.write(b"none"))
+                patch.setattr(Figure, "savefig", lambda _, file, **options: file.write(b"none"))
             return script(run_glue.main, *flags(weights, data, out, task, *more))
 
     return run
@@ -218,8 +218,9 @@ def corpus(tmp_path_factory) -> Path:
 def pretrain(script, corpus, spiece) -> Callable[..., Outcome]:
     """`pretrain(out, "--do_eval", ...)` runs run_pretraining.py on the corpus."""
 
-    def run(out: Path, *more, **how) -> Outcome:
-        return script(run_pretraining.main, *pretraining_flags(corpus, spiece, out, *more, **how))
+    def run(out: Path, *more, **options) -> Outcome:
+        flags = pretraining_flags(corpus, spiece, out, *more, **options)
+        return script(run_pretraining.main, *flags)
 
     return run
 

@@ -60,9 +60,9 @@ def start(
     return process
 
 
-def run(arguments: Sequence, after: float | None = None, **how) -> int:
+def run(arguments: Sequence, after: float | None = None, **options) -> int:
     """Exit status of a script; killed `after` so many seconds, or at a step towards the disk."""
-    process = start(arguments, **how)
+    process = start(arguments, **options)
     process.join(after)
     if process.is_alive():
         process.kill()
@@ -71,7 +71,7 @@ def run(arguments: Sequence, after: float | None = None, **how) -> int:
 
 
 def survive_kills(
-    command_of: Callable[[Path], Sequence], reference: Path, folder: Path, seed: int, **how
+    command_of: Callable[[Path], Sequence], reference: Path, folder: Path, seed: int, **options
 ) -> None:
     """Kill runs at twenty and more moments, half of them on the way to the disk; each must end with
     the bits of `reference`, which nothing disturbed.
@@ -80,17 +80,17 @@ def survive_kills(
     """
     draw = random.Random(seed)
     started = time.monotonic()
-    assert run(command_of(folder / "whole"), **how) == 0
+    assert run(command_of(folder / "whole"), **options) == 0
     whole, kills = time.monotonic() - started, 0
     while kills < 20:
         out = folder / f"out-{kills}"
         for _ in range(4):
             if draw.random() < 0.5:
-                status = run(command_of(out), die_at=draw.randrange(1, 90), **how)
+                status = run(command_of(out), die_at=draw.randrange(1, 90), **options)
             else:
-                status = run(command_of(out), after=draw.uniform(0, whole), **how)
+                status = run(command_of(out), after=draw.uniform(0, whole), **options)
             kills += status == -signal.SIGKILL
-        assert run(command_of(out), **how) == 0
+        assert run(command_of(out), **options) == 0
         assert_same_weights(out, reference)
         assert not list(out.glob(".*partial"))
 
@@ -117,9 +117,9 @@ def start_together(
     return together
 
 
-def run_together(count: int, arguments: Sequence, log: Path | None = None, **how) -> list[int]:
+def run_together(count: int, arguments: Sequence, log: Path | None = None, **options) -> list[int]:
     """Exit statuses of `count` processes; their outputs in `log`.0, .1, …"""
-    together = start_together(count, arguments, log, **how)
+    together = start_together(count, arguments, log, **options)
     for process in together:
         process.join(120)
     return [process.exitcode for process in together]

@@ -278,6 +278,17 @@ def damage(checkpoint: Path) -> str | None:
     return None
 
 
+def find_start(settings: Any, processes: int, *sources: str) -> tuple[bool, Path | None]:
+    """Find out whether a training is finished already, and the checkpoint to go on from; None to
+    begin, from the weights of `sources`."""
+    if is_trained(settings, processes):
+        return True, None
+    checkpoint = find_checkpoint(settings.run)
+    for source in sources if checkpoint is None else ():
+        check_start(source, settings.run.output_dir)
+    return False, checkpoint
+
+
 def is_trained(settings: Any, processes: int) -> bool:
     """Tell whether --resume_from_checkpoint finds its training finished; see `run_record`."""
     output_dir = Path(settings.run.output_dir)

@@ -21,16 +21,20 @@ from training.settings import TrainingSettings
 from training.trainer import Batch, Trainer
 
 
-def total_steps(how: TrainingSettings, examples: int, processes: int) -> int:
+def total_steps(flags: TrainingSettings, examples: int, processes: int) -> int:
     """Optimiser steps on so many examples: at least one, but none in no epochs."""
-    if how.max_steps > 0 or not how.num_train_epochs:
-        return max(0, how.max_steps)
-    batches = -(-examples // (how.per_gpu_train_batch_size * processes))
-    return max(1, int(batches * how.num_train_epochs) // how.gradient_accumulation_steps)
+    if flags.max_steps > 0 or not flags.num_train_epochs:
+        return max(0, flags.max_steps)
+    batches = -(-examples // (flags.per_gpu_train_batch_size * processes))
+    return max(1, int(batches * flags.num_train_epochs) // flags.gradient_accumulation_steps)
 
 
 def task_state(
-    how: TrainingSettings, model: Model, tokenizer: Tokenizer, steps: int, scores: Sequence[float]
+    flags: TrainingSettings,
+    model: Model,
+    tokenizer: Tokenizer,
+    steps: int,
+    scores: Sequence[float],
 ) -> TrainState:
     """Make what a training of `steps` changes: the model with its new heads, optimiser, schedule;
     scores: the training labels of a regression, else empty."""
@@ -39,13 +43,12 @@ def task_state(
         # A new head answers the mean: steps towards it would saturate the pooler's tanh.
         if head and module.out_features == 1 and module.bias == 0:
             torch.nn.init.constant_(module.bias, sum(scores) / len(scores))
-    if how.gradient_checkpointing:
+    if flags.gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    rates = how.learning_rate, how.weight_decay, how.adam_epsilon
-    optimizer = make_optimizer(model, *rates, how.optimizer)
-    warmup_steps = how.warmup_steps or math.ceil(steps * (how.warmup_ratio or 0))
-    schedule = make_schedule(optimizer, warmup_steps, steps, how.lr_scheduler_type or "linear")
-    best = Best(how.early_stopping_patience, bool(how.load_best_model_at_end))
+    optimizer = make_optimizer(model, flags)
+    warmup_steps = flags.warmup_steps or math.ceil(steps * (flags.warmup_ratio or 0))
+    schedule = make_schedule(optimizer, warmup_steps, steps, flags.lr_scheduler_type or "linear")
+    best = Best(flags.early_stopping_patience, bool(flags.load_best_model_at_end))
     return TrainState(model, tokenizer, optimizer, schedule, best=best)
 
 

@@ -29,13 +29,7 @@ from modeling.loading.files import weight_files
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import Tensors, load_into, load_model, read_weights
 from modeling.pretraining import ObjectiveOutput, Sums, add_sums
-from training.checkpoints import (
-    TrainState,
-    check_finished,
-    check_start,
-    find_checkpoint,
-    is_trained,
-)
+from training.checkpoints import TrainState, check_finished, find_start
 from training.optimizer import make_optimizer, make_schedule
 from training.pretraining import write_results
 from training.pretraining_data import PretrainingData
@@ -284,16 +278,14 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
 
     Follows the teacher on --train_files; the student ends in --output_dir.
     """
-    flags, schedule, run = settings.student, settings.training, settings.run
-    if is_trained(settings, accelerator.num_processes):
-        return
-    checkpoint = find_checkpoint(run)
+    flags, run = settings.student, settings.run
     sources = [x for x in (flags.model_name_or_path, flags.initial_student) if x]
-    for source in sources if checkpoint is None else []:
-        check_start(source, run.output_dir)
+    is_finished, checkpoint = find_start(settings, accelerator.num_processes, *sources)
+    if is_finished:
+        return
     teacher, tokenizer = load_teacher(settings, flags.num_hidden_layers, accelerator.device)
     student = new_student(flags, teacher)
-    batch_size = schedule.per_gpu_train_batch_size * accelerator.num_processes
+    batch_size = settings.training.per_gpu_train_batch_size * accelerator.num_processes
     text = TeacherText(settings.text, run, tokenizer, batch_size)
     starts = [file_fingerprint(path) for source in sources for path in weight_files(source)]
     # Inference mode, which comes with the teacher's packed weights, is not for the student.
@@ -302,10 +294,9 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
         weights[0], weights[-1] = 0, flags.last_pass_weight  # frozen embeddings give state 0
         variances = teacher.variances(islice(text.training_batches(0, 0), VARIANCE_BATCHES))
         objective = DistillationLoss(student, variances, weights / weights.sum())
-        rates = schedule.learning_rate, schedule.weight_decay, schedule.adam_epsilon
-        optimizer, total = make_optimizer(student, *rates), schedule.max_steps
-        rates = make_schedule(optimizer, schedule.warmup_steps, total)
-        state = TrainState(student, tokenizer, optimizer, rates, objective)
+        optimizer, total = make_optimizer(student, settings.training), settings.training.max_steps
+        schedule = make_schedule(optimizer, settings.training.warmup_steps, total)
+        state = TrainState(student, tokenizer, optimizer, schedule, objective)
         trainer = Trainer(accelerator, state, settings, fingerprint(text.fingerprint, starts))
         trainer.begin(checkpoint)
 

@@ -1,21 +1,17 @@
 """AdamW and LAMB in the published parameter groups, and schedules of the learning rate."""
 
 import math
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, get_scheduler
 
 
-def make_optimizer(
-    model: PreTrainedModel,
-    learning_rate: float,
-    weight_decay: float,
-    adam_epsilon: float,
-    kind: str = "adamw",
-) -> torch.optim.Optimizer:
+def make_optimizer(model: PreTrainedModel, flags: Any) -> torch.optim.Optimizer:
     """AdamW or LAMB in the published groups: with decay, and without (biases, layer norms).
 
+    flags: of a training, with learning_rate, weight_decay, adam_epsilon and optimizer.
     Behind these, groups with a learning rate of their own: W, the weights of ELBERT's losses, at
     `config.w_lr` without decay, which stays constant and is not clipped; and a ponder model's
     halting head at `config.lambda_lr`, where the configuration has one.
@@ -35,21 +31,21 @@ def make_optimizer(
     groups = [
         {
             "params": found,
-            "weight_decay": weight_decay if decays else 0.0,
+            "weight_decay": flags.weight_decay if decays else 0.0,
             "decays": decays,
-            "lr": getattr(model.config, own[prefix]) if prefix else learning_rate,
+            "lr": getattr(model.config, own[prefix]) if prefix else flags.learning_rate,
             "constant": prefix == "exit_weights",
         }
         for (prefix, decays), found in parameters.items()
     ]
-    if kind == "adamw":
-        return torch.optim.AdamW(groups, lr=learning_rate, eps=adam_epsilon)
+    if flags.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=flags.learning_rate, eps=flags.adam_epsilon)
     from pytorch_optimizer import Lamb  # a hundred optimisers: seconds to import
 
     groups = [{**group, "adam": not group["decays"]} for group in groups]
     # adam_debias: the library's word for leaving the correction out
-    how = {"weight_decouple": False, "adam_debias": True}
-    optimizer = Lamb(groups, lr=learning_rate, eps=adam_epsilon, **how)
+    options = {"eps": flags.adam_epsilon, "weight_decouple": False, "adam_debias": True}
+    optimizer = Lamb(groups, lr=flags.learning_rate, **options)
     optimizer.clamp = math.inf
     return optimizer
 

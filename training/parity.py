@@ -51,8 +51,8 @@ def train_parity(settings: Any, model: ParityPonderGRU, device: torch.device) ->
     loss_reg = RegularizationLoss(settings.lambda_p, settings.max_steps).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, fused=True)
     batches, cycle = settings.epochs * settings.n_batches, settings.schedule == "one_cycle"
-    how = {"pct_start": 0.2, "div_factor": PEAK, "cycle_momentum": False}
-    schedule = OneCycleLR(optimizer, PEAK * settings.lr, batches, **how) if cycle else None
+    options = {"pct_start": 0.2, "div_factor": PEAK, "cycle_momentum": False}
+    schedule = OneCycleLR(optimizer, PEAK * settings.lr, batches, **options) if cycle else None
     bar = progress(total=batches, desc="Training", unit="batch")
     for epoch in range(1, settings.epochs + 1):
         sums = torch.zeros(3, device=device)

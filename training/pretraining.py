@@ -22,13 +22,7 @@ from modeling.loading.configs import make_config
 from modeling.loading.files import file_hash, read_json, weights_hash
 from modeling.loading.weights import ACT_NAMES, LoadReport, load_into, read_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
-from training.checkpoints import (
-    TrainState,
-    check_finished,
-    check_start,
-    find_checkpoint,
-    is_trained,
-)
+from training.checkpoints import TrainState, check_finished, find_start
 from training.optimizer import make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
 from training.pretraining_settings import PretrainingModelSettings, PretrainingSettings
@@ -74,19 +68,19 @@ def phases_of(settings: PretrainingSettings, processes: int) -> list[Phase]:
 
     Long examples come in batches of about as many pieces, and in steps of as many examples.
     """
-    how, short = settings.training, settings.text.max_seq_length
-    long, accumulation = how.long_seq_length, how.gradient_accumulation_steps
-    batch = how.per_gpu_train_batch_size * processes
-    long_steps, long_batch = round(how.max_steps * how.long_fraction), batch * short // long
+    flags, short = settings.training, settings.text.max_seq_length
+    long, accumulation = flags.long_seq_length, flags.gradient_accumulation_steps
+    batch = flags.per_gpu_train_batch_size * processes
+    long_steps, long_batch = round(flags.max_steps * flags.long_fraction), batch * short // long
     if long_steps and long_batch < processes:
         raise UserError(
-            f"--per_gpu_train_batch_size {how.per_gpu_train_batch_size} is not one example at "
+            f"--per_gpu_train_batch_size {flags.per_gpu_train_batch_size} is not one example at "
             f"length {long}: allowed is at least {-(-long // short)}, or --long_fraction 0"
         )
     long_accumulation = -(-batch * accumulation // max(1, long_batch))
-    long_warmup = int(how.warmup_steps * how.long_fraction)
+    long_warmup = int(flags.warmup_steps * flags.long_fraction)
     both = (
-        Phase(how.max_steps - long_steps, short, batch, accumulation, 1.0, how.warmup_steps),
+        Phase(flags.max_steps - long_steps, short, batch, accumulation, 1.0, flags.warmup_steps),
         Phase(long_steps, long, long_batch, long_accumulation, LONG_RATE, long_warmup),
     )
     return [phase for phase in both if phase.steps > 0]
@@ -184,13 +178,11 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
 
     Minimises MLM + SOP + τ · ponder cost; the trained model ends in --output_dir.
     """
-    flags, run, how = settings.model, settings.run, settings.training
-    if is_trained(settings, accelerator.num_processes):
-        return
-    checkpoint = find_checkpoint(run)
+    flags, run = settings.model, settings.run
     source = flags.model_name_or_path
-    if checkpoint is None and source:
-        check_start(source, run.output_dir)
+    is_finished, checkpoint = find_start(settings, accelerator.num_processes, source or "")
+    if is_finished:
+        return
     given = None if flags.train_tokenizer else flags.tokenizer_name or source
     config, pieces = flags.config_name or source, given or run.output_dir
     model, tokenizer, report = make_model(settings, config, source, pieces)
@@ -203,11 +195,10 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
         logger.info("  %s", phase)
         own_text = replace(settings.text, max_seq_length=phase.max_seq_length)
         data.append(PretrainingData(own_text, run, tokenizer, phase.batch_size))
-    rates = how.learning_rate, how.weight_decay, how.adam_epsilon
-    optimizer = make_optimizer(model, *rates, how.optimizer)
-    rates = LambdaLR(optimizer, lambda step: rate_at(phases, step))
+    optimizer = make_optimizer(model, settings.training)
+    schedule = LambdaLR(optimizer, lambda step: rate_at(phases, step))
     objective = PreTrainingObjective(model, len(TokenClass))
-    state = TrainState(model, tokenizer, optimizer, rates, objective)
+    state = TrainState(model, tokenizer, optimizer, schedule, objective)
     trainer = Trainer(accelerator, state, settings, data[0].fingerprint)
     trainer.begin(checkpoint)
 

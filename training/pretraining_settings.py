@@ -1,7 +1,7 @@
 """The settings of run_pretraining.py and share_layers.py. No torch here: --help answers at once."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from modeling.errors import UserError
 from training.settings import (
@@ -126,6 +126,7 @@ class StudentSettings:
 class SharingSchedule:
     """How --do_train trains: AdamW, with warm-up and linear decay."""
 
+    optimizer: ClassVar[str] = "adamw"
     max_steps: int = option(10_000, "optimiser steps", AT_LEAST_1)
     per_gpu_train_batch_size: int = option(8, "at --max_seq_length; of shorter ones more", COUNT)
     gradient_accumulation_steps: int = option(1, "batches of a step", AT_LEAST_1)

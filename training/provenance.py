@@ -141,8 +141,8 @@ def commit() -> str | None:
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     if (ROOT / ".git").exists():
         with suppress(OSError, subprocess.CalledProcessError):
-            how = {"cwd": ROOT, "capture_output": True, "text": True, "check": True}
-            return subprocess.run(command, **how).stdout.strip()
+            options = {"cwd": ROOT, "capture_output": True, "text": True, "check": True}
+            return subprocess.run(command, **options).stdout.strip()
     return None
 
 

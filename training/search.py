@@ -229,8 +229,8 @@ def open_study(url: str, search: Search) -> optuna.Study:
         heartbeat_interval=HEARTBEAT,
         grace_period=GRACE,
     )
-    how = {"direction": "maximize", "load_if_exists": True}
-    study = optuna.create_study(storage=storage, study_name=search.name, **how)
+    options = {"direction": "maximize", "load_if_exists": True}
+    study = optuna.create_study(storage=storage, study_name=search.name, **options)
     try:
         known = study.user_attrs.get("fingerprint", None if study.get_trials() else {})
     except (LookupError, RecursionError) as error:  # a database of elsewhere

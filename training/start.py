@@ -37,14 +37,14 @@ logger = logging.getLogger(__name__)
 LOCK = ".training.lock"  # in --output_dir; says who trains into it
 
 
-def make_accelerator(no_cuda: bool, precision: str, **how: Any) -> Accelerator:
+def make_accelerator(no_cuda: bool, precision: str, **options: Any) -> Accelerator:
     """HF's device and processes. UserError for a `precision` (no, bf16, fp16) they cannot do."""
     # Without `cpu`, several processes on a machine without a GPU would not find each other.
     cpu = no_cuda or not torch.accelerator.is_available()
     try:
         if cpu and precision == "fp16":
             raise ValueError("needs a GPU")
-        return Accelerator(cpu=cpu, mixed_precision=precision, **how)
+        return Accelerator(cpu=cpu, mixed_precision=precision, **options)
     except ValueError as error:
         raise UserError(f"mixed precision {precision}: {error}; on a CPU use --bf16") from error
 
@@ -125,8 +125,8 @@ def text_session(settings: Any, writes: bool) -> Iterator[Accelerator]:
     writes: is --output_dir written anew? Reads --eval_file now: a bad one fails before training.
     """
     run, evaluation = settings.run, settings.evaluation
-    how = {"gradient_accumulation_steps": settings.training.gradient_accumulation_steps}
-    accelerator = make_accelerator(run.no_cuda, "bf16" if run.bf16 else "no", **how)
+    options = {"gradient_accumulation_steps": settings.training.gradient_accumulation_steps}
+    accelerator = make_accelerator(run.no_cuda, "bf16" if run.bf16 else "no", **options)
     start_script(accelerator, run.seed)
     if writes:
         check_output_dir(run, writes)

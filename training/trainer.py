@@ -268,8 +268,8 @@ class TrainingLog:
 
     def __enter__(self) -> Self:
         self.main = self.trainer.accelerator.is_main_process
-        how = {"desc": "Training", "unit": "step", "initial": self.trainer.state.step}
-        self.bar = progress(total=self.total, disable=not self.main, **how)
+        options = {"desc": "Training", "unit": "step", "initial": self.trainer.state.step}
+        self.bar = progress(total=self.total, disable=not self.main, **options)
         if self.main:
             self.trackers = start_trackers(self.trainer.settings)
         self.clock = time.monotonic()  # of the last entry

@@ -18,19 +18,21 @@ LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {elapsed} elapsed, {remaining} l
 class LogBar(tqdm):
     """A progress bar whose states are lines of the log."""
 
-    def __init__(self, **how: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         # miniters: else tqdm's monitor adds lines of its own, one step before the next.
         pace = {"mininterval": SECONDS, "miniters": 1, "delay": SECONDS}
-        super().__init__(**how, **pace, file=StringIO(), bar_format=LINE)
+        super().__init__(**options, **pace, file=StringIO(), bar_format=LINE)
 
     def display(self, *_: Any, **__: Any) -> None:
         logger.info("%s", self)
 
 
-def progress(**how: Any) -> tqdm:
+def progress(**options: Any) -> tqdm:
     """Make a tqdm with these arguments; a loop within another's bar shows none of its own."""
-    how["disable"] = how.get("disable", False) or bool(getattr(tqdm, "_instances", ()))
-    return tqdm(**how, leave=False, dynamic_ncols=True) if sys.stderr.isatty() else LogBar(**how)
+    options["disable"] = options.get("disable", False) or bool(getattr(tqdm, "_instances", ()))
+    if sys.stderr.isatty():
+        return tqdm(**options, leave=False, dynamic_ncols=True)
+    return LogBar(**options)
 
 
 class StdoutHandler(logging.StreamHandler):

@@ -51,7 +51,7 @@ class AdaptiveDepth(Mode):
         }
 
     def dev_scalars(
-        self, job: Job, goal: MetricAtCost
+        self, job: Job, metric: MetricAtCost
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric and the computation cost."""
         summary, name = summarise_updates(job, run_early_exit(job)), primary_metric(job.task)
@@ -59,7 +59,7 @@ class AdaptiveDepth(Mode):
             f"eval_{name}": summary["metrics"][name],
             "eval_computation_cost": summary["computation_cost"],
         }
-        return values, values, summary["metrics"][goal.name]
+        return values, values, summary["metrics"][metric.name]
 
     def export_loop(
         self, model: AlbertActForSequenceClassification, layer_logits: bool = False
@@ -94,7 +94,7 @@ class AdaptiveDepth(Mode):
             print_summary(summary, checkpoint, lines)
             page = folder / "tokens.html"
             files = {page: partial(draw_tokens, page, job, predictions, summary)}
-            write_results(folder, summary, job.how.out_mode, files)
+            write_results(folder, summary, job.evaluation.out_mode, files)
         return summary
 
 
@@ -171,8 +171,8 @@ def token_section(
     texts: Sequence[str],
     is_wrong: bool = False,
 ) -> str:
-    """Format an example as HTML: a heading with its cost and `texts`, its answer and its label; each
-    token over its updates."""
+    """Format an example as HTML: a heading with its cost and `texts`, which are answer and label;
+    each token over its updates."""
     spans = []
     for token, number in zip(tokens, updates, strict=True):
         text = token.removeprefix(WORD_START)

@@ -63,10 +63,10 @@ class Mode(ABC):
 
     @abstractmethod
     def dev_scalars(
-        self, job: Job, goal: MetricAtCost
+        self, job: Job, metric: MetricAtCost
     ) -> tuple[dict[str, float], dict[str, Any], float]:
-        """Dev metric at a logging step: what trackers get, the console's line, and `goal`'s value,
-        by which the best model is chosen."""
+        """Measure at a logging step: what trackers get, the console's line, and the `metric` by
+        which the best model is chosen."""
 
     @abstractmethod
     def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> ExportLoop:

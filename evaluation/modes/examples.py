@@ -47,13 +47,13 @@ class ExampleMode(Mode):
     depth_batched = True
 
     def dev_scalars(
-        self, job: Job, goal: MetricAtCost
+        self, job: Job, metric: MetricAtCost
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric of every layer."""
         name, recorded = f"eval_{primary_metric(job.task)}", record_layers(job, job.batch_size)
         curve = layer_curve(job, recorded["all_logits"])
         scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
-        return scalars, {f"{name}_per_layer": curve}, selection_value(job, goal, recorded)
+        return scalars, {f"{name}_per_layer": curve}, selection_value(job, metric, recorded)
 
     def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> DepthLoop:
         return DepthLoop(model, model.config.exit_rule().inputs, layer_logits)
@@ -66,7 +66,7 @@ class ExampleMode(Mode):
 
     def evaluate(self, job: Job, folder: Path, directory: Path, checkpoint: str) -> dict[str, Any]:
         """Where examples exit, at which cost, and what every layer would answer."""
-        recorded = None if job.how.skip_full_depth else record_layers(job, batch_size=32)
+        recorded = None if job.evaluation.skip_full_depth else record_layers(job, batch_size=32)
         fast = job.for_inference()
         predictions = run_early_exit(fast)
         summary = summarise(fast, predictions)
@@ -80,8 +80,8 @@ class ExampleMode(Mode):
         if not is_main():
             return summary
         print_results(summary, checkpoint)
-        statistics = Path(job.how.statistics_dir or "", job.task.name)
-        if not job.how.statistics_dir:
+        statistics = Path(job.evaluation.statistics_dir or "", job.task.name)
+        if not job.evaluation.statistics_dir:
             statistics = statistics_folder(directory, job.model.config, job.task)
         picture, files = folder / "exits.png", {}
         # Of all examples, and of those that exit at the layer.
@@ -96,7 +96,7 @@ class ExampleMode(Mode):
             remove(folder, [picture.name])
             remove(directory, [os.path.relpath(path, directory) for path in tables])
         make_room(directory, tables if recorded else ())
-        write_results(folder, summary, job.how.out_mode, files)
+        write_results(folder, summary, job.evaluation.out_mode, files)
         note(directory, tables)
         return summary
 
@@ -147,19 +147,19 @@ class Ponder(ExampleMode):
         return values | {f"lambda/layer_{i}": mean for i, mean in enumerate(means, 1)}
 
 
-def selection_value(job: Job, goal: MetricAtCost, recorded: Tensors) -> float:
+def selection_value(job: Job, metric: MetricAtCost, recorded: Tensors) -> float:
     """Compute the metric that chooses a model from `recorded`, all layers' answers.
 
     Without a cost it is the last layer's. With one: the rule's best within it; if none is so cheap,
     the deepest layer's within it.
     """
     layers = layer = len(recorded["all_logits"])
-    if goal.cost is not None:
-        best = goal.best(rule_frontier(job, recorded)[goal.name])
+    if metric.cost is not None:
+        best = metric.best(rule_frontier(job, recorded)[metric.name])
         if best is not None:
             return best
-        layer = max(1, int(goal.cost * layers + 1e-9))
-    return metrics_of(job, recorded["all_logits"][layer - 1])[goal.name]
+        layer = max(1, int(metric.cost * layers + 1e-9))
+    return metrics_of(job, recorded["all_logits"][layer - 1])[metric.name]
 
 
 def summarise(job: Job, predictions: Predictions) -> dict[str, Any]:

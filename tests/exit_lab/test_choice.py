@@ -151,9 +151,7 @@ def test_a_guarantee_from_too_few_examples_is_refused():
     found, _ = swept(2, "rte", examples=60)
     with pytest.raises(UserError, match=r"29 calibration examples is refused: fewer than 30"):
         control_risk(found, ELBERT, ["entropy"], np.arange(29), {"risk": 0.02, "delta": 0.05})
-    choice = control_risk(
-        found, ELBERT, ["entropy"], np.arange(30), {"risk": 0.02, "delta": 0.05}
-    )
+    choice = control_risk(found, ELBERT, ["entropy"], np.arange(30), {"risk": 0.02, "delta": 0.05})
     assert choice.setting is None
     assert "even a setting without a single loss needs 149 examples" in choice.note
 

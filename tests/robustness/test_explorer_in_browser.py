@@ -85,7 +85,7 @@ def test_the_page_shows_the_sweep(browser, tmp_path, task):
     copied = browser.find_element("id", "copied")
     WebDriverWait(browser, 5).until(lambda _: "{" in copied.text)
     copied = json.loads(copied.text[copied.text.index("{") :])
-    assert copied == swept.settings[number] | fixed
+    assert copied == swept.settings[number] | about["fixed"]
     # A phone; and nothing was asked of the network, nothing failed.
     size(browser, 360, 800)
     assert browser.execute_script(SHOWN)["width"] <= 360

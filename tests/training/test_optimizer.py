@@ -6,10 +6,12 @@ import torch
 from modeling import PonderAlbertClassifier, PonderAlbertConfig
 from tests.conftest import TINY, tiny_model
 from training.optimizer import clipped_parameters, make_optimizer, make_schedule
+from training.settings import TrainingSettings
 
 
 def optimiser_of(model, decay: float = 0.1) -> torch.optim.AdamW:
-    return make_optimizer(model, learning_rate=1e-3, weight_decay=decay, adam_epsilon=1e-7)
+    flags = TrainingSettings(learning_rate=1e-3, weight_decay=decay, adam_epsilon=1e-7)
+    return make_optimizer(model, flags)
 
 
 @pytest.mark.parametrize(
@@ -22,11 +24,8 @@ def optimiser_of(model, decay: float = 0.1) -> torch.optim.AdamW:
     ids=["w_lr", "lambda_lr", "one rate"],
 )
 def test_every_parameter_has_its_rate_and_decay(model, own, rate, is_clipped):
-    names, optimizer, found = (
-        {id(p): n for n, p in model.named_parameters()},
-        optimiser_of(model),
-        [],
-    )
+    names = {id(p): n for n, p in model.named_parameters()}
+    optimizer, found = optimiser_of(model), []
     for group in optimizer.param_groups:
         assert group["eps"] == 1e-7
         for name in (names[id(p)] for p in group["params"]):
@@ -75,7 +74,8 @@ def test_lamb_is_the_published_one():
     model.config = None
     torch.nn.init.normal_(model["dense"].weight)  # norm 35
     torch.nn.init.constant_(model["dense"].bias, -0.01)
-    optimizer = make_optimizer(model, 2e-3, 0.01, 1e-6, "lamb")
+    given = {"weight_decay": 0.01, "adam_epsilon": 1e-6, "optimizer": "lamb"}
+    optimizer = make_optimizer(model, TrainingSettings(learning_rate=2e-3, **given))
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     gradients = {name: torch.randn(30, *p.shape) * 0.01 - 0.02 for name, p in start.items()}
     for step in range(30):
