@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 from modeling.errors import UserError
 from modeling.keys import float_key, nearest_names, parse_value
-from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, SHARE, DevSettings, option
+from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, DevSettings, FlagRules, option
+
+PART = FlagRules(low=0.01, high=0.99)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ class ChoiceSettings:
         None, "max_cost, max_p95_ms, max_drop, or risk and delta", metavar="GOAL=VALUE", nargs="+"
     )
     compare: bool = option(False, "table of the rules at equal costs")
-    calibration_fraction: float = option(0.5, "of the dev set, to choose by", SHARE)
+    calibration_fraction: float = option(0.5, "of the dev set, to choose by", PART)
 
     def check(self) -> None:
         self.goal()
