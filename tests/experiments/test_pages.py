@@ -1,12 +1,9 @@
 """Tables on the pages, against the files and commands that their numbers are from."""
 
 import csv
-import re
-import statistics
-import subprocess
-import sys
 from itertools import takewhile
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -41,3 +38,19 @@ def test_early_exit_on_sst2_is_what_the_recording_gives(page, first_line):
     cost = f"{mean / len(logits):.2f}"
     found = [["1", f"{right[-1].mean():.1f}"], [cost, f"{taken.mean():.1f}"], [cost, f"{coin:.1f}"]]
     assert [row[1:] for row in table(page, first_line)] == found
+
+
+def column(name: str, key: str) -> np.ndarray:
+    """One column of one of the comparison's files; it has four decimal places."""
+    with (ROOT / f"experiments/comparison/results/{name}.csv").open(encoding="utf-8") as file:
+        return np.array([float(row[key]) for row in csv.DictReader(file)])
+
+
+def test_results_are_those_of_the_comparisons_files():
+    gains, efficiencies = column("networks", "rule - coin"), column("networks", "efficiency")
+    for _, _, *cells, shares in table("docs/results.md", "| network (its coin"):
+        found = [float(cell) for cell in cells if cell != "–"]
+        assert all(abs(100 * gains - gain).min() < 0.0601 for gain in found)
+        assert all(abs(efficiencies - float(x)).min() < 0.0051 for x in shares.split(", "))
+    for _, *cells in table("docs/results.md", "| cost of the certified threshold"):
+        assert all(abs(column("certified", "cost") - float(cost)).min() < 0.0051 for cost in cells)
