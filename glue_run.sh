@@ -34,7 +34,7 @@ OUT_DIR=${OUT_DIR:-out/$MODEL}
 KEY=${KEY:-exit_thres}
 MODEL_TYPE=${MODEL_TYPE:-elbert}
 case "$MODEL_TYPE" in
-  elbert | albert)
+  elbert | albert | bert | roberta | electra)
     layers=$("$PYTHON" -c "import json, sys; print(json.load(open(sys.argv[1]))['num_hidden_layers'])" \
       "$W_DIR/config.json" 2>/dev/null || echo 8) # a hub's name has no file
     EDITS=${EDITS-exit_thres=0.4 cnt_thres=$((layers < 8 ? layers : 8))}

@@ -174,6 +174,13 @@ class GlueRun:
         model, report = load_model(self.mode.model_class, source, config, other)
         for line in report.lines():
             logger.info(line)
+        new_pooler = "albert.pooler.weight" in report.initialised
+        if new_pooler and getattr(config, "pooler_input", None) == "cls":
+            logger.info(
+                "%s has no pooler, so the exits' pooler starts new, on a [CLS] that was not "
+                "pre-trained for classes: --set pooler_input=mean often learns better",
+                source,
+            )
         return model
 
     def content_hashes(self) -> dict[str, str]:

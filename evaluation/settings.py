@@ -7,6 +7,7 @@ from typing import NamedTuple
 from modeling.errors import UserError
 from modeling.exit_settings import NOTHING, Settings
 from modeling.keys import MODE_KEYS, PONDER_KEYS, keys_of, nearest_names, parse_value
+from modeling.loading.families import FAMILIES
 from training.settings import (
     COUNT,
     FREE,
@@ -20,9 +21,12 @@ from training.settings import (
 
 
 def documented_name(text: str) -> str:
-    """Return the documented name of a --model_type: of the published `albert`, `elbert`."""
+    """Return the documented name of a --model_type.
+
+    Published scripts name the encoder that ELBERT's exits are put on: `albert`, `bert`, …
+    """
     name = text.lower()
-    return "elbert" if name == "albert" else name
+    return "elbert" if name in ("albert", *FAMILIES) else name
 
 
 def ponder_option(name: str) -> str | None:
@@ -32,13 +36,14 @@ def ponder_option(name: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ModeSettings:
-    """Who stops, and when. --model_type albert is ELBERT here, by its published name; in
+    """Who stops, and when. --model_type albert is ELBERT here, by a published name; in
     run_pretraining.py it is the dense ALBERT, which always runs all of its layers."""
 
     model_type: str = option(
         ...,
-        "who stops: an example by a rule (elbert; its published name is albert) or by a learned "
-        "halting probability (ponder_albert), or each token by its own (albert_act)",
+        "who stops: an example by a rule (elbert; published scripts name the encoder, so albert, "
+        f"{', '.join(FAMILIES)} are elbert, too) or by a learned halting probability "
+        "(ponder_albert), or each token by its own (albert_act)",
         choices=tuple(MODE_KEYS),
         type=documented_name,
     )

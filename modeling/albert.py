@@ -35,13 +35,18 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
 
 
 class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
-    """HF's embeddings, summed in the published order: float32 sums depend on it in the last bit."""
+    """HF's embeddings, summed in the published order: float32 sums depend on it in the last bit.
+
+    With `config.positions_skip_padding` as RoBERTa's, whose positions count no padding.
+    """
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
         end = config.eos_token_id
         # [SEP]; HF admits lists, and numbers of no piece, too.
         self.separator = end if isinstance(end, int) and 0 <= end < config.vocab_size else None
+        skips_padding = getattr(config, "positions_skip_padding", False)
+        self.skipped = config.pad_token_id if skips_padding else None
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *rest: Any) -> None:
         state_dict.pop(f"{prefix}position_ids", None)  # of published checkpoints
@@ -78,17 +83,26 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
                 f"{length} tokens in a text: allowed are at most max_position_embeddings"
                 f" = {longest}; cut it, with the tokenizer's truncation=True and max_length"
             )
-        if position_ids is None:
-            position_ids = self.position_ids[:, :length]
         if token_type_ids is None and input_ids is not None and self.separator is not None:
             ends = (input_ids == self.separator).long()
             before = ends.cumsum(1) - ends  # how many [SEP] stand before each token
             token_type_ids = before.clamp(max=self.token_type_embeddings.num_embeddings - 1)
         elif token_type_ids is None:
             token_type_ids = torch.zeros(words.shape[:2], dtype=torch.long, device=words.device)
-        positions = self.position_embeddings(position_ids)
+        if position_ids is None:
+            positions = self.positions(input_ids, length)
+        else:
+            positions = self.position_embeddings(position_ids)
         embedded = words + positions + self.token_type_embeddings(token_type_ids)
         return self.dropout(self.LayerNorm(embedded))
+
+    def positions(self, input_ids: Tensor | None, length: int) -> Tensor:
+        """The embeddings of positions 0, 1, …: (batch or 1, length, embedding)."""
+        if self.skipped is None or input_ids is None:
+            return self.position_embeddings(self.position_ids[:, :length])
+        real = input_ids != self.skipped
+        numbers = (real.long().cumsum(1) - 1).clamp(min=0)
+        return self.position_embeddings(numbers) * real[..., None]
 
 
 class AlbertLayerGroup(GradientCheckpointingLayer):

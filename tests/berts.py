@@ -1,32 +1,60 @@
-"""A tiny BERT, for what share_layers.py makes of it."""
+"""Tiny BERTs and encoders of its kind, and what share_layers.py makes of them."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from string import ascii_lowercase
 
 import torch
-from transformers import BertConfig, BertModel
+import transformers
+from transformers import BertModel, PreTrainedModel
 
 from tests.conftest import TINY, WORDS, sentence
 
 SIZES = {**{k: v for k, v in TINY.items() if k != "embedding_size"}, "num_hidden_layers": 3}
 
 
-def tiny_bert(equal: bool = False, **overrides) -> BertModel:
-    """A random BERT in eval mode, biases too; `equal`: all layers are copies of the first."""
+# The prefix of HF's classes, and what a configuration has beside SIZES.
+FAMILIES = {
+    "bert": ("Bert", {}),
+    "roberta": (
+        "Roberta",
+        {"max_position_embeddings": 42, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    ),
+    "electra": ("Electra", {"embedding_size": 16}),
+}
+
+
+def tiny_encoder(family: str, head: str = "Model", **overrides) -> PreTrainedModel:
+    """A random model of HF's in eval mode, biases too; texts have up to 40 tokens."""
     torch.manual_seed(5)
-    model = BertModel(BertConfig(**{**SIZES, **overrides})).eval()
+    name, shape = FAMILIES[family]
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **shape, **overrides})
+    model = getattr(transformers, f"{name}{head}")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0, 0.2)
+    return model
+
+
+def tiny_bert(equal: bool = False, **overrides) -> BertModel:
+    """`equal`: all layers are copies of the first."""
+    model = tiny_encoder("bert", **overrides)
     for layer in model.encoder.layer[1:] if equal else ():
         layer.load_state_dict(model.encoder.layer[0].state_dict())
     return model
 
 
-def save(model: BertModel, folder: Path) -> Path:
-    """The model with a WordPiece vocabulary of its sentences' words."""
+def save(model: PreTrainedModel, folder: Path) -> Path:
+    """The model with a WordPiece vocabulary of its sentences' words; a RoBERTa's has letters."""
     model.save_pretrained(folder)
+    if model.config.model_type == "roberta":
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *ascii_lowercase]
+        numbers = {piece: number for number, piece in enumerate(pieces)}
+        (folder / "vocab.json").write_text(json.dumps(numbers))
+        (folder / "merges.txt").write_text("#version: 0.2\n")
+        return folder
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(WORDS)), "##s", "##ed"]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
     return folder

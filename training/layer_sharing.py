@@ -214,6 +214,11 @@ def load_teacher(
     teacher = Teacher(source, passes, device)
     if length > (longest := teacher.config.max_position_embeddings):
         raise UserError(f"--max_seq_length {length}: the teacher has {longest} positions")
+    if teacher.config.type_vocab_size < 2:
+        raise UserError(
+            f"--model_name_or_path {source}: has one segment type, and examples are pairs; give a "
+            "BERT or an ELECTRA"
+        )
     return teacher, load_tokenizer(source, settings.run.do_lower_case)
 
 

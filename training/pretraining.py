@@ -19,6 +19,7 @@ from modeling import AlbertActForPreTraining, UserError, load_tokenizer
 from modeling.cpu_packing import packed_weights
 from modeling.keys import ACT_KEYS, ELBERT_KEYS
 from modeling.loading.configs import make_config
+from modeling.loading.families import family_of
 from modeling.loading.files import file_hash, read_json, weights_hash
 from modeling.loading.weights import ACT_NAMES, LoadReport, load_into, read_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
@@ -104,10 +105,10 @@ def read_config(flags: PretrainingModelSettings, source: str | None) -> AlbertCo
         raise UserError("--config_name is missing, e.g. configs/act_tiny.json")
     path = Path(source, "config.json") if Path(source).is_dir() else Path(source)
     written = read_json(path)
-    if written.get("model_type") == "bert":
+    if family_of(written):
         raise UserError(
-            f"{source} is a BERT, with a layer of its own at every depth: make an ALBERT of it "
-            "with share_layers.py"
+            f"{source} is of model_type {written['model_type']}, with a layer of its own at every "
+            "depth: share_layers.py makes an ALBERT of a BERT"
         )
     model, foreign, _ = ARCHITECTURES[flags.model_type]
     values = {name: value for name, value in written.items() if name not in foreign}

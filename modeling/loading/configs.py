@@ -1,14 +1,23 @@
-"""Reading configurations of ALBERTs, of BERTs and of every mode, and the overrides of exit keys."""
+"""Reading configurations of encoders and of every mode, and the overrides of exit keys."""
 
 from pathlib import Path
 from typing import Any, TypeVar
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AlbertConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ..configuration import AdaptiveConfig, ElbertConfig, check_architecture, config_class_of
+from ..configuration import (
+    ALBERT_KEYS,
+    AdaptiveConfig,
+    ElbertConfig,
+    check_architecture,
+    config_class_of,
+)
 from ..errors import UserError
 from ..exit_settings import Settings, resolve
+from ..keys import SIZES, checked, int_key
+from .families import FAMILIES, family_of
 from .files import find_file, local_folder, read_json
 
 Config = TypeVar("Config", bound=AlbertConfig)
@@ -22,6 +31,8 @@ ORIGIN_KEYS = tuple(
     "experts_implementation _experts_implementation _experts_implementation_internal".split()
 )
 
+POSITIONS = "max_position_embeddings"
+
 
 def load_config(
     source: str | Path,
@@ -32,7 +43,7 @@ def load_config(
     """Read a `config.json`, given its path, its directory or a hub name.
 
     A plain ALBERT configuration gets the defaults of `config_class`, as does one of another mode.
-    A BERT configuration becomes the ALBERT with untied layers, which only an ELBERT can be.
+    One of a family becomes the ALBERT with untied layers, which only an ELBERT can be.
     Its exit keys are `settings`, by default those that `exit_settings.resolve` finds; `overrides`
     replace any key. Raises UserError naming the file.
     """
@@ -45,17 +56,40 @@ def load_config(
         )
     values = read_json(path)
     kind = values.get("model_type")
-    if kind == "bert":
-        values["num_hidden_groups"] = values.get("num_hidden_layers")
-        values["embedding_size"] = values.get("hidden_size")
-    if kind not in (None, "albert", "bert") and not config_class_of(kind):
+    if kind not in (None, "albert", *FAMILIES) and not config_class_of(kind):
         raise UserError(
-            f"{path}: model_type = {kind!r}: only the weights of ALBERT, BERT and this suite's own "
-            "models can be read; another family's layers would be lost"
+            f"{path}: model_type = {kind!r}: only the weights of ALBERT, BERT, RoBERTa, ELECTRA "
+            "and this suite's own models can be read; another family's layers would be lost"
         )
+    try:
+        values = as_albert(values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     values = {**own_settings(values, config_class), **overrides}
     settings = settings or resolve(path, config_class.table, config=values)
     return make_config(path, {**values, **settings.values, **overrides}, config_class)
+
+
+def as_albert(values: dict[str, Any]) -> dict[str, Any]:
+    """Turn a family's config.json into that of the ALBERT that it is; others stay as they are.
+
+    What is left out has HF's default of the family. Raises UserError for positions that cannot be.
+    """
+    family = family_of(values)
+    if family is None:
+        return values
+    defaults = CONFIG_MAPPING[values["model_type"]]().to_dict()
+    kept = [name for name in defaults if name in ALBERT_KEYS or name == "pad_token_id"]
+    values = {**{name: defaults[name] for name in kept}, **values}
+    values["eos_token_id"] = None  # no family takes what follows for a second segment
+    values["num_hidden_groups"] = values["num_hidden_layers"]
+    if "embedding_size" not in kept:
+        values["embedding_size"] = values["hidden_size"]
+    if family.skips_padding:
+        keys = {**SIZES, "pad_token_id": int_key(1, "the id of padding", 0)}
+        pad, rows = (checked(x, values[x], keys) for x in ("pad_token_id", POSITIONS))
+        values |= {POSITIONS: rows - pad - 1, "positions_skip_padding": True}
+    return values
 
 
 def make_config(path: Path, values: dict[str, Any], config_class: type[Config]) -> Config:

@@ -16,7 +16,7 @@ WEIGHT_FILES = (
     "pytorch_model.bin.index.json",
 )
 
-HUB_FILES = ["*.json", "spiece.model", "vocab.txt"]  # beside the weights
+HUB_FILES = ["*.json", "spiece.model", "vocab.txt", "merges.txt"]  # beside the weights
 LARGEST_JSON = 1 << 25  # bytes; a configuration has a few thousand, an index of shards a million
 
 

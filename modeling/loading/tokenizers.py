@@ -2,7 +2,13 @@
 
 from pathlib import Path
 
-from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AlbertTokenizer,
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedTokenizerBase,
+    RobertaTokenizer,
+)
 
 from ..errors import UserError
 from .files import find_file, local_folder
@@ -13,21 +19,26 @@ WORD_START = "▁"  # SentencePiece's mark of a piece that follows a space
 
 
 def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrainedTokenizerBase:
-    """Load the tokenizer beside a checkpoint: saved whole, ALBERT's spiece.model, or a vocab.txt.
+    """Load the tokenizer beside a checkpoint.
 
+    It is saved whole, or ALBERT's spiece.model, BERT's vocab.txt, or RoBERTa's merges.txt.
     A tokenizer saved whole (`tokenizer.json`) keeps its own casing. All answer with segments,
     `token_type_ids`, and once saved they do so wherever they are loaded. Raises UserError when
     there is none, or none that works.
     """
     source = local_folder(source, weights=False)
-    kinds = {"spiece.model": AlbertTokenizer, "vocab.txt": BertTokenizer}
+    kinds = {
+        "spiece.model": AlbertTokenizer,
+        "vocab.txt": BertTokenizer,
+        "merges.txt": RobertaTokenizer,
+    }
     if find_file(source, "tokenizer_config.json"):
         kinds = {"tokenizer.json": AutoTokenizer} | kinds
     name = next((name for name in kinds if find_file(source, name)), None)
     if name is None:
         raise UserError(
-            f"no tokenizer in {source}: looked for tokenizer.json, spiece.model and vocab.txt; "
-            "give its directory with --tokenizer_name"
+            f"no tokenizer in {source}: looked for tokenizer.json, spiece.model, vocab.txt and "
+            "merges.txt; give its directory with --tokenizer_name"
         )
     # Nor ask in the terminal whether to trust its code.
     given = {"model_input_names": MODEL_INPUTS, "trust_remote_code": False}

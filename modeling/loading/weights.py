@@ -1,8 +1,7 @@
 """Reading a checkpoint's tensors, naming them as this suite's models do, and copying them there.
 
 A source is a directory or a hub name holding an HF ALBERT (bare or with any head), an ELBERT
-checkpoint of the published code or of this suite, or a BERT. BERT is ALBERT with untied layers: as
-many groups as layers, an embedding as wide as the hidden state, and the identity as mapping.
+checkpoint of the published code or of this suite, or an encoder of `families.py`.
 """
 
 import pickle
@@ -18,14 +17,14 @@ from torch import nn
 from transformers import AlbertConfig, PreTrainedModel
 
 from ..errors import UserError
-from .configs import load_config
-from .files import local_folder, weight_files
+from .configs import as_albert, load_config
+from .families import FAMILIES, LAYER_NAMES, MAPPING, family_of
+from .files import find_file, local_folder, read_json, weight_files
 
 Tensors = dict[str, torch.Tensor]  # by name
 
 # Regular expressions of names, and what takes their place, in this order.
 MODERN = {r"^module\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"}  # DataParallel, TensorFlow
-MAPPING = "encoder.embedding_hidden_mapping_in"
 SHARED_LAYER = r"encoder\.albert_layer_groups\.0\.albert_layers\.0\."
 ELBERT_NAMES = {r"^classifier\.": "albert.encoder.exit_out_layer.classifier."}  # HF's
 ACT_NAMES = {
@@ -33,15 +32,6 @@ ACT_NAMES = {
     r"encoder\.albert_layer\.attention\.LayerNorm\.": "encoder.albert_layer.LayerNorm.",
 }
 PONDER_NAMES = {r"^albert\.": "", f"^{SHARED_LAYER}": "albert_layer.", r"^encoder\.": ""}
-BERT_NAMES = {
-    r"^bert\.": "",
-    r"^pooler\.dense\.": "pooler.",
-    r"^encoder\.layer\.(\d+)\.": r"encoder.albert_layer_groups.\1.albert_layers.0.",
-    r"(_layers\.0\.attention)\.(self|output)\.": r"\1.",
-    r"(_layers\.0)\.intermediate\.dense\.": r"\1.ffn.",
-    r"(_layers\.0)\.output\.dense\.": r"\1.ffn_output.",
-    r"(_layers\.0)\.output\.LayerNorm\.": r"\1.full_layer_layer_norm.",
-}
 
 
 def renamed(tensors: Tensors, names: Mapping[str, str]) -> Tensors:
@@ -55,21 +45,32 @@ def renamed(tensors: Tensors, names: Mapping[str, str]) -> Tensors:
 
 
 def read_weights(source: str | Path, names: Mapping[str, str]) -> Tensors:
-    """Read an ALBERT's or a BERT's tensors: named as published, `albert.*`, and then by `names`."""
+    """Read an encoder's tensors, named as published, `albert.*`, and then by `names`."""
     tensors: Tensors = {}
     for path in weight_files(source):
         tensors.update(renamed(read_tensor_file(path), MODERN))
     if any(".attention.self.query." in name for name in tensors):
-        tensors = renamed(tensors, BERT_NAMES)
-        size = tensors.get("embeddings.word_embeddings.weight", torch.empty(0, 0)).shape[1]
-        tensors[f"{MAPPING}.weight"] = torch.eye(size)
-        tensors[f"{MAPPING}.bias"] = torch.zeros(size)
+        path = find_file(source, "config.json")
+        tensors = untied(tensors, as_albert(read_json(path)) if path else {})
     if not any(name.endswith("embedding_hidden_mapping_in.weight") for name in tensors):
         raise UserError(
-            f"{source}: the weights are neither ALBERT's nor BERT's; their first tensors are "
-            + ", ".join(sorted(tensors)[:4])
+            f"{source}: the weights are not ALBERT's, BERT's, RoBERTa's or ELECTRA's; their first "
+            f"tensors are {', '.join(sorted(tensors)[:4])}"
         )
     return renamed(tensors, {r"^(embeddings|encoder|pooler)\.": r"albert.\1."} | names)
+
+
+def untied(tensors: Tensors, values: Mapping[str, Any]) -> Tensors:
+    """Name an encoder's tensors as those of the ALBERT that `values`, by `as_albert`, describe."""
+    family = family_of(values) or FAMILIES["bert"]
+    tensors = renamed(tensors, {**family.names, **LAYER_NAMES})
+    size = tensors.get("embeddings.word_embeddings.weight", torch.empty(0, 0)).shape[1]
+    identity = {f"{MAPPING}.weight": torch.eye(size), f"{MAPPING}.bias": torch.zeros(size)}
+    positions = "embeddings.position_embeddings.weight"
+    if family.skips_padding and positions in tensors:
+        # No token has the rows before: ours count from 0.
+        tensors[positions] = tensors[positions][values["pad_token_id"] + 1 :]
+    return identity | tensors
 
 
 def read_tensor_file(path: Path) -> Tensors:

@@ -80,12 +80,13 @@ def answers_in_portions(batcher: DepthBatcher, examples: list, portions: list[in
     groups=st.sampled_from([1, 2, 3, 6]),
     exits=st.sampled_from([1, 3, 6]),
     labels=st.sampled_from([1, 2, 3]),
+    skips_padding=st.booleans(),
     portions=st.lists(st.integers(0, 10), max_size=3),
     count=st.integers(1, 20),
     seed=st.integers(0, 10**6),
 )
 def test_answers_are_those_of_batch_size_one(
-    dtype, spread, rule, slots, window, groups, exits, labels, portions, count, seed
+    dtype, spread, rule, slots, window, groups, exits, labels, skips_padding, portions, count, seed
 ):
     """Weights as wide as 0.3 amplify float32's rounding beyond 1e-5; float64's they do not."""
     model = spread_model(
@@ -97,6 +98,7 @@ def test_answers_are_those_of_batch_size_one(
         num_exit_layers=exits,
         num_labels=labels,
         pooler_input="cls-mean",
+        positions_skip_padding=skips_padding,
     ).to(dtype)
     examples = random_examples(count, seed)
     with packed_weights(model):

