@@ -8,6 +8,7 @@ float32 while the matrix products run in half precision.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from transformers import AlbertConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert import modeling_albert as hf_albert
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+from transformers.utils.output_capturing import capture_outputs
 
 from .errors import UserError
 from .layer import AlbertLayer
@@ -24,6 +28,9 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
     """HF's loading, saving and initialisation; embeddings are in `albert` or the model itself."""
 
     supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False  # of HF's Trainer; `forward` hands what it does not know on
+    # What `records_states` reads, and where.
+    _can_record_outputs = {"hidden_states": AlbertLayer, "attentions": nn.Softmax}  # noqa: RUF012
     # Published checkpoints hold the position numbers 0, 1, 2, …, too.
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids$"]  # noqa: RUF012 (HF's own)
 
@@ -32,6 +39,51 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         getattr(self, "albert", self).embeddings.word_embeddings = value
+
+
+def records_states(forward: Callable[..., ModelOutput]) -> Callable[..., ModelOutput]:
+    """Let a model's `forward` answer with `hidden_states` and `attentions`, as HF's models do.
+
+    They are asked for by output_hidden_states and output_attentions, or by the configuration.
+    hidden_states are (batch, length, hidden), before the first layer and after each that ran;
+    attentions (batch, heads, length, length), of each that ran, by eager attention. An example that
+    has exited keeps those of its exit layer.
+    """
+    recorded = capture_outputs(forward)
+
+    @can_return_tuple
+    @wraps(forward)
+    def answer(self: AlbertPreTrainedModel, *inputs: Any, **others: Any) -> ModelOutput:
+        for name in ("output_hidden_states", "output_attentions"):
+            if others.get(name) is None:
+                others[name] = getattr(self.config, name)
+        if not (others["output_hidden_states"] or others["output_attentions"]):
+            return forward(self, *inputs, **others)
+        usual = self.config._attn_implementation
+        self.config._attn_implementation = "eager" if others["output_attentions"] else usual
+        try:
+            out = recorded(self, *inputs, return_dict=True, **others)
+        finally:
+            self.config._attn_implementation = usual
+        if (exits := out.get("exit_layer")) is not None:
+            for name in out.keys() & {"hidden_states", "attentions"}:
+                out[name] = with_exited(out[name], exits)
+        return out
+
+    return answer
+
+
+def with_exited(states: tuple[Tensor, ...], exit_layer: Tensor) -> tuple[Tensor, ...]:
+    """Add to each layer's states those with which examples had exited before.
+
+    states: (running examples, …) of every layer, in the order of the batch; the first has all.
+    """
+    found, deepest_first = list(states[:1]), exit_layer.argsort(descending=True)
+    for state in states[1:]:
+        rows = deepest_first[: len(state)].sort().values
+        everyone = len(state) == len(exit_layer)
+        found.append(state if everyone else found[-1].index_copy(0, rows, state))
+    return tuple(found)
 
 
 class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
@@ -67,6 +119,8 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         Raises UserError for ids of other kinds, shapes or values, and for a text of more tokens
         than there are positions.
         """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise UserError("give either input_ids or inputs_embeds")
         if input_ids is not None and (input_ids.dim() != 2 or input_ids.is_floating_point()):
             raise UserError(
                 f"input_ids of shape {tuple(input_ids.shape)} and {input_ids.dtype}: allowed are "
@@ -175,13 +229,12 @@ class AlbertBackbone(nn.Module):
 def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:
     """Put the layers' linear maps into `dtype`; states, sums, norms, embeddings and exits stay.
 
-    Nearly all work of a pass is in these maps. Rounding the states as well would carry the error
-    of each pass into the next: it costs as much time and moves more exits (docs/speed.md).
+    Rounding the states as well would carry the error of each pass into the next: it costs as much
+    time and moves more exits (docs/speed.md).
     """
     for layer in model.modules():
         if isinstance(layer, AlbertLayer):
-            attention = layer.attention
-            for linear in (*attention.projections, attention.dense, layer.ffn, layer.ffn_output):
+            for linear in layer.linear_maps:
                 linear.to(dtype)
 
 

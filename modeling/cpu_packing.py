@@ -65,7 +65,7 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
 
     They are packed on entering, so weights must not change inside, nor the model be copied; what is
     compiled runs unpacked. Where packing does not serve (another device, a type that oneDNN does
-    not pack, eager attention, autocast), this is inference mode alone.
+    not pack, eager attention, autocast, PEFT's adapters), this is inference mode alone.
 
     Raises UserError for a model in train mode.
     """
@@ -91,11 +91,12 @@ def can_pack(module: nn.Module) -> bool:
     if not isinstance(module, (AlbertLayer, Pooler)) or module.packed is not None:
         return False
     is_layer = isinstance(module, AlbertLayer)
-    weight = module.ffn.weight if is_layer else module.weight
+    maps = module.linear_maps if is_layer else (module,)
     config = module.attention.config if is_layer else module.config
     return (
-        weight.device.type == "cpu"
-        and weight.dtype in PACKABLE
+        all(isinstance(x, nn.Linear) for x in maps)  # an adapter's map is more than its weight
+        and maps[-1].weight.device.type == "cpu"
+        and maps[-1].weight.dtype in PACKABLE
         and config._attn_implementation != "eager"
         and not torch.is_autocast_enabled("cpu")
     )

@@ -78,8 +78,8 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
         """Index of the weights of layer `layer` (0-based) and its exit; non-decreasing in layer."""
 
     @abstractmethod
-    def embed(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """(batch, length) ids -> (batch, length, hidden), the states at depth 0."""
+    def embed(self, *text: Tensor | None) -> Tensor:
+        """Inputs of AlbertEmbeddings, in its order -> (batch, length, hidden), at depth 0."""
 
     @abstractmethod
     def layer_pass(self, hidden: Tensor, mask: Tensor | None, index: int) -> Tensor:
@@ -115,17 +115,16 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
 
     def exit_early(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         **inputs: Tensor,
     ) -> EarlyExitOutput:
-        """A batch's answers and exit layers; ids, mask and segments (batch, length).
-
-        inputs: of `own_inputs`.
-        """
-        hidden = self.embed(input_ids, token_type_ids)
-        mask = attention_mask_of(attention_mask, input_ids)
+        """A batch's answers and exit layers; text as HF ALBERT's, inputs of `own_inputs`."""
+        hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
+        mask = attention_mask_of(attention_mask, hidden[..., 0])
         logits = torch.empty(len(hidden), self.config.num_labels, device=hidden.device)
         exit_layer = torch.empty(len(hidden), dtype=torch.long, device=hidden.device)
         layers = iter_layers(self, hidden, mask, inputs)

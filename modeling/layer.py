@@ -36,6 +36,7 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(hidden, hidden)
         self.dense = nn.Linear(hidden, hidden)
         self.attention_dropout = config.attention_probs_dropout_prob
+        self.softmax = nn.Softmax(-1)  # a module, whose outputs `records_states` can read
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
@@ -57,12 +58,13 @@ class SelfAttention(nn.Module):
             scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
             if mask is not None:
                 scores = scores.masked_fill(~mask, -math.inf)
-            return F.dropout(scores.softmax(-1), dropout) @ value
+            return F.dropout(self.softmax(scores), dropout) @ value
         return F.scaled_dot_product_attention(query, key, value, mask, dropout)
 
     def output(self, context: Tensor) -> Tensor:
         """The heads' contexts projected and dropped out: (batch, queries, hidden)."""
-        if self.config._attn_implementation == "eager":  # summed head by head
+        # Summed head by head; an adapter's map, as PEFT's, is more than its weight.
+        if self.config._attn_implementation == "eager" and isinstance(self.dense, nn.Linear):
             weight = self.dense.weight.t().view(*context.shape[1::2], -1)
             summed = torch.einsum("bnfd,ndh->bfh", context, weight)
             return self.dropout(summed + self.dense.bias)
@@ -124,6 +126,11 @@ class AlbertLayer(nn.Module):
         """The feed-forward part before its residual connection, (..., hidden)."""
         inner = self.activation(self.ffn(attended.to(self.ffn.weight.dtype)))  # (…, intermediate)
         return self.ffn_output(inner)  # (…, hidden)
+
+    @property
+    def linear_maps(self) -> tuple[nn.Module, ...]:
+        """Nearly all work of a pass."""
+        return *self.attention.projections, self.attention.dense, self.ffn, self.ffn_output
 
     @property
     def attention_norm(self) -> nn.LayerNorm:

@@ -35,6 +35,7 @@ from .loading.files import find_file, local_folder, read_json
 from .loading.tokenizers import load_tokenizer
 from .loading.weights import abbreviate, load_model
 from .losses import PonderClassificationLoss
+from .pipelines import EarlyExitPipeline, depth_of
 from .ponder.model import (
     PonderAlbertClassifier,
     PonderAlbertConfig,
@@ -120,8 +121,7 @@ class Classifier:
                 texts["token_type_ids"] = [types[i] for i in rows]
                 out = self.model(**self.tokenizer.pad(texts, return_tensors="pt"))
                 for row, logits, updates in zip(rows, out.logits, out.updates, strict=True):
-                    mean = float(updates[updates > 0].mean())
-                    answers[row] = {**self.answer(logits), "updates": mean}
+                    answers[row] = {**self.answer(logits), **depth_of({"updates": updates})}
         return answers
 
 

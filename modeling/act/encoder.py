@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from transformers import AutoModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPooling
-from transformers.utils.generic import can_return_tuple
 
-from ..albert import AlbertEmbeddings, AlbertPreTrainedModel, attention_mask_of
+from ..albert import AlbertEmbeddings, AlbertPreTrainedModel, attention_mask_of, records_states
 from ..configuration import AlbertActConfig
 from ..keys import ACT_KEYS, checked
 from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
@@ -112,7 +111,7 @@ class AlbertActEncoder(nn.Module):
     """Applies the shared layer to each token until the token halts.
 
     `compact` says whether a pass without gradients leaves out halted tokens: None, where it pays;
-    True or False, always or never.
+    True or False, always or never. With eager attention none does.
     """
 
     def __init__(self, config: AlbertActConfig) -> None:
@@ -169,6 +168,8 @@ class AlbertActEncoder(nn.Module):
         """Is leaving out the halted tokens of (batch, length, hidden) worth its overhead?"""
         if self.training or torch.is_grad_enabled():
             return False  # autograd needs the keys and values that compaction overwrites
+        if self.config._attn_implementation == "eager":
+            return False  # whose attentions are of all tokens
         if self.compact is not None:
             return self.compact
         batch, length, _ = hidden.shape
@@ -230,7 +231,7 @@ class AlbertActPreTrainedModel(AlbertPreTrainedModel):
 
     config_class = AlbertActConfig
     config: AlbertActConfig
-    accepts_loss_kwargs = False  # of HF's Trainer; `forward` hands what it does not know on
+    _can_record_outputs = {"attentions": nn.Softmax}  # noqa: RUF012 (states: the encoder's trail)
 
     @classmethod
     def from_pretrained(
@@ -255,6 +256,7 @@ class AlbertActModelOutput(BaseModelOutputWithPooling):
     ponder_cost: (batch,), Σ over real tokens of updates + remainder (`Halting`).
     hidden_states: if asked for, the states (batch, length, hidden) before the first update and
         after each until all tokens had halted: at most num_hidden_layers + 1 of them.
+    attentions: if asked for, those of each update, (batch, heads, length, length).
     """
 
     updates: Tensor | None = None
@@ -273,7 +275,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.post_init()
 
-    @can_return_tuple
+    @records_states
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -282,14 +284,13 @@ class AlbertActModel(AlbertActPreTrainedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> AlbertActModelOutput:
         """Encode a batch, as HF ALBERT does; `return_dict=False` answers with a tuple.
 
         Ids, masks and segments are (batch, length) int64, inputs_embeds in place of input_ids
         (batch, length, embedding); None for an optional output is what the configuration says.
         """
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
         trail = [] if output_hidden_states else None
         mask = attention_mask_of(attention_mask, input_ids)
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)

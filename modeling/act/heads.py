@@ -33,7 +33,7 @@ class AlbertActOutput(SequenceClassifierOutput):
         (batch, choices), by the task.
     start_logits, end_logits: (batch, length), of an answer's first and last token.
     prediction_logits, sop_logits: (batch, length, vocabulary) and (batch, 2), of pre-training.
-    updates, ponder_cost, hidden_states: as the encoder's.
+    updates, ponder_cost, hidden_states, attentions: as the encoder's.
     """
 
     start_logits: Tensor | None = None
@@ -50,7 +50,7 @@ def output(
     """A head's answer; its loss gets τ · mean of ponder_cost (Simoulin and Crabbé 2021)."""
     if loss is not None:
         loss = loss + tau * encoded.ponder_cost.mean()
-    names = ("updates", "ponder_cost", "hidden_states")
+    names = ("updates", "ponder_cost", "hidden_states", "attentions")
     return AlbertActOutput(loss, **{name: getattr(encoded, name) for name in names}, **logits)
 
 

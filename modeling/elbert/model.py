@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 from transformers import initialization as init
-from transformers.utils.generic import can_return_tuple
 
-from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of
+from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of, records_states
 from ..configuration import ElbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState
 from ..loading.weights import ELBERT_NAMES
@@ -107,36 +106,44 @@ class ElbertForSequenceClassification(EarlyExitModel):
         if module is self and self.exit_weights is not None:
             init.constant_(self.exit_weights, self.config.w_init)
 
-    @can_return_tuple
+    @records_states
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
         output_all_exits: bool = False,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> EarlyExitOutput:
         """Classify a batch.
 
         Args:
-            input_ids, attention_mask, token_type_ids: (batch, length) int64, as HF ALBERT.
+            input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64, as HF
+                ALBERT; inputs_embeds in place of input_ids (batch, length, embedding).
             labels: (batch,) class ids, or values for regression.
             output_all_exits: in eval(), run full depth and return every layer's answer too.
+            output_hidden_states, output_attentions: also return those of the layers that ran; an
+                example that has exited keeps those of its exit layer.
         """
         warn_without_labels(self, labels)
         if not self.training and not output_all_exits:
-            out = self.exit_early(input_ids, attention_mask, token_type_ids)
+            text = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+            out = self.exit_early(*text)
             if labels is not None:
                 out.loss = task_loss(out.logits, labels)
             return out
-        hidden = self.embed(input_ids, token_type_ids)
-        mask = attention_mask_of(attention_mask, input_ids)
+        hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
+        mask = attention_mask_of(attention_mask, hidden[..., 0])
         all_logits, loss = self.all_exits(hidden, mask), None
         if self.training:
             if labels is not None:
                 losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
                 loss = joint_loss(losses, self.exit_weights)
-            last = torch.full((len(input_ids),), len(all_logits), device=input_ids.device)
+            last = torch.full((len(hidden),), len(all_logits), device=hidden.device)
             return EarlyExitOutput(loss, all_logits[-1], exit_layer=last, all_logits=all_logits)
         logits, exit_layer = scan_answers(self.config.exit_rule(), {"all_logits": all_logits})
         loss = None if labels is None else task_loss(logits, labels)
@@ -167,9 +174,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
     def param_index(self, layer: int) -> int:
         return self.albert.group_of(layer) * self.num_exits + self.exit_number(layer)
 
-    def embed(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        embedded = self.albert.embeddings(input_ids, token_type_ids)
-        return self.albert.encoder.embedding_hidden_mapping_in(embedded)
+    def embed(self, *text: Tensor | None) -> Tensor:
+        return self.albert.encoder.embedding_hidden_mapping_in(self.albert.embeddings(*text))
 
     def layer_pass(self, hidden: Tensor, mask: Tensor | None, index: int) -> Tensor:
         return self.albert.encoder.albert_layer_groups[index // self.num_exits](hidden, mask)

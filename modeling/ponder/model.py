@@ -22,7 +22,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
-from ..albert import AlbertEmbeddings, ExitLinear, attention_mask_of
+from ..albert import AlbertEmbeddings, ExitLinear, attention_mask_of, records_states
 from ..configuration import HEAD_WIDTH, PonderAlbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, Inputs, iter_layers, layer_states
 from ..errors import UserError
@@ -185,37 +185,37 @@ class PonderAlbertClassifier(EarlyExitModel):
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(save_directory)
 
-    @can_return_tuple
+    @records_states
     def forward(
         self,
-        input_ids: Tensor | Texts,
+        input_ids: Tensor | Texts | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | Sequence[float] | None = None,
         output_all_exits: bool = False,
         draws: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> PonderOutput:
         """Classify a batch.
 
         Args:
             input_ids: a list of texts, a pair of lists, or ids (batch, length) that already have
-                the second [CLS] (`with_halting_token`).
-            attention_mask, token_type_ids: (batch, length) int64, with ids.
+                the second [CLS] (`with_halting_token`); in their place inputs_embeds (batch,
+                length, embedding), which have it, too.
+            attention_mask, token_type_ids, position_ids: (batch, length) int64, with ids.
             labels: (batch,) class ids, or values for regression.
             output_all_exits: in eval(), run full depth and return every layer's answer.
             draws: (batch,) the examples' uniform numbers, for `sample`; drawn here by default.
+            output_hidden_states, output_attentions: as ELBERT's.
         """
-        if not isinstance(input_ids, Tensor):
-            input_ids, attention_mask, token_type_ids = self.tokenize(input_ids)
-        second = input_ids[:, HALTING_TOKEN : HALTING_TOKEN + 1]
-        cls_id = second if self.tokenizer is None else self.tokenizer.cls_token_id
-        if not second.numel() or (second != cls_id).any():
-            raise UserError(
-                "input_ids lack the second [CLS]: insert it by with_halting_token, or give texts; "
-                "the model that AutoModelForSequenceClassification loads inserts it by itself"
-            )
-        hidden = self.embed(input_ids, token_type_ids)
-        mask = attention_mask_of(attention_mask, input_ids)
+        if input_ids is not None:
+            text = self.read(input_ids, attention_mask, token_type_ids)
+            input_ids, attention_mask, token_type_ids = text
+        hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
+        mask = attention_mask_of(attention_mask, hidden[..., 0])
         inputs = {} if draws is None else {"draws": draws}
         rule = self.config.exit_rule()
         answer = exit_layer = None
@@ -271,6 +271,22 @@ class PonderAlbertClassifier(EarlyExitModel):
             halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
         return self.classifier(stacked[:, :, 0]).float(), halts
 
+    def read(self, text: Tensor | Texts, *others: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Ids, attention mask and segments, (batch, length) each, of texts or the same.
+
+        Raises UserError for ids without the second [CLS], and as `tokenize`.
+        """
+        if not isinstance(text, Tensor):
+            return self.tokenize(text)
+        second = text[:, HALTING_TOKEN : HALTING_TOKEN + 1]
+        cls_id = second if self.tokenizer is None else self.tokenizer.cls_token_id
+        if not second.numel() or (second != cls_id).any():
+            raise UserError(
+                "input_ids lack the second [CLS]: insert it by with_halting_token, or give texts; "
+                "the model that AutoModelForSequenceClassification loads inserts it by itself"
+            )
+        return text, *others
+
     def tokenize(self, texts: Texts) -> tuple[Tensor, ...]:
         """Ids, attention mask and segments, (batch, length) each, of texts or a pair of lists.
 
@@ -311,9 +327,9 @@ class PonderAlbertClassifier(EarlyExitModel):
     def param_index(self, layer: int) -> int:
         return 0
 
-    def embed(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """As EarlyExitModel's, of ids that have the second [CLS]."""
-        return self.embedding_hidden_mapping_in(self.embeddings(input_ids, token_type_ids))
+    def embed(self, *text: Tensor | None) -> Tensor:
+        """As EarlyExitModel's, of ids or words that have the second [CLS]."""
+        return self.embedding_hidden_mapping_in(self.embeddings(*text))
 
     def layer_pass(self, hidden: Tensor, mask: Tensor | None, index: int) -> Tensor:
         return self.albert_layer(hidden, mask)
@@ -350,26 +366,42 @@ class PonderAlbertClassifier(EarlyExitModel):
 class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
     """The classifier as transformers' pipelines and Trainer want one.
 
-    Ids are as any tokenizer gives them: the second [CLS] is inserted where it is missing. They are
-    at most max_position_embeddings − 1. `logits` are the answers.
+    Ids are as any tokenizer gives them: the second [CLS] is inserted where it is missing, and
+    states have it. They are at most max_position_embeddings − 1. `logits` are the answers.
     """
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor | Texts,
+        input_ids: Tensor | Texts | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | Sequence[float] | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **states: bool | None,
     ) -> EarlyExitOutput:
         """Classify a batch; inputs as `PonderAlbertClassifier`'s, with or without second [CLS]."""
         warn_without_labels(self, labels)
         inputs = (input_ids, attention_mask, token_type_ids)
-        if isinstance(input_ids, Tensor) and (input_ids[:, :1] != input_ids[:, 1:2]).any():
+        words = input_ids if inputs_embeds is None else inputs_embeds
+        if isinstance(words, Tensor) and (words[:, :1] != words[:, 1:2]).any():
             inputs = (x if x is None else with_halting_token(x) for x in inputs)
-        out = super().forward(*inputs, labels, return_dict=True)
+            if inputs_embeds is not None:
+                inputs_embeds = with_halting_token(inputs_embeds.mT).mT
+            if position_ids is not None:  # the others move on
+                position_ids = torch.cat((position_ids[:, :1], position_ids + 1), 1)
+        more = {"position_ids": position_ids, "inputs_embeds": inputs_embeds, **states}
+        out = super().forward(*inputs, labels, return_dict=True, **more)
         answer = out.logits[-1] if out.answer is None else out.answer
-        return EarlyExitOutput(out.loss, answer, exit_layer=out.exit_layer, all_logits=out.logits)
+        return EarlyExitOutput(
+            loss=out.loss,
+            logits=answer,
+            exit_layer=out.exit_layer,
+            all_logits=out.logits,
+            hidden_states=out.hidden_states,
+            attentions=out.attentions,
+        )
 
 
 AutoModelForSequenceClassification.register(

@@ -1,8 +1,12 @@
 """The models as transformers' own tools meet them: Auto classes, pipelines and Trainer."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from transformers import (
+    AlbertForSequenceClassification,
+    AlbertModel,
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -23,10 +27,11 @@ from modeling import (
     load_ponder,
     load_pretrained,
     losses,
+    packed_weights,
     with_halting_token,
 )
-from tests.conftest import TINY, edit_json, sentence
-from tests.models import assert_near
+from tests.conftest import TINY, edit_json, sentence, tiny_model
+from tests.models import assert_near, one_of, padded_batch, ponder_batch, tiny_ponder
 
 MODES = {
     "elbert": (ElbertConfig, ElbertForSequenceClassification, load_pretrained),
@@ -116,8 +121,8 @@ def test_the_second_text_is_the_second_segment(mode, folder):
 
 
 def test_a_pipeline_gives_the_model_s_probabilities(mode, folder):
-    """In batches, whose padding changes nothing."""
-    classify = pipeline("text-classification", str(folder), batch_size=3)
+    """In batches of more texts than there are layers, whose padding changes nothing."""
+    classify = pipeline("text-classification", str(folder), batch_size=7)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     inputs = [*TEXTS, {"text": PAIR[0], "text_pair": PAIR[1]}]
     for text, found in zip(inputs, classify(inputs, top_k=None), strict=True):
@@ -127,6 +132,27 @@ def test_a_pipeline_gives_the_model_s_probabilities(mode, folder):
         assert {x["label"]: pytest.approx(x["score"], abs=1e-5) for x in found} == {
             f"LABEL_{label}": score.item() for label, score in enumerate(scores)
         }
+
+
+def test_a_pipeline_says_where_a_text_exits(mode, folder):
+    """Or how often its tokens are updated."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    tokenizer, name = AutoTokenizer.from_pretrained(folder), "exit_layer"
+    with torch.no_grad():
+        outs = [model(**tokenizer(text, return_tensors="pt")) for text in TEXTS]
+        wanted = [out[name].item() for out in outs if name in out]
+        if mode == "albert_act":
+            name, wanted = "updates", [out.updates.mean().item() for out in outs]
+    assert len(set(wanted)) > 1
+    classify = pipeline("sentiment-analysis", str(folder))
+    assert [found[name] for found in classify(TEXTS)] == pytest.approx(wanted)
+    assert [found[name] for found in classify(TEXTS[0], top_k=None)] == [wanted[0]] * 2
+
+
+def test_a_pipeline_answers_with_other_models_as_before(albert_dir, tokenizer):
+    other = AlbertForSequenceClassification.from_pretrained(albert_dir)
+    (found,) = pipeline("text-classification", other, tokenizer=tokenizer)("a dog")
+    assert found.keys() == {"label", "score"}
 
 
 def test_a_pipeline_gives_a_regression_s_value(mode, tokenizer, tmp_path):
@@ -160,6 +186,74 @@ def test_trainer_trains_every_mode(mode, folder, tmp_path):
     saved, _ = MODES[mode][2](tmp_path / "trained")
     trained = trainer.model.state_dict()
     assert all(torch.equal(x, trained[name]) for name, x in saved.state_dict().items())
+
+
+STATES = {"output_hidden_states": True, "output_attentions": True}
+
+
+@pytest.mark.parametrize("words", ["input_ids", "inputs_embeds"])
+def test_states_and_attentions_are_those_of_hf_albert(mode, words, albert_dir):
+    """At positions that are given, and from words, too."""
+    model, _ = MODES[mode][2](albert_dir)
+    twin = AlbertModel.from_pretrained(albert_dir, attn_implementation="eager")
+    batch = (ponder_batch if mode == "ponder_albert" else padded_batch)([9, 5, 7])
+    batch["position_ids"] = batch["token_type_ids"] * 11 + torch.arange(9)
+    real = batch["attention_mask"].bool()
+    ran, every = TINY["num_hidden_layers"], {"output_all_exits": True}
+    if mode == "albert_act":  # every token halts at its first update
+        torch.nn.init.constant_(model.albert.encoder.albert_layer.act.dense.bias, 40.0)
+        ran, every = 1, {}
+    with torch.no_grad():
+        if words == "inputs_embeds":
+            batch["inputs_embeds"] = twin.embeddings.word_embeddings(batch.pop("input_ids"))
+        wanted, found = twin(**batch, **STATES), model.eval()(**batch, **STATES, **every)
+    assert (len(found.hidden_states), len(found.attentions)) == (ran + 1, ran)
+    for mine, theirs in zip(found.hidden_states, wanted.hidden_states, strict=False):
+        assert_near(mine[real], theirs[real])
+    for mine, theirs in zip(found.attentions, wanted.attentions, strict=False):
+        assert_near(mine.transpose(1, 2)[real], theirs.transpose(1, 2)[real])
+
+
+@pytest.mark.parametrize("way", [nullcontext, packed_weights], ids=["plain", "packed"])
+@pytest.mark.parametrize("kind", ["elbert", "ponder_albert"])
+def test_an_example_that_has_exited_keeps_its_states(kind, way):
+    lengths = [9, 4, 12, 7, 10]
+    if kind == "elbert":
+        model, batch = tiny_model(thres_name="entropy", exit_thres=0.7), padded_batch(lengths)
+    else:
+        model, batch = tiny_ponder(exit_criteria="threshold", exit_thres=0.6), ponder_batch(lengths)
+    with torch.no_grad(), way(model):
+        together = model(**batch, **STATES)
+        alone = [model(**one_of(batch, row), **STATES) for row in range(len(lengths))]
+        assert torch.equal(model(**batch).exit_layer, together.exit_layer)
+    assert len(together.exit_layer.unique()) > 1
+    assert len(together.attentions) == together.exit_layer.max()
+    for row, (length, one) in enumerate(zip(lengths, alone, strict=True)):
+        assert len(one.attentions) == together.exit_layer[row]
+        for layer, states in enumerate(together.hidden_states):
+            own = one.hidden_states[min(layer, len(one.hidden_states) - 1)]
+            assert_near(states[row, :length], own[0])
+        for layer, states in enumerate(together.attentions):
+            own = one.attentions[min(layer, len(one.attentions) - 1)]
+            assert_near(states[row, :, :length, :length], own[0])
+
+
+def test_words_and_positions_in_place_of_ids(mode, folder):
+    """As text has them by default: also where a second [CLS] is put in."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    encoded = AutoTokenizer.from_pretrained(folder)(*PAIR, return_tensors="pt")
+    with torch.no_grad():
+        wanted = model(**encoded, **STATES)
+        ids = encoded.pop("input_ids")
+        encoded["inputs_embeds"] = model.get_input_embeddings()(ids)
+        encoded["position_ids"] = torch.arange(ids.shape[1])[None]
+        found = model(**encoded, **STATES)
+        elsewhere = model(**{**encoded, "position_ids": encoded["position_ids"] + 3})
+    assert_near(found.logits, wanted.logits)
+    assert_near(found.hidden_states, wanted.hidden_states)
+    assert not torch.allclose(elsewhere.logits, wanted.logits, atol=1e-3)
+    with pytest.raises(UserError, match="input_ids or inputs_embeds"):
+        model(attention_mask=encoded["attention_mask"])
 
 
 def test_training_without_labels_warns_and_evaluation_does_not(mode, folder, monkeypatch):
