@@ -115,12 +115,14 @@ class GlueRun:
 
     @cached_property
     def exit_file(self) -> Path | None:
-        """The file of exit keys that the starting configuration names: it goes with the model."""
+        """The file of exit keys that --set or the starting configuration names: it goes with the
+        model."""
         source = Path(self.settings.model.config_name or self.settings.model.model_name_or_path)
         path = source if source.is_file() else source / "config.json"
-        if "exit_config_path" not in self.mode.table.keys or not path.exists():
+        if "exit_config_path" not in self.mode.table.keys:
             return None
-        return overriding_file(read_json(path) | self.settings.mode.keys.values, path.parent)
+        config, keys = read_json(path) if path.exists() else {}, self.settings.mode.keys.values
+        return overriding_file(config | keys, path.parent, "exit_config_path" in keys)
 
     def new_config(self) -> AlbertConfig:
         source, labels = self.settings.model, dict(enumerate(self.task.labels or ["score"]))

@@ -52,6 +52,7 @@ class Job:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     file: OnnxFile | None = None  # answers in place of the model, which it was exported from
     origin: Mapping[str, Any] = field(default_factory=dict)  # where all of this comes from
+    alone: bool = False  # one process does all of it
 
     def for_inference(self) -> Job:
         """The job with a copy of the model in --dtype, compiled where that is asked for and pays;
@@ -104,9 +105,9 @@ def find_task(data: DevSettings, trained: Path | None) -> Task:
     if not any(files := [getattr(data, name, None) for name in names]):
         if not data.task_name:
             raise UserError("--task_name is missing; give one of GLUE's, or a file of your own")
-        if not data.data_dir:
+        if not (data.data_dir or data.dataset_name):
             raise UserError("--data_dir is missing: the folder with the task's .tsv files")
-        task, title = get_task(data.task_name), Path(data.data_dir, "title.txt")
+        task, title = get_task(data.task_name), Path(data.folder, "title.txt")
         return replace(task, title=title.read_text().strip()) if title.is_file() else task
     labels = trained_labels(trained) if trained else None
     return custom_task(*files, labels, data.text_column_names, data.label_column_name)

@@ -44,9 +44,8 @@ class Predictions(dict[str, torch.Tensor]):
             self[name][rows] = tensor.cpu()
         self.bar.update(len(rows))
 
-    def gather(self, count: int) -> None:
-        """Get all `count` examples' entries from all processes, each of which has every n-th."""
-        n = processes()[1]
+    def gather(self, count: int, n: int) -> None:
+        """Get all `count` examples' entries from the n processes, each of which has every n-th."""
         if n == 1:
             return
         shards = gather_object([dict(self)])
@@ -62,12 +61,12 @@ def sharded(job: Job, title: str = "Evaluating") -> Iterator[Predictions]:
 
     Inside, the model is in inference mode with packed weights, and a bar shows the progress.
     """
-    start, (rank, n) = time.perf_counter(), processes()
+    start, (rank, n) = time.perf_counter(), (0, 1) if job.alone else processes()
     predictions = Predictions(job.features.take(slice(rank, None, n)))
     options = {"desc": title, "total": len(predictions.features), "unit": "example"}
     with packed_weights(job.model.eval()), progress(**options, disable=rank > 0) as predictions.bar:
         yield predictions
-    predictions.gather(len(job.features))
+    predictions.gather(len(job.features), n)
     predictions.wall_seconds = time.perf_counter() - start
 
 

@@ -61,7 +61,7 @@ class Lab:
         return self.job.mode
 
     @cached_property
-    def recording(self) -> Recording:
+    def recording(self) -> Recording | None:
         return load_or_record(self.output, self.job)
 
     @cached_property
@@ -112,6 +112,8 @@ def run_part(
     if request.sweep.vary:
         vary(labs[0], request.sweep.vary, results_folder(labs[0].directory, suffix) / ROWS)
         return
+    if None in [lab.recording for lab in labs]:  # another process goes on
+        return
     for lab in labs:
         sweep_model(lab, request.choice.goal() if part == task else {})
     if request.choice.compare:
@@ -141,7 +143,7 @@ def open_lab(
     mode.rules(regression)  # raises for a mode with nothing to sweep
     model, tokenizer = load_trained(directory, mode, task, device, data.do_lower_case)
     mode.check_length(data.max_seq_length, model.config)
-    examples = read_examples(part, data.data_dir, "dev", data.max_eval_samples)
+    examples = read_examples(part, data.folder, "dev", data.max_eval_samples)
     features = encode(examples, tokenizer, data.max_seq_length - mode.extra_tokens)
     features = mode.prepare(features, data.seed)
     hashes = {"weights": weights_hash(directory), "data": features.digest()}
@@ -189,7 +191,7 @@ def run_one_by_one(job: Job, setting: Setting) -> Predictions:
     before = job.model.config.exit_keys()
     job.model.config.update({**before, **setting})
     try:
-        return run_early_exit(replace(job, batch_size=1))
+        return run_early_exit(replace(job, batch_size=1, alone=True))
     finally:
         job.model.config.update(before)
 
@@ -251,7 +253,7 @@ def evaluation_command(lab: Lab) -> str:
     folder, data = str(lab.directory), lab.request.data
     flags = {"model_type": lab.mode.name, "model_name_or_path": folder, "output_dir": folder}
     names = ("validation_file", "text_column_names", "label_column_name")
-    names = ("data_dir", "task_name") if data.task_name else names
+    names = ("data_dir", "dataset_name", "task_name") if data.task_name else names
     flags |= {name: getattr(data, name) for name in (*names, "max_seq_length")}
     words = [f"--{flag} {shlex.quote(str(value))}" for flag, value in flags.items() if value]
     lower = " --do_lower_case" if data.do_lower_case else ""
@@ -294,6 +296,8 @@ def vary(lab: Lab, request: str, results: Path) -> None:
     default |= {"exit_thres": "0.9:0.1:-0.1", "cnt_thres": counts}
     values = parse_values(key, text or default.get(key, ""), layers, keys)
     recording = lab.recording
+    if recording is None:  # another process goes on
+        return
     make_room(results.parent, [results])
     print(f"{key} varies; held: {resolve(lab.directory, lab.mode.table).line(without=key)}")
     for number, value in enumerate(values):

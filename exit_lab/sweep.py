@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from evaluation.job import Job
 from evaluation.modes.base import Mode
-from evaluation.predictions import record_layers
+from evaluation.predictions import Predictions, is_main, record_layers
 from evaluation.results import labels_of, predictions_of
 from exit_lab.grids import RuleGrid
 from exit_lab.metrics import at_exit, chunks, metrics_at
@@ -53,24 +54,24 @@ class Recording:
         return predictions_of(self.tensors["all_logits"])
 
 
-def load_or_record(folder: Path, job: Job) -> Recording:
+def load_or_record(folder: Path, job: Job) -> Recording | None:
     """The recording kept in a folder if it is of this model and data, else a new one, kept there.
 
-    Says in one line which. Raises UserError when the examples have no labels, or an answer is not
-    finite.
+    Says in one line which. Processes share the recording's work; what follows is the main one's, so
+    that the others get None. Raises UserError when the examples have no labels, or an answer is
+    not finite.
     """
     path, weights = folder / RECORDING, job.origin["weights"]
     labels, idle = labels_of(job.features), {*IDLE_KEYS, *job.model.config.exit_keys()}
     config = {k: v for k, v in sorted(job.model.config.to_dict().items()) if k not in idle}
     known = fingerprint(config, job.batch_size, weights, job.features.digest())
     tensors, problem = read_recording(path, known)
-    if tensors is None:
-        print(f"{path} {problem}: recording {len(labels)} examples at full depth")
-        tensors = record_layers(job, job.batch_size, NeverExits())
-        finite = tensors["all_logits"].isfinite()
-        if not finite.all():
-            layer = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
-            raise UserError(f"the answers of layer {layer} are not finite; train the model again")
+    (problem,) = broadcast_object_list([problem])  # the main process's: disks may differ
+    if problem:
+        tensors = record_anew(job, f"{path} {problem}")
+    if not is_main():
+        return None
+    if problem:
         kept = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": known})
         make_room(folder, [path])
         write_file(path, lambda file: file.write(kept))
@@ -80,6 +81,18 @@ def load_or_record(folder: Path, job: Job) -> Recording:
     left_out = {"labels", "seconds"} if job.batch_size > 1 else {"labels"}  # times of a batch
     tensors = {name: tensor for name, tensor in tensors.items() if name not in left_out}
     return Recording(tensors, labels, flops_of(job))
+
+
+def record_anew(job: Job, why: str) -> Predictions:
+    """What every layer says of the examples; UserError for an answer that is not finite."""
+    if is_main():
+        print(f"{why}: recording {len(job.features)} examples at full depth")
+    tensors = record_layers(job, job.batch_size, NeverExits())
+    finite = tensors["all_logits"].isfinite()
+    if not finite.all():
+        layer = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
+        raise UserError(f"the answers of layer {layer} are not finite; train the model again")
+    return tensors
 
 
 def read_recording(path: Path, known: str) -> tuple[dict[str, torch.Tensor] | None, str]:

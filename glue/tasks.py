@@ -18,6 +18,7 @@ import numpy as np
 
 from glue.tables import NumberedRows, read_table, require_columns
 from modeling.errors import UserError
+from modeling.loading.files import fetch_repository
 from utils.files import write_text
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Task:
     lenient: bool = False  # short rows of train are skipped
     score_range: tuple[float, float] | None = None  # submitted scores are clipped to it
     title: str = ""  # what figures call the data, where it only has the task's layout
+    spelled: tuple[str, ...] = ()  # the labels in a file, where they are other texts
 
     @property
     def shown_name(self) -> str:
@@ -104,6 +106,32 @@ _GLUE = (
 )
 TASKS = {task.name: task for task in _GLUE}
 
+# GLUE on the hub: a folder a task, its own columns and numbers of classes.
+HUB, ON_THE_HUB = "nyu-mll/glue", "-00000-of-00001.parquet"
+
+
+def as_on_the_hub(task: Task) -> Task:
+    """Change a task's columns and labels to those of its files on the hub."""
+    nli = task.labels == NLI  # there entailment, neutral, contradiction
+    columns = {"mrpc": TWO}.get(task.name, ("premise", "hypothesis") if nli else task.text_columns)
+    spelled = ("2", "0", "1") if nli else ("0", "1")
+    return replace(task, text_columns=columns, label_column="label", spelled=spelled)
+
+
+def hub_folder(name: str, task: Task) -> Path:
+    """Return a task's folder in a data set in the layout of the hub's GLUE: a folder, or fetched.
+
+    Raises UserError where the hub does not give it.
+    """
+    folder = "ax" if task.name == "ax" else task.folder.replace("-", "").lower()
+    repository = HUB if name == "glue" else name  # even where a folder has that name
+    if Path(repository).is_dir():
+        return Path(name, folder)
+    files = [f"{part}/*.parquet" for part in {folder, "ax"}]
+    how = {"repo_type": "dataset", "allow_patterns": files}
+    return fetch_repository(repository, "--dataset_name", **how) / folder
+
+
 # All spellings in use, without anything but letters and digits.
 _NAMES = {name.replace("-", ""): name for name in TASKS} | {
     "sst": "sst-2",
@@ -140,6 +168,7 @@ def prediction_tasks(task: Task, data_dir: str | Path) -> list[Task]:
         return [task]
     here = Path(data_dir).absolute()
     places = [here / "diagnostic.tsv", here / "AX.tsv", here.parent / "diagnostic/diagnostic.tsv"]
+    places.append(here.parent / f"ax/test{ON_THE_HUB}")
     found = [replace(TASKS["ax"], files={"test": str(path)}) for path in places if path.is_file()]
     return [task, TASKS["mnli-mm"], *found[:1]]
 
@@ -158,12 +187,18 @@ class Split(NamedTuple):
         if self.name not in task.files:
             raise UserError(f"{task.name} has no {self.name} file, only: {', '.join(task.files)}")
         path, inside = data_dir / task.files[self.name], data_dir / task.folder
-        if path.exists():
-            return path
+        on_the_hub = data_dir / f"{path.stem.replace('dev', 'validation')}{ON_THE_HUB}"
+        for found in (path, on_the_hub):
+            if found.exists():
+                return found
         if not task.folder:
             raise UserError(f"{path} does not exist")
+        others = {x.name.lower(): x for x in data_dir.parent.glob("*")}
+        near = difflib.get_close_matches(data_dir.name.lower(), others, n=1)
         if (inside / path.name).exists():
             remedy = f"pass --data_dir {inside}, which has one"
+        elif near and not data_dir.exists():
+            remedy = f"did you mean {others[near[0]]}?"
         else:
             remedy = (
                 "fetch it with: python download_glue_data.py --data_dir "
@@ -205,6 +240,8 @@ class Split(NamedTuple):
         Raises UserError for whatever is wrong with the file, and when it has no examples.
         """
         task, path, test = self.task, self.path, self.name == "test"
+        if task.folder and path.suffix == ".parquet":
+            task = as_on_the_hub(task)
         needed = task.text_columns + (() if test else (task.label_column,))
         for number, (line, row) in enumerate(islice(self.rows(needed), limit)):
             text_a, text_b = [*(row[name] for name in task.text_columns), None][:2]
@@ -226,10 +263,11 @@ def read_examples(
 def _label(task: Task, text: str, where: str) -> int | float:
     text = text.strip()
     if not task.is_regression:
-        if text not in task.labels:
-            allowed = ", ".join(task.labels[:20]) + (", …" if task.labels[20:] else "")
+        labels = task.spelled or task.labels
+        if text not in labels:
+            allowed = ", ".join(labels[:20]) + (", …" if labels[20:] else "")
             raise UserError(f"{where}: label {text[:80]!r} is not one of: {allowed}")
-        return task.labels.index(text)
+        return labels.index(text)
     score = parse_number(text)
     if score is None or not math.isfinite(score):
         raise UserError(f"{where}: {task.label_column} {text[:80]!r} is not a finite number")

@@ -5,6 +5,7 @@ The published keys stand at top level in `config.json`; `keys.py` says what each
 
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -79,6 +80,9 @@ class AdaptiveConfig(AlbertConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         given = {name: kwargs.pop(name) for name in self.table.keys if name in kwargs}
+        for name in kwargs.keys() - self.table.ignored.keys():
+            if near := get_close_matches(name, self.table.keys, n=1, cutoff=0.83):
+                raise UserError(f"unknown key {name} = {kwargs[name]!r}; did you mean {near[0]}?")
         super().__post_init__(**kwargs)
         check_architecture(self)
         layers = self.num_hidden_layers

@@ -54,6 +54,7 @@ def resolve(
     table: KeyTable,
     flags: Settings = NOTHING,
     config: Mapping[str, Any] | None = None,
+    trusted: bool = False,
 ) -> Settings:
     """Resolve a model's exit keys: flag over exit_config.json over config.json over default.
 
@@ -62,6 +63,7 @@ def resolve(
         table: the keys of the model's mode.
         flags: typed values of flags; keys that decide no exit are left out.
         config: the content of config.json, where it has been read already.
+        trusted: is its exit_config_path the user's own?
 
     Raises:
         UserError: an unknown key or a value out of range, with the file or flag that holds it.
@@ -83,7 +85,8 @@ def resolve(
         found = found.under(Settings.given(typed, source))
 
     add(config, path.name, path)
-    if "exit_config_path" in table.keys and (file := overriding_file(config, folder)):
+    has_file = "exit_config_path" in table.keys
+    if has_file and (file := overriding_file(config, folder, trusted)):
         add(read_overrides(file, folder, table), os.path.relpath(file, folder), file)
     for name, value in flags.values.items():
         add({name: value}, flags.sources[name], flags.sources[name])
@@ -96,12 +99,15 @@ def depth_of(config: Mapping[str, Any]) -> int | None:
     return layers if isinstance(layers, int) and layers > 0 else None
 
 
-def overriding_file(config: Mapping[str, Any], folder: str | Path) -> Path | None:
+def overriding_file(
+    config: Mapping[str, Any], folder: str | Path, trusted: bool = False
+) -> Path | None:
     """Return the file that `exit_config_path` names, relative to `folder`; None without one.
 
     A folder stands for the exit_config.json in it. A path to nothing is one warning, since
     published configurations carry their author's paths. Raises UserError for a file outside
-    `folder`: a foreign config.json may not read any.
+    `folder`: a foreign config.json may not read any. A `trusted` path, the user's own, may lead
+    anywhere, and to nothing is an error.
     """
     named = config.get("exit_config_path")
     if not named or not isinstance(named, str):  # what is no text, loading the model refuses
@@ -110,12 +116,14 @@ def overriding_file(config: Mapping[str, Any], folder: str | Path) -> Path | Non
     if os.path.isdir(path):
         path /= EXIT_FILE
     if os.path.exists(path):  # unlike Path.exists, no error for a name too long
-        if resolve_within(folder, path.absolute()):
+        if trusted or resolve_within(folder, path.absolute()):
             return path
         raise UserError(
             f"exit_config_path {named} leads out of {folder}: copy the file there, and give its "
             "name by change_config.py --key exit_config_path"
         )
+    if trusted:
+        raise UserError(f"exit_config_path {path} does not exist")
     logger.warning("exit_config_path %s does not exist: no overrides", path)
     return None
 

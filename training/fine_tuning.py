@@ -43,6 +43,9 @@ def task_state(
         # A new head answers the mean: steps towards it would saturate the pooler's tanh.
         if head and module.out_features == 1 and module.bias == 0:
             torch.nn.init.constant_(module.bias, sum(scores) / len(scores))
+    if flags.train_exits_only:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith(model.new_parts))
     if flags.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     optimizer = make_optimizer(model, flags)

@@ -35,7 +35,7 @@ from training import start
 from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
 from training.provenance import write_result
-from training.settings import SearchSettings, add_flag
+from training.settings import SearchSettings, add_flag, spellings
 from utils.console import markdown_table
 from utils.fingerprint import differences
 
@@ -210,7 +210,7 @@ def flags_of_every_run(argv: Sequence[str], classes: Sequence[type]) -> list[str
     """Select the caller's flags that a search passes on to its runs; `classes`: of settings."""
     found = {text.partition("=")[0] for text in argv}
     for flag, searched in FLAGS.values():
-        if flag in found:
+        if found & {*spellings(flag.removeprefix("--"))}:
             raise UserError(f"{flag} is what --hp_search varies; give its values as {searched}")
     if "--resume_from_checkpoint" in found:
         raise UserError("--hp_search goes on by itself: leave out --resume_from_checkpoint")

@@ -13,6 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin
@@ -64,6 +65,15 @@ SEED = FlagRules(low=0, high=2**32 - 1)  # NumPy's
 SHARE = FlagRules(low=0, high=1)
 
 
+# transformers' names of some flags.
+ALIASES = {
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "optimizer": "optim",
+    "no_cuda": "use_cpu",
+}
+
+
 def option(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) -> Any:
     """Declare a dataclass field that is a flag; one with the default `...` is required.
 
@@ -76,6 +86,11 @@ def option(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) -
     return field(**how, metadata={**metadata, "default": default})
 
 
+def spellings(name: str) -> list[str]:
+    """List the names of a field's flag."""
+    return [f"--{spelling}" for spelling in (name, ALIASES.get(name)) if spelling]
+
+
 def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
     """Add the flag of a dataclass field that `option` made."""
     words, kind = dict(field.metadata), field.type
@@ -85,7 +100,7 @@ def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
     if get_origin(kind) is list:
         kind, words["nargs"] = get_args(kind)[0], "+"
     how = {"action": "store_true"} if kind is bool else {"type": allowed.reader(kind)}
-    parser.add_argument(f"--{field.name}", **how | words)
+    parser.add_argument(*spellings(field.name), **how | words)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -253,17 +268,27 @@ class DevSettings:
 
     task_name: str | None = option(None, "GLUE task, e.g. RTE")
     data_dir: str | None = option(None, "folder with the task's .tsv files", FREE)
-    validation_file: str | None = option(None, "instead of both: your own dev set", FREE)
+    dataset_name: str | None = option(
+        None, "instead: glue fetches it from the hub; or a folder with a copy of that", FREE
+    )
+    validation_file: str | None = option(None, "instead of all: your own dev set", FREE)
     text_column_names: str | None = option(None, "default: sentence1[,sentence2]")
     label_column_name: str | None = option(None, "of your own task: default label")
     max_seq_length: int = option(128, "longer texts are truncated")
     max_eval_samples: int | None = option(None, "use only the first so many", COUNT)
 
-    @property
+    @cached_property
     def folder(self) -> str:
-        return self.data_dir or "."
+        """Of the task's files, which may have to be fetched first."""
+        if not self.dataset_name:
+            return self.data_dir or "."
+        from glue.tasks import get_task, hub_folder  # NumPy
+
+        return str(hub_folder(self.dataset_name, get_task(self.task_name)))
 
     def check(self) -> None:
+        if self.dataset_name and not self.task_name:
+            raise UserError(f"--dataset_name {self.dataset_name}: give --task_name, too")
         if self.task_name and (self.text_column_names or self.label_column_name):
             raise UserError(
                 f"--text_column_names and --label_column_name are of your own files; "
@@ -306,11 +331,15 @@ class TrainingSettings:
         choices=("safetensors", "pytorch"),
     )
     evaluate_during_training: bool = option(False, "dev metrics at each logging step", FREE)
+    eval_strategy: str = option(
+        "no", "steps: as --evaluate_during_training", FREE, choices=("no", "steps")
+    )
     load_best_model_at_end: bool | None = option(None, "keep the best logging step's model")
     metric_for_best_model: str | None = option(None, "METRIC[@COST]; default: the main one")
     early_stopping_patience: int | None = option(
         None, "stop after so many logging steps without a better dev metric", AT_LEAST_1
     )
+    train_exits_only: bool = option(False, "the encoder stays as it is; DeeBERT's second stage")
     gradient_checkpointing: bool = option(False, "less memory, slower training")
     fp16: bool = option(False, "mixed precision in training (CUDA)")
     fp16_opt_level: str = option("O1", "O0: float32", choices=("O0", "O1", "O2", "O3"))
@@ -323,7 +352,8 @@ class TrainingSettings:
     @property
     def looks_at_dev(self) -> bool:
         """Is the dev set evaluated at each logging step?"""
-        return self.evaluate_during_training or self.chooses_best
+        during = self.evaluate_during_training or self.eval_strategy == "steps"
+        return during or self.chooses_best
 
     def check(self) -> None:
         if self.metric_for_best_model and not self.chooses_best:

@@ -45,7 +45,8 @@ def load_config(
     A plain ALBERT configuration gets the defaults of `config_class`, as does one of another mode.
     One of a family becomes the ALBERT with untied layers, which only an ELBERT can be.
     Its exit keys are `settings`, by default those that `exit_settings.resolve` finds; `overrides`
-    replace any key. Raises UserError naming the file.
+    replace any key, and as the caller's own may name an exit_config_path anywhere. Raises UserError
+    naming the file.
     """
     source = local_folder(source, weights=False)
     path = source if source.is_file() else find_file(source, "config.json")
@@ -66,7 +67,8 @@ def load_config(
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     values = {**own_settings(values, config_class), **overrides}
-    settings = settings or resolve(path, config_class.table, config=values)
+    own_file = "exit_config_path" in overrides
+    settings = settings or resolve(path, config_class.table, config=values, trusted=own_file)
     return make_config(path, {**values, **settings.values, **overrides}, config_class)
 
 

@@ -38,21 +38,30 @@ def local_folder(
     """
     if os.path.exists(source):
         return Path(source)
+    fetch = partial(fetch_repository, str(source), flag, cache_dir=cache_dir)
+    folder = fetch(allow_patterns=[*HUB_FILES, "*.safetensors"] if weights else HUB_FILES)
+    if weights and not has_weights(folder):
+        fetch(allow_patterns="pytorch_model*")
+    return folder
+
+
+def fetch_repository(name: str, flag: str, **how: Any) -> Path:
+    """Fetch files of a hub repository once, and return its folder.
+
+    how: as of `snapshot_download`. Raises UserError where the hub does not give them.
+    """
     from huggingface_hub import snapshot_download  # half a second, and a directory has no need
 
-    fetch = partial(snapshot_download, str(source), cache_dir=cache_dir)
     try:
-        folder = Path(fetch(allow_patterns=[*HUB_FILES, "*.safetensors"] if weights else HUB_FILES))
-        if weights and not has_weights(folder):
-            fetch(allow_patterns="pytorch_model*")
+        return Path(snapshot_download(name, **how))
     except Exception as error:  # of the hub, or of the HTTP client that it happens to use
         reason = " ".join(str(error).split()) or type(error).__name__
+        kind = f" --repo-type {how['repo_type']}" if "repo_type" in how else ""
         raise UserError(
-            f"{flag} {source}: is no directory, and the hub does not give it ({reason[:200]}). "
-            f"Give a model's directory, or fetch it where there is a network: hf download {source} "
+            f"{flag} {name}: is no directory, and the hub does not give it ({reason[:200]}). "
+            f"Give a directory, or fetch it where there is a network: hf download {name}{kind} "
             "--local-dir DIR".strip()
         ) from error
-    return folder
 
 
 def find_file(folder: str | Path, name: str) -> Path | None:

@@ -110,11 +110,13 @@ class ParityPonderGRU(PonderNet):
         self.gru = nn.GRUCell(n_elems, n_hidden)
         self.output_layer = nn.Linear(n_hidden, 1)
         self.lambda_layer = nn.Linear(n_hidden, 1)
+        self.lambda_prob = nn.Sigmoid()
 
     def step(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, ...]:
         """The next state (batch, n_hidden), λ (batch,) and ŷ (batch,)."""
         state = self.gru(x, state)
-        return state, self.lambda_layer(state)[:, 0].sigmoid(), self.output_layer(state)[:, 0]
+        halt = self.lambda_prob(self.lambda_layer(state))[:, 0]
+        return state, halt, self.output_layer(state)[:, 0]
 
     def run(self, x: Tensor) -> tuple[Tensor, GeneralizedGeometricDist, Tensor]:
         """All steps in one call, where none can be spared."""
@@ -136,7 +138,7 @@ class ParityPonderGRU(PonderNet):
 class ReconstructionLoss(nn.Module):
     """L_Rec = Σ_n p_n L(y, ŷ_n), mean over the batch.
 
-    loss_func: L without reduction, (rows, …) and (rows, …) -> (rows,).
+    loss_func: L without reduction, (batch, …) and (batch, …) -> (batch,); called for each step.
     """
 
     def __init__(self, loss_func: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -145,8 +147,7 @@ class ReconstructionLoss(nn.Module):
 
     def forward(self, p: Tensor, y_hat: Tensor, y: Tensor) -> Tensor:
         """p (steps, batch), y_hat (steps, batch, …), y (batch, …) -> scalar."""
-        repeated = y.expand(len(p), *y.shape).flatten(0, 1)
-        losses = self.loss_func(y_hat.flatten(0, 1), repeated).view_as(p)
+        losses = torch.stack([self.loss_func(answer, y) for answer in y_hat])
         return (p * losses).sum(0).mean()
 
 
@@ -162,8 +163,9 @@ class RegularizationLoss(nn.Module):
         lambda_p = checked("target_halt_probability", lambda_p, PONDER_KEYS)
         prior = GeneralizedGeometricDist(lambda_p, max_steps, 1).pmf(normalize=False)
         self.register_buffer("p_g", prior[0])
+        self.kl_div = nn.KLDivLoss(reduction="batchmean")
 
     def forward(self, p: Tensor) -> Tensor:
         """p (steps, batch) -> scalar."""
         target = self.p_g[: len(p)].expand(p.shape[1], -1)
-        return F.kl_div(floored_log(p.T), target, reduction="batchmean")
+        return self.kl_div(floored_log(p.T), target)

@@ -74,6 +74,14 @@ def test_a_value_out_of_range_names_key_value_and_what_is_allowed(kind, key, val
         assert allowed in str(caught.value)
 
 
+def test_a_misspelt_key_is_refused_and_other_programs_keys_are_kept():
+    for name in ("exit_thress", "exit_threshold"):
+        with pytest.raises(UserError, match=rf"{name} = 0.3; did you mean exit_thres\?"):
+            tiny_config(**{name: 0.3})
+    bert = {"classifier_dropout": 0.1, "pooler_type": "first_token_transform", "is_decoder": False}
+    assert bert.items() <= vars(tiny_config(**bert)).items()
+
+
 @pytest.mark.parametrize(
     ("name", "tau", "iterations"), [("tiny", 1e-3, 6), ("small", 5e-4, 12), ("base", 2.5e-4, 24)]
 )

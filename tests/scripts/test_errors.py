@@ -31,6 +31,8 @@ from tests.conftest import contents, edit_json, tsv
         ("--data_dir /nowhere/RTE", ["train.tsv", "/nowhere/RTE", "download_glue_data.py"]),
         ("--report_to clearml", ["clearml: not installed; pip install"]),
         ("--onnx model.onnx", ["--onnx", "leave out --do_train"]),
+        ("--eval_strategy epoch", ["--eval_strategy", "'no', 'steps'"]),
+        ("--dataset_name org/none", ["--dataset_name org/none", "--repo-type dataset"]),
     ],
 )
 def test_flags_that_a_training_refuses(glue, tmp_path, monkeypatch, arguments, words):
@@ -39,6 +41,11 @@ def test_flags_that_a_training_refuses(glue, tmp_path, monkeypatch, arguments, w
     glue(tmp_path / "out", "--do_train", *arguments.split()).refused(*words)
     assert (tmp_path / "README.md").read_text() == ""
     assert not (tmp_path / "out").exists() or contents(tmp_path / "out") == {}
+
+
+def test_sharded_models_are_refused(glue, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    glue(tmp_path / "out", "--do_train").refused("ACCELERATE_USE_FSDP", "unset it")
 
 
 GOOD = "index\tsentence1\tsentence2\tlabel\n0\ta man\ta dog\tentailment\n"

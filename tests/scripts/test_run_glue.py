@@ -439,6 +439,59 @@ def test_an_exit_config_elsewhere_is_refused_before_training(albert_dir, glue, s
     glue(out, "--do_train", "--max_steps", 1, weights=weights).done()
 
 
+def test_a_flag_may_name_an_exit_config_anywhere(albert_dir, glue, tmp_path):
+    (tmp_path / "mine.json").write_text('{"margin": 0.4}')
+    weights, out = Path(shutil.copytree(albert_dir, tmp_path / "w")), tmp_path / "out"
+    edit_json(weights / "config.json", exit_config_path="nowhere.json")
+    named = ("--set", f"exit_config_path={tmp_path / 'mine.json'}")
+    glue(out, "--do_train", "--do_eval", "--max_steps", 1, *named, weights=weights).done()
+    assert (out / "exit_config.json").read_text() == '{"margin": 0.4}'
+    assert report_of(out)["rule_sources"]["margin"] == "exit_config.json"
+    named = ("--set", "exit_config_path=typo.json", "--overwrite_output_dir")
+    outcome = glue(out, "--do_train", *named, weights=weights)
+    outcome.refused(f"{weights / 'typo.json'} does not exist")
+
+
+@pytest.mark.parametrize("mode", ["elbert", "ponder_albert", "albert_act"])
+def test_exits_alone_are_trained(mode, albert_dir, glue, tmp_path):
+    """A pass that never changes: the bits of the encoder are those of the start."""
+    heads = "exit_out_layer", "exit_weights", "pooler", "classifier", "ponder", "act"
+    states = []
+    for rate in (0, 1e-2):
+        few = ("--model_type", mode, "--max_steps", 2, "--learning_rate", rate)
+        glue(tmp_path / f"{rate}", "--do_train", "--train_exits_only", *few).done()
+        states.append(load_file(tmp_path / f"{rate}/model.safetensors"))
+    changed = {name for name in states[0] if not states[0][name].equal(states[1][name])}
+    assert changed
+    assert all(set(name.split(".")) & {*heads} for name in changed)
+
+
+@pytest.mark.parametrize("dataset", ["glue", "FOLDER"])
+def test_glue_from_the_hub_trains_the_same_model(dataset, rte, glue, script, tmp_path, monkeypatch):
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    (tmp_path / "hub/rte").mkdir(parents=True)
+    for name, split in {"train": "train", "dev": "validation", "test": "test"}.items():
+        rows = list(csv.DictReader((rte / f"{name}.tsv").open(), delimiter="\t"))
+        table = {column: [row[column] for row in rows] for column in ("sentence1", "sentence2")}
+        names = ["entailment", "not_entailment"]
+        table["label"] = [names.index(row["label"]) if "label" in row else -1 for row in rows]
+        place = tmp_path / f"hub/rte/{split}-00000-of-00001.parquet"
+        parquet.write_table(arrow.table(table), place)
+
+    def fetch(name: str, repo_type: str, allow_patterns: list) -> str:
+        assert (name, repo_type) == ("nyu-mll/glue", "dataset")
+        assert "rte/*.parquet" in allow_patterns
+        return str(tmp_path / "hub")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    actions = ("--do_train", "--do_eval", "--do_predict")
+    glue(tmp_path / "files", *actions).done()
+    name = "glue" if dataset == "glue" else tmp_path / "hub"
+    glue(tmp_path / "out", *actions, "--dataset_name", name).done()
+    for file in ("model.safetensors", "RTE.tsv", "eval_results.txt"):
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "files" / file).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("mode", "pair", "words"),
     [

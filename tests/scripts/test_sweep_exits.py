@@ -1,5 +1,6 @@
 """sweep_exits.py from its flags to its files, against real runs."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -11,10 +12,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import sweep_exits
+from exit_lab.sweep import RECORDING
 from modeling import PonderAlbertClassifier, PonderAlbertConfig
 from modeling.loading.files import weights_hash
 from tests.commands import edit_key
 from tests.conftest import TINY, contents, edit_json, sentence, tsv
+from tests.forks import run_together
 from tests.scripts.conftest import LABELS, evaluated, flags, head_of, rows_of, save, write_data
 
 FEW = ("--grid", "exit_thres=0:1:0.2", "margin=0,0.1", "range_tmp=0.1,0.3")
@@ -94,6 +97,22 @@ def test_verify_finds_a_recording_that_is_not_the_models(place, sweep):
 
 
 # The recording.
+
+
+def test_two_processes_record_what_one_does(place, sweep, tmp_path):
+    sweep(place, "mnli", "--output_dir", tmp_path / "one", *QUICK).done()
+    both = flags(place, "mnli", "--output_dir", tmp_path / "two", "--verify", 2, *QUICK)
+    assert run_together(2, both, tmp_path / "log", main=sweep_exits.main) == [0, 0]
+    assert not (tmp_path / "log.1").read_text()
+    assert (tmp_path / "log.0").read_text().count("every exit layer is equal") == 2
+    for suffix in ("", "-MM"):
+        one, two = (tmp_path / f"{name}{suffix}" for name in ("one", "two"))
+        recorded = [load_file(folder / RECORDING) for folder in (one, two)]
+        assert torch.equal(*(tensors["all_logits"] for tensors in recorded))
+        rows = [rows_of(folder / "sweep.csv") for folder in (one, two)]
+        for row in itertools.chain(*rows):
+            row["latency_ms"] = row["latency_p95_ms"] = ""
+        assert rows[0] == rows[1]
 
 
 LOGITS, OTHERS = "models/rte/sweep/all_logits.safetensors", "is of other weights or data"

@@ -1,11 +1,13 @@
 """Flags: their ranges, and files of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
+from transformers import TrainingArguments
 
+from evaluation.settings import GROUPS, GlueSettings
 from modeling import UserError
-from training.settings import FlagRules, as_dict, option, parse
+from training.settings import ALIASES, FlagRules, as_dict, option, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,22 @@ def test_what_is_not_allowed_is_said(flags, message, capsys):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_transformers_names_of_flags_mean_the_same():
+    assert {*ALIASES.values(), "eval_strategy"} <= {x.name for x in fields(TrainingArguments)}
+    start = "--model_type elbert --model_name_or_path w --output_dir o "
+    ours = "--per_gpu_train_batch_size 4 --per_gpu_eval_batch_size=2 --optimizer lamb --no_cuda"
+    theirs = "--per_device_train_batch_size 4 --per_device_eval_batch_size=2 --optim lamb --use_cpu"
+    found = [parse(GROUPS, None, (start + flags).split()) for flags in (ours, theirs)]
+    assert found[0] == found[1]
+    for flags, looks in (
+        ("", False),
+        ("--eval_strategy no", False),
+        ("--eval_strategy steps", True),
+    ):
+        settings = GlueSettings(*parse(GROUPS, None, (start + flags).split()))
+        assert settings.training.looks_at_dev == looks
 
 
 FLAGS = {

@@ -6,8 +6,10 @@ from torch import nn
 
 from modeling import (
     ParityDataset,
+    ParityPonderGRU,
     PonderNet,
     ReconstructionLoss,
+    RegularizationLoss,
 )
 from tests.models import direct_pmf
 
@@ -41,6 +43,21 @@ def test_a_step_function_of_one_s_own_has_the_steps_distribution_and_answers():
     assert loss.item() == pytest.approx((8.75 + 8.0) / 2)
     loss.backward()
     assert (net.step.table.grad[:2, 0] != 0).all()
+
+
+def test_the_annotated_code_s_attributes_and_losses_a_step_work():
+    """As labml calls them: the loss function once for each step, with (batch,) tensors."""
+    torch.manual_seed(0)
+    model, reg = ParityPonderGRU(8, 16, 5), RegularizationLoss(0.2, 5)
+    halt = torch.randn(3)
+    assert torch.equal(model.lambda_prob(halt), halt.sigmoid())
+    assert isinstance(reg.kl_div, nn.KLDivLoss)
+    assert not [name for name in model.state_dict() if "lambda_prob" in name]
+    x, y, weight = torch.randn(4, 8), torch.tensor([0.0, 1, 1, 0]), torch.rand(4)
+    p, y_hat, _, _ = model(x)
+    bce = nn.BCEWithLogitsLoss(weight=weight, reduction="none")
+    expected = sum((p[n] * bce(y_hat[n], y)).mean() for n in range(5))
+    torch.testing.assert_close(ReconstructionLoss(bce)(p, y_hat, y), expected)
 
 
 def test_the_parity_data_are_the_published_ones():
