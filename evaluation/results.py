@@ -15,12 +15,11 @@ from filelock import FileLock
 from evaluation.job import Job
 from evaluation.predictions import Predictions, is_main, run_early_exit
 from glue.features import Features
+from glue.metrics import compute_metrics
 from glue.tasks import (
     Example,
     Task,
-    compute_metrics,
     label_text,
-    primary_metric,
     write_submission,
 )
 from modeling.errors import UserError
@@ -56,7 +55,7 @@ def metrics_of(job: Job, logits: torch.Tensor) -> dict[str, float]:
 
 def layer_curve(job: Job, all_logits: torch.Tensor) -> list[float]:
     """The task's main metric of every layer's answers."""
-    name = primary_metric(job.task)
+    name = job.task.primary_metric
     return [metrics_of(job, logits)[name] for logits in all_logits]
 
 

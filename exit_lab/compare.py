@@ -20,9 +20,9 @@ import numpy as np
 from exit_lab.choice import TOLERANCE, Parts
 from exit_lab.metrics import bootstrap_weights, interval
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
-from exit_lab.tables import concave_hull, frontier
+from exit_lab.tables import concave_hull
+from glue.metrics import frontier
 from glue.tables import as_csv
-from glue.tasks import primary_metric
 from modeling.errors import UserError
 from modeling.exit_settings import describe
 from utils.console import markdown_table
@@ -226,7 +226,7 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
     cells = {name: [cell_at(found, name, limit) for limit in limits] for name in found.frontiers}
     columns = ["", *(f"cost ≤ {limit:.2f}" for limit in limits)]
     text = (
-        f"{task.shown_name}, 100 × {primary_metric(task)}: "
+        f"{task.shown_name}, 100 × {task.primary_metric}: "
         f"{f'mean of {len(sweeps)} models, ' if several else ''}best setting at or under each "
         f"cost, chosen on {len(parts.calibration)} examples, reported on the other "
         f"{len(parts.report)} [95% interval, drawing {'models and ' if several else ''}examples] "
@@ -260,7 +260,7 @@ def choice_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
     """What a setting came to on both parts, and whether it beats a coin between two layers that
     costs as much, compared on the report part: as Markdown."""
     found = frontier_set([swept], parts, DRAWS, seed, (COIN, ORACLE))
-    both, main = swept.exit_layer[setting][None], primary_metric(swept.task)
+    both, main = swept.exit_layer[setting][None], swept.task.primary_metric
     both = np.concatenate([both, swept.truncations[-1:]])  # and full depth
     calibration = swept.metrics(both, parts.calibration)
     report = swept.metrics(both, parts.report, found.drawn)

@@ -16,8 +16,9 @@ import numpy as np
 
 from exit_lab.metrics import bootstrap_weights, interval
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
-from exit_lab.tables import best_rows, concave_hull, frontier, rows_of
-from glue.tasks import Example, primary_metric
+from exit_lab.tables import best_rows, concave_hull, rows_of
+from glue.metrics import frontier
+from glue.tasks import Example
 
 PARTS = {  # of the page, by their place in the template
     "style": "explorer.css",
@@ -50,7 +51,7 @@ def explorer_page(
     full_depth = swept.metrics(swept.truncations[-1:])
     data = {
         **about,
-        "metric": primary_metric(swept.task),
+        "metric": swept.task.primary_metric,
         "regression": swept.task.is_regression,
         "classes": list(swept.task.labels),
         "layers": swept.num_layers,
@@ -95,7 +96,7 @@ def intervals(swept: Sweep, exit_layer: np.ndarray, seed: int) -> tuple[np.ndarr
 
 def baselines(swept: Sweep, seed: int) -> dict[str, list[dict[str, float]]]:
     """Stopping everyone at layer 1, 2, …; the points that the coin and the oracle go between."""
-    metric, points = primary_metric(swept.task), {}
+    metric, points = swept.task.primary_metric, {}
     for name in (TRUNCATION, COIN, ORACLE):
         rows = rows_of(swept, name)
         rows = rows if name == TRUNCATION else best_rows(rows, metric, concave_hull)

@@ -11,7 +11,7 @@ from evaluation.figures import COLOURS, INK, SOFT
 from exit_lab.compare import FrontierSet
 from exit_lab.metrics import at_exit, interval
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
-from glue.tasks import Task, primary_metric
+from glue.tasks import Task
 
 COLUMNS = 4  # of panels
 
@@ -71,12 +71,12 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
         panel.set_title(name, weight="bold", color=colour)
     rules = [curves[name] for name in found.rules]
     shown = np.concatenate([line for curve in (*rules, coin, full) for line in curve[1:]])
-    grid[0, 0].set(ylabel=primary_metric(task), ylim=padded_limits(shown))
+    grid[0, 0].set(ylabel=task.primary_metric, ylim=padded_limits(shown))
     grid[0, 0].set_xlim(*padded_limits(np.array([1 / found.layers, *(c.cost[-1] for c in rules)])))
     models, (chosen, reported) = len(found.frontiers[COIN]), map(len, found.parts)
     mean = f", mean of {models} models" if models > 1 else ""
     figure.suptitle(
-        f"{task.shown_name}: {primary_metric(task)} against computation cost "
+        f"{task.shown_name}: {task.primary_metric} against computation cost "
         f"(mean exit layer / layers)\n"
         f"best setting at or under each cost{mean}, chosen on {chosen} examples, shown on the "
         f"other {reported}; band: 95% interval",

@@ -25,7 +25,8 @@ from exit_lab.settings import SweepRequest
 from exit_lab.sweep import RECORDING, Recording, Sweep, load_or_record, scan_setting, sweep
 from exit_lab.tables import write_tables
 from glue.features import encode
-from glue.tasks import Example, Task, compute_metrics, evaluation_tasks, read_examples
+from glue.metrics import compute_metrics
+from glue.tasks import Example, Task, evaluation_tasks, read_examples
 from modeling.errors import UserError
 from modeling.exit_settings import PROVENANCE, Setting, describe, resolve
 from modeling.loading.files import read_json, weights_hash

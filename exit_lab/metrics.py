@@ -1,15 +1,9 @@
-"""The tasks' metrics for many exit settings, and many bootstrap draws, at once.
-
-`glue.tasks.compute_metrics` is the definition; here are its closed forms from weighted sums.
-"""
-
-from collections.abc import Callable, Iterator
+"""The tasks' metrics for many exit settings, and many bootstrap draws, at once."""
 
 import numpy as np
 
-from glue.tasks import ACC_F1, Task
-
-CHUNK = 2**20  # numbers of a (settings, examples) or (draws, examples) block held at a time
+from glue.metrics import METRICS, chunks
+from glue.tasks import Task
 
 
 def at_exit(by_layer: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
@@ -18,13 +12,6 @@ def at_exit(by_layer: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
     One setting's exits may be (examples,).
     """
     return by_layer[exit_layer.astype(np.intp) - 1, np.arange(by_layer.shape[1])]
-
-
-def chunks(count: int, width: int) -> Iterator[slice]:
-    """Slices over `count` rows of `width` numbers, each of about CHUNK numbers."""
-    step = max(1, CHUNK // max(1, width))
-    for start in range(0, count, step):
-        yield slice(start, start + step)
 
 
 def metrics_at(
@@ -42,7 +29,7 @@ def metrics_at(
     """
     single = weights is None
     weights = np.ones((1, len(labels))) if single else weights.astype(float)
-    function = CLOSED_FORMS[task.metric]
+    function = METRICS[task.metric]
     pieces = [
         function(at_exit(predictions, exit_layer[rows]), labels, weights)
         for rows in chunks(len(exit_layer), len(labels))
@@ -61,91 +48,3 @@ def bootstrap_weights(examples: int, draws: int, seed: int) -> np.ndarray:
 def interval(drawn: np.ndarray) -> np.ndarray:
     """The percentile bootstrap's 95% interval of a metric (…, 1 + draws): (2, …)."""
     return np.quantile(drawn[..., 1:], [0.025, 0.975], axis=-1)
-
-
-def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Their quotient, 0 where the denominator is 0: how the metrics define the undefined."""
-    safe = np.where(denominator > 0, denominator, 1.0)
-    return np.where(denominator > 0, numerator / safe, 0.0)
-
-
-# Each (settings, examples) answers, (examples,) labels, (draws, examples) weights ->
-# name -> (settings, draws).
-
-
-def accuracy(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
-    return {"acc": counted(answers == labels, weights) / weights.sum(1)}
-
-
-def counted(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """How many examples of each draw are in `rows`, (…, examples) bool: (…, draws)."""
-    return rows.astype(float) @ weights.T
-
-
-def accuracy_and_f1(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
-    """F1 of class 1 as 2·TP / (predicted + true)."""
-    acc = accuracy(answers, labels, weights)["acc"]
-    predicted, true = answers == 1, labels == 1
-    both = counted(predicted & true, weights)
-    f1 = ratio(2 * both, counted(predicted, weights) + counted(true, weights))
-    return {"acc": acc, "f1": f1, "acc_and_f1": (acc + f1) / 2}
-
-
-def matthews(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
-    """Gorodkin's R_K, the many-class form of MCC, as scikit-learn has it."""
-    total, right = weights.sum(1), counted(answers == labels, weights)
-    classes = np.arange(max(answers.max(), labels.max()) + 1)
-    predicted = counted(answers == classes[:, None, None], weights)  # (classes, settings, draws)
-    true = counted(labels == classes[:, None, None], weights)
-    covariance = right * total - (predicted * true).sum(0)
-    spread = (total**2 - (predicted**2).sum(0)) * (total**2 - (true**2).sum(0))
-    return {"mcc": ratio(covariance, np.sqrt(np.maximum(spread, 0)))}
-
-
-def correlations(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
-    """Pearson's r of the values, and of their ranks (Spearman); 0 where a side is constant."""
-    answers, labels = answers.astype(float), labels.astype(float)
-    shape = (len(answers), len(weights))
-    pearson, spearman = np.empty(shape), np.empty(shape)
-    for draws in chunks(len(weights), len(labels)):
-        some = weights[draws]
-        label_ranks = ranks(labels, some)
-        for i, values in enumerate(answers):
-            pearson[i, draws] = correlation(values, labels, some)
-            spearman[i, draws] = correlation(ranks(values, some), label_ranks, some)
-    return {"pearson": pearson, "spearmanr": spearman, "corr": (pearson + spearman) / 2}
-
-
-def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Weighted Pearson's r of (examples,) or (draws, examples) values -> (draws,)."""
-    total = weights.sum(1)
-
-    def mean(values: np.ndarray) -> np.ndarray:
-        return np.einsum("de,de->d", weights, np.broadcast_to(values, weights.shape)) / total
-
-    def spread(values: np.ndarray) -> np.ndarray:
-        square = mean(values * values)
-        variance = square - mean(values) ** 2
-        # What rounding leaves of a constant side is nothing: r is 0 there, not noise.
-        return np.where(variance > 1e-12 * square, variance, 0.0)
-
-    x, y = x - x[..., :1], y - y[..., :1]
-    return ratio(mean(x * y) - mean(x) * mean(y), np.sqrt(spread(x) * spread(y)))
-
-
-def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Ranks of (examples,) values when each is there `weights` (draws, examples) times.
-
-    Equal values share the mean of their ranks, as in scipy.stats.rankdata: (draws, examples).
-    """
-    _, run = np.unique(values, return_inverse=True)
-    counts = np.stack([np.bincount(run, times) for times in weights])  # (draws, runs)
-    return (counts.cumsum(1) - (counts - 1) / 2)[:, run]
-
-
-CLOSED_FORMS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], dict]] = {
-    "acc": accuracy,
-    "mcc": matthews,
-    ACC_F1: accuracy_and_f1,
-    "corr": correlations,
-}

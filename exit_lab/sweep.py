@@ -17,7 +17,7 @@ from evaluation.predictions import Predictions, is_main, record_layers
 from evaluation.results import labels_of, predictions_of
 from exit_lab.grids import RuleGrid
 from exit_lab.metrics import at_exit, chunks, metrics_at
-from glue.tasks import Task, primary_metric
+from glue.tasks import Task
 from modeling.errors import UserError
 from modeling.exit_settings import Setting
 from modeling.rules import NeverExits, Tensors, scan
@@ -175,7 +175,7 @@ class Sweep:
         self, exit_layer: np.ndarray, rows: Rows = ALL, weights: np.ndarray | None = None
     ) -> np.ndarray:
         """The metric that curves and choices go by: (settings,) or (settings, draws)."""
-        return self.metrics(exit_layer, rows, weights)[primary_metric(self.task)]
+        return self.metrics(exit_layer, rows, weights)[self.task.primary_metric]
 
     def cost(self, exit_layer: np.ndarray, rows: Rows = ALL) -> np.ndarray:
         """Computation cost, mean exit layer over the number of layers: (settings,)."""

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep
+from glue.metrics import frontier
 from glue.tables import as_csv
-from glue.tasks import primary_metric
 from utils.files import write_text
 
 
 def write_tables(swept: Sweep, output: Path) -> None:
     """Write sweep.csv, with truncation's rows last, and frontier.csv, with all baselines'."""
     rows, layers = rows_of(swept), rows_of(swept, TRUNCATION)
-    metric = primary_metric(swept.task)
+    metric = swept.task.primary_metric
     best = best_rows(rows, metric)
     baselines = best_rows(layers, metric)
     for name in (COIN, ORACLE):
@@ -45,16 +45,6 @@ def rows_of(swept: Sweep, baseline: str = "") -> list[dict[str, Any]]:
         row |= {name: values[i] for name, values in columns.items()}
         rows.append(row | {f"exits_{n}": count for n, count in enumerate(exits[i], start=1)})
     return rows
-
-
-def frontier(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:
-    """The settings that no other beats: none is as good on both cost and metric, better on one.
-
-    (settings,), (settings,) -> their numbers in order of cost; of equal ones the first.
-    """
-    order = np.lexsort((np.arange(len(cost)), -metric, cost))
-    best_before = np.maximum.accumulate(np.r_[-np.inf, metric[order][:-1]])
-    return order[metric[order] > best_before]
 
 
 def concave_hull(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:

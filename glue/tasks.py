@@ -14,8 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from glue.tables import NumberedRows, read_table, require_columns
 from modeling.errors import UserError
 from modeling.loading.files import fetch_repository
@@ -69,6 +67,11 @@ class Task:
     @property
     def num_labels(self) -> int:
         return len(self.labels) or 1
+
+    @property
+    def primary_metric(self) -> str:
+        """The metric that curves and best checkpoints go by."""
+        return "acc" if self.metric == ACC_F1 else self.metric
 
 
 def about(task: Task) -> str:
@@ -280,51 +283,6 @@ def parse_number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-# Metrics, under the published key names.
-
-
-def primary_metric(task: Task) -> str:
-    """Return the key of compute_metrics that curves and best checkpoints go by."""
-    return "acc" if task.metric == ACC_F1 else task.metric
-
-
-def compute_metrics(
-    task: Task, predictions: Sequence[float], labels: Sequence[float]
-) -> dict[str, float]:
-    """Compute the task's metrics from class ids, or from scores for regression; both (examples,).
-
-    A correlation with constant predictions is 0.0. Raises UserError when the counts differ or are
-    zero, or a value is missing or not finite.
-    """
-    if len(predictions) != len(labels) or not len(labels):
-        raise UserError(
-            f"{task.name}: {len(predictions)} predictions for {len(labels)} labels; metrics need "
-            "one prediction for each label, and at least one"
-        )
-    found, wanted = (np.asarray(values, dtype=float) for values in (predictions, labels))
-    for name, values in (("prediction", found), ("label", wanted)):
-        if not np.isfinite(values).all():
-            row = int(np.argmin(np.isfinite(values)))
-            raise UserError(f"{task.name}: {name} {row} is {values[row]}, which no metric takes")
-    # scipy and sklearn take seconds to import.
-    if task.is_regression:
-        from scipy.stats import pearsonr, spearmanr
-
-        # A correlation is not defined for one example, nor when a side is constant.
-        defined = np.ptp(found) > 0 and np.ptp(wanted) > 0
-        both = [float(f(found, wanted)[0]) if defined else 0.0 for f in (pearsonr, spearmanr)]
-        return {"pearson": both[0], "spearmanr": both[1], "corr": sum(both) / 2}
-    from sklearn.metrics import f1_score, matthews_corrcoef
-
-    if task.metric == "mcc":
-        return {"mcc": float(matthews_corrcoef(wanted, found))}
-    acc = float((found == wanted).mean())
-    if task.metric == "acc":
-        return {"acc": acc}
-    f1 = float(f1_score(wanted == 1, found == 1, zero_division=0))
-    return {"acc": acc, "f1": f1, ACC_F1: (acc + f1) / 2}
 
 
 # Files of predictions, as gluebenchmark.com takes them.

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel as Model
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from glue.features import Features, collate, epoch_batches
-from glue.tasks import Task, compute_metrics, primary_metric
+from glue.metrics import compute_metrics
+from glue.tasks import Task
 from modeling.errors import UserError
 from modeling.keys import nearest_names
 from training.checkpoints import Best, TrainState
@@ -77,7 +78,7 @@ class MetricAtCost:
     @classmethod
     def parse(cls, text: str | None, task: Task, flag: str) -> Self:
         """Parse what `flag` names, by default the task's main metric; UserError for others."""
-        name, at, cost = (text or primary_metric(task)).removeprefix("eval_").partition("@")
+        name, at, cost = (text or task.primary_metric).removeprefix("eval_").partition("@")
         known = list(compute_metrics(task, [0, 1], [0, 1]))
         if name not in known:
             raise UserError(f"{flag} {text}: {nearest_names(name, known)}")

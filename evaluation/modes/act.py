@@ -18,7 +18,7 @@ from evaluation.job import Job
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, run_early_exit
 from evaluation.results import labels_of, predictions_of, print_summary, summary_of, write_results
-from glue.tasks import label_text, primary_metric
+from glue.tasks import label_text
 from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.errors import UserError
 from modeling.export.loops import TokenLoop
@@ -54,7 +54,7 @@ class AdaptiveDepth(Mode):
         self, job: Job, metric: MetricAtCost
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric and the computation cost."""
-        summary, name = summarise_updates(job, run_early_exit(job)), primary_metric(job.task)
+        summary, name = summarise_updates(job, run_early_exit(job)), job.task.primary_metric
         values = {
             f"eval_{name}": summary["metrics"][name],
             "eval_computation_cost": summary["computation_cost"],

@@ -29,8 +29,8 @@ from evaluation.results import (
     write_results,
 )
 from glue.features import Features
+from glue.metrics import METRICS, frontier
 from glue.tables import as_csv
-from glue.tasks import compute_metrics, primary_metric
 from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.exit_settings import describe
 from modeling.export.loops import DepthLoop
@@ -50,7 +50,7 @@ class ExampleMode(Mode):
         self, job: Job, metric: MetricAtCost
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric of every layer."""
-        name, recorded = f"eval_{primary_metric(job.task)}", record_layers(job, job.batch_size)
+        name, recorded = f"eval_{job.task.primary_metric}", record_layers(job, job.batch_size)
         curve = layer_curve(job, recorded["all_logits"])
         scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
         return scalars, {f"{name}_per_layer": curve}, selection_value(job, metric, recorded)
@@ -74,7 +74,7 @@ class ExampleMode(Mode):
             same = scan(job.model.config.exit_rule(), recorded) == predictions["exit_layer"]
             summary |= {
                 "same_exit_layer_as_fp32": same.float().mean().item(),
-                f"{primary_metric(job.task)}_per_layer": layer_curve(job, recorded["all_logits"]),
+                f"{job.task.primary_metric}_per_layer": layer_curve(job, recorded["all_logits"]),
                 "frontier": rule_frontier(job, recorded),
             }
         if not is_main():
@@ -194,16 +194,13 @@ def rule_frontier(job: Job, recorded: Tensors) -> dict[str, list[list[float]]]:
         steps = whole if key.counts_layers else torch.linspace(key.minimum, key.maximum, 51)
         varied[name] = steps[:, None]
     exits = scan(config.exit_rule(**varied), recorded).reshape(-1, examples).unique(dim=0)
-    costs = exits.double().mean(1) / layers
-    answers, labels = predictions_of(recorded["all_logits"]), labels_of(job.features)
-    found: dict[str, list[list[float]]] = {}
-    for number in costs.argsort().tolist():
-        taken = answers[exits[number] - 1, torch.arange(examples)]
-        for name, value in compute_metrics(task, taken, labels).items():
-            points = found.setdefault(name, [])
-            if not points or value > points[-1][1]:
-                points.append([costs[number].item(), float(value)])
-    return found
+    costs = exits.double().mean(1).numpy() / layers
+    taken = predictions_of(recorded["all_logits"])[exits.numpy() - 1, np.arange(examples)]
+    found = METRICS[task.metric](taken, labels_of(job.features), np.ones((1, examples)))
+    return {
+        name: [[costs[i].item(), values[i, 0].item()] for i in frontier(costs, values[:, 0])]
+        for name, values in found.items()
+    }
 
 
 def print_results(summary: dict[str, Any], checkpoint: str = "") -> None:
@@ -249,7 +246,7 @@ def layer_table(
 def draw_exits(path: Path, job: Job, predictions: Predictions, summary: dict[str, Any]) -> None:
     """exits.png: the metric of every layer; below, exits per layer, coloured by what ended the
     pass."""
-    config, metric = job.model.config, primary_metric(job.task)
+    config, metric = job.model.config, job.task.primary_metric
     reached, curve = summary["metrics"][metric], summary[f"{metric}_per_layer"]
     layers, ends = np.arange(1, len(curve) + 1), predictions["exit_layer"].numpy()
     figure, top, bottom = stacked("layer", metric, "examples that exit")

@@ -8,7 +8,8 @@ from hypothesis import given
 
 from exit_lab.grids import RuleGrid, parse_values
 from exit_lab.sweep import Recording, sweep
-from exit_lab.tables import concave_hull, frontier, write_tables
+from exit_lab.tables import concave_hull, write_tables
+from glue.metrics import frontier
 from glue.tasks import TASKS
 from modeling import UserError
 from modeling.rules import scan

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from glue.custom import custom_task
-from glue.tasks import Example, get_task, primary_metric, read_examples
+from glue.tasks import Example, get_task, read_examples
 from modeling.errors import UserError
 from tests.conftest import write
 
@@ -190,7 +190,7 @@ def test_labels_are_discovered_and_a_fraction_makes_it_regression(tmp_path, labe
     task = custom_task(train_file=path)
     assert task.labels == expected
     assert task.is_regression == (not expected)
-    assert primary_metric(task) == ("acc" if expected else "corr")
+    assert task.primary_metric == ("acc" if expected else "corr")
 
 
 def test_labels_come_from_the_training_file_and_bind_the_others(tmp_path):
