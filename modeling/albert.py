@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import AlbertConfig
+from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert import modeling_albert as hf_albert
 from transformers.utils import ModelOutput
@@ -33,6 +35,12 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
     _can_record_outputs = {"hidden_states": AlbertLayer, "attentions": nn.Softmax}  # noqa: RUF012
     # Published checkpoints hold the position numbers 0, 1, 2, …, too.
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids$"]  # noqa: RUF012 (HF's own)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, Pooler):
+            init.normal_(module.weight, std=self.config.initializer_range)
+            init.zeros_(module.bias)
 
     def get_input_embeddings(self) -> nn.Embedding:
         return getattr(self, "albert", self).embeddings.word_embeddings
@@ -189,19 +197,23 @@ class ExitLinear(nn.Linear):
         return row.view(*states.shape[:-1], -1)
 
 
-class Pooler(nn.Linear):
-    """tanh of a linear map, (..., hidden) -> (..., size), under HF's name for it."""
+class Pooler(nn.Module):
+    """tanh of a linear map, (..., hidden) -> (..., size), under HF's name for it.
+
+    It is no nn.Linear: PEFT's all-linear would add an adapter behind the tanh.
+    """
 
     packed: Callable | None = None  # runs in place of `forward`; set by `packed_weights`
 
     def __init__(self, config: AlbertConfig, size: int) -> None:
-        super().__init__(config.hidden_size, size)
-        self.config = config
+        super().__init__()
+        self.config, linear = config, nn.Linear(config.hidden_size, size)
+        self.weight, self.bias = linear.weight, linear.bias
 
     def forward(self, states: Tensor) -> Tensor:
         if not torch.compiler.is_compiling() and self.packed is not None:
             return self.packed(states)
-        return super().forward(states.to(self.weight.dtype)).tanh()
+        return F.linear(states.to(self.weight.dtype), self.weight, self.bias).tanh()
 
 
 class AlbertBackbone(nn.Module):

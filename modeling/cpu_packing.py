@@ -91,12 +91,13 @@ def can_pack(module: nn.Module) -> bool:
     if not isinstance(module, (AlbertLayer, Pooler)) or module.packed is not None:
         return False
     is_layer = isinstance(module, AlbertLayer)
-    maps = module.linear_maps if is_layer else (module,)
+    maps = module.linear_maps if is_layer else ()
+    weight = module.ffn.weight if is_layer else module.weight
     config = module.attention.config if is_layer else module.config
     return (
         all(isinstance(x, nn.Linear) for x in maps)  # an adapter's map is more than its weight
-        and maps[-1].weight.device.type == "cpu"
-        and maps[-1].weight.dtype in PACKABLE
+        and weight.device.type == "cpu"
+        and weight.dtype in PACKABLE
         and config._attn_implementation != "eager"
         and not torch.is_autocast_enabled("cpu")
     )

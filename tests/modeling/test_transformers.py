@@ -188,6 +188,51 @@ def test_trainer_trains_every_mode(mode, folder, tmp_path):
     assert all(torch.equal(x, trained[name]) for name, x in saved.state_dict().items())
 
 
+@pytest.mark.slow  # in whose environment PEFT is
+@pytest.mark.parametrize("targets", [["query", "value"], "all-linear"], ids=str)
+def test_an_adapter_of_peft_is_trained_saved_loaded_and_merged(mode, targets, albert_dir, tmp_path):
+    peft = pytest.importorskip("peft")
+
+    def base() -> torch.nn.Module:
+        torch.manual_seed(4)
+        return MODES[mode][2](albert_dir)[0]
+
+    batch = (ponder_batch if mode == "ponder_albert" else padded_batch)([9, 5, 7, 4])
+    new = {"elbert": None, "ponder_albert": ["ponder"], "albert_act": ["act"]}[mode]
+    recipe = peft.LoraConfig(
+        task_type=peft.TaskType.SEQ_CLS, target_modules=targets, modules_to_save=new
+    )
+    model = peft.get_peft_model(base(), recipe)
+    frozen = {name: x.clone() for name, x in model.named_parameters() if not x.requires_grad}
+    optimizer = torch.optim.Adam((x for x in model.parameters() if x.requires_grad), 3e-3)
+    losses = []
+    for _ in range(20):
+        losses.append(model.train()(**batch, labels=torch.tensor([0, 1, 1, 0])).loss)
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1] < losses[0] - 0.1
+    assert all(torch.equal(dict(model.named_parameters())[name], x) for name, x in frozen.items())
+    model.save_pretrained(tmp_path / "adapter")
+    loaded = peft.PeftModel.from_pretrained(base(), tmp_path / "adapter")
+
+    def answers(found: torch.nn.Module, **asked) -> torch.Tensor:
+        if mode == "ponder_albert":
+            found.config.exit_criteria = "threshold"
+        return found.eval()(**batch, **asked).logits.softmax(-1)
+
+    with torch.no_grad():
+        wanted = answers(model)
+        with packed_weights(model):
+            assert_near(answers(model), wanted)
+        assert_near(answers(model, output_attentions=True), wanted)
+        assert_near(answers(loaded), wanted)
+        merged = model.merge_and_unload()
+        assert_near(answers(merged), wanted)
+        merged.save_pretrained(tmp_path / "merged")
+        assert_near(answers(MODES[mode][2](tmp_path / "merged")[0]), wanted)
+
+
 STATES = {"output_hidden_states": True, "output_attentions": True}
 
 

@@ -97,12 +97,14 @@ CHECKS = {
     "From Adaptive Depth": "assert outputs.updates.shape == (1, 1, *inputs['input_ids'].shape)",
     "From the annotated PonderNet": "assert loss.item() > 0",
     "From transformers": "assert len(logits) == len(exit_layers) == 2 and report.loaded",
+    "Train, load, merge": "assert answer.logits.shape == (1, 2)",
     "Many texts in Python": "assert answer.row in range(len(texts))",
     "Around a step function of your own": "assert net.step.cell.weight_hh.grad.norm() > 0",
 }
 
 
-PAGES = ("README.md", *(f"docs/{name}.md" for name in ("migration", "ponder", "act", "deployment")))
+NAMES = ("migration", "ponder", "act", "lora", "deployment")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in NAMES))
 
 
 def programs(page: str) -> list[tuple[str, str]]:
@@ -119,6 +121,8 @@ def programs(page: str) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_pages_snippets_run_as_typed_where_the_package_is_installed(installed, page):
+    if page == "docs/lora.md":
+        pytest.importorskip("peft")
     sections = programs(page)
     assert sections
     run = f"for heading, code in {sections!r}: print('\\n##', heading); exec(code, {{}})"
