@@ -13,15 +13,14 @@ Evaluate with early exit, one example at a time:
         --data_dir $GLUE_DIR/RTE --model_name_or_path $W_DIR --output_dir $OUT_DIR/RTE \\
         --per_gpu_eval_batch_size 1 --out_mode one
 
-The same with `--model_type ponder_albert`, whose examples stop by a learned halting probability, or
-`--model_type albert_act`, whose tokens do.
+With `--model_type ponder_albert` examples exit by a learned halting probability, with `--model_type
+albert_act` each token halts by one.
 
-`--do_predict` writes the files for gluebenchmark.com. The user's own task: `--train_file`,
-`--validation_file`, `--test_file` with columns sentence1[,sentence2],label.
-
-The flags are read here; `evaluation/glue_run.py` does what they ask for, and the training loop is
-`training/trainer.py`.
+`--do_predict` writes the files for gluebenchmark.com. For a task of your own, give `--train_file`,
+`--validation_file` and `--test_file` with columns sentence1[,sentence2],label.
 """
+# The flags are read here; `evaluation/glue_run.py` does what they ask for, and the training loop is
+# `training/trainer.py`.
 
 import os
 import sys

@@ -72,8 +72,11 @@ def command_line() -> str:
 
 def row_of(text: str, meaning: str) -> str:
     """A row of a table; `--seed SEED` without its SEED, which says nothing new."""
+    text = re.sub(r"(\S+) \[\1 \.\.\.\]", r"\1 …", text)  # several values
     flag, _, values = text.partition(" ")
-    shown = flag if values == flag.strip("-").upper() else text.replace("|", "\\|")
+    shown = flag if values.strip(" …") == flag.strip("-").upper() else text
+    if choices := re.match(r"{(.+?)}", values):
+        shown, meaning = flag, f"{meaning}; one of {choices[1].replace(',', ', ')}"
     meaning = re.sub(r"([|*<])", r"\\\1", meaning)
     return f"| `{shown}` | {meaning} |"
 
@@ -100,7 +103,9 @@ def page_of(notebook: dict) -> str:
 
 def formula(found: re.Match) -> str:
     """TeX between dollars as MathML, which browsers draw by themselves."""
-    return convert(found[2], display="block" if found[1] == "$$" else "inline")
+    if found[1] == "$$":
+        return convert(found[2], display="block")
+    return f"<span>{convert(found[2])}</span>"  # Markdown takes a line's first <math> for a block
 
 
 def public_names() -> set[str]:
@@ -112,6 +117,8 @@ def public_names() -> set[str]:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     uri = page.file.src_uri
+    if page.is_homepage:
+        page.meta |= {"hide": ["navigation"], "title": config.site_description}
     source = {site: path for path, site in GENERATED.items()}.get(uri, ROOT / "docs" / uri)
 
     def on_the_site(link: re.Match) -> str:

@@ -54,11 +54,12 @@ class ExitRule(SimpleNamespace):
     A number may be a tensor of shape (settings, 1): then all settings are decided at once, and
     exits get a leading dimension of settings.
 
-    reads: the exit keys that it reads, which a sweep varies.
-    eager_when_low: those of them whose low values exit early; for all others high ones do.
-    inputs: the model's own inputs that it reads (`EarlyExitModel.own_inputs`).
-    cause: what ends a pass, where no window does; "" for the rule's name.
-    never_exits: why every example goes to the last layer; "" for a rule with exits.
+    Attributes:
+        reads: the exit keys that it reads, which a sweep varies.
+        eager_when_low: those of them whose low values exit early; for all others high ones do.
+        inputs: the model's own inputs that it reads (`EarlyExitModel.own_inputs`).
+        cause: what ends a pass, where no window does; "" for the rule's name.
+        never_exits: why every example goes to the last layer; "" for a rule with exits.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -137,10 +138,15 @@ def replay(rule: ExitRule, recorded: Tensors) -> Iterator[tuple[Tensor, Tensor]]
 
 
 def scan(rule: ExitRule, recorded: Tensors) -> Tensor:
-    """Exit layers (1-based, int64) of recorded examples, as inference would give: (batch,).
+    """Find the exit layers of recorded examples, as inference would: (batch,) int64, 1-based.
 
-    (settings, batch) for settings of shape (settings, 1). `recorded` as for `replay`. An example
-    for which the rule never fires exits at the last layer.
+    (settings, batch) for a rule whose settings have the shape (settings, 1). An example for which
+    the rule never fires exits at the last layer.
+
+    Args:
+        rule: with its settings, such as `Entropy(exit_thres=0.3)`.
+        recorded: `all_logits` (layers, batch, classes); for a halting criterion also
+            `halt_probabilities` (batch, layers), and for `sample` its `draws` (batch,).
     """
     exit_layer = torch.zeros((), dtype=torch.long)
     for layer, (_, exit_mask) in enumerate(replay(rule, recorded), start=1):
@@ -149,7 +155,7 @@ def scan(rule: ExitRule, recorded: Tensors) -> Tensor:
 
 
 def scan_answers(rule: ExitRule, recorded: Tensors) -> tuple[Tensor, Tensor]:
-    """Answers (batch, classes) at the exit layers, and these, as `scan` gives them."""
+    """Return the answers (batch, classes) at the exit layers, and these layers, as `scan` does."""
     exit_layer = scan(rule, recorded)
     answers = torch.stack([answer for answer, _ in replay(rule, recorded)])
     rows = torch.arange(exit_layer.shape[-1], device=exit_layer.device)

@@ -108,7 +108,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str:
         said = action.help or ""
-        tells = action.nargs == 0 or action.default in (None, "") or "default" in said
+        tells = action.nargs == 0 or action.default in (None, "", []) or "default" in said
         return said if tells else f"{said} (default: %(default)s)"
 
 
@@ -370,10 +370,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """Each setting is trained with every seed; its metric is the mean over the seeds. The default
-    learning rates, batch sizes and seeds are those of the published Adaptive-Depth fine-tuning
-    notebook (Simoulin and Crabbé, 2021). The epochs are this suite's: the notebook trains for 4,
-    with 200 --warmup_steps, and keeps a checkpoint of each epoch."""
+    """Each setting is trained with every seed; its metric is the mean over the seeds."""
 
     hp_search: bool = option(False, "search; then --do_predict with the best model", FREE)
     hp_sampler: str = option("tpe", "who chooses the settings", choices=("tpe", "grid", "random"))

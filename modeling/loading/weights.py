@@ -96,7 +96,14 @@ def read_tensor_file(path: Path) -> Tensors:
 
 @dataclass
 class LoadReport:
-    """What became of a checkpoint's tensors, by name."""
+    """What became of a checkpoint's tensors.
+
+    Attributes:
+        source: the folder or hub name.
+        loaded: names of the tensors that the model has from there.
+        ignored: names of those that the model has no use for.
+        initialised: names of the model's tensors that are new.
+    """
 
     source: str
     loaded: list[str]

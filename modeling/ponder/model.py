@@ -48,11 +48,13 @@ class PonderOutput(SequenceClassifierOutput):
         loss: scalar; train(): total loss, eval(): loss of the answers.
         logits: (layers, batch, num_labels). An example that has halted keeps its last ones.
         halt_probabilities: λ, (batch, layers); 0 once an example has halted.
-        model_halt_dist, target_halt_dist: GeneralizedGeometricDist over these layers, its prior.
+        model_halt_dist: GeneralizedGeometricDist over these layers.
+        target_halt_dist: its prior.
         passes: number of layer passes that the batch took.
         answer: (batch, num_labels), eval() only: of the halting layer.
         exit_layer: (batch,) int64, 1-based, eval() only.
-        weighted_ce_loss, kl_loss: the parts of `loss`, train() only.
+        weighted_ce_loss: a part of `loss`, train() only.
+        kl_loss: the other part.
     """
 
     halt_probabilities: Tensor | None = None
