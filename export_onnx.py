@@ -76,7 +76,7 @@ def main() -> None:
     if settings.int8:
         feeds = list(calibration_feeds(settings.model_dir, mode, model, settings.calibration_file))
     described = provenance(as_dict(settings), weights=weights_hash(settings.model_dir))
-    described |= description(mode, model) | {"rule_sources": rule.sources}
+    described |= description(model) | {"rule_sources": rule.sources}
     about = {name: json.dumps(value) for name, value in described.items()}
     loop = mode.export_loop(model, settings.layer_logits)
     exported = to_onnx(loop, about, defaults=not settings.no_defaults)

@@ -30,7 +30,6 @@ import torch
 from benchmarks.contenders import DEVICE
 from evaluation.job import load_finished
 from evaluation.modes import trained_mode
-from glue.features import encode
 from glue.tasks import Example, get_task, read_examples
 from modeling import UserError, load_tokenizer
 from modeling.cpu_packing import packed_weights
@@ -117,7 +116,7 @@ def load(
     else:
         raise UserError("no texts: give --data_dir and --task_name, or --texts")
     longest = min(128, model.config.max_position_embeddings)
-    features = mode.prepare(encode(examples, tokenizer, longest - mode.extra_tokens), seed=42)
+    features = mode.features(model.config, examples, tokenizer, longest, seed=42)
     own = [features.inputs[name] for name in model.own_inputs if name in features.inputs]
     ids = features.input_ids, features.token_type_ids
     labels = np.full(len(features), np.nan) if args.texts else features.labels

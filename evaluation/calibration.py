@@ -10,7 +10,7 @@ from transformers import AlbertConfig, PreTrainedModel
 from evaluation.job import find_task
 from evaluation.modes.base import Mode
 from glue.custom import custom_task
-from glue.features import collate, encode
+from glue.features import collate
 from glue.tasks import Split
 from modeling.errors import UserError
 from modeling.loading.configs import trained_labels
@@ -66,9 +66,9 @@ def calibration_feeds(
     rng = np.random.default_rng(SEED)
     chosen = rng.choice(len(examples), min(TEXTS, len(examples)), replace=False)
     tokenizer = load_tokenizer(directory)
-    length = min(data.max_seq_length, model.config.max_position_embeddings) - mode.extra_tokens
+    length = min(data.max_seq_length, model.config.max_position_embeddings)
     texts = [examples[i] for i in sorted(chosen)]
-    features = mode.prepare(encode(texts, tokenizer, length), SEED)
+    features = mode.features(model.config, texts, tokenizer, length, seed=SEED)
     settings = deepest_settings(mode, model.config)
     settings |= {name: np.ones(1, np.float32) for name in features.inputs}  # a draw halts nobody
     for row in range(len(features)):

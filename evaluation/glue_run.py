@@ -21,7 +21,7 @@ from evaluation.onnx_file import OnnxFile
 from evaluation.predictions import is_main
 from evaluation.results import check_results, predict
 from evaluation.settings import GROUPS, GlueSettings
-from glue.features import Features, encode
+from glue.features import Features
 from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks, read_examples
 from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.depth import layer_groups
@@ -105,13 +105,14 @@ class GlueRun:
         for part in prediction_tasks(self.task, folder) if evaluation.do_predict else []:
             list(Split(part, folder, "test").examples())
 
-    def features(self, task: Task, tokenizer: PreTrainedTokenizerBase, split: str) -> Features:
+    def features(
+        self, config: AlbertConfig, task: Task, tokenizer: PreTrainedTokenizerBase, split: str
+    ) -> Features:
         """A split's tokens, as the mode's models read them."""
-        data = self.settings.data
+        data, seed = self.settings.data, self.settings.run.seed
         limit = {"train": data.max_train_samples, "dev": data.max_eval_samples}.get(split)
         examples = Split(task, data.folder, split).examples(limit)
-        features = encode(examples, tokenizer, data.max_seq_length - self.mode.extra_tokens)
-        return self.mode.prepare(features, self.settings.run.seed)
+        return self.mode.features(config, examples, tokenizer, data.max_seq_length, seed=seed)
 
     @cached_property
     def exit_file(self) -> Path | None:
@@ -192,7 +193,7 @@ class GlueRun:
         kept = {name: v for name, v in config.to_dict().items() if name not in ORIGIN_KEYS}
         files = [] if source.from_scratch else weight_files(source.model_name_or_path)
         model = fingerprint(sorted(kept.items()), list(map(file_fingerprint, files)))
-        sets = [self.features(self.task, tokenizer, split) for split in ("train", "dev")]
+        sets = [self.features(config, self.task, tokenizer, part) for part in ("train", "dev")]
         # Draws follow from --seed, which the runs of a search may change.
         data = fingerprint(*(replace(features, inputs={}).digest() for features in sets))
         return {
@@ -245,7 +246,7 @@ class GlueRun:
         config = self.new_config()
         tokenizer = self.new_tokenizer(config)
         model = self.mode.model_class(config) if checkpoint else self.new_model(config)
-        features = self.features(self.task, tokenizer, "train")
+        features = self.features(config, self.task, tokenizer, "train")
         total = total_steps(training, len(features), processes)
         self.announce_training(features, total)
         scores = features.labels.tolist() if self.task.is_regression else []
@@ -269,7 +270,7 @@ class GlueRun:
         with TrainingLog(trainer, total, mode.loss_parts, scalars=mode.scalars) as log:
             evaluate = None
             if training.looks_at_dev:
-                features = self.features(self.task, tokenizer, "dev")
+                features = self.features(config, self.task, tokenizer, "dev")
                 job = Job(mode, model, tokenizer, self.task, features, batch_size=32)
 
                 def evaluate() -> float:
@@ -315,7 +316,7 @@ class GlueRun:
             for key in self.settings.mode.keys.values.keys() - {*rules[rule].reads}:
                 if key in mode.table.exit_keys and mode.table.exit_keys[key].kind in (int, float):
                     logger.warning("%s has no effect: the exit rule %s does not read it", key, rule)
-        features = self.features(part, tokenizer, split)
+        features = self.features(model.config, part, tokenizer, split)
         length, cut = data.max_seq_length, int(features.truncated.sum())
         flags = provenance_in(self.directory / "training.json").get("flags")
         trained_at = flags.get("max_seq_length") if isinstance(flags, dict) else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +16,11 @@ from transformers import AlbertConfig, PreTrainedModel
 
 from modeling.errors import UserError
 
-if TYPE_CHECKING:
-    from evaluation.modes.base import Mode
-
-
 Run = Callable[[Sequence[str], Mapping[str, np.ndarray]], Sequence[np.ndarray]]  # of a session
 FIXED = ("model_type", "num_hidden_layers")  # what no input of a file sets
 
 
-def description(mode: Mode, model: PreTrainedModel) -> dict[str, Any]:
+def description(model: PreTrainedModel) -> dict[str, Any]:
     """What a file says of its model, by name; JSON in the file."""
     config = model.config
     return {
@@ -33,7 +29,7 @@ def description(mode: Mode, model: PreTrainedModel) -> dict[str, Any]:
         "rule": config.exit_keys(),
         "num_hidden_layers": config.num_hidden_layers,
         "max_position_embeddings": config.max_position_embeddings,
-        "cls_tokens": 1 + mode.extra_tokens,
+        "cls_tokens": 1 + config.extra_tokens,
         "versions": {name: version(name) for name in ("torch", "transformers", "onnxscript")},
     }
 

@@ -36,7 +36,7 @@ from pydantic import BaseModel, Field
 
 from evaluation.job import load_finished
 from evaluation.modes import trained_mode
-from glue.features import Features, encode
+from glue.features import Features
 from glue.tasks import Example
 from modeling import DepthBatcher, EarlyExitModel, UserError, load_tokenizer
 from modeling.cpu_packing import packed_weights
@@ -119,12 +119,13 @@ class Server:
         self.thread.join()
 
     def features(self, texts: list[Text]) -> Features:
-        length = min(512, self.model.config.max_position_embeddings) - self.mode.extra_tokens
+        config = self.model.config
+        length = min(512, config.max_position_embeddings)
         parts = [(text, None) if isinstance(text, str) else text for text in texts]
         if len({second is None for _, second in parts}) > 1:
             raise HTTPException(422, "texts and pairs of texts: send them in requests of their own")
         examples = [Example("", first, second, None) for first, second in parts]
-        return self.mode.prepare(encode(examples, self.tokenizer, length), seed=time.time_ns())
+        return self.mode.features(config, examples, self.tokenizer, length, seed=time.time_ns())
 
     async def classify(self, body: Body) -> dict[str, Any]:
         arrived, waiting = time.perf_counter(), self.health()["waiting"]

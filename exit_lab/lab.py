@@ -24,7 +24,6 @@ from exit_lab.metrics import at_exit
 from exit_lab.settings import SweepRequest
 from exit_lab.sweep import RECORDING, Recording, Sweep, load_or_record, scan_setting, sweep
 from exit_lab.tables import write_tables
-from glue.features import encode
 from glue.metrics import compute_metrics
 from glue.tasks import Example, Task, evaluation_tasks, read_examples
 from modeling.errors import UserError
@@ -145,8 +144,8 @@ def open_lab(
     model, tokenizer = load_trained(directory, mode, task, device, data.do_lower_case)
     mode.check_length(data.max_seq_length, model.config)
     examples = read_examples(part, data.folder, "dev", data.max_eval_samples)
-    features = encode(examples, tokenizer, data.max_seq_length - mode.extra_tokens)
-    features = mode.prepare(features, data.seed)
+    texts = examples, tokenizer, data.max_seq_length
+    features = mode.features(model.config, *texts, seed=data.seed)
     hashes = {"weights": weights_hash(directory), "data": features.digest()}
     origin = provenance(as_dict(*request), **hashes)
     job = Job(mode, model, tokenizer, part, features, data.batch_size, origin=origin)

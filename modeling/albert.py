@@ -216,6 +216,25 @@ class Pooler(nn.Module):
         return F.linear(states.to(self.weight.dtype), self.weight, self.bias).tanh()
 
 
+def pool(hidden: Tensor, mask: Tensor | None, pooler_input: str) -> Tensor:
+    """What an exit or a head sees of a layer: (batch, length, hidden) -> (batch, hidden).
+
+    `mask` is (batch, 1, 1, length) bool, None without padding. Means and maxima run over real
+    tokens only. A name with a hyphen is the sum of its two parts, as published.
+    """
+    first, _, second = pooler_input.partition("-")
+    if second:
+        return pool(hidden, mask, first) + pool(hidden, mask, second)
+    if first == "cls":
+        return hidden[:, 0]
+    real = None if mask is None else mask[:, 0, 0, :, None]  # (batch, length, 1)
+    if first == "mean":
+        return hidden.mean(1) if real is None else (hidden * real).sum(1) / real.sum(1)
+    if real is not None:
+        hidden = hidden.masked_fill(~real, torch.finfo(hidden.dtype).min)
+    return hidden.amax(1)
+
+
 class AlbertBackbone(nn.Module):
     """Embeddings, encoder and pooler under HF ALBERT's names."""
 

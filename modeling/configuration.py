@@ -52,6 +52,7 @@ class AdaptiveConfig(AlbertConfig):
     table: ClassVar[KeyTable]
     one_layer: ClassVar[str] = ""
     rule_key: ClassVar[str] = ""
+    extra_tokens = 0  # that a text has here beside its own
     # Of the outputs, HF's Trainer gathers logits alone: others differ in length between batches.
     keys_to_ignore_at_inference: ClassVar[list[str]] = (
         "exit_layer all_logits halt_probabilities updates ponder_cost hidden_states"
@@ -220,12 +221,18 @@ class PonderAlbertConfig(AdaptiveConfig):
     rule_key = "exit_criteria"
     one_layer = "a ponder model applies one layer at every depth"
 
+    @property
+    def extra_tokens(self) -> int:
+        """1 for the second [CLS]."""
+        return int(self.pooler_input == "two_cls")
+
     @classmethod
     def exit_rules(cls, regression: bool) -> Mapping[str, type[ExitRule]]:
         return PONDER_RULES
 
     def classifier_flops(self) -> int:
-        return 2 * HEAD_WIDTH * (self.hidden_size + self.num_labels)
+        width = HEAD_WIDTH if self.pooler_input == "two_cls" else self.hidden_size
+        return 2 * width * (self.hidden_size + self.num_labels)
 
     def halting_flops(self) -> int:
         if self.lambda_layer_arch == "mlp":

@@ -165,6 +165,12 @@ PONDER_KEYS = {
     ),
     "lambda_layer_arch": str_key("mlp", "halting head", choices=HALTING_HEADS, shapes=True),
     "num_lambda_layers": shape_key(3, "depth of PALBERT's halting head", 1, 64),
+    "pooler_input": str_key(
+        "two_cls",
+        "what the heads read: a [CLS] each, or, as in PALBERT, one pooler of this",
+        choices=("two_cls", *POOLER_INPUTS),
+        shapes=True,
+    ),
     "lambda_lr": float_key(None, "learning rate of the halting head, if its own", 0),
     **path_keys("ponder_albert"),
 }
@@ -173,7 +179,18 @@ PONDER = KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS)
 # Adaptive Depth.
 
 ACT_EXIT_KEYS = {"act_epsilon": float_key(0.01, "a token halts at 1 − act_epsilon", 1e-6, 0.999)}
-ACT_KEYS = {**ACT_EXIT_KEYS, "tau": float_key(5e-4, "weight τ of the ponder cost in the loss", 0)}
+ACT_KEYS = {
+    **ACT_EXIT_KEYS,
+    "tau": float_key(5e-4, "weight τ of the ponder cost in the loss", 0),
+    "act_update": str_key(
+        "published",
+        "a token's next state: mixed with its last one, or, as Graves has it, whole",
+        choices=("published", "graves"),
+        shapes=True,
+    ),
+    "halting_bias": float_key(0.0, "bias of a new halting head: −1.6 halts with 1/6", -30, 30),
+    "pooler_input": str_key("cls", "what the pooler reads", choices=POOLER_INPUTS, shapes=True),
+}
 ACT = KeyTable(ACT_KEYS, ACT_EXIT_KEYS)
 
 MODE_KEYS = {"elbert": ELBERT, "ponder_albert": PONDER, "albert_act": ACT}

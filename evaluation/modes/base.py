@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from transformers import AlbertConfig, PreTrainedModel
+from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from glue.features import Features
+from glue.features import Features, encode
+from glue.tasks import Example
 from modeling.errors import UserError
 from modeling.exit_settings import Setting
 from modeling.keys import KeyTable
@@ -29,7 +30,6 @@ class Mode(ABC):
 
     name: ClassVar[str]  # of --model_type
     model_class: ClassVar[type[PreTrainedModel]]  # its `config_class` has the keys
-    extra_tokens: ClassVar[int] = 0  # that `prepare` adds to a text
     uncompiled: ClassVar[str] = ""  # why torch.compile does not serve inference
     depth_batched: ClassVar[bool] = False  # larger batches are kept full by depth batching
     optional: ClassVar[tuple[str, ...]] = ()  # tensors that a trained model may lack
@@ -42,16 +42,23 @@ class Mode(ABC):
 
     def check_length(self, max_seq_length: int, config: AlbertConfig) -> None:
         """UserError for a --max_seq_length that is too short for a text or too long."""
-        shortest, longest = 3 + self.extra_tokens, config.max_position_embeddings
+        shortest, longest = 3 + config.extra_tokens, config.max_position_embeddings
         if not shortest <= max_seq_length <= longest:
             raise UserError(
                 f"--max_seq_length {max_seq_length}: allowed is {shortest} to "
                 f"max_position_embeddings = {longest}"
             )
 
-    def prepare(self, features: Features, seed: int) -> Features:
-        """What the model reads, from texts tokenised to max_seq_length − extra_tokens."""
-        return features
+    def features(
+        self,
+        config: AlbertConfig,
+        examples: Iterable[Example],
+        tokenizer: PreTrainedTokenizerBase,
+        max_seq_length: int,
+        seed: int,
+    ) -> Features:
+        """What the model reads of texts, each truncated to max_seq_length tokens."""
+        return encode(examples, tokenizer, max_seq_length - config.extra_tokens)
 
     def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
         """The parts whose sum is a batch's loss, by name: scalars; none for a loss of one part."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional as F
-from transformers import PreTrainedModel
+from transformers import AlbertConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from evaluation.figures import COLOURS, INK, LINE, SOFT, save_figure, stacked
@@ -121,17 +121,17 @@ class Ponder(ExampleMode):
     stops an example."""
 
     name, model_class = "ponder_albert", PonderAlbertClassifier
-    extra_tokens = 1  # the second [CLS]
     loss = (
         "weighted_task_loss, mean over layers and batch of p_n × the layer's task loss, + kl_loss, "
         "kl_penalty_factor × KL(p ‖ prior), mean over the batch"
     )
 
-    def prepare(self, features: Features, seed: int) -> Features:
-        """Insert the second [CLS]; every example gets its own draw for `sample`, from `seed`."""
-        generator = torch.Generator().manual_seed(seed)
-        draws = torch.rand(len(features), generator=generator).numpy()
-        return replace(features.with_second_cls(), inputs={"draws": draws})
+    def features(self, config: AlbertConfig, *texts: Any, seed: int) -> Features:
+        """Every example gets its own draw for `sample`, from `seed`."""
+        features, generator = super().features(config, *texts, seed), torch.Generator()
+        draws = torch.rand(len(features), generator=generator.manual_seed(seed)).numpy()
+        features = features.with_second_cls() if config.extra_tokens else features
+        return replace(features, inputs={"draws": draws})
 
     def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
         return {"weighted_task_loss": out["weighted_ce_loss"], "kl_loss": out["kl_loss"]}

@@ -5,6 +5,10 @@ After each update a token gives a halting probability. It stops when these add u
 passes share their weights, so its keys and values are constant too: without gradients,
 `RunningTokens` keeps them and leaves out everything else.
 
+`act_update` says what becomes of a token's new state. published: the next pass reads its mean with
+the old one, by the halting weight. graves: the next pass reads the new state, and the encoder
+answers with the mean of a token's states by their weights, which add up to 1.
+
 Sources: adaptive computation time, Graves (2016), for `Halting`; "How Many Layers and Why? An
 Analysis of the Model Depth in Transformers", Simoulin and Crabbé (2021), whose state-dict names
 these are.
@@ -16,10 +20,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel
+from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from ..albert import AlbertEmbeddings, AlbertPreTrainedModel, attention_mask_of, records_states
+from ..albert import (
+    AlbertEmbeddings,
+    AlbertPreTrainedModel,
+    attention_mask_of,
+    pool,
+    records_states,
+)
 from ..configuration import AlbertActConfig
 from ..keys import ACT_KEYS, checked
 from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
@@ -41,13 +52,15 @@ class Halting(NamedTuple):
     # would not learn to.
     remainder: Tensor
 
-    def advance(self, probability: Tensor, epsilon: float) -> tuple[Tensor, "Halting"]:
+    def advance(
+        self, probability: Tensor, epsilon: float, last: bool | Tensor = False
+    ) -> tuple[Tensor, "Halting"]:
         """One update later: the weight of the new states, 0 for halted tokens, and who runs on.
 
-        A token halts when spent + p > 1 − ε. Its weight is then what is left, 1 − spent; otherwise
-        it is p (Graves 2016, eq. 6).
+        A token halts when spent + p > 1 − ε, and at the `last` update. Its weight is then what is
+        left, 1 − spent; otherwise it is p (Graves 2016, eq. 6).
         """
-        halts = self.spent + probability > 1 - epsilon
+        halts = (self.spent + probability > 1 - epsilon) | last
         weight = torch.where(halts, 1 - self.spent, probability)
         weight = weight.masked_fill(~self.running, 0.0)
         spent = self.spent + weight
@@ -63,12 +76,21 @@ def interpolate(new: Tensor, old: Tensor, weight: Tensor) -> Tensor:
     return (new * weight + old * (1 - weight)).to(old.dtype)
 
 
+def share_of_new(config: AlbertActConfig, weight: Tensor, running: Tensor) -> Tensor:
+    """The part of each token's new state that the next pass reads, (...), by `act_update`."""
+    return running.to(weight.dtype) if config.act_update == "graves" else weight
+
+
+class HaltingScore(nn.Linear):
+    """The halting head's linear map; a new one's bias is `halting_bias`."""
+
+
 class AlbertAct(nn.Module):
     """The halting head."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, 1)
+        self.dense = HaltingScore(config.hidden_size, 1)
 
     def forward(self, state: Tensor) -> Tensor:
         """New states (..., hidden) -> halting probabilities (...), at least float32.
@@ -138,23 +160,27 @@ class AlbertActEncoder(nn.Module):
         hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
         epsilon = checked("act_epsilon", self.config.act_epsilon, ACT_KEYS)
         halting, tokens = self.start(hidden, mask), None
+        graves, mean = self.config.act_update == "graves", torch.zeros_like(hidden)
         if trail is not None:
             trail.append(hidden.clone())
-        for _ in range(self.config.num_hidden_layers):
+        for update in range(1, self.config.num_hidden_layers + 1):
             running = int(halting.running.sum())
             if running == 0:
                 break
+            last = graves and update == self.config.num_hidden_layers
             if tokens is None and self.compaction_pays(hidden, running):
                 tokens = RunningTokens(self.albert_layer, hidden, mask)
             if tokens is not None:
-                hidden, halting = tokens.update(halting, epsilon)
+                hidden, weight, halting = tokens.update(halting, epsilon, last)
             else:
-                new = self.albert_layer(hidden, mask)
-                weight, halting = halting.advance(self.albert_layer.act(new), epsilon)
-                hidden = interpolate(new, hidden, weight)
+                new, before = self.albert_layer(hidden, mask), halting.running
+                weight, halting = halting.advance(self.albert_layer.act(new), epsilon, last)
+                hidden = interpolate(new, hidden, share_of_new(self.config, weight, before))
+            if graves:
+                mean = mean + (weight[..., None] * hidden).to(mean.dtype)
             if trail is not None:
                 trail.append(hidden.clone())  # a later pass may overwrite the states
-        return hidden, halting
+        return mean if graves else hidden, halting
 
     def start(self, hidden: Tensor, mask: Tensor | None) -> Halting:
         """Every real token runs; padding has halted before the first update."""
@@ -186,26 +212,30 @@ class RunningTokens:
     """
 
     def __init__(self, layer: AlbertActLayer, hidden: Tensor, mask: Tensor | None) -> None:
-        self.layer, self.mask = layer, mask
+        self.layer, self.mask, self.config = layer, mask, layer.attention.config
         # Packed weights run the same two steps.
         self.layer_ops = layer if torch.compiler.is_compiling() else layer.packed or layer
         self.states = hidden.flatten(0, 1).clone()
         self.key_value = self.layer_ops.project(self.states, KEY_VALUE)
         self.changed: Tensor | None = None  # rows of which key_value is out of date
 
-    def update(self, halting: Halting, epsilon: float) -> tuple[Tensor, Halting]:
-        """One pass: all tokens' states, (batch, length, hidden), and who runs on."""
-        rows = halting.running.flatten().nonzero()[:, 0]
+    def update(
+        self, halting: Halting, epsilon: float, last: bool
+    ) -> tuple[Tensor, Tensor, Halting]:
+        """One pass: all tokens' states (batch, length, hidden), weights, and who runs on."""
+        before = halting.running
+        rows = before.flatten().nonzero()[:, 0]
         if self.changed is not None:
             changed = self.states[self.changed]
             self.key_value[self.changed] = self.layer_ops.project(changed, KEY_VALUE)
         self.changed, state = rows, self.states[rows]  # (running, hidden)
-        new = self.layer_pass(state, halting.running)
+        new = self.layer_pass(state, before)
         probability = halting.spent.new_zeros(len(self.states))
         probability[rows] = self.layer.act(new)
-        weight, halting = halting.advance(probability.view_as(halting.spent), epsilon)
-        self.states[rows] = interpolate(new, state, weight.flatten()[rows])
-        return self.states.view(*halting.running.shape, -1), halting
+        weight, halting = halting.advance(probability.view_as(halting.spent), epsilon, last)
+        share = share_of_new(self.config, weight, before).flatten()
+        self.states[rows] = interpolate(new, state, share[rows])
+        return self.states.view(*before.shape, -1), weight, halting
 
     def layer_pass(self, state: Tensor, running: Tensor) -> Tensor:
         """What the layer makes of the running tokens' states, (running, hidden).
@@ -233,6 +263,11 @@ class AlbertActPreTrainedModel(AlbertPreTrainedModel):
     config: AlbertActConfig
     _can_record_outputs = {"attentions": nn.Softmax}  # noqa: RUF012 (states: the encoder's trail)
 
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, HaltingScore):
+            init.constant_(module.bias, self.config.halting_bias)
+
     @classmethod
     def from_pretrained(
         cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any
@@ -251,7 +286,7 @@ class AlbertActModelOutput(BaseModelOutputWithPooling):
     """What the encoder answers.
 
     last_hidden_state: (batch, length, hidden).
-    pooler_output: (batch, hidden), of the first token; None without a pooler.
+    pooler_output: (batch, hidden), of `pooler_input`; None without a pooler.
     updates: (batch, 1, 1, length), how often each token was updated; 0 on padding.
     ponder_cost: (batch,), Σ over real tokens of updates + remainder (`Halting`).
     hidden_states: if asked for, the states (batch, length, hidden) before the first update and
@@ -297,11 +332,15 @@ class AlbertActModel(AlbertActPreTrainedModel):
         hidden, halting = self.encoder(embedded, mask, trail)
         return AlbertActModelOutput(
             last_hidden_state=hidden,
-            pooler_output=None if self.pooler is None else self.pooler(hidden[:, 0]).tanh(),
+            pooler_output=None if self.pooler is None else self.pool(hidden, mask),
             updates=halting.updates[:, None, None],
             ponder_cost=(halting.updates + halting.remainder).sum(1),
             hidden_states=None if trail is None else tuple(trail),
         )
+
+    def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """Final states (batch, length, hidden) -> what a classifier reads, (batch, hidden)."""
+        return self.pooler(pool(hidden, mask, self.config.pooler_input)).tanh()
 
 
 AutoModel.register(AlbertActConfig, AlbertActModel, exist_ok=True)

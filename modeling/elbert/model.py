@@ -11,31 +11,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 from transformers import initialization as init
 
-from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of, records_states
+from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of, pool, records_states
 from ..configuration import ElbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState
 from ..loading.weights import ELBERT_NAMES
 from ..losses import joint_loss, task_loss, warn_without_labels
 from ..rules import LayerOutput, State, exit_scores, scan_answers
-
-
-def pool(hidden: Tensor, mask: Tensor | None, pooler_input: str) -> Tensor:
-    """What an exit sees of a layer: (batch, length, hidden) -> (batch, hidden).
-
-    `mask` is (batch, 1, 1, length) bool, None without padding. Means and maxima run over real
-    tokens only. A name with a hyphen is the sum of its two parts, as published.
-    """
-    first, _, second = pooler_input.partition("-")
-    if second:
-        return pool(hidden, mask, first) + pool(hidden, mask, second)
-    if first == "cls":
-        return hidden[:, 0]
-    real = None if mask is None else mask[:, 0, 0, :, None]  # (batch, length, 1)
-    if first == "mean":
-        return hidden.mean(1) if real is None else (hidden * real).sum(1) / real.sum(1)
-    if real is not None:
-        hidden = hidden.masked_fill(~real, torch.finfo(hidden.dtype).min)
-    return hidden.amax(1)
 
 
 class ExitClassifier(nn.Module):

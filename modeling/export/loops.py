@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..act.encoder import Halting, interpolate
+from ..act.encoder import Halting, interpolate, share_of_new
 from ..act.heads import AlbertActForSequenceClassification
 from ..albert import attention_mask_of
 from ..depth import EarlyExitModel
@@ -136,23 +136,27 @@ class TokenLoop(ExportLoop):
         settings: Tensors,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Answers (batch, num_labels), each token's updates (batch, length), and passes made ()."""
-        albert, depth = self.model.albert, self.model.config.num_hidden_layers
-        layer_pass = albert.encoder.albert_layer
+        albert, config = self.model.albert, self.model.config
+        layer_pass, depth = albert.encoder.albert_layer, config.num_hidden_layers
+        graves = config.act_update == "graves"
         mask = attention_mask_of(attention_mask)
         embedded = albert.embeddings(input_ids, token_type_ids)
         hidden = albert.encoder.embedding_hidden_mapping_in(embedded)
 
-        def goes_on(layer: Tensor, hidden: Tensor, halting: Halting) -> Tensor:
+        def goes_on(layer: Tensor, hidden: Tensor, halting: Halting, *mean: Tensor) -> Tensor:
             return halting.running.any() & (layer < depth)
 
-        def update(layer: Tensor, hidden: Tensor, halting: Halting) -> tuple:
-            new = layer_pass(hidden, mask)
-            weight, halting = halting.advance(layer_pass.act(new), settings["act_epsilon"])
-            return layer + 1, interpolate(new, hidden, weight), halting
+        def update(layer: Tensor, hidden: Tensor, halting: Halting, *mean: Tensor) -> tuple:
+            new, before, layer = layer_pass(hidden, mask), halting.running, layer + 1
+            last = graves & (layer == depth)
+            epsilon = settings["act_epsilon"]
+            weight, halting = halting.advance(layer_pass.act(new), epsilon, last)
+            hidden = interpolate(new, hidden, share_of_new(config, weight, before))
+            return layer, hidden, halting, *(x + weight[..., None] * hidden for x in mean)
 
         none = torch.zeros((), dtype=torch.long)
         start = (none, hidden, albert.encoder.start(hidden, mask))
-        layers_run, hidden, halting = torch.while_loop(goes_on, update, start)
-        pooled = albert.pooler(hidden[:, 0]).tanh()
-        logits = self.model.classifier(pooled)
+        start = (*start, torch.zeros_like(hidden)) if graves else start
+        layers_run, hidden, halting, *mean = torch.while_loop(goes_on, update, start)
+        logits = self.model.classifier(albert.pool(mean[0] if graves else hidden, mask))
         return logits, halting.updates.long(), layers_run

@@ -1,7 +1,9 @@
 """PonderALBERT: ALBERT that learns, layer by layer, how probable it is to stop here.
 
 λ_n, the probability of halting at layer n for an example that has not halted before, is read from
-a second [CLS] token; the first one feeds the classifier. `rules.py` says who stops, given λ.
+a second [CLS] token; the first one feeds the classifier. With another `pooler_input` than two_cls
+there is no second [CLS]: both read what ALBERT's pooler makes of a layer, and the classifier is one
+linear layer, as in PALBERT. `rules.py` says who stops, given λ.
 
 Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022) for the halting
 head that sees two layers; the public PonderALBERT for the model and its names.
@@ -22,7 +24,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
-from ..albert import AlbertEmbeddings, ExitLinear, attention_mask_of, records_states
+from ..albert import (
+    AlbertEmbeddings,
+    ExitLinear,
+    Pooler,
+    attention_mask_of,
+    pool,
+    records_states,
+)
 from ..configuration import HEAD_WIDTH, PonderAlbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, Inputs, iter_layers, layer_states
 from ..errors import UserError
@@ -111,7 +120,8 @@ class PonderAlbertClassifier(EarlyExitModel):
     config_class = PonderAlbertConfig
     config: PonderAlbertConfig
     tensor_names = PONDER_NAMES
-    new_parts = task_parts = ("classifier.", "ponder.")
+    task_parts = ("classifier.", "ponder.")
+    new_parts = ("pooler.", *task_parts)
     own_inputs = ("draws",)
 
     def __init__(
@@ -131,9 +141,14 @@ class PonderAlbertClassifier(EarlyExitModel):
         self.embeddings = AlbertEmbeddings(config)
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, hidden)
         self.albert_layer = SharedLayer(config)
-        self.classifier = nn.Sequential(
-            ExitLinear(hidden, HEAD_WIDTH), nn.GELU(), ExitLinear(HEAD_WIDTH, config.num_labels)
-        )
+        if config.pooler_input == "two_cls":
+            self.pooler = None
+            self.classifier = nn.Sequential(
+                ExitLinear(hidden, HEAD_WIDTH), nn.GELU(), ExitLinear(HEAD_WIDTH, config.num_labels)
+            )
+        else:
+            self.pooler = Pooler(config, hidden)
+            self.classifier = ExitLinear(hidden, config.num_labels)
         self.ponder = halting_head(config)
         self.tokenizer = tokenizer
         self.cls_in_second_text = False
@@ -205,8 +220,8 @@ class PonderAlbertClassifier(EarlyExitModel):
 
         Args:
             input_ids: a list of texts, a pair of lists, or ids (batch, length) that already have
-                the second [CLS] (`with_halting_token`); in their place inputs_embeds (batch,
-                length, embedding), which have it, too.
+                the second [CLS] (`with_halting_token`), where the model reads one; in their place
+                inputs_embeds (batch, length, embedding), which have it, too.
             attention_mask, token_type_ids, position_ids: (batch, length) int64, with ids.
             labels: (batch,) class ids, or values for regression.
             output_all_exits: in eval(), run full depth and return every layer's answer.
@@ -264,14 +279,20 @@ class PonderAlbertClassifier(EarlyExitModel):
 
     def all_exits(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Full depth: logits (layers, batch, num_labels) and the logits of λ, (batch, layers)."""
-        states = layer_states(self, hidden, mask)
-        stacked = torch.stack([state[:, : HALTING_TOKEN + 1] for state in states])
-        halting = stacked[:, :, HALTING_TOKEN]  # (layers, batch, hidden)
+        pairs = [self.pooled(state, mask) for state in layer_states(self, hidden, mask)]
+        answering, halting = map(torch.stack, zip(*pairs, strict=True))  # (layers, batch, hidden)
         previous = torch.cat((torch.zeros_like(halting[:1]), halting[:-1]))
         halts = self.halt_logits(halting, previous).T
         if self.config.halt_normalization == "last_layer":
             halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
-        return self.classifier(stacked[:, :, 0]).float(), halts
+        return self.classifier(answering).float(), halts
+
+    def pooled(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What classifier and halting head read of a layer's states, (batch, hidden) each."""
+        if self.pooler is None:
+            return hidden[:, 0], hidden[:, HALTING_TOKEN]
+        pooled = self.pooler(pool(hidden, mask, self.config.pooler_input))
+        return pooled, pooled
 
     def read(self, text: Tensor | Texts, *others: Tensor | None) -> tuple[Tensor | None, ...]:
         """Ids, attention mask and segments, (batch, length) each, of texts or the same.
@@ -282,7 +303,7 @@ class PonderAlbertClassifier(EarlyExitModel):
             return self.tokenize(text)
         second = text[:, HALTING_TOKEN : HALTING_TOKEN + 1]
         cls_id = second if self.tokenizer is None else self.tokenizer.cls_token_id
-        if not second.numel() or (second != cls_id).any():
+        if self.config.extra_tokens and (not second.numel() or (second != cls_id).any()):
             raise UserError(
                 "input_ids lack the second [CLS]: insert it by with_halting_token, or give texts; "
                 "the model that AutoModelForSequenceClassification loads inserts it by itself"
@@ -314,17 +335,18 @@ class PonderAlbertClassifier(EarlyExitModel):
             padding=True,
             padding_side="right",
             truncation=True,
-            max_length=longest - 1,  # room for the second [CLS]
+            max_length=longest - self.config.extra_tokens,
             return_token_type_ids=True,
             return_tensors="pt",
         ).to(self.device)
         names = ("input_ids", "attention_mask", "token_type_ids")
-        return tuple(with_halting_token(encoded[name]) for name in names)
+        tensors = (encoded[name] for name in names)
+        return tuple(map(with_halting_token, tensors) if self.config.extra_tokens else tensors)
 
     # The steps of depth: see EarlyExitModel.
 
     def exit_heads(self) -> Sequence[nn.Module]:
-        return [self.classifier, self.ponder]
+        return [self.classifier, self.ponder, *filter(None, [self.pooler])]
 
     def param_index(self, layer: int) -> int:
         return 0
@@ -356,11 +378,11 @@ class PonderAlbertClassifier(EarlyExitModel):
     def layer_output(
         self, hidden: Tensor, mask: Tensor | None, index: int, state: ExampleState
     ) -> tuple[LayerOutput, State]:
-        halting = hidden[:, HALTING_TOKEN]  # (batch, hidden)
+        answering, halting = self.pooled(hidden, mask)
         halts = self.halt_logits(halting, state.model).sigmoid()
         if self.config.halt_normalization == "last_layer":
             halts = halts.masked_fill(state.depth + 1 == self.config.num_hidden_layers, 1.0)
-        logits = self.classifier(hidden[:, 0]).float()
+        logits = self.classifier(answering).float()
         seen = LayerOutput(logits, exit_scores(logits), halts)
         return seen, halting
 
@@ -387,7 +409,8 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
         warn_without_labels(self, labels)
         inputs = (input_ids, attention_mask, token_type_ids)
         words = input_ids if inputs_embeds is None else inputs_embeds
-        if isinstance(words, Tensor) and (words[:, :1] != words[:, 1:2]).any():
+        wanted = self.config.extra_tokens and isinstance(words, Tensor)
+        if wanted and (words[:, :1] != words[:, 1:2]).any():
             inputs = (x if x is None else with_halting_token(x) for x in inputs)
             if inputs_embeds is not None:
                 inputs_embeds = with_halting_token(inputs_embeds.mT).mT

@@ -50,7 +50,9 @@ PONDER_MODELS = {
     "sample": {"exit_criteria": "sample", "num_labels": 3, "lambda_layer_arch": "linear_diff"},
     "expectation": {"exit_criteria": "expectation"},
     "expected value": {"exit_criteria": "expectation", "num_labels": 1},
+    "one pooler": {"exit_criteria": "threshold", "pooler_input": "mean"},
 }
+ACT_MODELS = {"act": {}, "graves": {"act_update": "graves", "pooler_input": "mean"}}
 
 
 def graph_of(model: torch.nn.Module) -> ir.Model:
@@ -76,7 +78,8 @@ def exported(name: str) -> tuple:
         model = tiny_ponder(**TINY, **PONDER_MODELS[name])
         model.tokenizer = None  # any id may come first
     else:
-        model = tiny_act(3, AlbertActForSequenceClassification, num_labels=3).float()
+        more = {"num_labels": 3, **ACT_MODELS[name]}
+        model = tiny_act(3, AlbertActForSequenceClassification, **more).float()
     return model, session_of(graph_of(model))
 
 
@@ -103,7 +106,7 @@ def texts(draw, shortest: int = 1) -> dict[str, torch.Tensor]:
 
 
 def settings_of(name: str, layers: int) -> st.SearchStrategy[dict]:
-    if name == "act":
+    if name in ACT_MODELS:
         return st.fixed_dictionaries({"act_epsilon": st.sampled_from([0.01, 0.1, 0.3, 0.6, 0.9])})
     if name in PONDER_MODELS:
         return st.fixed_dictionaries({"exit_thres": st.floats(0, 1, width=32)})
@@ -126,14 +129,14 @@ def assert_same(found: list[np.ndarray], answer: torch.Tensor, depths: torch.Ten
 # Derandomised: an example in a hundred thousand may sit where rounding decides.
 @settings(derandomize=True, max_examples=25)
 @pytest.mark.parametrize(
-    "name", ["bias_3", *(slow(name) for name in [*MODELS, *PONDER_MODELS, "act"][1:])]
+    "name", ["bias_3", *(slow(name) for name in [*MODELS, *PONDER_MODELS, *ACT_MODELS][1:])]
 )
 @given(data=st.data(), seed=st.integers(0, 10**6))
 def test_a_file_exits_where_the_model_does(name, data, seed):
     """Every example, and of Adaptive Depth every token."""
     model, session = exported(name)
     inputs, more = data.draw(texts(shortest=0 if name in MODELS else 1)), {}  # 0: all padding
-    if name in PONDER_MODELS:
+    if name in PONDER_MODELS and model.config.extra_tokens:
         inputs = {key: with_halting_token(value) for key, value in inputs.items()}
     if name == "sample":
         generator = torch.Generator().manual_seed(seed)
@@ -143,7 +146,7 @@ def test_a_file_exits_where_the_model_does(name, data, seed):
     with torch.no_grad():
         out = model(**inputs, **more)
     found = answers(session, **inputs, **more, **chosen)
-    depths = out.updates[:, 0, 0].long() if name == "act" else out.exit_layer
+    depths = out.updates[:, 0, 0].long() if name in ACT_MODELS else out.exit_layer
     assert_same(found, out.answer if name in PONDER_MODELS else out.logits, depths)
 
 

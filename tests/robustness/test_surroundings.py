@@ -61,7 +61,7 @@ def test_what_cannot_be_read_or_written_is_named_at_once(
 )
 def test_what_an_onnx_file_says_of_itself_is_checked(stored, monkeypatch):
     whole = {
-        **onnx_file.description(SimpleNamespace(extra_tokens=0), tiny_model()),
+        **onnx_file.description(tiny_model()),
         "dtype": "fp32",
     }
     whole = {name: json.dumps(value) for name, value in whole.items()} | stored if stored else {}

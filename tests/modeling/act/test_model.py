@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from modeling import AlbertActModel
+from modeling import AlbertActConfig, AlbertActModel
 from modeling.act.encoder import COMPACTION_FLOPS
-from tests.models import assert_near, padded_batch, tiny_act
+from tests.models import SMALL, assert_near, padded_batch, tiny_act
 
 
 def reference(model: AlbertActModel, ids: torch.Tensor, types: torch.Tensor):
-    """Simoulin and Crabbé (2021) one token at a time, from the state dict and torch.nn.functional.
+    """Simoulin and Crabbé (2021) one token at a time, from the state dict and torch.nn.functional;
+    or Graves (2016), whose answer is the mean of the states (eq. 6 and 13).
 
-    Returns the states (length, hidden) of every depth, from the embedding's to the maximum's, and
-    updates and ponder cost of one unpadded text.
+    Returns the states (length, hidden) of every depth, from the embedding's to the maximum's, the
+    answer, and updates and ponder cost of one unpadded text.
     """
     w, config = model.state_dict(), model.config
 
@@ -39,8 +40,9 @@ def reference(model: AlbertActModel, ids: torch.Tensor, types: torch.Tensor):
     size = config.hidden_size // heads
     spent, updates, cost = [0.0] * len(ids), [0] * len(ids), 0.0
     halted = [False] * len(ids)
-    trail = [torch.stack(states)]
-    for _ in range(config.num_hidden_layers):
+    trail, mean = [torch.stack(states)], torch.zeros_like(torch.stack(states))
+    graves = config.act_update == "graves"
+    for left in reversed(range(config.num_hidden_layers)):
         old = trail[-1]
         keys, values = (
             linear(old, f"{layer}.attention.key"),
@@ -62,31 +64,34 @@ def reference(model: AlbertActModel, ids: torch.Tensor, types: torch.Tensor):
                 linear(inner, f"{layer}.ffn_output") + attended, f"{layer}.full_layer_layer_norm"
             )
             p = linear(new, f"{layer}.act.dense").sigmoid().item()
-            halted[token] = spent[token] + p > 1 - config.act_epsilon
+            halted[token] = spent[token] + p > 1 - config.act_epsilon or (graves and not left)
             weight = 1 - spent[token] if halted[token] else p
             spent[token] += weight
             updates[token] += 1
             cost += weight if halted[token] else 0.0
-            states[token] = weight * new + (1 - weight) * old[token]
+            mean[token] += weight * new
+            states[token] = new if graves else weight * new + (1 - weight) * old[token]
         trail.append(torch.stack(states))
     cost += sum(updates) + sum(1 - s for s, done in zip(spent, halted, strict=True) if not done)
-    return trail, updates, cost
+    return trail, mean if graves else trail[-1], updates, cost
 
 
+@pytest.mark.parametrize("update", ["published", "graves"])
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_model_is_the_recurrence_token_by_token(seed, compact):
-    model, inputs = tiny_act(seed), padded_batch([9, 4, 12], seed)
+def test_model_is_the_recurrence_token_by_token(seed, compact, update):
+    model = tiny_act(seed, act_update=update, act_epsilon=0.3)
+    inputs = padded_batch([9, 4, 12], seed)
     model.encoder.compact = compact
     with torch.no_grad():
         out = model(**inputs, output_hidden_states=True)
         assert torch.equal(model(**inputs).last_hidden_state, out.last_hidden_state)
     assert out.updates.unique().numel() > 2  # 0 on padding, and tokens that differ
     assert len(out.hidden_states) == out.updates.max() + 1
-    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
     for row, length in enumerate((9, 4, 12)):
         ids, types = inputs["input_ids"][row, :length], inputs["token_type_ids"][row, :length]
-        trail, updates, cost = reference(model, ids, types)
+        trail, answer, updates, cost = reference(model, ids, types)
+        assert_near(out.last_hidden_state[row, :length], answer, 1e-9)
         for depth, expected in enumerate(trail):
             # After the last update of any token, all states stay as they are.
             states = out.hidden_states[min(depth, len(out.hidden_states) - 1)]
@@ -103,7 +108,8 @@ def test_model_is_the_recurrence_token_by_token(seed, compact):
 )
 def test_compacted_loop_is_the_dense_loop(seed, lengths, halted):
     """Over random models, batches and paddings; also from where so many tokens have halted."""
-    model, inputs = tiny_act(seed), padded_batch(lengths, seed)
+    update = ("published", "graves")[seed % 2]
+    model, inputs = tiny_act(seed, act_update=update), padded_batch(lengths, seed)
     real = inputs["attention_mask"].bool()
     work = halted * model.config.layer_pass_flops(max(lengths)) / max(lengths)
     for tolerance, dtype in ((1e-10, torch.double), (1e-5, torch.float)):
@@ -153,3 +159,15 @@ def test_a_model_that_never_halts_learns_to():
     assert (out.updates == model.config.num_hidden_layers).all()
     out.ponder_cost.sum().backward()
     assert bias.grad.item() < 0  # a higher bias lowers the cost
+
+
+def test_a_new_halting_head_begins_at_its_bias():
+    """Before training, -1.6 halts with about 1/6 after every update: never before the sixth."""
+    config = AlbertActConfig(**SMALL, act_update="graves", halting_bias=-1.6, pooler_input="mean")
+    model, inputs = AlbertActModel(config).eval(), padded_batch([6, 3])
+    assert model.encoder.albert_layer.act.dense.bias.item() == pytest.approx(-1.6)
+    with torch.no_grad():
+        out = model(**inputs)
+    assert (out.updates.sum((1, 2, 3)) / torch.tensor([6, 3])).tolist() == [6, 6]
+    means = [out.last_hidden_state[0].mean(0), out.last_hidden_state[1, :3].mean(0)]
+    assert_near(out.pooler_output, model.pooler(torch.stack(means)).tanh(), 1e-6)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from modeling.albert import pool
 from modeling.depth import layer_groups
-from modeling.elbert.model import pool
 from tests.conftest import random_ids, tiny_model
 
 

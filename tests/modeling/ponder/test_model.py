@@ -8,7 +8,7 @@ from transformers import AlbertConfig
 from modeling import PonderAlbertClassifier, PonderClassificationLoss, UserError
 from modeling.depth import layer_states
 from modeling.depth_batching import DepthBatcher
-from tests.models import SMALL, one_of, ponder_batch, tiny_ponder
+from tests.models import SMALL, assert_near, one_of, padded_batch, ponder_batch, tiny_ponder
 
 
 @pytest.mark.parametrize("arch", ["mlp", "linear_cat"])
@@ -130,3 +130,31 @@ def test_texts_that_are_no_batch_are_an_error(texts):
 def test_ids_without_the_second_cls_are_an_error(ids):
     with pytest.raises(UserError, match="with_halting_token"):
         tiny_ponder()(torch.tensor([ids]))
+
+
+def test_one_pooler_serves_both_heads():
+    """As in PALBERT: no second [CLS], one linear layer as classifier; by plain functions."""
+    model = tiny_ponder(
+        exit_criteria="threshold",
+        pooler_input="mean",
+        lambda_layer_arch="linear_cat",
+        num_lambda_layers=1,
+    )
+    batch = padded_batch([9, 5])
+    found = model(**batch, output_all_exits=True)
+    weights = model.state_dict()
+    for row in range(2):
+        text = one_of(batch, row)
+        hidden = model.embed(text["input_ids"], text["token_type_ids"])
+        previous = torch.zeros(16)
+        for layer, state in enumerate(layer_states(model, hidden, None)):
+            pooled = torch.tanh(
+                weights["pooler.weight"] @ state[0].mean(0) + weights["pooler.bias"]
+            )
+            logits = weights["classifier.weight"] @ pooled + weights["classifier.bias"]
+            halt = weights["ponder.0.weight"] @ torch.cat((pooled, previous))
+            halt, previous = (halt + weights["ponder.0.bias"]).sigmoid(), pooled
+            assert_near(found.logits[layer, row], logits)
+            assert_near(found.halt_probabilities[row, layer], halt[0])
+    assert_near(model(**batch).answer, found.answer)
+    assert model.tokenize(["the cat"])[0].tolist() == [[2, 4, 5, 3]]
