@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 from scipy.stats import t as student
+from sklearn.linear_model import LogisticRegression
 
 from exit_lab.tables import concave_hull
-from modeling.configuration import AdaptiveConfig, ElbertConfig, PonderAlbertConfig
+from modeling.configuration import AdaptiveConfig, AlbertActConfig, ElbertConfig, PonderAlbertConfig
 from modeling.elbert.rules import Entropy, Patience, PatienceOfValues, SameLeader
 from modeling.ponder.rules import Threshold
 from modeling.rules import exit_scores, normalised_entropy, scan
@@ -25,6 +26,8 @@ RECORDED = Path(__file__).parents[1] / "recorded"
 TASKS = ("SST-2", "SICK", "STS-B")
 CALIBRATION = 1000  # rows before SST-2's dev set in the newer recordings
 THRESHOLDS = 21  # of a confidence, for each layer
+EPSILONS = (0.01, 0.2, 0.4, 0.6, 0.8)  # act_epsilon of the recorded settings of ACT
+PRIOR = 0.3  # λ_p of the recorded PonderNets and PALBERTs
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # costs; their mean gain is a method's *area*
 
 
@@ -32,13 +35,15 @@ class Answers(NamedTuple):
     """All layers' answers of one trained model.
 
     logits (layers, examples, classes); labels (examples,); halts: halting probabilities
-    (layers, examples), where the model learns to halt; cost (layers, examples): of an exit there.
+    (layers, examples), where the model learns to halt; cost (layers, examples): of an exit there;
+    others: its answers to further examples, where these are recorded, too.
     """
 
     logits: np.ndarray
     labels: np.ndarray
     cost: np.ndarray
     halts: np.ndarray | None = None
+    others: "Answers | None" = None
 
     @property
     def scores(self) -> np.ndarray:
@@ -58,10 +63,14 @@ def config_of(network: str, depth: int = 6) -> AdaptiveConfig:
     keys |= {"num_hidden_layers": depth, "intermediate_size": 3072}
     if network.startswith("untied"):
         return ElbertConfig(**{**keys, "intermediate_size": 1536}, num_hidden_groups=depth)
-    if network == "pondernet":
+    if network.startswith("act"):
+        return AlbertActConfig(**keys)
+    if network.endswith("-pooler"):
+        keys |= {"pooler_input": "mean", "lambda_layer_arch": "linear", "num_lambda_layers": 1}
+    if network.startswith("palbert"):
+        keys |= {"lambda_layer_arch": "linear_cat", "num_lambda_layers": 3}
+    if network.startswith("p"):
         return PonderAlbertConfig(**keys)
-    if network == "palbert":
-        return PonderAlbertConfig(**keys, lambda_layer_arch="linear_cat", num_lambda_layers=3)
     return ElbertConfig(**keys)
 
 
@@ -79,10 +88,10 @@ def costs(task: str, network: str, depth: int = 0, part: str = "dev") -> np.ndar
     """FLOPs as shares of the shared encoder's mean full depth without exits on the dev set.
 
     Of an exit at each layer, (layers, examples); with `depth`, of a model of so many layers that
-    answers once, at its end, (examples,). A model that learns to halt reads one token more.
+    answers once, at its end, (examples,).
     """
     config = config_of(network, depth or 6)
-    lengths = rows(task, part)["lengths"].astype(int) + isinstance(config, PonderAlbertConfig)
+    lengths = rows(task, part)["lengths"].astype(int) + config.extra_tokens
     full = np.mean([config_of("shared").full_depth_flops(int(n)) for n in rows(task)["lengths"]])
     known = range(lengths.max() + 1)
     if depth:
@@ -103,13 +112,13 @@ def load(task: str, network: str, seed: int, part: str = "dev") -> Answers:
     kept = slice(len(labels)) if part == "phrases" else slice(-len(labels), None)
     logits, halts = tensors["all_logits"][:, kept], tensors.get("halt_probabilities")
     halts = None if halts is None else halts[kept].T
-    return Answers(logits, labels, costs(task, network, part=part)[: len(logits)], halts)
+    newer = part == "dev" and len(tensors["all_logits"][0]) > len(labels)
+    others = load(task, network, seed, "phrases") if newer else None
+    return Answers(logits, labels, costs(task, network, part=part)[: len(logits)], halts, others)
 
 
 def seeds(task: str, network: str) -> list[int]:
-    """Recorded seeds but the one that chose ELBERT's recipe on SST-2."""
-    left_out = [42] * ((task, network) == ("SST-2", "elbert"))
-    return [n for n in range(100) if n not in left_out and place(task, network, n).exists()]
+    return [n for n in range(100) if place(task, network, n).exists()]
 
 
 # Rules: exit layers (settings, examples), from 0, of settings in the range of the rows that choose.
@@ -120,6 +129,8 @@ def exits_of(answers: Answers, rule: str, choose: np.ndarray) -> np.ndarray:
     layers, examples, classes = answers.logits.shape
     if rule == "coin":
         return np.repeat(np.arange(layers)[:, None], examples, 1)
+    if rule == "learnt":
+        return learnt_exits(answers, choose)
     recorded = {"all_logits": torch.tensor(answers.logits)}
     windows = range(1, layers)
     if rule == "halting":
@@ -146,6 +157,27 @@ def entropy_exits(answers: Answers, doubts: np.ndarray) -> np.ndarray:
     return scan(rule, {"all_logits": torch.tensor(answers.logits)}).numpy() - 1
 
 
+def learnt_exits(answers: Answers, choose: np.ndarray) -> np.ndarray:
+    """Exit layers by heads that were trained on `answers.others`: (settings, examples).
+
+    A layer's head says how probable it is that the layer's answer, one of two classes, is right: by
+    logistic regression on the margins of all layers so far, each towards that answer.
+    """
+    doubts = []
+    for layer in range(len(answers.logits) - 1):
+        known, asked = (
+            (margins * np.sign(margins[-1])).T  # (examples, layers so far)
+            for margins in (
+                np.diff(x.logits[: layer + 1])[..., 0] for x in (answers.others, answers)
+            )
+        )
+        head = LogisticRegression().fit(known, answers.others.scores[layer])
+        doubts.append(head.predict_proba(asked)[:, 0])
+    doubts = np.stack(doubts)
+    leaves = doubts < spread(doubts[:, choose]).numpy()[..., None]  # (settings, layers, examples)
+    return np.where(leaves.any(1), leaves.argmax(1), len(doubts))
+
+
 def lost(answers: Answers, exits: np.ndarray) -> np.ndarray:
     """1 where full depth is right and the exit wrong: (settings, examples)."""
     right = answers.scores
@@ -161,6 +193,7 @@ def spread(values: np.ndarray) -> torch.Tensor:
 def rules_of(answers: Answers) -> list[str]:
     """Values have no entropy; only models that learn to halt have halting probabilities."""
     names = ["coin", "patience"] + ["entropy", "windows"] * (answers.logits.shape[-1] > 1)
+    names += ["learnt"] * (answers.others is not None)
     return names + ["halting"] * (answers.halts is not None)
 
 
@@ -200,6 +233,54 @@ class Menu(NamedTuple):
         score, spent = ((1 - share) * x[low, report] + share * x[high, report] for x in self)
         gained, paid = ((x[high, report] - x[low, report]).mean() for x in self)
         return score, spent, gained / paid if paid and 0 < share < 1 else 0.0
+
+
+def load_tokens(tau: str, seed: int) -> tuple[Menu, np.ndarray, np.ndarray]:
+    """Of ACT trained on SST-2 at this price of an update: scores and costs under each of EPSILONS.
+
+    Then of a text's tokens the mean updates, and their standard deviation, (settings, examples).
+    """
+    tensors, known = load_file(place("SST-2", f"act-tau{tau}", seed)), rows("SST-2")
+    logits, tokens = (tensors[name][:, CALIBRATION:] for name in ("all_logits", "tokens"))
+    lengths, counts = known["lengths"].astype(int), np.arange(tokens.shape[-1])
+    total, squares = (tokens * counts).sum(-1), (tokens * counts**2).sum(-1)
+    spent = np.vectorize(config_of("act").adaptive_flops)(lengths, total)
+    full = np.vectorize(config_of("shared").full_depth_flops)(lengths).mean()
+    mean, right = total / lengths, logits.argmax(-1) == known["labels"]
+    deviation = np.sqrt(np.maximum(squares / lengths - mean**2, 0))
+    return Menu(right.astype(float), spent / full), mean, deviation
+
+
+def halting_distribution(halts: np.ndarray) -> np.ndarray:
+    """λ (layers, examples) -> the probability of halting at each layer, which add up to 1."""
+    alive = np.cumprod(1 - halts, axis=0)
+    return -np.diff(
+        np.vstack([np.ones_like(alive[:1]), alive[:-1], np.zeros_like(alive[:1])]), axis=0
+    )
+
+
+def is_prior(halting: np.ndarray) -> bool:
+    """Tell whether halting distributions (layers, examples) are still the prior.
+
+    Their distance to it, in total variation, is then below 0.05 on average.
+    """
+    prior = halting_distribution(np.full((len(halting), 1), PRIOR))
+    return bool(np.abs(halting - prior).sum(0).mean() / 2 < 0.05)
+
+
+def failure(scores: np.ndarray, labels: np.ndarray, unmoved: bool) -> str:
+    """Say why a training failed, or "".
+
+    It learnt nothing where its best setting's score, of (settings, examples), is within two
+    standard errors of always answering the commonest class, or the mean value; no depth where that
+    is `unmoved` from where training began.
+    """
+    best = scores[scores.mean(1).argmax()]
+    classes = (labels == labels.round()).all()
+    majority = np.bincount(labels.astype(int)).max() / len(labels) if classes else 0.0
+    if best.mean() < majority + 2 * best.std() / np.sqrt(len(best)):
+        return "no better than one answer for all"
+    return "depth as at the start" if unmoved else ""
 
 
 def gain(

@@ -24,15 +24,53 @@ HERE = Path(__file__).parent
 CURVE = np.arange(0.1, 1.051, 0.05)
 Method = list[list[Menu]]  # of each seed the settings, chosen by each half
 NAMES = {"shared": "ELBERT", "untied": "MiniLM with exits", "pondernet": "PonderNet"}
-NAMES |= {"palbert": "PALBERT's heads"}
+NAMES |= {"palbert": "PALBERT's heads", "pondernet-pooler": "PonderNet, one pooler"}
+NAMES |= {"palbert-pooler": "PALBERT, one pooler"}
+PRICES = ("0", "0.0005", "0.002")  # of an update of ACT: τ
 SCALES = {"SST-2": (76, 89), "SICK": (66, 95), "STS-B": (40, 88)}
-SHIFTED = ("SST-2", "shared-exits", 1)
+CERTIFIED = (("SST-2", "shared-exits", 1), ("SICK", "elbert", 43))
+halting: list[tuple] = []  # rows of trainings that learn to halt
+by_epsilon: list[tuple] = []  # rows of ACT under each act_epsilon
+
+
+def succeeded(about: tuple, scores: np.ndarray, depths: np.ndarray, unmoved: bool) -> bool:
+    """Has a training learnt the task, and when to halt? about: task, model, seed."""
+    verdict = analysis.failure(scores, analysis.rows(about[0])["labels"], unmoved)
+    numbers = float(depths.mean()), float(depths.std()), float(scores.mean(1).max())
+    halting.append((*about, *numbers, f"failed: {verdict}" if verdict else "learnt"))
+    return not verdict
 
 
 def network(task: str, kind: str) -> list[analysis.Answers]:
-    """A network's recordings; ELBERT's older ones on SST-2 have the newer ones' recipe."""
-    names = {"shared": ["elbert", "shared-exits"], "untied": ["untied-exits"]}.get(kind, [kind])
-    return [load(task, name, seed) for name in names for seed in seeds(task, name)]
+    """A network's recordings without failed trainings."""
+    shared, answers = "shared-exits" if task == "SST-2" else "elbert", []
+    name = {"shared": shared, "untied": "untied-exits"}.get(kind, kind)
+    for seed in seeds(task, name):
+        found = load(task, name, seed)
+        if found.halts is not None:
+            halts = analysis.halting_distribution(found.halts)
+            depths, unmoved = np.arange(1, len(halts) + 1) @ halts, analysis.is_prior(halts)
+            if not succeeded((task, NAMES[kind], seed), found.scores, depths, unmoved):
+                continue
+        answers.append(found)
+    return answers
+
+
+def token_halting() -> Method:
+    """ACT on SST-2 at every price and act_epsilon, as the settings of one method."""
+    menus: dict[int, list[Menu]] = {}
+    for tau in PRICES:
+        for seed in seeds("SST-2", f"act-tau{tau}"):
+            menu, updates, deviation = analysis.load_tokens(tau, seed)
+            means = (x.mean(1).tolist() for x in (menu.cost, updates, deviation, menu.score))
+            by_epsilon.extend(
+                (tau, seed, *row) for row in zip(analysis.EPSILONS, *means, strict=True)
+            )
+            about, unmoved = ("SST-2", f"ACT, τ = {tau}", seed), updates[0].std() < 0.1
+            if succeeded(about, menu.score, updates[0], unmoved):
+                menus.setdefault(seed, []).append(menu)
+    joined = [Menu(*map(np.concatenate, zip(*found, strict=True))) for found in menus.values()]
+    return [[menu.best(choose) for choose, _ in halves(menu.cost.shape[1])] for menu in joined]
 
 
 def trained_to(family: str) -> Method:
@@ -88,11 +126,34 @@ methods = {
 for family in ("untied", "shared"):
     if seeds("SST-2", f"{family}-3"):
         methods["SST-2", f"{family}, trained to k layers"] = trained_to(family)
+if found := token_halting():
+    methods["SST-2", "ACT: each τ and act_epsilon"] = found
 coins = {task: methods[task, "ELBERT: coin"] for task in TASKS}
+
+# Trainings that learn to halt: layers, or updates of a token, and which of them failed.
+columns = "task,model,seed,mean depth,deviation between examples,best score,verdict"
+write("halting", columns, halting)
+lines = [[*r[:3], f"{r[3]:.2f}", f"{r[4]:.2f}", f"{100 * r[5]:.1f}", r[6]] for r in halting]
+print(markdown_table(columns.split(","), lines), "\n")
+columns = "tau,seed,act_epsilon,cost,mean updates,deviation between a text's tokens,accuracy"
+write("act", columns, by_epsilon)
+print(
+    markdown_table(columns.split(","), [[*r[:3], *map("{:.3f}".format, r[3:])] for r in by_epsilon])
+)
+
+# The learning rates, compared on training rows 8,001 to 9,000.
+rows = [
+    (kind, rate, float(load("SST-2", f"{kind}-rate{rate}", 7, "phrases").scores[-1].mean()))
+    for kind in ("untied-3", "shared-exits", "untied-exits")
+    for rate in ("5e-05", "0.0001", "0.0002")
+    if seeds("SST-2", f"{kind}-rate{rate}")
+]
+write("rates", "model,rate,accuracy on training rows 8001 to 9000", rows)
+print(markdown_table(["model", "rate", "accuracy"], [[*r[:2], f"{100 * r[2]:.1f}"] for r in rows]))
 
 # Accuracy of every layer alone, and of the models of a fixed depth.
 rows = []
-for family in ["elbert", "shared-exits", "untied-exits", "pondernet", "palbert"]:
+for family in ["shared-exits", "untied-exits", *list(NAMES)[2:]]:
     for seed in seeds("SST-2", family):
         answers = load("SST-2", family, seed)
         alone = zip(answers.cost.mean(1), answers.scores.mean(1), strict=True)
@@ -161,8 +222,7 @@ print(markdown_table(["task", "method", "cost", "score"], lines), "\n")
 # calibration examples are drawn from; of SST-2 also the training set's phrases, whose risk is that
 # of the dev set's sentences: a shift.
 rows, rng, alpha, doubts = [], np.random.default_rng(3), 0.02, np.linspace(0, 1, 51)
-for task, name, seed in (*((task, "elbert", 43) for task in TASKS[:2]), SHIFTED):
-    shift = name == SHIFTED[1]
+for (task, name, seed), shift in zip((*CERTIFIED, CERTIFIED[0]), (False, False, True), strict=True):
     learnt = [load(task, name, seed, part) for part in ("dev", "phrases")[: 1 + shift]]
     exits = [analysis.entropy_exits(answers, doubts) for answers in learnt]
     losses = [analysis.lost(answers, taken) for answers, taken in zip(learnt, exits, strict=True)]
@@ -182,6 +242,7 @@ print(markdown_table(columns, lines), "\n")
 shown = {"ELBERT: coin": "coin", "ELBERT: entropy": "entropy", "ELBERT: patience": "patience"}
 shown |= {
     "PonderNet: halting": "PonderNet's halting",
+    "ACT: each τ and act_epsilon": "ACT",
     "MiniLM with exits: entropy": "untied, entropy",
     "untied, trained to k layers": "untied, k layers",
 }

