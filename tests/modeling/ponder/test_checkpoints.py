@@ -54,6 +54,7 @@ def test_an_elbert_checkpoint_gives_its_encoder_and_not_its_entropy_threshold(tm
         ({"num_hidden_groups": 2}, "config.json: num_hidden_groups = 2: allowed is 1, since a pon"),
         ({"inner_group_num": 2}, "config.json: inner_group_num = 2: allowed is 1, since a ponder"),
         ({"model_type": "bert"}, "allowed is 1, since a ponder model applies one layer"),
+        ({"model_type": "roberta"}, "allowed is 1, since a ponder model applies one layer"),
         ({"intermediate_size": 64}, r"albert_layer\.ffn.*shape"),
     ],
 )
