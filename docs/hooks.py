@@ -73,12 +73,12 @@ def command_line() -> str:
 def row_of(text: str, meaning: str) -> str:
     """A row of a table; `--seed SEED` without its SEED, which says nothing new."""
     text = re.sub(r"(\S+) \[\1 \.\.\.\]", r"\1 …", text)  # several values
-    flag, _, values = text.partition(" ")
-    shown = flag if values.strip(" …") == flag.strip("-").upper() else text
-    if choices := re.match(r"{(.+?)}", values):
-        shown, meaning = flag, f"{meaning}; one of {choices[1].replace(',', ', ')}"
+    text = re.sub(r"(--(\w+)) \2\b", r"\1", text, flags=re.IGNORECASE)
+    if choices := re.search(r" {(.+?)}", text):
+        meaning += f"; one of {choices[1].replace(',', ', ')}"
+        text = re.sub(r" {.+?}( …)?", "", text)
     meaning = re.sub(r"([|*<])", r"\\\1", meaning)
-    return f"| `{shown}` | {meaning} |"
+    return f"| `{text}` | {meaning} |"
 
 
 def page_of(notebook: dict) -> str:
