@@ -108,19 +108,22 @@ def earlier_lines(path: Path, row: dict[str, str], out_mode: str) -> list[str]:
     if out_mode == "all" and path.exists():  # what is no text has other columns, too
         lines = read_regular_file(path).decode(errors="replace").splitlines() or lines
     if lines[0] != header:
-        raise UserError(f"{path} has other columns; use --out_mode one to start it anew")
+        raise UserError(
+            f"{path} has other columns: move it away, or use --out_mode one to start it anew"
+        )
     return lines
 
 
 def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
     """Append a row to the published CSV; `one` starts the file anew."""
-    row = row_of(summary)
+    row, lock = row_of(summary), path.with_name(f".{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two evaluations may end at the same time; the lock keeps both rows.
-        with FileLock(f"{path}.lock"):
+        with FileLock(lock):
             lines = [*earlier_lines(path, row, out_mode), ",".join(row.values())]
             write_text(path, "\n".join(lines) + "\n")
+            lock.unlink()  # who waits for it sees that, and makes another
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 

@@ -32,6 +32,16 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(".public", __name__), name)
 
 
+def __dir__() -> list[str]:
+    """The public names."""
+    found = {"__version__"}
+    for name, value in vars(import_module(".public", __name__)).items():
+        kind = getattr(value, "func", value)  # of a partial
+        if str(getattr(kind, "__module__", "")).startswith(__name__):
+            found.add(name)
+    return sorted(found)
+
+
 # The checkout's scripts answer --help without torch; whoever installed the package wants models.
 if __name__ == "elbert":
     import_module(".public", __name__)

@@ -75,6 +75,7 @@ class AdaptiveConfig(AlbertConfig):
         if config_dict.get("model_type") == cls.model_type and Path(folder).is_dir():
             exit_keys = resolve(folder, cls.table, config=config_dict).values
             config_dict = {**config_dict, **exit_keys}
+            config_dict.pop("exit_config_path", None)  # where it is saved, that file may not be
         # Set afterwards by HF, where nothing would check it.
         asked = {name: kwargs[name] for name in ("problem_type",) if name in kwargs}
         return super().from_dict({**config_dict, **asked}, **kwargs)

@@ -52,8 +52,9 @@ def load_config(
     path = source if source.is_file() else find_file(source, "config.json")
     if path is None:
         raise UserError(
-            f"{source} holds no config.json: give the folder of a whole model, or the path of a "
-            "config.json, for which run_glue.py has --config_name"
+            f"{source} holds no config.json: give the folder of a whole model (docs/sharing.md "
+            "makes one of a layer alone), or the path of a config.json, for which run_glue.py has "
+            "--config_name"
         )
     values = read_json(path)
     kind = values.get("model_type")

@@ -101,7 +101,7 @@ def test_a_bad_value_names_its_file_or_flag(content, words, tmp_path):
         resolve(folder_of(tmp_path, None, exit_thres=2), ELBERT)
 
 
-def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path):
+def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path, caplog):
     tiny_model(exit_thres=0.4, cnt_thres=3).save_pretrained(tmp_path)
     edit_json(tmp_path / "config.json", exit_config_path="exit_config.json")
     (tmp_path / "exit_config.json").write_text('{"exit_thres": 0.7, "thres_name": "patience"}')
@@ -111,6 +111,9 @@ def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path):
         assert one.config.exit_keys() == resolve(tmp_path, ELBERT).values
         rule = one.config.exit_rule()
         assert (rule.thres_name, rule.exit_thres, rule.cnt_thres) == ("patience", 0.7, 3)
+    loaded[-1].save_pretrained(tmp_path / "copy")
+    assert resolve(tmp_path / "copy", ELBERT).values == resolve(tmp_path, ELBERT).values
+    assert not caplog.text  # of a file that is not there
     assert ElbertConfig.from_pretrained(tmp_path, exit_thres=0.2).exit_thres == 0.2
     assert load_config(tmp_path, exit_thres=0.2).exit_thres == 0.2
 

@@ -142,6 +142,7 @@ for name in ("elbert", "ponder_albert", "albert_act"):
     print(type(model).__module__.split(".")[0])
 from act import AlbertActModel, TFAlbertActModel
 print(TFAlbertActModel, elbert.__version__, (Path(elbert.__file__).parent / "py.typed").exists())
+print({"DepthBatcher", "load_pretrained", "Any", "partial"} & {*dir(elbert)} == {"DepthBatcher", "load_pretrained"})
 """
     version = SETTINGS["project"]["version"]
-    assert installed(code).split() == ["elbert"] * 3 + ["None", version, "True"]
+    assert installed(code).split() == ["elbert"] * 3 + ["None", version, "True", "True"]
