@@ -69,6 +69,7 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
         panel.plot(*curves[ORACLE][:2], "--", color=INK, linewidth=1.2, label=ORACLE)
         panel.axhline(full.metric[0], color=INK, linestyle=":", linewidth=1, label=FULL_DEPTH)
         panel.set_title(name, weight="bold", color=colour)
+        panel.tick_params(labelbottom=number >= len(found.rules) - columns)
     rules = [curves[name] for name in found.rules]
     shown = np.concatenate([line for curve in (*rules, coin, full) for line in curve[1:]])
     grid[0, 0].set(ylabel=task.primary_metric, ylim=padded_limits(shown))

@@ -93,8 +93,10 @@ class ExampleMode(Mode):
                 files[path] = partial(write_text, path, table)
             files[picture] = partial(draw_exits, picture, job, predictions, summary)
         else:  # of an earlier evaluation, perhaps under another rule
-            remove(folder, [picture.name])
-            remove(directory, [os.path.relpath(path, directory) for path in tables])
+            gone = remove(folder, [picture.name])
+            gone += remove(directory, [os.path.relpath(path, directory) for path in tables])
+            if gone:
+                print("removed, of an earlier evaluation:", ", ".join(gone))
         make_room(directory, tables if recorded else ())
         write_results(folder, summary, job.evaluation.out_mode, files)
         note(directory, tables)
