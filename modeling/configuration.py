@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformers import AlbertConfig, AutoConfig
+from transformers import AlbertConfig, AutoConfig, AutoTokenizer
 from transformers.activations import ACT2FN
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -18,6 +18,7 @@ from .elbert.rules import RULES as ELBERT_RULES
 from .errors import UserError
 from .exit_settings import resolve
 from .keys import ACT, ELBERT, PONDER, SIZES, KeyTable, checked, float_key, str_key
+from .loading.tokenizers import TokenizerOfFolder
 from .ponder.rules import RULES as PONDER_RULES
 from .rules import ExitRule
 
@@ -62,6 +63,7 @@ class AdaptiveConfig(AlbertConfig):
         super().__init_subclass__(*args, **kwargs)
         if "model_type" in vars(cls):
             AutoConfig.register(cls.model_type, cls, exist_ok=True)
+            AutoTokenizer.register(cls, TokenizerOfFolder, exist_ok=True)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **kwargs: Any) -> "AdaptiveConfig":

@@ -1,12 +1,14 @@
 """The tokenizer beside a checkpoint."""
 
 from pathlib import Path
+from typing import Any
 
 from transformers import (
     AlbertTokenizer,
     AutoTokenizer,
     BertTokenizer,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
     RobertaTokenizer,
 )
 
@@ -63,3 +65,16 @@ def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrained
             "run_pretraining.py --train_tokenizer makes one from text"
         ) from error
     return tokenizer
+
+
+class TokenizerOfFolder:
+    """What AutoTokenizer asks where no tokenizer_config.json names a class: `load_tokenizer`."""
+
+    @staticmethod
+    def from_pretrained(
+        source: str | Path, *_: Any, do_lower_case: bool = True, **how: Any
+    ) -> PreTrainedTokenizerBase:
+        folder = local_folder(source, weights=False)
+        if find_file(folder, "tokenizer.json"):
+            return PreTrainedTokenizerFast.from_pretrained(folder, **how)
+        return load_tokenizer(folder, do_lower_case)

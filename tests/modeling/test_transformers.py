@@ -7,6 +7,7 @@ import torch
 from transformers import (
     AlbertForSequenceClassification,
     AlbertModel,
+    AlbertTokenizer,
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -118,6 +119,16 @@ def test_the_second_text_is_the_second_segment(mode, folder):
         assert_near(model(**encoded).logits, expected)
         del encoded["token_type_ids"]
         assert_near(model(**encoded).logits, expected)
+
+
+def test_a_folder_s_spiece_model_is_tokenizer_enough(mode, albert_dir, tmp_path):
+    made(mode).config.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="no tokenizer in"):
+        AutoTokenizer.from_pretrained(tmp_path)
+    (tmp_path / "spiece.model").write_bytes((albert_dir / "spiece.model").read_bytes())
+    found = AutoTokenizer.from_pretrained(tmp_path)(*PAIR)
+    assert found["input_ids"] == AlbertTokenizer.from_pretrained(albert_dir)(*PAIR)["input_ids"]
+    assert set(found["token_type_ids"]) == {0, 1}
 
 
 def test_a_pipeline_gives_the_model_s_probabilities(mode, folder):
