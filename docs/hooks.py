@@ -25,7 +25,7 @@ GENERATED = {ROOT / "README.md": "index.md"} | {
 }
 
 SCRIPTS = (
-    *("run_glue.py", "sweep_exits.py", "change_config.py", "export_onnx.py"),
+    *("run_glue.py", "sweep_exits.py", "change_config.py", "export_onnx.py", "push_to_hub.py"),
     *("run_pretraining.py", "share_layers.py", "run_parity.py", "reproduce.py"),
     *("download_glue_data.py", "convert_albert_original_tf_checkpoint_to_pytorch.py"),
 )

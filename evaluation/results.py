@@ -70,6 +70,7 @@ def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
         means = f"from entering one of {job.batch_size} slots to the answer"
     return {
         "task": job.task.name,
+        "dataset": job.task.shown_name,
         "examples": len(job.features),
         "metrics": metrics_of(job, predictions["logits"]),
         "latency_ms": {"median": median, "p95": p95},

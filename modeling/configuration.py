@@ -15,7 +15,7 @@ from transformers.activations import ACT2FN
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from .elbert.rules import RULES as ELBERT_RULES
-from .errors import UserError
+from .errors import UserError, no_remote_code
 from .exit_settings import resolve
 from .keys import ACT, ELBERT, PONDER, SIZES, KeyTable, checked, float_key, str_key
 from .loading.tokenizers import TokenizerOfFolder
@@ -58,6 +58,8 @@ class AdaptiveConfig(AlbertConfig):
     keys_to_ignore_at_inference: ClassVar[list[str]] = (
         "exit_layer all_logits halt_probabilities updates ponder_cost hidden_states"
     ).split()
+
+    register_for_auto_class = classmethod(no_remote_code)
 
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         super().__init_subclass__(*args, **kwargs)

@@ -323,6 +323,12 @@ def test_training_without_labels_warns_and_evaluation_does_not(mode, folder, mon
     assert "training without labels" in said[0]
 
 
+def test_code_does_not_go_with_a_model(mode):
+    for kind in MODES[mode][:2]:
+        with pytest.raises(UserError, match="import elbert before from_pretrained"):
+            kind.register_for_auto_class()
+
+
 def test_several_labels_an_example_are_refused(mode, folder):
     with pytest.raises(UserError, match="multi_label_classification"):
         AutoModelForSequenceClassification.from_pretrained(

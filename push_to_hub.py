@@ -1,0 +1,178 @@
+"""Put a trained model on the Hugging Face hub, with a model card made of its evaluation.
+
+    python ./push_to_hub.py --model_dir out/albert_base/RTE --hub_model_id me/elbert-rte
+
+The card is README.md in --model_dir: metrics and computation cost, also as the hub's `model-index`,
+exits.png, the exit settings in force, the training's settings, and how to load the model. A
+README.md of your own is left as it is. Without --hub_model_id the card is written, and nothing is
+sent. Sent are weights, configuration, exit_config.json, tokenizer, card and picture. Sign in first:
+`hf auth login`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
+
+from glue.tasks import TASKS
+from modeling.errors import UserError
+from modeling.exit_settings import resolve
+from modeling.keys import keys_of
+from modeling.loading.files import find_file, read_json, weights_hash
+from training.provenance import is_own, note, provenance_in, read_list
+from training.settings import option, parse
+from utils.files import run_script, write_text
+
+CARD, PICTURE = "README.md", "exits.png"
+SHOWN = "learning_rate per_gpu_train_batch_size gradient_accumulation_steps num_train_epochs"
+SHOWN += " max_steps max_seq_length seed"  # of the training's flags: no paths of the machine
+METRICS = {"acc": "accuracy", "mcc": "matthews_correlation", "pearson": "pearsonr"}  # the hub's
+SENT = "config.json exit_config.json *token*.json spiece.model vocab.txt model*.safetensors*"
+
+TEXT = """
+# {name}
+
+This text classifier stops when it is sure: easy texts take fewer of its layers. The computation
+cost is the mean share of layers that ran.
+
+| {data}, {examples} examples | |
+|---|---|
+{results}
+{picture}
+## Exit settings
+
+| key | value |
+|---|---|
+{settings}
+
+Change one at any time: `model.config.{key} = …` takes effect at the next call.
+
+## Use
+
+```python
+import elbert  # pip install it from its repository
+from transformers import pipeline
+
+classify = pipeline("text-classification", "{name}")
+print(classify("…"))
+```
+
+## Training
+
+| flag of run_glue.py | value |
+|---|---|
+{training}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubSettings:
+    """What is published, and where."""
+
+    model_dir: Path = option(..., "folder of the trained and evaluated model")
+    hub_model_id: str | None = option(None, "repository, as me/elbert-rte; default: only the card")
+    hub_private_repo: bool = option(False, "a new repository is private")
+
+
+def evaluated(folder: Path) -> dict[str, Any]:
+    """Read eval_results.json; UserError unless it is of the weights and exit settings there are."""
+    path, config = find_file(folder, "eval_results.json"), find_file(folder, "config.json")
+    if not path or not config:
+        raise UserError(f"{folder} has no evaluation: run run_glue.py --do_eval first")
+    results = read_json(path)
+    rule = resolve(folder, keys_of(read_json(config).get("model_type"))).values
+    changed = {
+        "weights": weights_hash(folder) != provenance_in(path).get("weights"),
+        "exit settings": results.get("rule") != dict(rule),
+    }
+    if others := " and ".join(filter(changed.get, changed)):
+        raise UserError(f"{path} is of other {others} than {folder} has now: evaluate again")
+    return results
+
+
+def data_of(results: Mapping[str, Any]) -> dict[str, str]:
+    """Name the evaluated data in the hub's words."""
+    task, data = results["task"], results.get("dataset", "unknown")
+    if task not in TASKS or data != task:
+        file = results["provenance"]["flags"].get("validation_file")
+        return {"dataset_type": "custom", "dataset_name": Path(file).name if file else data}
+    return {
+        "dataset_type": "nyu-mll/glue",
+        "dataset_name": f"GLUE {TASKS[task].folder}",
+        "dataset_config": task.replace("-", ""),
+        "dataset_split": "validation_matched" if task == "mnli" else "validation",
+    }
+
+
+def model_card(folder: Path, name: str) -> ModelCard:
+    """Make the card of an evaluated model; raises UserError as `evaluated`."""
+    results = evaluated(folder)
+    data, rule = data_of(results), results["rule"]
+    costs = {name: results[name] for name in ("computation_cost", "flops_ratio")}
+    numbers = {**results["metrics"], **costs}
+    flags = provenance_in(folder / "training.json").get("flags", {})
+    # From the hub, weights are read out of its cache.
+    source = str(flags.get("model_name_or_path"))
+    base = re.search(r"models--([^/]+)--([^/]+)/snapshots", source)
+    about = ModelCardData(
+        model_name=name,
+        base_model="/".join(base.groups()) if base else None,
+        datasets=data["dataset_type"] if "dataset_config" in data else None,
+        library_name="transformers",
+        pipeline_tag="text-classification",
+        tags=["early-exit", read_json(folder / "config.json")["model_type"]],
+        eval_results=[
+            EvalResult(
+                task_type="text-classification",
+                metric_type=METRICS.get(metric, metric),
+                metric_name=metric,
+                metric_value=value,
+                **data,
+            )
+            for metric, value in numbers.items()
+        ],
+    )
+    text = TEXT.format(
+        name=name,
+        data=data["dataset_name"],
+        examples=results["examples"],
+        results=rows({metric: f"{value:.4f}" for metric, value in numbers.items()}),
+        picture=f"\n![Where examples exit]({PICTURE})\n" if find_file(folder, PICTURE) else "",
+        settings=rows(rule),
+        key=next(key for key, value in rule.items() if isinstance(value, float)),
+        training=rows({flag: flags[flag] for flag in SHOWN.split() if flag in flags}),
+    )
+    return ModelCard(f"---\n{about.to_yaml()}\n---\n{text}")
+
+
+def rows(values: Mapping[str, Any]) -> str:
+    return "\n".join(f"| {name} | {value} |" for name, value in values.items())
+
+
+def main() -> None:
+    (settings,) = parse([HubSettings], __doc__)
+    folder, target = settings.model_dir, settings.hub_model_id
+    card = folder / CARD
+    if card.exists() and not is_own(folder, CARD, read_list(folder)):
+        print(f"{card} is your own: it is left as it is")
+    else:
+        write_text(card, str(model_card(folder, target or folder.absolute().name)))
+        note(folder, [card])
+        print(f"written: {card}")
+    if target:
+        api = HfApi()
+        try:
+            api.create_repo(target, private=settings.hub_private_repo, exist_ok=True)
+            files = {"allow_patterns": [*SENT.split(), CARD, PICTURE], "ignore_patterns": ["*/*"]}
+            url = api.upload_folder(repo_id=target, folder_path=folder, **files)
+        except Exception as error:  # of the hub, or of the HTTP client that it happens to use
+            reason = " ".join(str(error).split())[:300]
+            raise UserError(f"{target}: the hub does not take it ({reason})") from error
+        print(f"sent: {url}")
+
+
+if __name__ == "__main__":
+    run_script(main)
