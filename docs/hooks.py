@@ -73,7 +73,7 @@ def command_line() -> str:
 def row_of(text: str, meaning: str) -> str:
     """A row of a table; `--seed SEED` without its SEED, which says nothing new."""
     text = re.sub(r"(\S+) \[\1 \.\.\.\]", r"\1 …", text)  # several values
-    text = re.sub(r"(--(\w+)) \2\b", r"\1", text, flags=re.IGNORECASE)
+    text = text.replace(f" {re.match('-*([a-z_0-9]+)', text)[1].upper()}", "")
     if choices := re.search(r" {(.+?)}", text):
         meaning += f"; one of {choices[1].replace(',', ', ')}"
         text = re.sub(r" {.+?}( …)?", "", text)

@@ -375,7 +375,7 @@ class SearchSettings:
     hp_search: bool = option(False, "search; then --do_predict with the best model", FREE)
     hp_sampler: str = option("tpe", "who chooses the settings", choices=("tpe", "grid", "random"))
     hp_trials: int | None = option(None, "settings to try; default: 12, of grid all", COUNT)
-    hp_learning_rates: list[float] = option([2e-5, 3e-5, 5e-5], "2e-5 3e-5 5e-5", SHARE)
+    hp_learning_rates: list[float] = option([2e-5, 3e-5, 5e-5], "default: 2e-5 3e-5 5e-5", SHARE)
     hp_batch_sizes: list[int] = option([16, 32], "default: 16 32", AT_LEAST_1)
     hp_epochs: list[float] = option([2.0, 3.0, 4.0], "default: 2 3 4", AT_LEAST_0)
     hp_seeds: list[int] | None = option(None, "default: 0 to 4; MNLI, QNLI, QQP: 0", SEED)

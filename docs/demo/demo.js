@@ -298,8 +298,10 @@ async function start() {
     ...Object.fromEntries(sliders.map(({ key, value }) => [key, value])),
   });
 
-  function count(layers) {
-    [computed, possible, texts] = [computed + layers, possible + about.layers, texts + 1];
+  // A text counts once, with the layers that the rule of the moment lets it take.
+  function count(side, layers, isNew) {
+    if (isNew) [possible, texts, side.counted] = [possible + about.layers, texts + 1, 0];
+    [computed, side.counted] = [computed + layers - side.counted, layers];
     byId("share").textContent = `${Math.round(100 * (1 - computed / possible))}% of layers saved`;
     byId("layers").textContent = `${computed} of ${possible} layers computed for ${texts} texts`;
   }
@@ -319,7 +321,7 @@ async function start() {
     const exit = Number(out.exit_layer.data[0]);
     const answers = layerAnswers(out.layer_logits.data, about.labels.length, exit);
     byId("trouble").textContent = "";
-    if (isNew) count(exit);
+    count(side, exit, isNew);
     side.show(answers, now, isNew).catch(complain);
   }
 

@@ -137,8 +137,8 @@ def test_dragging_the_line_sets_the_threshold(page):
     ActionChains(page.browser).click_and_hold(handle).move_by_offset(0, -40).release().perform()
     page.wait(READY)
     assert page.settings()["exit_thres"] > before
-    page.shows_the_answer("a")
-    page.shows_the_answer("b")
+    layers = page.shows_the_answer("a") + page.shows_the_answer("b")
+    assert page.one("#layers").text == f"{layers} of 12 layers computed for 2 texts"
 
 
 def test_a_link_brings_texts_and_settings_back(page, browser, address):
