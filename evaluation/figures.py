@@ -1,6 +1,5 @@
-"""What all pictures share, and the picture of the parity experiment's training."""
+"""What all pictures share."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -49,18 +48,3 @@ def stacked(x: str, upper: str, lower: str) -> tuple[Figure, Axes, Axes]:
         panel.grid(axis="y")
     figure.align_ylabels()
     return figure, top, bottom
-
-
-def training_figure(history: Sequence[dict], most_steps: int, title: str) -> Figure:
-    """Accuracy and expected steps at the end of every epoch of `training.parity.train_parity`, on
-    scales that all runs share."""
-    figure, top, bottom = stacked("epoch", "accuracy", "steps")
-    epochs = [epoch["epoch"] for epoch in history]
-    top.plot(epochs, [epoch["accuracy"] for epoch in history], "o-", color=LINE, markersize=4)
-    top.axhline(0.5, color=SOFT, linestyle=":", linewidth=1.2, label="chance")
-    top.legend(loc="lower right")
-    top.set_ylim(0, 1.03)
-    bottom.plot(epochs, [epoch["steps"] for epoch in history], "o-", color=COLOURS[0], markersize=4)
-    bottom.set_ylim(0, most_steps)
-    top.set_title(f"{title}\naccuracy at sampled halting steps; expected steps until halting")
-    return figure

@@ -1,6 +1,5 @@
 """What run_glue.py does: a model is trained, evaluated, answers a test set, or is searched for."""
 
-import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -26,14 +25,14 @@ from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks, r
 from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.depth import layer_groups
 from modeling.errors import UserError
-from modeling.exit_settings import EXIT_FILE, overriding_file, resolve
+from modeling.exit_settings import EXIT_FILE, overriding_file, read_exit_file, resolve
 from modeling.loading.configs import ORIGIN_KEYS, load_config
 from modeling.loading.files import find_file, read_json, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_model
 from training.checkpoints import checkpoints_of, find_start
 from training.fine_tuning import MetricAtCost, task_batches, task_state, total_steps
-from training.provenance import check_inputs, note, provenance, provenance_in
+from training.provenance import check_inputs, note, provenance, provenance_in, write_result
 from training.search import Search, flags_of_every_run, run_search
 from training.settings import as_dict, entries
 from training.start import (
@@ -45,7 +44,6 @@ from training.start import (
 )
 from training.trainer import Trainer, TrainingLog, start_trackers
 from utils.console import log_facts
-from utils.files import write_text
 from utils.fingerprint import file_fingerprint, fingerprint
 
 logger = logging.getLogger(__name__)
@@ -256,15 +254,12 @@ class GlueRun:
                 group.compile(dynamic=True)
         trainer = Trainer(self.accelerator, state, self.settings, features.digest())
         trainer.begin(checkpoint)
-        if self.exit_file and trainer.accelerator.is_main_process:
-            copy = trainer.directory / EXIT_FILE
-            if not copy.exists():  # what a resumed training finds may have been edited
-                text = self.exit_file.read_text(encoding="utf-8")
-                keys = read_json(self.exit_file) if text.strip() else {}
-                if given := keys.keys() & self.settings.mode.keys.values:  # which win over the file
-                    text = json.dumps({k: v for k, v in keys.items() if k not in given}, indent=1)
-                write_text(copy, text)
-                note(trainer.directory, [copy])
+        copy = trainer.directory / EXIT_FILE
+        # What a resumed training finds may have been edited.
+        if self.exit_file and self.accelerator.is_main_process and not copy.exists():
+            given = self.settings.mode.keys.values  # which win over the file
+            keys = read_exit_file(self.exit_file).items()
+            write_result(copy, {key: value for key, value in keys if key not in given})
         batches = partial(task_batches, trainer, features)
         mode = self.mode
         with TrainingLog(trainer, total, mode.loss_parts, scalars=mode.scalars) as log:

@@ -51,7 +51,7 @@ class Job:
     batch_size: int = 1  # never pads; larger ones give the same answers
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     file: OnnxFile | None = None  # answers in place of the model, which it was exported from
-    origin: Mapping[str, Any] = field(default_factory=dict)  # where all of this comes from
+    origin: Mapping[str, Any] = field(default_factory=dict)  # for reports: `provenance`, …
     alone: bool = False  # one process does all of it
 
     def for_inference(self) -> Job:

@@ -19,7 +19,7 @@ import numpy as np
 
 from exit_lab.choice import TOLERANCE, Parts
 from exit_lab.metrics import bootstrap_weights, interval
-from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
+from exit_lab.sweep import BASELINES, COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
 from exit_lab.tables import concave_hull
 from glue.metrics import frontier
 from glue.tables import as_csv
@@ -28,7 +28,6 @@ from modeling.exit_settings import describe
 from utils.console import markdown_table
 from utils.files import write_text
 
-BASELINES = (TRUNCATION, COIN, ORACLE, FULL_DEPTH)  # methods that are no rule
 DRAWS = 1000  # of the intervals
 MOST_LIMITS = 6  # columns of a table
 
@@ -63,17 +62,12 @@ def mixed(values: np.ndarray, position: float) -> np.ndarray:
 
 def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Frontier:
     """A method's frontier on the calibration part, measured on the report part."""
-    layers = [f"layer {n}" for n in range(1, swept.num_layers + 1)]
-    if name == FULL_DEPTH:
-        exits, names = swept.truncations[-1:], layers[-1:]
-    elif name == ORACLE:
-        exits, names = swept.oracle, [f"oracle to {layer}" for layer in layers]
-    elif name in (TRUNCATION, COIN):
-        exits, names = swept.truncations, layers
+    exits = swept.exits_of(name)
+    if name in BASELINES:
+        to = "oracle to " if name == ORACLE else ""
+        names = [f"{to}layer {n}" for n in range(1, swept.num_layers + 1)][-len(exits) :]
     else:
-        own = swept.of_rule(name)
-        exits = swept.exit_layer[own]
-        names = [describe(setting) for setting in swept.settings[own]]
+        names = [describe(setting) for setting in swept.settings[swept.of_rule(name)]]
     mixes = name in (COIN, ORACLE)
     rows = parts.report if name == ORACLE else parts.calibration  # the oracle knows every label
     cost, metric = swept.cost(exits, rows), swept.main_metric(exits, rows)

@@ -27,7 +27,7 @@ from exit_lab.tables import write_tables
 from glue.metrics import compute_metrics
 from glue.tasks import Example, Task, evaluation_tasks, read_examples
 from modeling.errors import UserError
-from modeling.exit_settings import PROVENANCE, Setting, describe, resolve
+from modeling.exit_settings import Setting, describe, resolve
 from modeling.loading.files import read_json, weights_hash
 from modeling.rules import exit_scores
 from training.checkpoints import check_finished
@@ -147,7 +147,7 @@ def open_lab(
     texts = examples, tokenizer, data.max_seq_length
     features = mode.features(model.config, *texts, seed=data.seed)
     hashes = {"weights": weights_hash(directory), "data": features.digest()}
-    origin = provenance(as_dict(*request), **hashes)
+    origin = {"provenance": provenance(as_dict(*request), **hashes)}
     job = Job(mode, model, tokenizer, part, features, data.batch_size, origin=origin)
     rules = list(dict.fromkeys(wanted.rules or mode.swept(regression)))
     layers, keys = model.config.num_hidden_layers, model.config.exit_keys()
@@ -167,7 +167,7 @@ def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
         setting = setting if choice.setting is None else swept.settings[choice.setting]
     remove(lab.output, WRITTEN)  # of an earlier sweep
     make_room(lab.output, (lab.output / name for name in WRITTEN))
-    write_json(lab.output / "provenance.json", lab.job.origin)
+    write_json(lab.output / "provenance.json", lab.job.origin["provenance"])
     write_tables(swept, lab.output)
     if flags.verify:
         verify(lab, flags.verify)
@@ -272,7 +272,7 @@ def report_choice(lab: Lab, choice: Choice) -> None:
     config = read_json(config_path)
     old = read_json(path) if path.is_file() and path.read_bytes().strip() else {}
     kept = {name: value for name, value in old.items() if name not in lab.mode.table.exit_keys}
-    write_json(path, {**kept, **setting, **lab.fixed, PROVENANCE: lab.job.origin})
+    write_json(path, {**kept, **setting, **lab.fixed, **lab.job.origin})
     print(f"written to {path}; the next evaluation of {lab.directory} uses it")
     pointed = config.get("exit_config_path")
     if pointed != path.name:

@@ -27,7 +27,8 @@ from utils.fingerprint import fingerprint
 
 # In the place of a rule's name: everyone stops at one layer; each example at one of two layers, by
 # chance; each at its first right layer; everyone at the last.
-TRUNCATION, COIN, ORACLE, FULL_DEPTH = "truncation", "coin", "oracle", "full depth"
+BASELINES = ("truncation", "coin", "oracle", "full depth")
+TRUNCATION, COIN, ORACLE, FULL_DEPTH = BASELINES
 RECORDING = "all_logits.safetensors"
 
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
@@ -61,7 +62,7 @@ def load_or_record(folder: Path, job: Job) -> Recording | None:
     that the others get None. Raises UserError when the examples have no labels, or an answer is
     not finite.
     """
-    path, weights = folder / RECORDING, job.origin["weights"]
+    path, weights = folder / RECORDING, job.origin["provenance"]["weights"]
     labels, idle = labels_of(job.features), {*IDLE_KEYS, *job.model.config.exit_keys()}
     config = {k: v for k, v in sorted(job.model.config.to_dict().items()) if k not in idle}
     known = fingerprint(config, job.batch_size, weights, job.features.digest())
@@ -163,6 +164,13 @@ class Sweep:
                 return slice(start, start + len(grid))
             start += len(grid)
         raise KeyError(rule)
+
+    def exits_of(self, method: str) -> np.ndarray:
+        """Exit layers under a rule's settings, or of a baseline by layer: (settings, examples)."""
+        if method not in BASELINES:
+            return self.exit_layer[self.of_rule(method)]
+        exits = self.oracle if method == ORACLE else self.truncations
+        return exits[-1:] if method == FULL_DEPTH else exits
 
     def metrics(
         self, exit_layer: np.ndarray, rows: Rows = ALL, weights: np.ndarray | None = None

@@ -35,7 +35,7 @@ def rows_of(swept: Sweep, baseline: str = "") -> list[dict[str, Any]]:
     exit_layer = swept.exit_layer
     if baseline:
         heads = [{"rule": baseline, "layer": n + 1} for n in range(swept.num_layers)]
-        exit_layer = swept.oracle if baseline == ORACLE else swept.truncations
+        exit_layer = swept.exits_of(baseline)
     keys = dict.fromkeys(key for grid in swept.grids for key in grid.values)
     columns = {name: values.tolist() for name, values in swept.columns(exit_layer).items()}
     exits = swept.exits_per_layer(exit_layer).tolist()
