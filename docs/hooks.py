@@ -25,10 +25,9 @@ GENERATED = {ROOT / "README.md": "index.md"} | {
 }
 
 SCRIPTS = (
-    *("run_glue.py", "sweep_exits.py", "change_config.py", "export_onnx.py", "push_to_hub.py"),
-    *("run_pretraining.py", "share_layers.py", "run_parity.py", "reproduce.py"),
-    *("download_glue_data.py", "convert_albert_original_tf_checkpoint_to_pytorch.py"),
-)
+    "run_glue sweep_exits change_config export_onnx push_to_hub run_pretraining share_layers run_parity "
+    "reproduce download_glue_data convert_albert_original_tf_checkpoint_to_pytorch"
+).split()
 FLAG = re.compile(r"^  (-.+?)(?:  +(.*))?$", re.M)  # of --help: the flag with its values, its help
 
 
@@ -54,11 +53,11 @@ def command_line() -> str:
     """Turn every script's --help into a section: what it does, its flags with their defaults."""
     parts = ["# Command line", "Every flag of every script, as its `--help` says it."]
     for script in SCRIPTS:
-        command = [str(ROOT / ".venv/bin/python"), str(ROOT / script), "--help"]
+        command = [str(ROOT / ".venv/bin/python"), str(ROOT / f"{script}.py"), "--help"]
         wide = {**os.environ, "COLUMNS": "9999"}
         shown = subprocess.run(command, env=wide, capture_output=True, text=True, check=True)
         about, options, flags = shown.stdout.partition("\noptions:\n")
-        parts += [f"## {script}", f"```text\n{about.strip()}\n```"]
+        parts += [f"## {script}.py", f"```text\n{about.strip()}\n```"]
         groups = re.split(r"^(\w.*):$", options + flags, flags=re.M)
         for name, text in zip(groups[1::2], groups[2::2], strict=True):
             text = re.sub(r"\n {24}", "  ", text)

@@ -21,7 +21,7 @@ from glue.tasks import Task, get_task
 from modeling.albert import cast_layers
 from modeling.depth import compile_for_inference
 from modeling.errors import UserError
-from modeling.exit_settings import Settings
+from modeling.exit_settings import KeyValues
 from modeling.loading.configs import load_config, trained_labels
 from modeling.loading.files import resolve_within
 from modeling.loading.tokenizers import load_tokenizer
@@ -113,12 +113,12 @@ def find_task(data: DevSettings, trained: Path | None) -> Task:
     return custom_task(*files, labels, data.text_column_names, data.label_column_name)
 
 
-def load_finished(directory: Path, mode: Mode, settings: Settings | None = None) -> PreTrainedModel:
-    """A model trained in `mode`, in eval mode, with the exit keys of `settings` or its own.
+def load_finished(directory: Path, mode: Mode, keys: KeyValues | None = None) -> PreTrainedModel:
+    """A model trained in `mode`, in eval mode, with the exit `keys` or its own.
 
     Raises UserError if it is not a trained model.
     """
-    config = load_config(directory, mode.model_class.config_class, settings)
+    config = load_config(directory, mode.model_class.config_class, keys)
     model, report = load_model(mode.model_class, directory, config)
     untrained = [name for name in report.initialised if name not in mode.optional]
     if untrained:
@@ -135,10 +135,10 @@ def load_trained(
     task: Task,
     device: torch.device,
     do_lower_case: bool = True,
-    settings: Settings | None = None,
+    keys: KeyValues | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A finished model on `device`, and its tokenizer; UserError for a model of another task."""
-    model = load_finished(directory, mode, settings)
+    model = load_finished(directory, mode, keys)
     # The published code leaves it null; the user's own files may be for any model.
     trained_on = getattr(model.config, "finetuning_task", None) or task.name
     own = not task.folder

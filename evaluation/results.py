@@ -23,7 +23,7 @@ from glue.tasks import (
     write_submission,
 )
 from modeling.errors import UserError
-from modeling.exit_settings import Settings
+from modeling.exit_settings import KeyValues
 from modeling.loading.files import read_regular_file
 from modeling.rules import exit_scores
 from training.provenance import make_room, note, provenance_in
@@ -203,7 +203,7 @@ def predictions_table(
 
 def print_summary(summary: dict[str, Any], checkpoint: str, details: Sequence[str]) -> None:
     """Cost and metrics as published, the mode's own `details`, FLOPs ratio, latency and rule."""
-    latency, rule = summary["latency_ms"], Settings(summary["rule"], summary["rule_sources"])
+    latency, rule = summary["latency_ms"], KeyValues(summary["rule"], summary["rule_sources"])
     lines = [
         f"Computation cost: {summary['computation_cost']:.4f}",
         f"***** Eval results {checkpoint} *****",

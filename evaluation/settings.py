@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from modeling.errors import UserError
-from modeling.exit_settings import NOTHING, Settings
+from modeling.exit_settings import NOTHING, KeyValues
 from modeling.keys import MODE_KEYS, PONDER_KEYS, keys_of, nearest_names, parse_value
 from modeling.loading.families import FAMILIES
 from training.settings import (
@@ -61,7 +61,7 @@ class ModeSettings:
     num_lambda_layers: str | None = ponder_option("num_lambda_layers")
     lambda_lr: str | None = ponder_option("lambda_lr")
 
-    def read_keys(self) -> Settings:
+    def read_keys(self) -> KeyValues:
         """Type the keys of --set and of the flags that are keys; UserError for an unknown one."""
         known = keys_of(self.model_type).keys
         found = NOTHING
@@ -74,7 +74,7 @@ class ModeSettings:
                 near = nearest_names(key, list(known))
                 raise UserError(f"{flag} {pair}: no key of --model_type {self.model_type}; {near}")
             try:
-                found = found.under(Settings.given({key: parse_value(key, text, known)}, flag))
+                found = found.under(KeyValues.given({key: parse_value(key, text, known)}, flag))
             except UserError as error:
                 raise UserError(f"{flag}: {error}") from error
         return found

@@ -129,7 +129,8 @@ def control_risk(
             "--calibration_fraction, use a larger dev set, or pick with max_drop, which promises "
             "nothing"
         )
-    share, tested, passed = delta / len(rules), 0, []
+    share = delta / len(rules)
+    tested, passed = 0, []
     grids, kinds = {grid.rule: grid for grid in swept.grids}, mode.rules(regression=False)
     predictions, labels = swept.predictions[:, rows], swept.labels[rows]
     for rule in rules:

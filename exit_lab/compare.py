@@ -215,7 +215,8 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
     """Print the comparison and write it as compare.md; with the settings as compare.csv."""
     if any(not np.array_equal(swept.labels, sweeps[0].labels) for swept in sweeps):
         raise UserError("the models were recorded on different examples; give all the same data")
-    found, task, several = frontier_set(sweeps, parts, DRAWS, seed), sweeps[0].task, len(sweeps) > 1
+    found = frontier_set(sweeps, parts, DRAWS, seed)
+    task, several = sweeps[0].task, len(sweeps) > 1
     limits, shown = limits_of(found.layers), [*found.rules, TRUNCATION]
     cells = {name: [cell_at(found, name, limit) for limit in limits] for name in found.frontiers}
     columns = ["", *(f"cost ≤ {limit:.2f}" for limit in limits)]

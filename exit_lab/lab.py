@@ -37,10 +37,8 @@ from training.start import make_accelerator, start_script
 from utils.files import run_all_then_raise, write_json, write_text
 
 # What a sweep leaves beside its recording: another sweep there begins without.
-WRITTEN = (
-    *("sweep.csv", "frontier.csv", "compare.csv", "compare.md", "explorer.html", "provenance.json"),
-    *("frontier.png", "heatmap.png", "exits.png", "compare.png"),
-)
+WRITTEN = "sweep.csv frontier.csv compare.csv compare.md explorer.html provenance.json".split()
+WRITTEN += "frontier.png heatmap.png exits.png compare.png".split()
 BAND_DRAWS = 400  # of a figure's intervals
 
 
@@ -159,7 +157,8 @@ def open_lab(
 
 def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
     """Sweep one model, choose for a `goal`, and write what there is to see."""
-    flags, swept, setting, choice = lab.request.sweep, lab.swept, lab.own_setting(), None
+    flags, swept = lab.request.sweep, lab.swept
+    setting, choice = lab.own_setting(), None
     if goal:
         # Every rule costs a share of delta, so without --rules only the model's own is tested.
         rules = flags.rules or [setting[swept.rule_key]]

@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 
 @dataclass
-class Example:
+class QueuedExample:
     """A tokenised example, waiting or in a slot."""
 
     row: int
@@ -75,9 +75,9 @@ class DepthBatcher:
         self.num_slots, self.window = slots, window
         self.source: Iterator[tuple] = iter(())  # of examples that are not read yet
         self.submitted = 0  # rows read, also those that failed
-        self.waiting: list[Example] = []  # sorted by length; at most `window`
+        self.waiting: list[QueuedExample] = []  # sorted by length; at most `window`
         self.going_up, self.last_length = False, 1 << 30
-        self.slots: list[Example] = []
+        self.slots: list[QueuedExample] = []
         self.hidden: Tensor | None = None  # (slots, width, hidden)
         self.state: ExampleState | None = None  # what the slots' examples carry, batch first
         self.finished: list[Answer] = []
@@ -117,7 +117,7 @@ class DepthBatcher:
         if chosen:
             self.insert(chosen)
 
-    def checked(self, ids: Any, types: Any, *inputs: Any) -> Example:
+    def checked(self, ids: Any, types: Any, *inputs: Any) -> QueuedExample:
         """An example as it was submitted; errors of many kinds for what is no tokenised text."""
         ids, types = torch.as_tensor(ids), torch.as_tensor(types)
         config = self.model.config
@@ -131,9 +131,9 @@ class DepthBatcher:
             low, high = numbers.aminmax()
             if numbers.is_floating_point() or low < 0 or high >= size:
                 raise ValueError(f"it has ids from {low} to {high}: allowed is 0 to {size - 1}")
-        return Example(self.submitted, len(ids), ids, types, tuple(map(float, inputs)))
+        return QueuedExample(self.submitted, len(ids), ids, types, tuple(map(float, inputs)))
 
-    def next_waiting(self) -> Example:
+    def next_waiting(self) -> QueuedExample:
         """The waiting example next in length, in the direction of travel; turns at the ends."""
         here = bisect_left(self.waiting, self.last_length, key=attrgetter("length"))
         if here == (len(self.waiting) if self.going_up else 0):
@@ -142,7 +142,7 @@ class DepthBatcher:
         self.last_length = example.length
         return example
 
-    def insert(self, chosen: list[Example]) -> None:
+    def insert(self, chosen: list[QueuedExample]) -> None:
         """Embed examples and put them into free slots at depth 0."""
         device, width = self.model.device, max(example.length for example in chosen)
         ids = torch.full((len(chosen), width), self.pad_token_id)

@@ -25,20 +25,20 @@ PROVENANCE = "provenance"  # in a sweep's exit_config.json: what its keys were c
 
 
 @dataclass(frozen=True)
-class Settings:
+class KeyValues:
     """Values of configuration keys, and where each stands: a file, a flag, or "default"."""
 
     values: Mapping[str, Any]
     sources: Mapping[str, str]
 
     @classmethod
-    def given(cls, values: Mapping[str, Any], source: str) -> Settings:
+    def given(cls, values: Mapping[str, Any], source: str) -> KeyValues:
         """Make the settings of one source."""
         return cls(values, dict.fromkeys(values, source))
 
-    def under(self, other: Settings) -> Settings:
+    def under(self, other: KeyValues) -> KeyValues:
         """Put the values of `other` over these."""
-        return Settings({**self.values, **other.values}, {**self.sources, **other.sources})
+        return KeyValues({**self.values, **other.values}, {**self.sources, **other.sources})
 
     def line(self, without: str = "") -> str:
         """ "thres_name = bias_1 (config.json), exit_thres = 0.3 (exit_config.json)"."""
@@ -46,16 +46,16 @@ class Settings:
         return ", ".join(f"{key} = {self.values[key]} ({self.sources[key]})" for key in shown)
 
 
-NOTHING = Settings({}, {})
+NOTHING = KeyValues({}, {})
 
 
 def resolve(
     source: str | Path,
     table: KeyTable,
-    flags: Settings = NOTHING,
+    flags: KeyValues = NOTHING,
     config: Mapping[str, Any] | None = None,
     trusted: bool = False,
-) -> Settings:
+) -> KeyValues:
     """Resolve a model's exit keys: flag over exit_config.json over config.json over default.
 
     Args:
@@ -73,7 +73,7 @@ def resolve(
     folder = path.parent
     exit_keys, layers = table.exit_keys, depth_of(config)
     defaults = {name: key.initial(layers) for name, key in exit_keys.items()}
-    found = Settings.given(defaults, "default")
+    found = KeyValues.given(defaults, "default")
 
     def add(values: Mapping[str, Any], source: str, where: str | Path) -> None:
         nonlocal found
@@ -82,7 +82,7 @@ def resolve(
             typed = {name: checked(name, x, exit_keys, layers) for name, x in stated.items()}
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
-        found = found.under(Settings.given(typed, source))
+        found = found.under(KeyValues.given(typed, source))
 
     add(config, path.name, path)
     has_file = "exit_config_path" in table.keys

@@ -46,7 +46,8 @@ def calibrate(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> list[np
 
     feeds: inputs of one text each, without padding, with rule settings that run all layers.
     """
-    watched, ranges, names = ir.from_proto(ir.to_proto(model)), [], []
+    watched = ir.from_proto(ir.to_proto(model))
+    ranges, names = [], []
     for loop, body in loop_bodies(watched):
         for value, users in products_by_input(body, narrowest).items():
             names.append(f"watched_{len(names)}")

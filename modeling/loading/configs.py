@@ -15,7 +15,7 @@ from ..configuration import (
     config_class_of,
 )
 from ..errors import UserError
-from ..exit_settings import Settings, resolve
+from ..exit_settings import KeyValues, resolve
 from ..keys import SIZES, checked, int_key
 from .families import FAMILIES, family_of
 from .files import find_file, local_folder, read_json
@@ -37,7 +37,7 @@ POSITIONS = "max_position_embeddings"
 def load_config(
     source: str | Path,
     config_class: type[OwnConfig] = ElbertConfig,
-    settings: Settings | None = None,
+    settings: KeyValues | None = None,
     **overrides: Any,
 ) -> OwnConfig:
     """Read a `config.json`, given its path, its directory or a hub name.

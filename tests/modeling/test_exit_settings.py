@@ -14,7 +14,7 @@ from modeling import (
     load_config,
     load_pretrained,
 )
-from modeling.exit_settings import Settings, resolve
+from modeling.exit_settings import KeyValues, resolve
 from modeling.keys import ELBERT
 from tests.conftest import edit_json, tiny_model
 from tests.golden_vectors import load_golden
@@ -35,7 +35,7 @@ def test_each_value_has_the_source_that_wins(tmp_path):
     folder = folder_of(
         tmp_path, '{"exit_thres": 0.7, "margin": 0.1}', exit_thres=0.4, range_tmp=0.5
     )
-    flags = Settings.given({"margin": 0.2, "pooler_input": "mean"}, "--set")
+    flags = KeyValues.given({"margin": 0.2, "pooler_input": "mean"}, "--set")
     found = resolve(folder, ELBERT, flags)
     assert found.values == {
         "thres_name": "bias_1",
@@ -96,7 +96,7 @@ def test_a_bad_value_names_its_file_or_flag(content, words, tmp_path):
         assert word in str(caught.value)
     folder = folder_of(tmp_path, "{}")
     with pytest.raises(UserError, match=r"--set: cnt_thres = 9: allowed is 1 to num_hidden_layers"):
-        resolve(folder, ELBERT, Settings.given({"cnt_thres": 9}, "--set"))
+        resolve(folder, ELBERT, KeyValues.given({"cnt_thres": 9}, "--set"))
     with pytest.raises(UserError, match=r"/config\.json: exit_thres = 2"):
         resolve(folder_of(tmp_path, None, exit_thres=2), ELBERT)
 
