@@ -20,8 +20,8 @@ from scipy.stats import binom
 
 from evaluation.modes.base import Mode
 from exit_lab.grids import RuleGrid
-from exit_lab.metrics import at_exit
 from exit_lab.sweep import RECORDING, Sweep
+from glue.metrics import at_exit
 from modeling.errors import UserError
 from modeling.rules import ExitRule
 

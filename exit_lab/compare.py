@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from exit_lab.choice import TOLERANCE, Parts
-from exit_lab.metrics import bootstrap_weights, interval
 from exit_lab.sweep import BASELINES, COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
-from exit_lab.tables import concave_hull
-from glue.metrics import frontier
+from glue.metrics import bootstrap_weights, concave_hull, frontier, interval
 from glue.tables import as_csv
 from modeling.errors import UserError
 from modeling.exit_settings import describe

@@ -9,8 +9,8 @@ from matplotlib.ticker import MaxNLocator
 
 from evaluation.figures import COLOURS, INK, SOFT
 from exit_lab.compare import FrontierSet
-from exit_lab.metrics import at_exit, interval
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
+from glue.metrics import at_exit, interval
 from glue.tasks import Task
 
 COLUMNS = 4  # of panels

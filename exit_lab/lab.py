@@ -20,11 +20,17 @@ from exit_lab.compare import choice_report, frontier_set, write_comparison
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import frontier_figure, heatmap_figure
 from exit_lab.grids import RuleGrid, make_grids, parse_values
-from exit_lab.metrics import at_exit
 from exit_lab.settings import SweepRequest
-from exit_lab.sweep import RECORDING, Recording, Sweep, load_or_record, scan_setting, sweep
-from exit_lab.tables import write_tables
-from glue.metrics import compute_metrics
+from exit_lab.sweep import (
+    RECORDING,
+    Recording,
+    Sweep,
+    load_or_record,
+    scan_setting,
+    sweep,
+    write_tables,
+)
+from glue.metrics import at_exit, compute_metrics
 from glue.tasks import Example, Task, evaluation_tasks, read_examples
 from modeling.errors import UserError
 from modeling.exit_settings import Setting, describe, resolve

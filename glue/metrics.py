@@ -1,4 +1,5 @@
-"""The tasks' metrics, under the published names: of one set of answers, or of many at once."""
+"""The tasks' metrics, under the published names: of one set of answers; of many exit settings and
+bootstrap draws at once; and which settings are best at their cost."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -37,6 +38,50 @@ def chunks(count: int, width: int) -> Iterator[slice]:
     step = max(1, CHUNK // max(1, width))
     for start in range(0, count, step):
         yield slice(start, start + step)
+
+
+def at_exit(by_layer: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
+    """What each setting answers: (layers, examples) at (settings, examples) -> the latter.
+
+    One setting's exits may be (examples,).
+    """
+    return by_layer[exit_layer.astype(np.intp) - 1, np.arange(by_layer.shape[1])]
+
+
+def metrics_at(
+    task: Task,
+    predictions: np.ndarray,
+    labels: np.ndarray,
+    exit_layer: np.ndarray,
+    weights: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """The task's metrics of each setting's answers by name: (settings,), or (settings, draws).
+
+    predictions: (layers, examples) class ids, or values for regression; labels: (examples,);
+    exit_layer: (settings, examples), 1-based.
+    weights: (draws, examples), how often each example counts; None: once.
+    """
+    single = weights is None
+    weights = np.ones((1, len(labels))) if single else weights.astype(float)
+    function = METRICS[task.metric]
+    pieces = [
+        function(at_exit(predictions, exit_layer[rows]), labels, weights)
+        for rows in chunks(len(exit_layer), len(labels))
+    ]
+    joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    return {name: values[:, 0] for name, values in joined.items()} if single else joined
+
+
+def bootstrap_weights(examples: int, draws: int, seed: int) -> np.ndarray:
+    """How often each example is in the sample, and in each resample: (1 + draws, examples)."""
+    rng = np.random.default_rng(seed)
+    resamples = rng.multinomial(examples, np.full(examples, 1 / examples), size=draws)
+    return np.concatenate((np.ones((1, examples), dtype=int), resamples))
+
+
+def interval(drawn: np.ndarray) -> np.ndarray:
+    """The percentile bootstrap's 95% interval of a metric (…, 1 + draws): (2, …)."""
+    return np.quantile(drawn[..., 1:], [0.025, 0.975], axis=-1)
 
 
 def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
@@ -135,3 +180,17 @@ def frontier(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:
     order = np.lexsort((np.arange(len(cost)), -metric, cost))
     best_before = np.maximum.accumulate(np.r_[-np.inf, metric[order][:-1]])
     return order[metric[order] > best_before]
+
+
+def concave_hull(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:
+    """The settings of the frontier that no mixture of two others beats, by rising cost."""
+    hull: list[int] = []
+    for i in frontier(cost, metric):
+        while len(hull) > 1:
+            first, last = hull[-2:]
+            rise, whole = metric[last] - metric[first], metric[i] - metric[first]
+            if rise * (cost[i] - cost[first]) > whole * (cost[last] - cost[first]):
+                break
+            hull.pop()
+        hull.append(int(i))
+    return np.array(hull)

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 
-from exit_lab.tables import concave_hull
+from glue.metrics import concave_hull
 from modeling.configuration import AdaptiveConfig, AlbertActConfig, ElbertConfig, PonderAlbertConfig
 from modeling.elbert.rules import Entropy, Patience, PatienceOfValues, SameLeader
 from modeling.ponder.rules import Threshold

@@ -7,9 +7,8 @@ import torch
 from hypothesis import given
 
 from exit_lab.grids import RuleGrid, parse_values
-from exit_lab.sweep import Recording, sweep
-from exit_lab.tables import concave_hull, write_tables
-from glue.metrics import frontier
+from exit_lab.sweep import Recording, sweep, write_tables
+from glue.metrics import concave_hull, frontier
 from glue.tasks import TASKS
 from modeling import UserError
 from modeling.rules import scan

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from exit_lab.metrics import bootstrap_weights, interval, metrics_at
-from glue.metrics import compute_metrics
+from glue.metrics import bootstrap_weights, compute_metrics, interval, metrics_at
 from glue.tasks import TASKS
 
 
