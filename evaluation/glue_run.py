@@ -44,7 +44,7 @@ from training.start import (
 )
 from training.trainer import Trainer, TrainingLog, start_trackers
 from utils.console import log_facts
-from utils.fingerprint import file_fingerprint, fingerprint
+from utils.files import file_fingerprint, fingerprint
 
 logger = logging.getLogger(__name__)
 

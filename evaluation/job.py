@@ -26,9 +26,9 @@ from modeling.loading.configs import load_config, trained_labels
 from modeling.loading.files import resolve_within
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import abbreviate, load_model
+from modeling.runtime import environment
 from training.settings import DevSettings
 from training.start import check_vocab_size
-from utils.environment import environment
 
 if TYPE_CHECKING:
     from evaluation.modes.base import Mode

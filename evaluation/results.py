@@ -27,8 +27,7 @@ from modeling.exit_settings import KeyValues
 from modeling.loading.files import read_regular_file
 from modeling.rules import exit_scores
 from training.provenance import make_room, note, provenance_in
-from utils.files import run_all_then_raise, write_json, write_text
-from utils.fingerprint import differences
+from utils.files import differences, run_all_then_raise, write_json, write_text
 
 logger = logging.getLogger(__name__)
 

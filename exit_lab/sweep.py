@@ -24,8 +24,7 @@ from modeling.errors import UserError
 from modeling.exit_settings import Setting
 from modeling.rules import NeverExits, Tensors, scan
 from training.provenance import make_room, note
-from utils.files import write_file, write_text
-from utils.fingerprint import fingerprint
+from utils.files import fingerprint, write_file, write_text
 
 # In the place of a rule's name: everyone stops at one layer; each example at one of two layers, by
 # chance; each at its first right layer; everyone at the last.

@@ -1,8 +1,13 @@
-"""Shorten OpenMP's spin-wait, and stop glibc from returning freed memory. Loads no torch."""
+"""Shorten OpenMP's spin-wait, stop glibc from returning freed memory, and name the machine.
+
+Loads no torch by itself.
+"""
 
 import ctypes
 import os
 import platform
+from pathlib import Path
+from typing import Any
 
 # GNU OpenMP, which torch's wheels for Linux bring along, looks this often before a thread sleeps.
 # Its own 300,000 looks take milliseconds at every barrier: beside another busy process, threads
@@ -34,3 +39,26 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_MAX, 0)  # large blocks come from the heap as small ones do
         libc.mallopt(M_TRIM_THRESHOLD, -1)  # which never shrinks
+
+
+def environment(device: Any) -> dict[str, str]:
+    """Return what numbers were measured with: torch's `device`, its threads, and the versions."""
+    import torch
+    import transformers
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": f"{device.type} {name}".strip(),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def processor() -> str:
+    """Return the processor's model name where Linux tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(models), platform.processor())

@@ -30,8 +30,7 @@ from modeling.loading.configs import ORIGIN_KEYS, make_config
 from modeling.loading.files import read_json
 from training.provenance import CHECKSUMS, LIST, is_own, put_aside, read_list, remove
 from training.settings import RunSettings, entries
-from utils.files import apply_umask, flush, write_json
-from utils.fingerprint import differences, file_fingerprint
+from utils.files import apply_umask, differences, file_fingerprint, flush, write_json
 
 logger = logging.getLogger(__name__)
 

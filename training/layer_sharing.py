@@ -36,7 +36,7 @@ from training.pretraining_data import PretrainingData
 from training.pretraining_settings import SharingSettings, StudentSettings
 from training.trainer import Batch, Trainer, TrainingLog
 from utils.console import markdown_table
-from utils.fingerprint import file_fingerprint, fingerprint
+from utils.files import file_fingerprint, fingerprint
 
 LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
 TEACHERS = ("embeddings", "encoder.embedding_hidden_mapping_in", "pooler")  # copied, not trained

@@ -37,8 +37,7 @@ from modeling.loading.weights import Tensors
 from training.checkpoints import write_directory
 from training.pretraining_settings import PlainText, TextSettings
 from training.settings import RunSettings
-from utils.files import write_file
-from utils.fingerprint import fingerprint
+from utils.files import fingerprint, write_file
 
 logger = logging.getLogger(__name__)
 

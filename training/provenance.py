@@ -21,8 +21,7 @@ from typing import Any
 from glue.tasks import TASKS
 from modeling.errors import UserError
 from modeling.loading.files import read_json, resolve_within
-from utils.files import write_json, write_text
-from utils.fingerprint import file_fingerprint
+from utils.files import file_fingerprint, write_json, write_text
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from training.fine_tuning import MetricAtCost
 from training.provenance import write_result
 from training.settings import SearchSettings, add_flag, spellings
 from utils.console import markdown_table
-from utils.fingerprint import differences
+from utils.files import differences
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")

@@ -1,15 +1,17 @@
-"""Whole-file writing, a script's console, and how it starts and ends."""
+"""Whole-file writing, fingerprints (are these the same data?), and how a script starts and ends."""
 
+import hashlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from modeling.errors import UserError
+from modeling.loading.files import file_hash
 from modeling.runtime import waiting
 
 
@@ -61,6 +63,37 @@ def apply_umask(path: str | Path) -> None:
 def write_json(path: str | Path, value: Any) -> None:
     """Replace `path` by JSON, two spaces, keys in the order given, as `write_file`."""
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def fingerprint(*values: Any) -> str:
+    """SHA-256 of `values` in this order: of a Path by its file's content, of others by `repr`.
+
+    A NumPy array's `repr` leaves elements out: give its bytes.
+    """
+    digest = hashlib.sha256()
+    for value in values:
+        known = file_fingerprint(value) if isinstance(value, Path) else value
+        digest.update(known if isinstance(known, bytes) else repr(known).encode())
+    return digest.hexdigest()
+
+
+def file_fingerprint(path: Path) -> dict[str, Any]:
+    """Size in bytes and SHA-256 of a file."""
+    return {"size": path.stat().st_size, "sha256": file_hash(path)}
+
+
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], ignore: Collection[str] = ()
+) -> dict[str, tuple[Any, Any]]:
+    """Find the keys whose values are not as `before`, with both values.
+
+    A key that one of the two lacks is no difference: another version may have written it.
+    """
+    return {
+        key: (before[key], now[key])
+        for key in now
+        if key in before and key not in ignore and before[key] != now[key]
+    }
 
 
 def run_all_then_raise(*steps: Callable[[], Any]) -> None:
