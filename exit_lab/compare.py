@@ -163,13 +163,6 @@ def frontier_set(
 # As tables.
 
 
-def limits_of(layers: int) -> list[float]:
-    """The costs to compare at: of truncation after some layers, closer where costs are low."""
-    last = max(1, layers - 1)
-    chosen = np.unique(np.geomspace(1, last, MOST_LIMITS).round().astype(int))
-    return [n / layers for n in chosen.tolist()]
-
-
 def cell_at(found: FrontierSet, name: str, limit: float) -> dict[str, Any] | None:
     """A method's best setting at or under a cost limit, a row of compare.csv; None of none.
 
@@ -215,7 +208,9 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
         raise UserError("the models were recorded on different examples; give all the same data")
     found = frontier_set(sweeps, parts, DRAWS, seed)
     task, several = sweeps[0].task, len(sweeps) > 1
-    limits, shown = limits_of(found.layers), [*found.rules, TRUNCATION]
+    # The costs of truncation after some layers, closer where costs are low.
+    depths = np.geomspace(1, max(1, found.layers - 1), MOST_LIMITS).round()
+    limits, shown = (np.unique(depths) / found.layers).tolist(), [*found.rules, TRUNCATION]
     cells = {name: [cell_at(found, name, limit) for limit in limits] for name in found.frontiers}
     columns = ["", *(f"cost ≤ {limit:.2f}" for limit in limits)]
     text = (

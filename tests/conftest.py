@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 import run_glue
 import run_pretraining
 from evaluation.job import Job
-from evaluation.modes import mode_of_type
+from evaluation.modes import MODES
 from glue.features import Features
 from glue.tasks import get_task
 from modeling import ElbertConfig, ElbertForSequenceClassification, load_tokenizer
@@ -86,7 +86,7 @@ def random_ids(batch: int, length: int, seed: int = 0) -> torch.Tensor:
 def job_of(model, texts: Sequence[Sequence[int]], **settings) -> Job:
     """A job on RTE texts of token ids, whose labels are 0 and 1 in turn; `pad_token_id` is all that
     it asks its tokenizer for."""
-    mode, tokenizer = mode_of_type(model.config.model_type), SimpleNamespace(pad_token_id=0)
+    mode, tokenizer = MODES[model.config.model_type], SimpleNamespace(pad_token_id=0)
     segments, labels = [[0] * len(ids) for ids in texts], [i % 2 for i in range(len(texts))]
     features = Features.from_lists(texts, segments, labels)
     return Job(mode, model, tokenizer, get_task("rte"), features, **settings)

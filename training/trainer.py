@@ -223,11 +223,6 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
 
-def mean_parts(sums: Sums) -> dict[str, float]:
-    number = sums.pop("batches")
-    return {name: (value / number).item() for name, value in sums.items()}
-
-
 def start_trackers(settings: Any) -> list[GeneralTracker]:
     """Start accelerate's trackers of --report_to; TensorBoard's files go to `runs`."""
     # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which is slow.
@@ -253,14 +248,17 @@ class TrainingLog:
     """Progress bar, trackers and JSON lines of a training run: the main process's work.
 
     sums_of: what of a batch's output is summed up between two entries, over all processes.
-    means: what an entry tells of these sums and of the number of `batches`; of `tokens` by itself.
+    means: what an entry tells of these sums, by default their means over the `batches`; of `tokens`
+    by itself.
     scalars: what the trackers get besides, of the model and its last output.
     """
 
     trainer: Trainer
     total: int
     sums_of: Callable[[ModelOutput], Sums]
-    means: Callable[[Sums], dict[str, float]] = mean_parts
+    means: Callable[[Sums], dict[str, float]] = lambda sums: {
+        name: (x / sums["batches"]).item() for name, x in sums.items() if name != "batches"
+    }
     scalars: Callable[[PreTrainedModel, ModelOutput], dict[str, float]] = lambda *_: {}
     losses: list[float] = field(default_factory=list)
     sums: Sums = field(default_factory=dict)

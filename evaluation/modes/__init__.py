@@ -16,11 +16,6 @@ MODES: dict[str, Mode] = {
 }
 
 
-def mode_of_type(model_type: object) -> Mode:
-    """Look up the mode whose models have this model_type in config.json."""
-    return MODES[mode_name(model_type)]
-
-
 def check_mode(directory: Path, wanted: Mode) -> None:
     """Raise UserError unless the model in `directory` was trained in the mode that is wanted."""
     trained_in = trained_mode(directory)
@@ -39,4 +34,4 @@ def trained_mode(directory: str | Path) -> Mode:
         raise UserError(
             f"{path}: model_type = {model_type!r}: allowed is one of {', '.join(MODES)}"
         )
-    return mode_of_type(model_type)
+    return MODES[mode_name(model_type)]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from evaluation.modes import mode_of_type
+from evaluation.modes import MODES
 from evaluation.onnx_file import OnnxFile, description
 from modeling import (
     AlbertActForSequenceClassification,
@@ -56,7 +56,7 @@ ACT_MODELS = {"act": {}, "graves": {"act_update": "graves", "pooler_input": "mea
 
 
 def graph_of(model: torch.nn.Module) -> ir.Model:
-    return graph.to_onnx(mode_of_type(model.config.model_type).export_loop(model), {})
+    return graph.to_onnx(MODES[model.config.model_type].export_loop(model), {})
 
 
 def session_of(exported: ir.Model, **options) -> onnxruntime.InferenceSession:
@@ -171,7 +171,7 @@ def test_settings_left_out_are_the_models():
 def test_a_file_gives_every_layers_answer_and_takes_settings_as_plain_inputs(tmp_path):
     """What a page in a browser needs."""
     model = tiny_model(num_hidden_groups=2, exit_thres=0.6)
-    mode = mode_of_type(model.config.model_type)
+    mode = MODES[model.config.model_type]
     loop = mode.export_loop(model, layer_logits=True)
     about = {name: json.dumps(value) for name, value in description(mode, model).items()}
     exported = graph.to_onnx(loop, about, defaults=False)
