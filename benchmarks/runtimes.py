@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.contenders import BASE, FORCED, NEVER, ForcedExits, padded
-from evaluation.onnx_file import openvino_runner
+from evaluation.onnx_file import openvino_runner, session_of
 from modeling import ElbertConfig
 from modeling.albert import attention_mask_of
 from modeling.depth import layer_states
@@ -81,13 +81,7 @@ def write_files(folder: Path, base: Mapping = BASE) -> None:
 
 def in_onnxruntime(path: Path) -> Session:
     """Load a file, without a fusion that slows plain graphs by a tenth."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
-    fused = ["SkipLayerNormFusion"]
-    session = onnxruntime.InferenceSession(path, options, disabled_optimizers=fused)
+    session = session_of(str(path), disabled_optimizers=["SkipLayerNormFusion"])
     return lambda feed: session.run(["logits"], feed)[0]
 
 

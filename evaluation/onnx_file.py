@@ -96,8 +96,8 @@ class OnnxFile:
         return SimpleNamespace(**{name: torch.as_tensor(array) for name, array in arrays})
 
 
-def session_of(path: str) -> Any:
-    """An ONNX Runtime session with as many threads as torch has."""
+def session_of(path: str, **more: Any) -> Any:
+    """An ONNX Runtime session with as many threads as torch has; more: its options."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -108,7 +108,8 @@ def session_of(path: str) -> Any:
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # it warns of inputs that have defaults
     try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        cpu = ["CPUExecutionProvider"]
+        return onnxruntime.InferenceSession(path, options, providers=cpu, **more)
     except Exception as error:  # its errors have no common class
         raise UserError(f"{path}: {str(error).splitlines()[0]}") from error
 
