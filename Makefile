@@ -20,9 +20,9 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
 	touch $@
 
-.venv/tf: .venv/dev requirements-tf.txt requirements-onnx.txt requirements-serve.txt
+.venv/tf: .venv/dev requirements-tf.txt requirements-bench.txt requirements-serve.txt
 	$(BIN)/python -m pip install --quiet --requirement requirements-tf.txt \
-		--requirement requirements-onnx.txt --requirement requirements-serve.txt
+		--requirement requirements-bench.txt --requirement requirements-serve.txt
 	touch $@
 
 .venv/docs: .venv/run requirements-docs.txt

@@ -33,12 +33,13 @@ def attention(query: FLOAT, key: FLOAT, value: FLOAT, mask: BOOL) -> FLOAT:
     """softmax(QKᵀ/√d)V, (batch, heads, length, d) each, in operations that ONNX Runtime fuses.
 
     mask (batch, 1, 1, length). Who has no real token to read reads 0, as in torch. What is to be
-    left out gets the lowest number added, which takes less time than a choice between two.
+    left out gets the lowest number added, which takes less time than a choice between two scores.
+    A mask in arithmetic, (1 - mask) · lowest, is a dequantisation to OpenVINO, which then moves it.
     """
     scale = op.Constant(value_float=query.shape[-1] ** -0.5)
     lowest = op.Constant(value_float=torch.finfo(torch.float).min)
+    left_out = op.Where(mask, op.Constant(value_float=0.0), lowest)
     real = op.Cast(mask, to=onnx.TensorProto.FLOAT)
-    left_out = op.Mul(op.Sub(op.Constant(value_float=1.0), real), lowest)
     scores = op.MatMul(op.Mul(query, scale), op.Transpose(key, perm=[0, 1, 3, 2]))
     weights = op.Softmax(op.Add(scores, left_out), axis=-1)
     anything = op.ReduceMax(real, op.Constant(value_ints=[-1]), keepdims=1)
