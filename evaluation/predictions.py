@@ -106,7 +106,7 @@ def run_early_exit(job: Job) -> Predictions:
             batch = inputs_of(job, features, rows)
             start = time.perf_counter()
             out = run(**batch)
-            values = {"logits": out.logits.float().cpu(), **mode.kept(out, longest)}
+            values = {"logits": out.logits.float().cpu(), **mode.other_outputs(out, longest)}
             seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
             predictions.add(rows, **values, seconds=seconds)
     return predictions

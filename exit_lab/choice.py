@@ -95,11 +95,11 @@ def fixed_sequence(grid: RuleGrid, rule: type[ExitRule]) -> list[int]:
     steps = max(1, sum(length - 1 for length in lengths))
     walk = []
     for step in range(steps + 1):
-        place = []
+        corner = []
         for key, length in zip(grid.values, lengths, strict=True):
             moved = (2 * step * (length - 1) + steps) // (2 * steps)  # rounded
-            place.append(length - 1 - moved if key in rule.eager_when_low else moved)
-        walk.append(int(np.ravel_multi_index(place, lengths)) if lengths else 0)
+            corner.append(length - 1 - moved if key in rule.eager_when_low else moved)
+        walk.append(int(np.ravel_multi_index(corner, lengths)) if lengths else 0)
     return list(dict.fromkeys(walk))
 
 
@@ -107,7 +107,7 @@ class Choice(NamedTuple):
     """What picking came to: a setting's number, None when none qualifies, and how it was chosen."""
 
     setting: int | None
-    note: str
+    reason: str
 
 
 def control_risk(
@@ -138,14 +138,14 @@ def control_risk(
         path_losses = losses(predictions, labels, swept.exit_layer[path][:, rows])
         tested += len(path)
         passed += [*path[: certified(path_losses, alpha, share)]]
-    note = (
+    reason = (
         f"{len(passed)} of {tested} settings along {len(rules)} fixed "
         f"path{'s' if len(rules) > 1 else ''} ({', '.join(rules)}) have a risk ≤ {alpha:g}, "
         f"together with probability ≥ {1 - delta:g}, by {examples} calibration examples"
     )
     if passed:
         costs = swept.cost(swept.exit_layer[passed], rows)
-        return Choice(int(passed[costs.argmin()]), note)
+        return Choice(int(passed[costs.argmin()]), reason)
     needed = math.ceil(math.log(share) / math.log1p(-alpha))
     advice = "the deepest setting of the grid already fails: start --grid from deeper settings"
     if examples < needed:
@@ -153,7 +153,7 @@ def control_risk(
             f"even a setting without a single loss needs {needed} examples to show this: raise "
             "--calibration_fraction, allow a higher risk or delta, or test fewer --rules"
         )
-    return Choice(None, f"{note}; {advice}")
+    return Choice(None, f"{reason}; {advice}")
 
 
 def choose(

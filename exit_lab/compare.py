@@ -244,7 +244,7 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
     return found
 
 
-def choice_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
+def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
     """What a setting came to on both parts, and whether it beats a coin between two layers that
     costs as much, compared on the report part: as Markdown."""
     found = frontier_set([swept], parts, DRAWS, seed, (COIN, ORACLE))

@@ -16,7 +16,7 @@ from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, run_early_exit
 from evaluation.results import ROWS, append_results
 from exit_lab.choice import Choice, Parts, choose, split
-from exit_lab.compare import choice_report, frontier_set, write_comparison
+from exit_lab.compare import frontier_set, held_out_report, write_comparison
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import frontier_figure, heatmap_figure
 from exit_lab.grids import RuleGrid, make_grids, parse_values
@@ -121,11 +121,11 @@ def run_part(
     for lab in labs:
         sweep_model(lab, request.choice.goal() if part == task else {})
     if request.choice.compare:
-        place = labs[0].output if len(labs) == 1 else labs[0].output.parent
-        found = write_comparison([lab.swept for lab in labs], labs[0].parts, data.seed, place)
+        folder = labs[0].output if len(labs) == 1 else labs[0].output.parent
+        found = write_comparison([lab.swept for lab in labs], labs[0].parts, data.seed, folder)
         if len(labs) > 1 and not request.sweep.tables_only:
-            save_figure(frontier_figure(found, part), place / "compare.png")
-        note(place, (place / name for name in WRITTEN))
+            save_figure(frontier_figure(found, part), folder / "compare.png")
+        note(folder, (folder / name for name in WRITTEN))
 
 
 def open_lab(
@@ -178,9 +178,9 @@ def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
         verify(lab, flags.verify)
     last = []
     if not flags.tables_only:
-        last.append(partial(draw, lab, setting))
+        last.append(partial(write_figures, lab, setting))
     if choice:
-        last.append(partial(report_choice, lab, choice))
+        last.append(partial(save_choice, lab, choice))
     try:
         run_all_then_raise(*last)
     finally:
@@ -226,7 +226,7 @@ def verify(lab: Lab, count: int) -> None:
     print(f"verified {count} settings at batch size 1: every exit layer is equal")
 
 
-def draw(lab: Lab, setting: Setting) -> None:
+def write_figures(lab: Lab, setting: Setting) -> None:
     """Write the figures, and the explorer, which opens at `setting`."""
     task, swept = lab.job.task, lab.swept
     exits = scan_setting(lab.mode, {**lab.fixed, **setting}, lab.recording)
@@ -265,14 +265,14 @@ def evaluation_command(lab: Lab) -> str:
     return f"python run_glue.py --do_eval {' '.join(words)}{lower}"
 
 
-def report_choice(lab: Lab, choice: Choice) -> None:
+def save_choice(lab: Lab, choice: Choice) -> None:
     """Print the setting that was chosen, and make it what the next evaluation uses, by
     exit_config.json; UserError when there is none."""
     if choice.setting is None:
-        raise UserError(f"no setting qualifies: {choice.note}; exit_config.json not written")
+        raise UserError(f"no setting qualifies: {choice.reason}; exit_config.json not written")
     setting = lab.swept.settings[choice.setting]
-    print(f"\nPicked: {describe(setting)}\n({choice.note})\n")
-    print(choice_report(lab.swept, choice.setting, lab.parts, lab.request.data.seed))
+    print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
+    print(held_out_report(lab.swept, choice.setting, lab.parts, lab.request.data.seed))
     path, config_path = lab.directory / "exit_config.json", lab.directory / "config.json"
     config = read_json(config_path)
     old = read_json(path) if path.is_file() and path.read_bytes().strip() else {}

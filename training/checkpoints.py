@@ -41,7 +41,7 @@ OPTIMIZER = "optimizer.safetensors"
 BEST = "best_model"  # so far, while the training goes on
 PARTIAL = ".partial"  # ends the name of what is not whole yet
 POSITION = ("step", "epoch", "batch")
-Record = dict[str, Any]  # that is written as JSON
+Json = dict[str, Any]  # that is written as JSON
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Best:
         self.step, self.value, self.since = step, value, 0
         return True
 
-    def record(self) -> Record:
+    def state(self) -> Json:
         return {"step": self.step, "value": self.value, "since": self.since}
 
 
@@ -86,7 +86,7 @@ class TrainState:
     seconds: float = 0.0  # that the training took until it was last saved
 
 
-def run_record(settings: Any, processes: int, data: str = "") -> Record:
+def run_fingerprint(settings: Any, processes: int, data: str = "") -> Json:
     """Say, as JSON, what a run is: only the same run goes on from its checkpoints. Flags that alter
     no step are left out; data: fingerprint of the training data, if known yet."""
     flags = {name: value for name, value, allowed in entries(*settings) if not allowed.resuming}
@@ -94,8 +94,8 @@ def run_record(settings: Any, processes: int, data: str = "") -> Record:
     return {"arguments": flags, "batch_size": batch_size, "data": data}
 
 
-def changes(before: Record, now: Record, ignore: Collection[str] = ()) -> str:
-    """Say what differs; of two records of `run_record`, the flags."""
+def changes(before: Json, now: Json, ignore: Collection[str] = ()) -> str:
+    """Say what differs; of two of `run_fingerprint`, the flags."""
     if "arguments" in before:
         before = {**before["arguments"], "batch size": before["batch_size"]}
         now = {**now["arguments"], "batch size": now["batch_size"]}
@@ -174,8 +174,8 @@ def fill_model(model: Model, tokenizer: Tokenizer, directory: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def save_checkpoint(directory: Path, state: TrainState, scaler: Record | None, run: Record) -> None:
-    """Write a checkpoint; scaler: state of fp16's loss scaling, run: its `run_record`."""
+def save_checkpoint(directory: Path, state: TrainState, scaler: Json | None, run: Json) -> None:
+    """Write a checkpoint; scaler: state of fp16's loss scaling, run: its `run_fingerprint`."""
     optimizer = state.optimizer.state_dict()
     tensors = {
         f"{parameter}.{key}": tensor.contiguous()
@@ -185,7 +185,7 @@ def save_checkpoint(directory: Path, state: TrainState, scaler: Record | None, r
     record = {
         "position": {name: getattr(state, name) for name in POSITION},
         "seconds": state.seconds,
-        "best": state.best.record(),
+        "best": state.best.state(),
         "schedule": state.schedule.state_dict(),
         "scaler": scaler,
         **run,
@@ -200,7 +200,7 @@ def save_checkpoint(directory: Path, state: TrainState, scaler: Record | None, r
     write_directory(directory, fill, own=True)
 
 
-def load_checkpoint(checkpoint: Path, state: TrainState, run: Record) -> Record | None:
+def load_checkpoint(checkpoint: Path, state: TrainState, run: Json) -> Json | None:
     """Put everything that `save_checkpoint` kept back into `state`; return the scaler's state."""
     record = read_json(checkpoint / STATE)
     changed = changes(record, run)
@@ -289,13 +289,13 @@ def find_start(settings: Any, processes: int, *sources: str) -> tuple[bool, Path
 
 
 def is_trained(settings: Any, processes: int) -> bool:
-    """Tell whether --resume_from_checkpoint finds its training finished; see `run_record`."""
+    """Tell whether --resume_from_checkpoint finds its training finished; see `run_fingerprint`."""
     output_dir = Path(settings.run.output_dir)
     latest = settings.run.resume_from_checkpoint == "latest"
     if not (latest and (output_dir / SAFE_WEIGHTS_NAME).exists() and is_finished(output_dir)):
         return False
     record = read_json(output_dir / FINISHED) if (output_dir / FINISHED).exists() else {}
-    if record and (changed := changes(record, run_record(settings, processes))):
+    if record and (changed := changes(record, run_fingerprint(settings, processes))):
         raise UserError(
             f"training in {output_dir} is finished, and was of other flags: {changed}. To train "
             "with these, choose another --output_dir, or give --overwrite_output_dir without "
@@ -345,9 +345,9 @@ def check_start(source: str, output_dir: str | Path) -> None:
         logger.warning(said)
 
 
-def begin_training(output_dir: str | Path, run: Record, resumed: bool = False) -> None:
-    """Mark `output_dir` as being trained, by this `run_record`. Checkpoints of a run that this one
-    overwrites go, for they would pass for its own, and what a killed save left behind."""
+def begin_training(output_dir: str | Path, run: Json, resumed: bool = False) -> None:
+    """Mark `output_dir` as being trained, by a run of this fingerprint. Checkpoints of a run that
+    this one overwrites go, for they would pass for its own, and what a killed save left behind."""
     directory = Path(output_dir)
     write_json(directory / IN_PROGRESS, run)
     for partial in directory.glob(f".*{PARTIAL}"):

@@ -60,7 +60,8 @@ def task_batches(trainer: Trainer, features: Features, epoch: int, first: int) -
     """This process's part of the batches of an epoch, from number `first` on."""
     accelerator = trainer.accelerator
     pad = trainer.state.tokenizer.pad_token_id
-    batches = epoch_batches(features.lengths, trainer.record["batch_size"], trainer.run.seed, epoch)
+    size = trainer.fingerprint["batch_size"]
+    batches = epoch_batches(features.lengths, size, trainer.run.seed, epoch)
     for rows in batches[first:]:
         mine = rows[accelerator.process_index :: accelerator.num_processes]
         # Every process takes part in a step: one without rows of its own repeats one, for nothing.

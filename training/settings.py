@@ -82,8 +82,10 @@ def option(default: Any, meaning: str, allowed: FlagRules = ANY, **words: Any) -
     metadata = {"help": meaning.replace("%", "%%"), "allowed": allowed, **words}
     if default is ...:
         return field(metadata={**metadata, "required": True})
-    how = {"default_factory": default.copy} if isinstance(default, list) else {"default": default}
-    return field(**how, metadata={**metadata, "default": default})
+    metadata["default"] = default
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def spellings(name: str) -> list[str]:
@@ -99,8 +101,8 @@ def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
         kind = get_args(kind)[0]
     if get_origin(kind) is list:
         kind, words["nargs"] = get_args(kind)[0], "+"
-    how = {"action": "store_true"} if kind is bool else {"type": allowed.reader(kind)}
-    parser.add_argument(*spellings(field.name), **how | words)
+    reads = {"action": "store_true"} if kind is bool else {"type": allowed.reader(kind)}
+    parser.add_argument(*spellings(field.name), **reads | words)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -117,8 +119,8 @@ class FlagParser(argparse.ArgumentParser):
     `classes` is a group of --help, named after it."""
 
     def __init__(self, description: str | None = None, classes: Sequence[type] = ()) -> None:
-        how = {"formatter_class": HelpFormatter, "allow_abbrev": False, "usage": "%(prog)s [FLAGS]"}
-        super().__init__(description=description, **how)
+        options = {"formatter_class": HelpFormatter, "usage": "%(prog)s [FLAGS]"}
+        super().__init__(description=description, allow_abbrev=False, **options)
         for kind in classes:
             words = re.findall("[A-Z][a-z]+", kind.__name__.removesuffix("Settings"))
             group = self.add_argument_group(words[-1].lower(), inspect.getdoc(kind))

@@ -36,7 +36,7 @@ from training.checkpoints import (
     latest_checkpoint,
     load_checkpoint,
     prune,
-    run_record,
+    run_fingerprint,
     save_checkpoint,
     save_model,
 )
@@ -77,7 +77,7 @@ class Trainer:
         self.clock = time.monotonic()
         self.run: RunSettings = self.settings.run
         self.directory = Path(self.run.output_dir)
-        self.record = run_record(self.settings, self.accelerator.num_processes, self.data)
+        self.fingerprint = run_fingerprint(self.settings, self.accelerator.num_processes, self.data)
         self.clipped = clipped_parameters(self.state.optimizer)
         self.model, self.optimizer = self.accelerator.prepare(
             self.state.objective or self.state.model, self.state.optimizer
@@ -86,7 +86,7 @@ class Trainer:
     def begin(self, checkpoint: Path | None) -> None:
         """Go on from `checkpoint` where there is one, and mark `output_dir` as being trained."""
         if checkpoint:
-            scaler = load_checkpoint(checkpoint, self.state, self.record)
+            scaler = load_checkpoint(checkpoint, self.state, self.fingerprint)
             if self.accelerator.scaler:
                 self.accelerator.scaler.load_state_dict(scaler)
             self.clock -= self.state.seconds
@@ -94,7 +94,7 @@ class Trainer:
         if self.accelerator.is_main_process:
             if checkpoint is None:
                 remove_results(self.directory)
-            begin_training(self.directory, self.record, resumed=checkpoint is not None)
+            begin_training(self.directory, self.fingerprint, resumed=checkpoint is not None)
             prune(self.directory, self.run.save_total_limit)  # what a killed run had no time for
 
     def fit(
@@ -182,7 +182,7 @@ class Trainer:
             scaler = self.accelerator.scaler and self.accelerator.scaler.state_dict()
             self.state.seconds = time.monotonic() - self.clock
             checkpoint = self.directory / f"checkpoint-{self.state.step}"
-            save_checkpoint(checkpoint, self.state, scaler, self.record)
+            save_checkpoint(checkpoint, self.state, scaler, self.fingerprint)
             prune(self.directory, self.run.save_total_limit)
 
     def exit(self, number: int, saved: str) -> None:
@@ -208,7 +208,7 @@ class Trainer:
                 seconds = time.monotonic() - self.clock
                 report: dict[str, Any] = {"steps": state.step, "seconds": seconds}
                 if best.step:
-                    report["best"] = best.record()
+                    report["best"] = best.state()
                 report["provenance"] = provenance(as_dict(*self.settings), data=self.data)
                 write_result(self.directory / "training.json", report)
                 finish_training(self.directory)

@@ -71,7 +71,7 @@ class AdaptiveDepth(Mode):
             )
         return TokenLoop(model)
 
-    def kept(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
+    def other_outputs(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
         updates = out.updates.reshape(len(out.logits), -1).short()  # a file's: (rows, length)
         return {"updates": F.pad(updates, (0, longest - updates.shape[1])).cpu()}
 
@@ -93,7 +93,7 @@ class AdaptiveDepth(Mode):
             ]
             print_summary(summary, checkpoint, lines)
             page = folder / "tokens.html"
-            files = {page: partial(draw_tokens, page, job, predictions, summary)}
+            files = {page: partial(write_tokens, page, job, predictions, summary)}
             write_results(folder, summary, job.evaluation.out_mode, files)
         return summary
 
@@ -128,7 +128,7 @@ def summarise_updates(job: Job, predictions: Predictions) -> dict[str, Any]:
     }
 
 
-def draw_tokens(page: Path, job: Job, predictions: Predictions, summary: dict[str, Any]) -> None:
+def write_tokens(page: Path, job: Job, predictions: Predictions, summary: dict[str, Any]) -> None:
     """Write tokens.html, which needs nothing else: the first texts as the model read them, each
     token coloured by its number of updates.
 

@@ -83,7 +83,7 @@ class Mode(ABC):
         """
 
     @abstractmethod
-    def kept(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
+    def other_outputs(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
         """What else to keep of a batch's output than its logits, (batch, …) on the CPU by name.
 
         longest: tokens of the longest example of the data set.

@@ -58,7 +58,7 @@ class ExampleMode(Mode):
     def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> DepthLoop:
         return DepthLoop(model, model.config.exit_rule().inputs, layer_logits)
 
-    def kept(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
+    def other_outputs(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
         return {"exit_layer": out.exit_layer.cpu()}
 
     def details(self, predictions: Predictions) -> dict[str, list[int]]:
@@ -91,7 +91,7 @@ class ExampleMode(Mode):
             for path, exit_layer in zip(tables, (None, predictions["exit_layer"]), strict=True):
                 table = layer_table(recorded["all_logits"], labels, exit_layer)
                 files[path] = partial(write_text, path, table)
-            files[picture] = partial(draw_exits, picture, job, predictions, summary)
+            files[picture] = partial(plot_exits, picture, job, predictions, summary)
         else:  # of an earlier evaluation, perhaps under another rule
             gone = remove(folder, [picture.name])
             gone += remove(directory, [os.path.relpath(path, directory) for path in tables])
@@ -245,7 +245,7 @@ def layer_table(
     return as_csv(rows)
 
 
-def draw_exits(path: Path, job: Job, predictions: Predictions, summary: dict[str, Any]) -> None:
+def plot_exits(path: Path, job: Job, predictions: Predictions, summary: dict[str, Any]) -> None:
     """exits.png: the metric of every layer; below, exits per layer, coloured by what ended the
     pass."""
     config, metric = job.model.config, job.task.primary_metric

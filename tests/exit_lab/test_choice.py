@@ -144,7 +144,7 @@ def test_the_cheapest_certified_setting_is_chosen(rules):
         passed += path[:stop]
     cost = found.cost(found.exit_layer)
     assert cost[choice.setting] == min(cost[passed])
-    assert f"{len(passed)} of " in choice.note
+    assert f"{len(passed)} of " in choice.reason
 
 
 def test_a_guarantee_from_too_few_examples_is_refused():
@@ -153,7 +153,7 @@ def test_a_guarantee_from_too_few_examples_is_refused():
         control_risk(found, ELBERT, ["entropy"], np.arange(29), {"risk": 0.02, "delta": 0.05})
     choice = control_risk(found, ELBERT, ["entropy"], np.arange(30), {"risk": 0.02, "delta": 0.05})
     assert choice.setting is None
-    assert "even a setting without a single loss needs 149 examples" in choice.note
+    assert "even a setting without a single loss needs 149 examples" in choice.reason
 
 
 def test_a_guarantee_needs_classes():

@@ -10,10 +10,10 @@ from exit_lab.choice import Parts, first_allowed, split
 from exit_lab.compare import (
     Point,
     cell_at,
-    choice_report,
     difference,
     estimate,
     frontier_set,
+    held_out_report,
     write_comparison,
 )
 from exit_lab.explorer import explorer_page
@@ -165,10 +165,10 @@ def test_a_choice_that_a_coin_matches_is_called_so():
     found, _ = swept(2, "rte", rules=["entropy"], examples=200)
     parts = split(200, 0.5, seed=0)
     layer = dataclasses.replace(found, exit_layer=found.truncations[1:2], settings=[{}])
-    text = choice_report(layer, 0, parts, seed=0)
+    text = held_out_report(layer, 0, parts, seed=0)
     assert "\nNot shown to be better than a coin that stops each example at layer " in text
     oracle = dataclasses.replace(layer, exit_layer=found.oracle[-1:])
-    text = choice_report(oracle, 0, parts, seed=0)
+    text = held_out_report(oracle, 0, parts, seed=0)
     assert "\nBetter than" in text
     assert text.endswith("as a share of the oracle's: 1.00 [1.00, 1.00]\n")
 
