@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Train the bundled sample and evaluate it; raise its exit_thres and evaluate again (`make demo`).
+# Train the bundled sample and evaluate it three times: as it is, with a higher exit_thres, and with
+# a confidence window of two layers (`make demo`).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # The sample's model is tiny: more threads only wait for each other.
@@ -7,12 +8,15 @@ export OMP_NUM_THREADS=1 OUT_DIR=out/demo
 mkdir -p "$OUT_DIR"
 EDITS="" bash ./glue_run.sh 1 | tee "$OUT_DIR/cautious.txt"
 EDITS=exit_thres=0.3 bash ./glue_run.sh 0 | tee "$OUT_DIR/eager.txt"
-"${PYTHON:-python}" ./run_glue.py --model_type elbert --task_name RTE --do_predict --do_lower_case \
-  --data_dir configs/sample/RTE --model_name_or_path configs/sample --output_dir "$OUT_DIR/RTE"
+RUN=("${PYTHON:-python}" ./run_glue.py --model_type elbert --task_name RTE --do_lower_case
+  --data_dir configs/sample/RTE --model_name_or_path configs/sample --output_dir "$OUT_DIR/RTE")
+"${RUN[@]}" --do_predict
+"${RUN[@]}" --do_eval --per_gpu_eval_batch_size 1 --set exit_thres=0.1 cnt_thres=2 margin=0.3 |
+  tee "$OUT_DIR/window.txt"
 
 echo
-for name in cautious eager; do
-  grep -hE "exit_thres .* -> |^Computation cost|^acc = " "$OUT_DIR/$name.txt"
+for name in cautious eager window; do
+  grep -hE "^Computation cost|^acc = |^rule: " "$OUT_DIR/$name.txt" | sed 's/ ([^)]*)//g'
 done
 printf '\nsteps of inference, and the mean exit layer of such test texts:\n'
 paste configs/sample/RTE/test.tsv "$OUT_DIR/RTE/predictions.tsv" | awk -F'\t' '

@@ -73,5 +73,5 @@ def test_the_trained_sample_goes_deeper_for_harder_texts_and_keeps_its_accuracy(
     accuracies = results["acc_per_layer"]
     assert all(later >= earlier + 0.01 for earlier, later in pairwise(accuracies[:6]))
     assert accuracies[-1] >= 0.97  # 0.997 in docs/results.md; another processor rounds otherwise
-    assert results["computation_cost"] <= 0.45  # 0.387
-    assert results["metrics"]["acc"] >= accuracies[-1] - 0.017  # 0.986
+    assert results["computation_cost"] <= 0.45  # 0.411
+    assert results["metrics"]["acc"] >= accuracies[-1] - 0.017  # 0.992
