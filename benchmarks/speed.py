@@ -103,7 +103,14 @@ class Table:
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
         self.cases: dict[str, dict[str, list[float]]] = {}  # of each contender, in every round
-        columns = "case", "contender", "examples", "ms an example", "range", "times as fast as the first"
+        columns = (
+            "case",
+            "contender",
+            "examples",
+            "ms an example",
+            "range",
+            "times as fast as the first",
+        )
         print(markdown_table(columns, ()))
 
     def compare(self, case: str, rows: Sequence[Contender], more: int = 1) -> None:
