@@ -109,7 +109,10 @@ class DepthBatcher:
                 break
             except Exception as error:
                 self.submitted += 1
-                raise UserError(f"example {self.submitted - 1} cannot be used: {error}") from error
+                raise UserError(
+                    f"example {self.submitted - 1} cannot be used: {error}; an example is "
+                    "(input_ids, token_type_ids), whole numbers of one length"
+                ) from error
             self.submitted += 1
             insort(self.waiting, example, key=attrgetter("length"))
         free = self.num_slots - len(self.slots)
