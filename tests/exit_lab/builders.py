@@ -10,9 +10,10 @@ from evaluation.modes import MODES
 from exit_lab.grids import make_grids
 from exit_lab.sweep import Recording, Sweep, sweep
 from glue.tasks import TASKS, Example
+from modeling.elbert.rules import RULES
 
 ELBERT = MODES["elbert"]
-SWEPT_RULES = "entropy logits max_prob bias_1 bias_2 bias_3 patience".split()
+SWEPT_RULES = [*RULES]
 SMALL = {
     "exit_thres": "0:1:0.25",
     "cnt_thres": "1:N",
