@@ -26,6 +26,13 @@ def test_kept_outputs_have_no_errors_warnings_or_paths(notebook):
     assert not A_MACHINES_PATH.search(json.dumps(printed))
 
 
+def test_code_that_is_shown_is_the_code_of_today(notebook):
+    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("modeling/**/*.py"))
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if "inspect.getsource" in "".join(cell["source"]) and cell["outputs"]:
+            assert "".join(cell["outputs"][0]["text"]).strip() in code
+
+
 @pytest.mark.slow
 def test_a_notebook_runs_from_top_to_bottom(notebook, tmp_path):
     reason = "nbclient or ipykernel is missing: pip install -r requirements-dev.txt"
