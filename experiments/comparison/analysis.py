@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from glue.metrics import concave_hull
 from modeling.configuration import AdaptiveConfig, AlbertActConfig, ElbertConfig, PonderAlbertConfig
 from modeling.elbert.rules import Entropy, Patience, PatienceOfValues, SameLeader
-from modeling.ponder.rules import Threshold
+from modeling.ponder.rules import GeneralizedGeometricDist, Threshold, prior
 from modeling.rules import exit_scores, normalised_entropy, scan
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -27,7 +27,6 @@ TASKS = ("SST-2", "SICK", "STS-B")
 CALIBRATION = 1000  # rows before SST-2's dev set in the newer recordings
 THRESHOLDS = 21  # of a confidence, for each layer
 EPSILONS = (0.01, 0.2, 0.4, 0.6, 0.8)  # act_epsilon of the recorded settings of ACT
-PRIOR = 0.3  # λ_p of the recorded PonderNets and PALBERTs
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # costs; their mean gain is a method's *area*
 
 
@@ -70,6 +69,7 @@ def config_of(network: str, depth: int = 6) -> AdaptiveConfig:
     if network.startswith("palbert"):
         keys |= {"lambda_layer_arch": "linear_cat", "num_lambda_layers": 3}
     if network.startswith("p"):
+        keys |= {"target_halt_probability": 0.3, "halt_normalization": "last_layer"}
         return PonderAlbertConfig(**keys)
     return ElbertConfig(**keys)
 
@@ -251,21 +251,14 @@ def load_tokens(tau: str, seed: int) -> tuple[Menu, np.ndarray, np.ndarray]:
     return Menu(right.astype(float), spent / full), mean, deviation
 
 
-def halting_distribution(halts: np.ndarray) -> np.ndarray:
-    """λ (layers, examples) -> the probability of halting at each layer, which add up to 1."""
-    alive = np.cumprod(1 - halts, axis=0)
-    return -np.diff(
-        np.vstack([np.ones_like(alive[:1]), alive[:-1], np.zeros_like(alive[:1])]), axis=0
-    )
+def depths_of(halts: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Expected layers, (examples,), of λ (layers, examples), and whether they are the prior's.
 
-
-def is_prior(halting: np.ndarray) -> bool:
-    """Tell whether halting distributions (layers, examples) are still the prior.
-
-    Their distance to it, in total variation, is then below 0.05 on average.
+    They are where KL(p ‖ prior), the mean over the examples, is below 0.01.
     """
-    prior = halting_distribution(np.full((len(halting), 1), PRIOR))
-    return bool(np.abs(halting - prior).sum(0).mean() / 2 < 0.05)
+    halting = GeneralizedGeometricDist(torch.tensor(halts.T))
+    target = prior(config_of("pondernet"), *halts.T.shape, torch.device("cpu"))
+    return halting.expected_steps().numpy(), bool(target.kl_div(halting) < 0.01)
 
 
 def failure(scores: np.ndarray, labels: np.ndarray, unmoved: bool) -> str:

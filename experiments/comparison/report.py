@@ -48,9 +48,8 @@ def network(task: str, kind: str) -> list[analysis.Answers]:
     for seed in seeds(task, name):
         found = load(task, name, seed)
         if found.halts is not None:
-            halts = analysis.halting_distribution(found.halts)
-            depths, unmoved = np.arange(1, len(halts) + 1) @ halts, analysis.is_prior(halts)
-            if not succeeded((task, NAMES[kind], seed), found.scores, depths, unmoved):
+            about, moved = (task, NAMES[kind], seed), analysis.depths_of(found.halts)
+            if not succeeded(about, found.scores, *moved):
                 continue
         answers.append(found)
     return answers
@@ -109,7 +108,9 @@ def curve(method: Method, limits: Sequence[float]) -> np.ndarray:
 
 
 def write(name: str, columns: str, rows: Sequence[Sequence]) -> None:
+    """Write results/NAME.csv, and print it."""
     lines = [[f"{x:.4f}" if isinstance(x, float) else x for x in row] for row in rows]
+    print(f"{name}\n\n{markdown_table(columns.split(','), lines)}\n")
     with (HERE / f"results/{name}.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([columns.split(","), *lines])
 
@@ -133,13 +134,8 @@ coins = {task: methods[task, "ELBERT: coin"] for task in TASKS}
 # Trainings that learn to halt: layers, or updates of a token, and which of them failed.
 columns = "task,model,seed,mean depth,deviation between examples,best score,verdict"
 write("halting", columns, halting)
-lines = [[*r[:3], f"{r[3]:.2f}", f"{r[4]:.2f}", f"{100 * r[5]:.1f}", r[6]] for r in halting]
-print(markdown_table(columns.split(","), lines), "\n")
 columns = "tau,seed,act_epsilon,cost,mean updates,deviation between a text's tokens,accuracy"
 write("act", columns, by_epsilon)
-print(
-    markdown_table(columns.split(","), [[*r[:3], *map("{:.3f}".format, r[3:])] for r in by_epsilon])
-)
 
 # The learning rates, compared on training rows 8,001 to 9,000.
 rows = [
@@ -149,30 +145,21 @@ rows = [
     if seeds("SST-2", f"{kind}-rate{rate}")
 ]
 write("rates", "model,rate,accuracy on training rows 8001 to 9000", rows)
-print(markdown_table(["model", "rate", "accuracy"], [[*r[:2], f"{100 * r[2]:.1f}"] for r in rows]))
 
 # Accuracy of every layer alone, and of the models of a fixed depth.
 rows = []
 for family in ["shared-exits", "untied-exits", *list(NAMES)[2:]]:
-    for seed in seeds("SST-2", family):
-        answers = load("SST-2", family, seed)
-        alone = zip(answers.cost.mean(1), answers.scores.mean(1), strict=True)
-        rows += [(family, seed, k, float(c), float(s)) for k, (c, s) in enumerate(alone, 1)]
+    answers = [load("SST-2", family, seed) for seed in seeds("SST-2", family)]
+    for layer in range(6 * bool(answers)):
+        scores = [float(a.scores[layer].mean()) for a in answers]
+        rows.append((family, layer + 1, float(answers[0].cost[layer].mean()), scores))
 for kind in ("untied", "shared"):
     for depth in range(1, 7):
-        cost = float(analysis.costs("SST-2", kind, depth).mean())
-        for seed in seeds("SST-2", f"{kind}-{depth}"):
-            score = float(load("SST-2", f"{kind}-{depth}", seed).scores[-1].mean())
-            rows.append((f"{kind}-{depth}", seed, depth, cost, score))
-write("layers", "model,seed,layer,cost,accuracy", rows)
-by_layer: dict[tuple, list[float]] = {}
-for family, _, depth, cost, score in rows:
-    by_layer.setdefault((family, depth, f"{cost:.2f}"), []).append(100 * score)
-columns = ["SST-2", "layer", "cost", "accuracy", "of each seed"]
-lines = [
-    [*key, f"{np.mean(s):.1f}", " ".join(f"{x:.1f}" for x in s)] for key, s in by_layer.items()
-]
-print(markdown_table(columns, lines), "\n")
+        found = (load("SST-2", f"{kind}-{depth}", n) for n in seeds("SST-2", f"{kind}-{depth}"))
+        scores = [float(answers.scores[-1].mean()) for answers in found]
+        rows.append((kind, depth, float(analysis.costs("SST-2", kind, depth).mean()), scores))
+rows = [(*r[:3], float(np.mean(r[3])), " ".join(f"{s:.4f}" for s in r[3])) for r in rows if r[3]]
+write("layers", "SST-2,layer,cost,accuracy,of each seed", rows)
 
 # Gains over the coin of ELBERT's network at equal FLOPs: at each cost, and their mean (area).
 tables = {key: gains(m, coins[key[0]]) for key, m in methods.items() if m is not coins[key[0]]}
@@ -202,9 +189,6 @@ rows = [
     (*k, *cell, cell.mean / k[-1]) for k, cell in zip(keys, analysis.simultaneous(own), strict=True)
 ]
 write("networks", "task,network,rule,its coin,oracle - coin,rule - coin,low,high,efficiency", rows)
-columns = ["task", "network", "its coin", "rule", "gain over its coin", "efficiency"]
-lines = [[*r[:2], f"{100 * r[3]:.1f}", r[2], analysis.Cell(*r[5:8]), f"{r[8]:.2f}"] for r in rows]
-print(markdown_table(columns, lines), "\n")
 
 # The least cost that loses at most one point of ELBERT's full depth.
 rows, fine = [], np.arange(0.05, 1.1, 0.01)
@@ -215,8 +199,6 @@ for (task, label), method in methods.items():
         first = int((score >= bars[task]).argmax())
         rows.append((task, label, float(cost[first]), float(score[first]), float(bars[task])))
 write("one_point", "task,method,cost,score,bar", rows)
-lines = [[*r[:2], f"{r[2]:.2f}", f"{100 * r[3]:.1f}"] for r in rows]
-print(markdown_table(["task", "method", "cost", "score"], lines), "\n")
 
 # Certified exits: entropy thresholds by Learn then Test. The recorded rows are the population that
 # calibration examples are drawn from; of SST-2 also the training set's phrases, whose risk is that
@@ -234,9 +216,6 @@ for (task, name, seed), shift in zip((*CERTIFIED, CERTIFIED[0]), (False, False, 
         rows.append((f"{task}{', shifted' * shift}", count, float((risk[chosen] > alpha).mean())))
         rows[-1] += (float(layers[chosen].mean()),)
 write("certified", "task,examples,share of 1000 draws whose risk is above 0.02,cost", rows)
-columns = ["task", "calibration examples", "draws whose risk is above 2 points", "mean cost"]
-lines = [[r[0], r[1], f"{100 * r[2]:.1f}%", f"{r[3]:.2f}"] for r in rows]
-print(markdown_table(columns, lines), "\n")
 
 # The figure: a panel a task, bands of two standard errors of the seeds.
 shown = {"ELBERT: coin": "coin", "ELBERT: entropy": "entropy", "ELBERT: patience": "patience"}

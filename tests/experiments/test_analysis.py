@@ -7,13 +7,12 @@ from experiments.comparison.analysis import (
     LIMITS,
     Answers,
     Menu,
+    depths_of,
     entropy_exits,
     exits_of,
     failure,
     gain,
-    halting_distribution,
     halves,
-    is_prior,
     lost,
     oracle,
     seed_factor,
@@ -67,13 +66,16 @@ def test_a_learnt_exit_trusts_what_was_right_elsewhere(answers):
     assert leave_first == {(), (1, 3), (0, 1, 2, 3)}
 
 
-def test_a_halting_distribution_and_the_prior():
-    halts = np.array([[0.5, 1.0], [0.5, 0.3], [1.0, 1.0]])
-    assert halting_distribution(halts).T.tolist() == [[0.5, 0.25, 0.25], [1, 0, 0]]
-    prior = np.array([[0.3, 0.21, 0.147, 0.343]]).T  # 0.3 of what is left, then all of it
-    assert is_prior(np.repeat(prior, 9, 1))
-    assert is_prior(np.repeat(prior + np.array([[0.04, -0.04, 0, 0]]).T, 9, 1))
-    assert not is_prior(np.repeat(prior + np.array([[0.06, -0.06, 0, 0]]).T, 9, 1))
+def test_depths_of_the_prior_and_of_others():
+    prior = np.array([[0.3, 0.3, 0.3, 0.3, 0.3, 1.0]] * 2, np.float32).T
+    depths, unmoved = depths_of(prior)
+    assert depths == pytest.approx([(1 - 0.7**6) / 0.3] * 2)
+    assert unmoved
+    prior[0] = [0.5, 0.1]
+    depths, unmoved = depths_of(prior)
+    rest = (1 - 0.7**5) / 0.3
+    assert depths == pytest.approx([1 + 0.5 * rest, 1 + 0.9 * rest])
+    assert not unmoved
 
 
 def test_what_a_failed_training_is():
