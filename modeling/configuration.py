@@ -56,7 +56,7 @@ class AdaptiveConfig(AlbertConfig):
     extra_tokens = 0  # that a text has here beside its own
     # Of the outputs, HF's Trainer gathers logits alone: others differ in length between batches.
     keys_to_ignore_at_inference: ClassVar[list[str]] = (
-        "exit_layer all_logits halt_probabilities updates ponder_cost hidden_states"
+        "exit_layer all_logits halt_probabilities updates ponder_cost hidden_states attentions"
     ).split()
 
     register_for_auto_class = classmethod(no_remote_code)
