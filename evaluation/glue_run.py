@@ -265,8 +265,8 @@ class GlueRun:
         with TrainingLog(trainer, total, mode.loss_parts, scalars=mode.scalars) as log:
             evaluate = None
             if training.looks_at_dev:
-                features = self.features(config, self.task, tokenizer, "dev")
-                job = Job(mode, model, tokenizer, self.task, features, batch_size=32)
+                dev = self.features(config, self.task, tokenizer, "dev")
+                job = Job(mode, model, tokenizer, self.task, dev, batch_size=32)
 
                 def evaluate() -> float:
                     scalars, line, value = mode.dev_scalars(job, metric)

@@ -61,7 +61,8 @@ class ModeSettings:
     num_lambda_layers: str | None = ponder_option("num_lambda_layers")
     lambda_lr: str | None = ponder_option("lambda_lr")
 
-    def read_keys(self) -> KeyValues:
+    @cached_property
+    def keys(self) -> KeyValues:
         """Type the keys of --set and of the flags that are keys; UserError for an unknown one."""
         known = keys_of(self.model_type).keys
         found = NOTHING
@@ -79,10 +80,8 @@ class ModeSettings:
                 raise UserError(f"{flag}: {error}") from error
         return found
 
-    keys = cached_property(read_keys)
-
     def check(self) -> None:
-        self.read_keys()
+        self.keys  # noqa: B018 (raises)
 
     def check_trained(self) -> None:
         """Raise UserError for keys that only a training can set."""
