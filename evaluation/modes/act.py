@@ -80,7 +80,7 @@ class AdaptiveDepth(Mode):
         means = updates.sum(1) / (updates > 0).sum(1)
         return {"mean_updates": [f"{mean:.4f}" for mean in means.tolist()]}
 
-    def evaluate(self, job: Job, folder: Path, directory: Path, checkpoint: str) -> dict[str, Any]:
+    def evaluate(self, job: Job, results: Path, trained: Path, checkpoint: str) -> dict[str, Any]:
         """How often tokens are updated, and at which cost."""
         fast = job.for_inference()
         predictions = run_early_exit(fast)
@@ -92,9 +92,9 @@ class AdaptiveDepth(Mode):
                 *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
             ]
             print_summary(summary, checkpoint, lines)
-            page = folder / "tokens.html"
+            page = results / "tokens.html"
             files = {page: partial(write_tokens, page, job, predictions, summary)}
-            write_results(folder, summary, job.evaluation.out_mode, files)
+            write_results(results, summary, job.evaluation.out_mode, files)
         return summary
 
 

@@ -94,10 +94,10 @@ class Mode(ABC):
         """The mode's own columns of predictions.tsv, by name."""
 
     @abstractmethod
-    def evaluate(self, job: Job, folder: Path, directory: Path, checkpoint: str) -> dict[str, Any]:
+    def evaluate(self, job: Job, results: Path, trained: Path, checkpoint: str) -> dict[str, Any]:
         """Run, print and write the reports; returns the content of eval_results.json.
 
-        folder: of the results; directory: of the trained model; checkpoint: its name, or "".
+        results: their folder; trained: the model's folder; checkpoint: its name, or "".
         """
 
     # What a sweep varies: the exit rules.

@@ -64,7 +64,7 @@ class ExampleMode(Mode):
     def details(self, predictions: Predictions) -> dict[str, list[int]]:
         return {"exit_layer": predictions["exit_layer"].tolist()}
 
-    def evaluate(self, job: Job, folder: Path, directory: Path, checkpoint: str) -> dict[str, Any]:
+    def evaluate(self, job: Job, results: Path, trained: Path, checkpoint: str) -> dict[str, Any]:
         """Where examples exit, at which cost, and what every layer would answer."""
         recorded = None if job.evaluation.skip_full_depth else record_layers(job, batch_size=32)
         fast = job.for_inference()
@@ -82,8 +82,8 @@ class ExampleMode(Mode):
         print_results(summary, checkpoint)
         statistics = Path(job.evaluation.statistics_dir or "", job.task.name)
         if not job.evaluation.statistics_dir:
-            statistics = statistics_folder(directory, job.model.config, job.task)
-        picture, files = folder / "exits.png", {}
+            statistics = statistics_folder(trained, job.model.config, job.task)
+        picture, files = results / "exits.png", {}
         # Of all examples, and of those that exit at the layer.
         tables = [statistics / name for name in ("layers_all.csv", "layers_exit.csv")]
         if recorded:
@@ -93,13 +93,13 @@ class ExampleMode(Mode):
                 files[path] = partial(write_text, path, table)
             files[picture] = partial(plot_exits, picture, job, predictions, summary)
         else:  # of an earlier evaluation, perhaps under another rule
-            gone = remove(folder, [picture.name])
-            gone += remove(directory, [os.path.relpath(path, directory) for path in tables])
+            gone = remove(results, [picture.name])
+            gone += remove(trained, [os.path.relpath(path, trained) for path in tables])
             if gone:
                 print("removed, of an earlier evaluation:", ", ".join(gone))
-        make_room(directory, tables if recorded else ())
-        write_results(folder, summary, job.evaluation.out_mode, files)
-        note(directory, tables)
+        make_room(trained, tables if recorded else ())
+        write_results(results, summary, job.evaluation.out_mode, files)
+        note(trained, tables)
         return summary
 
 
