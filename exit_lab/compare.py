@@ -118,13 +118,13 @@ class FrontierSet:
         found = [
             (front, front.position(limit)) for front, limit in zip(fronts, limits, strict=True)
         ]
-        for front, place in found:
-            if place < 0:
+        for front, position in found:
+            if position < 0:
                 return None
-            first = int(place)  # one setting, or the two of a mixture
-            settings.append(" or ".join(front.settings[first : first + 1 + (place > first)]))
-        metrics = np.stack([mixed(front.metric, place) for front, place in found], 1)
-        cost = np.array([mixed(front.cost, place) for front, place in found])
+            first = int(position)  # one setting, or the two of a mixture
+            settings.append(" or ".join(front.settings[first : first + 1 + (position > first)]))
+        metrics = np.stack([mixed(front.metric, position) for front, position in found], 1)
+        cost = np.array([mixed(front.cost, position) for front, position in found])
         return Point(settings, cost, (metrics * self.models).sum(1))
 
     def efficiency(self, point: Point) -> tuple[float, float, float] | None:

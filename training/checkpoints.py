@@ -114,8 +114,8 @@ def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = F
     """
     if own and directory.is_symlink():  # what is there may be another run's
         put_aside(directory, "is a link")
-    place = directory.parent if own else directory  # which may be a mount point
-    temporary = place / f".{os.getpid()}{PARTIAL}"
+    parent = directory.parent if own else directory  # which may be a mount point
+    temporary = parent / f".{os.getpid()}{PARTIAL}"
     try:
         temporary.mkdir(parents=True)
         (temporary / CHECKSUMS).write_text("{}")  # tells that the directory is a run's

@@ -223,17 +223,17 @@ def choose_positions(
     segments: Sequence[Sequence[range]], budget: int, max_ngram: int, draw: Random
 ) -> list[int]:
     """Positions of at most `budget` pieces in n-grams of whole words, none across two segments."""
-    places = [(words, i) for words in segments for i in range(len(words))]
-    draw.shuffle(places)
+    starts = [(words, i) for words in segments for i in range(len(words))]
+    draw.shuffle(starts)
     chosen: dict[int, None] = {}
-    for words, i in places:
+    for words, i in starts:
         if len(chosen) == budget:
             break
         n = ngram_length(min(max_ngram, len(words) - i), draw)
         while n and words[i + n - 1].stop - words[i].start > budget - len(chosen):
             n -= 1
-        span = [place for word in words[i : i + n] for place in word]
-        if not any(place in chosen for place in span):
+        span = [position for word in words[i : i + n] for position in word]
+        if not any(position in chosen for position in span):
             chosen.update(dict.fromkeys(span))
     return list(chosen)
 
@@ -247,9 +247,9 @@ def mask(
     segments = [[word for word in words if types[word.start] == number] for number in (0, 1)]
     budget = min(text.max_predictions_per_seq, max(1, round(len(ids) * text.masked_lm_prob)))
     kinds = (TokenClass.MASK_MASK, TokenClass.MASK_RANDOM, TokenClass.MASK_ORIGINAL)
-    places = choose_positions(segments, budget, text.ngram, draw)
-    labels[places] = ids[places]
-    classes[places] = draw.choices(kinds, (0.8, 0.1, 0.1), k=len(places))
+    chosen = choose_positions(segments, budget, text.ngram, draw)
+    labels[chosen] = ids[chosen]
+    classes[chosen] = draw.choices(kinds, (0.8, 0.1, 0.1), k=len(chosen))
     ids[classes == TokenClass.MASK_MASK] = vocabulary.mask
     random = classes == TokenClass.MASK_RANDOM
     ids[random] = draw.choices(vocabulary.ordinary, k=random.sum())
@@ -296,10 +296,10 @@ class PretrainingData(Dataset):
         starts, ends = self.sentences[:, 0][self.examples].T
         self.lengths = np.minimum(ends - starts + 3, text.max_seq_length)
 
-    def __getitem__(self, place: tuple[int, int]) -> dict[str, np.ndarray]:
+    def __getitem__(self, key: tuple[int, int]) -> dict[str, np.ndarray]:
         """Make an example, by its epoch and number."""
-        draw = Random(repr((*self.seed, *place)))
-        first, last = self.examples[place[1]]
+        draw = Random(repr((*self.seed, *key)))
+        first, last = self.examples[key[1]]
         ends = self.sentences[first : last + 1, 0].tolist()
         segments = cut_segments(self.pieces, ends, self.text.max_seq_length - 3, draw)
         swapped = len(segments) == 2 and draw.random() < 0.5

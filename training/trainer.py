@@ -153,8 +153,8 @@ class Trainer:
 
     def seed_batch(self) -> None:
         """Seed PyTorch's generators of every device for the next batch."""
-        place = (self.state.step, self.state.batch, self.accelerator.process_index)
-        seed = np.random.SeedSequence((self.run.seed, *place)).generate_state(1, np.uint64)[0]
+        of_batch = self.state.step, self.state.batch, self.accelerator.process_index
+        seed = np.random.SeedSequence((self.run.seed, *of_batch)).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(seed >> 1))
 
     def backward(self, loss: torch.Tensor, share: float) -> float:

@@ -271,10 +271,9 @@ def plot_exits(path: Path, job: Job, predictions: Predictions, summary: dict[str
         if counts.any():
             bottom.bar(layers, counts, bottom=base, color=color, width=0.72, label=cause)
         base = base + counts
-    for layer, count in zip(layers, base.astype(int), strict=True):
-        if count:
-            place = {"textcoords": "offset points", "fontsize": 8, "color": SOFT, "ha": "center"}
-            bottom.annotate(str(count), (layer, count), (0, 2), **place)
+    whole = bottom.bar(layers, base, alpha=0)  # not seen but for the numbers above
+    shown = [f"{count:.0f}" if count else "" for count in base]
+    bottom.bar_label(whole, shown, padding=2, fontsize=8, color=SOFT)
     for panel in (top, bottom):
         panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     top.set_title(
