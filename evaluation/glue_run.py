@@ -322,9 +322,9 @@ class GlueRun:
             )
         hashes = {"weights": weights_hash(directory), "data": features.digest()}
         about_run = provenance(as_dict(*self.settings), **hashes)
-        size, file = evaluation.per_gpu_eval_batch_size, None
-        if path := evaluation.onnx:
-            file = OnnxFile(path, model.config, size, hashes["weights"], evaluation.runtime)
+        size, path = evaluation.per_gpu_eval_batch_size, evaluation.onnx
+        weights = hashes["weights"]
+        file = OnnxFile(path, model.config, weights, evaluation.runtime) if path else None
         origin = {"rule_sources": keys.sources, "provenance": about_run}
         return Job(mode, model, tokenizer, part, features, size, evaluation, file, origin)
 

@@ -38,15 +38,13 @@ class OnnxFile:
     """A file of export_onnx.py, called as its model is; the exit keys are `config`'s at every call.
 
     weights: the model's hash. Raises UserError for a file that is none, for one of other weights,
-    for one that differs from the model in what no input sets, and for batches of an int8 file of
-    version 1.0, whose answers depend on the batch.
+    and for one that differs from the model in what no input sets.
     """
 
     def __init__(
         self,
         path: str | Path,
         config: AlbertConfig,
-        batch_size: int = 1,
         weights: str = "",
         runtime: str = "onnxruntime",
     ) -> None:
@@ -76,11 +74,6 @@ class OnnxFile:
                     f"{path}: exported with {name} = {there.get(name)}, the model now has {value}; "
                     f"{again}"
                 )
-        if dtype == "int8" and batch_size > 1 and "calibration" not in stored:
-            raise UserError(
-                f"{path}: exported with int8 scales that depend on the batch; {again}, or give "
-                "--per_gpu_eval_batch_size 1"
-            )
         is_openvino = runtime == "openvino"
         self.run = openvino_runner(path, self.settings) if is_openvino else session.run
         # What a report tells of it.

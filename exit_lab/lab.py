@@ -155,9 +155,10 @@ def open_lab(
     job = Job(mode, model, tokenizer, part, features, data.batch_size, origin=origin)
     rules = list(dict.fromkeys(wanted.rules or mode.swept(regression)))
     layers, keys = model.config.num_hidden_layers, model.config.exit_keys()
-    texts = [name for name, key in mode.table.exit_keys.items() if key.choices]
-    fixed = {name: keys[name] for name in texts if name != mode.rule_key}
-    grids = make_grids(mode, rules, wanted.grid_texts(), layers, regression, fixed)
+    named = [name for name, key in mode.table.exit_keys.items() if key.choices]
+    fixed = {name: keys[name] for name in named if name != mode.rule_key}
+    texts = dict(item.partition("=")[::2] for item in wanted.grid)
+    grids = make_grids(mode, rules, texts, layers, regression, fixed)
     return Lab(request, directory, output, job, examples, grids, fixed)
 
 

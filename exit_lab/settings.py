@@ -37,14 +37,6 @@ class SweepSettings:
     verify: int = option(0, "rerun so many random settings for real", AT_LEAST_0, metavar="K")
     tables_only: bool = option(False, "no figures, no explorer.html")
 
-    def grid_texts(self) -> dict[str, str]:
-        """KEY=VALUES texts of --grid by key."""
-        texts = dict(item.partition("=")[::2] for item in self.grid)
-        for key, text in texts.items():
-            if not text:
-                raise UserError(f"--grid {key}: expected KEY=VALUES, e.g. exit_thres=0:1:0.02")
-        return texts
-
 
 # What --pick may ask for; risk and delta together, each of the others alone.
 GOALS = {
@@ -65,9 +57,6 @@ class ChoiceSettings:
     )
     compare: bool = option(False, "table of the rules at equal costs")
     calibration_fraction: float = option(0.5, "of the dev set, to choose by", PART)
-
-    def check(self) -> None:
-        self.goal()
 
     def goal(self) -> dict[str, float]:
         """What --pick asks for, by name; raises UserError saying what goes together."""

@@ -142,7 +142,7 @@ def test_numbers_that_are_not_finite_stop_and_keep_the_last_checkpoint(
         ),
         (lambda model: (model / "sweep").touch(), "--tables_only", "cannot write"),
         (None, "--grid exit_tres=0:1:0.1", "did you mean exit_thres"),
-        (None, "--grid exit_thres", "expected KEY=VALUES"),
+        (None, "--grid exit_thres", "grid exit_thres=: expected a number, FROM:TO"),
         (None, "--rules entropie", "rule entropie: did you mean entropy"),
         (None, "--pick max_coast=1", "did you mean max_cost"),
         (None, "--pick risk=0.02", "or risk=… with delta=…"),
