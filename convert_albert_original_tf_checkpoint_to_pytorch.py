@@ -1,7 +1,7 @@
 """Turn a TensorFlow checkpoint of ALBERT or Adaptive Depth into a model of this suite and of HF.
 
-    python convert_albert_original_tf_checkpoint_to_pytorch.py \
-        --tf_checkpoint_path albert_base/model.ckpt-best \
+    python convert_albert_original_tf_checkpoint_to_pytorch.py \\
+        --tf_checkpoint_path albert_base/model.ckpt-best \\
         --albert_config_file albert_base/albert_config.json --pytorch_dump_path albert_base_pytorch
 
 A directory as dump path gets config.json, model.safetensors and the vocabulary that lies beside

@@ -8,10 +8,9 @@
 from download to table; after an interruption the same command goes on. --table shows the entries
 that were run. Flags that are not listed below go to the entry's run_glue.py or run_parity.py, e.g.
 --bf16.
-
-experiments/published.toml has the values, what each entry needs, and its commands; the entry's
-function here reads what they left. Nothing imports torch until something is measured.
 """
+# experiments/published.toml has the values, what each entry needs, and its commands; the entry's
+# function here reads what they left. Nothing imports torch until something is measured.
 
 import shlex
 import time

@@ -17,7 +17,6 @@ model to evaluate, and the results go to --output_dir.
 
 On several GPUs: `torchrun --nproc_per_node 8 run_pretraining.py …` with the same flags.
 `--model_type albert` trains the dense model; run_glue.py fine-tunes either.
-`training/pretraining.py` sets a training up; the loop is `training/trainer.py`.
 
 The defaults are the published schedule (ALBERT's, Lan et al. 2020; Simoulin and Crabbé 2021): LAMB,
 4096 examples a step, 112 500 steps at length 128 with a peak learning rate of 1.76e-3, then 12 500

@@ -6,13 +6,13 @@ Sweep:
 
 writes to $OUT_DIR/RTE/sweep: the recorded pass (all_logits.safetensors), sweep.csv (one row per
 setting), frontier.csv (what no other setting beats), figures, and explorer.html. Baselines stand
-beside the rules. Truncation stops everyone at one layer, the coin each example at one of two
-layers, the oracle each example at its first right layer. Then
+beside the rules: with truncation all examples exit at one layer, with the coin each at one of two
+layers, with the oracle each at its first right layer. Then
 
     --rules bias_1 patience --grid exit_thres=0:1:0.02 cnt_thres=1:N   what is swept
     --pick max_cost=0.5               the best setting that costs no more than this
     --pick max_drop=0.01              the cheapest within 0.01 of full depth
-    --pick max_p95_ms=20              the best that answers 95% of the texts within 20 ms each
+    --pick max_p95_ms=20              the best that answers 95% of the examples within 20 ms each
     --pick risk=0.02 delta=0.05       the cheapest that loses at most 0.02, sure at 95%
     --compare                         rules at equal costs; several --model_dir: their mean
     --verify 5                        rerun 5 settings for real, one example at a time

@@ -54,7 +54,7 @@ class ModeSettings:
         metavar="KEY=VALUE",
     )
     exit_criteria: str | None = ponder_option("exit_criteria")
-    exit_thres: str | None = ponder_option("exit_thres")
+    exit_thres: str | None = option(None, "threshold of the exit rule; as --set exit_thres=…")
     target_halt_probability: str | None = ponder_option("target_halt_probability")
     kl_penalty_factor: str | None = ponder_option("kl_penalty_factor")
     lambda_layer_arch: str | None = ponder_option("lambda_layer_arch")

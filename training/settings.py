@@ -233,7 +233,11 @@ class RunSettings:
     no_cuda: bool = option(False, "stay on the CPU", FREE)
     bf16: bool = option(False, "bfloat16 mixed precision in training")
     report_to: list[str] = option(
-        ["tensorboard"], "curves; default: in --output_dir/runs", FREE, choices=("none", *TRACKERS)
+        ["tensorboard"],
+        f"curves: none, {', '.join(TRACKERS)}; default: tensorboard, in --output_dir/runs",
+        FREE,
+        choices=("none", *TRACKERS),
+        metavar="TRACKER",
     )
     max_grad_norm: float = option(1.0, "gradients are clipped to this norm", FlagRules(low=0))
 
