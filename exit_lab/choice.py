@@ -20,7 +20,7 @@ from scipy.stats import binom
 
 from evaluation.modes.base import Mode
 from exit_lab.grids import RuleGrid
-from exit_lab.sweep import RECORDING, Sweep
+from exit_lab.sweep import Sweep
 from glue.metrics import at_exit
 from modeling.errors import UserError
 from modeling.rules import ExitRule
@@ -165,8 +165,6 @@ def choose(
     metric, cost = (f(swept.exit_layer, rows) for f in (swept.main_metric, swept.cost))
     ((name, limit),) = goal.items()
     if name == "max_p95_ms":
-        if swept.seconds is None:
-            raise UserError(f"max_p95_ms: the recorded pass has no times; delete {RECORDING}")
         slowest = swept.p95_ms(swept.exit_layer, rows)
         return Choice(
             first_allowed(slowest <= limit + TOLERANCE, -metric, slowest),
