@@ -2,11 +2,9 @@
 
     python ./push_to_hub.py --model_dir out/albert_base/RTE --hub_model_id me/elbert-rte
 
-The card is README.md in --model_dir: metrics and computation cost, also as the hub's `model-index`,
-exits.png, the exit settings in force, the training's settings, and how to load the model. A
-README.md of your own is left as it is. Without --hub_model_id the card is written, and nothing is
-sent. Sent are weights, configuration, exit_config.json, tokenizer, card and picture. Sign in first:
-`hf auth login`.
+The card is README.md in --model_dir; one of your own is left as it is. Without --hub_model_id the
+card is written, and nothing is sent. Sent are weights, configuration, exit_config.json, tokenizer,
+card and exits.png. Sign in first: `hf auth login`.
 """
 
 import re
@@ -27,11 +25,11 @@ from training.settings import option, parse
 from utils.files import run_script, write_text
 
 CARD, PICTURE = "README.md", "exits.png"
-SHOWN = "learning_rate per_gpu_train_batch_size gradient_accumulation_steps num_train_epochs"
-SHOWN += " max_steps max_seq_length seed"  # of the training's flags: no paths of the machine
+SENT = "config.json exit_config.json *token*.json spiece.model vocab.txt merges.txt"
+SENT += f" model*.safetensors* {CARD} {PICTURE}"
 METRICS = {"acc": "accuracy", "mcc": "matthews_correlation", "pearson": "pearsonr"}  # the hub's
-SENT = "config.json exit_config.json *token*.json spiece.model vocab.txt model*.safetensors*"
-
+# Flags of the training that name no file of its machine.
+TRAINED_WITH = "learning_rate per_gpu_train_batch_size num_train_epochs max_seq_length seed".split()
 TEXT = """
 # {name}
 
@@ -41,30 +39,20 @@ cost is the mean share of layers that ran.
 | {data}, {examples} examples | |
 |---|---|
 {results}
+
 {picture}
-## Exit settings
-
-| key | value |
-|---|---|
-{settings}
-
-Change one at any time: `model.config.{key} = …` takes effect at the next call.
-
-## Use
 
 ```python
 import elbert  # pip install it from its repository
 from transformers import pipeline
 
 classify = pipeline("text-classification", "{name}")
-print(classify("…"))
+classify.model.config.{key}  # an exit setting: a new value takes effect at the next call
 ```
 
-## Training
-
-| flag of run_glue.py | value |
+| exit settings, and the training's | |
 |---|---|
-{training}
+{settings}
 """
 
 
@@ -84,12 +72,10 @@ def evaluated(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} has no evaluation: run run_glue.py --do_eval first")
     results = read_json(path)
     rule = resolve(folder, keys_of(read_json(config).get("model_type"))).values
-    changed = {
-        "weights": weights_hash(folder) != provenance_in(path).get("weights"),
-        "exit settings": results.get("rule") != dict(rule),
-    }
-    if others := " and ".join(filter(changed.get, changed)):
-        raise UserError(f"{path} is of other {others} than {folder} has now: evaluate again")
+    same_weights = weights_hash(folder) == results["provenance"]["weights"]
+    if not same_weights or results["rule"] != dict(rule):
+        what = "exit settings" if same_weights else "weights"
+        raise UserError(f"{path} is of other {what} than {folder} has now: evaluate again")
     return results
 
 
@@ -111,28 +97,20 @@ def model_card(folder: Path, name: str) -> ModelCard:
     """Make the card of an evaluated model; raises UserError as `evaluated`."""
     results = evaluated(folder)
     data, rule = data_of(results), results["rule"]
-    costs = {name: results[name] for name in ("computation_cost", "flops_ratio")}
-    numbers = {**results["metrics"], **costs}
+    numbers = results["metrics"] | {x: results[x] for x in ("computation_cost", "flops_ratio")}
     flags = provenance_in(folder / "training.json").get("flags", {})
     # From the hub, weights are read out of its cache.
-    source = str(flags.get("model_name_or_path"))
-    base = re.search(r"models--([^/]+)--([^/]+)/snapshots", source)
+    base = re.search("models--(.+?)--(.+?)/snapshots", str(flags.get("model_name_or_path")))
+    task = "text-classification"
     about = ModelCardData(
         model_name=name,
         base_model="/".join(base.groups()) if base else None,
-        datasets=data["dataset_type"] if "dataset_config" in data else None,
         library_name="transformers",
-        pipeline_tag="text-classification",
+        pipeline_tag=task,
         tags=["early-exit", read_json(folder / "config.json")["model_type"]],
         eval_results=[
-            EvalResult(
-                task_type="text-classification",
-                metric_type=METRICS.get(metric, metric),
-                metric_name=metric,
-                metric_value=value,
-                **data,
-            )
-            for metric, value in numbers.items()
+            EvalResult(task, metric_type=METRICS.get(x, x), metric_name=x, metric_value=y, **data)
+            for x, y in numbers.items()
         ],
     )
     text = TEXT.format(
@@ -140,10 +118,9 @@ def model_card(folder: Path, name: str) -> ModelCard:
         data=data["dataset_name"],
         examples=results["examples"],
         results=rows({metric: f"{value:.4f}" for metric, value in numbers.items()}),
-        picture=f"\n![Where examples exit]({PICTURE})\n" if find_file(folder, PICTURE) else "",
-        settings=rows(rule),
+        picture=f"![Where examples exit]({PICTURE})" if find_file(folder, PICTURE) else "",
+        settings=rows(rule | {x: flags[x] for x in TRAINED_WITH if x in flags}),
         key=next(key for key, value in rule.items() if isinstance(value, float)),
-        training=rows({flag: flags[flag] for flag in SHOWN.split() if flag in flags}),
     )
     return ModelCard(f"---\n{about.to_yaml()}\n---\n{text}")
 
@@ -163,11 +140,10 @@ def main() -> None:
         note(folder, [card])
         print(f"written: {card}")
     if target:
-        api = HfApi()
+        files = {"allow_patterns": SENT.split(), "ignore_patterns": ["*/*"]}
         try:
-            api.create_repo(target, private=settings.hub_private_repo, exist_ok=True)
-            files = {"allow_patterns": [*SENT.split(), CARD, PICTURE], "ignore_patterns": ["*/*"]}
-            url = api.upload_folder(repo_id=target, folder_path=folder, **files)
+            HfApi().create_repo(target, private=settings.hub_private_repo, exist_ok=True)
+            url = HfApi().upload_folder(repo_id=target, folder_path=folder, **files)
         except Exception as error:  # of the hub, or of the HTTP client that it happens to use
             reason = " ".join(str(error).split())[:300]
             raise UserError(f"{target}: the hub does not take it ({reason})") from error

@@ -91,8 +91,7 @@ def with_exited(states: tuple[Tensor, ...], exit_layer: Tensor) -> tuple[Tensor,
     found, deepest_first = list(states[:1]), exit_layer.argsort(descending=True)
     for state in states[1:]:
         rows = deepest_first[: len(state)].sort().values
-        everyone = len(state) == len(exit_layer)
-        found.append(state if everyone else found[-1].index_copy(0, rows, state))
+        found.append(found[-1].index_copy(0, rows, state))
     return tuple(found)
 
 
