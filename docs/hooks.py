@@ -51,7 +51,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def command_line() -> str:
     """Turn every script's --help into a section: what it does, its flags with their defaults."""
-    parts = ["# Command line", "Look up any flag of any script, with its default, as `--help` has it."]
+    parts = [
+        "# Command line",
+        "Look up any flag of any script, with its default, as `--help` has it.",
+    ]
     for script in SCRIPTS:
         command = [str(ROOT / ".venv/bin/python"), str(ROOT / f"{script}.py"), "--help"]
         wide = {**os.environ, "COLUMNS": "9999"}
