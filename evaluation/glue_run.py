@@ -14,7 +14,7 @@ from accelerate.utils import DistributedDataParallelKwargs
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from evaluation.job import DTYPES, Job, find_task, load_trained, results_folder
-from evaluation.modes import MODES, check_mode
+from evaluation.modes import MODES, trained_mode
 from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
 from evaluation.predictions import is_main
@@ -152,17 +152,6 @@ class GlueRun:
         self.mode.check_length(self.settings.data.max_seq_length, config)
         return tokenizer
 
-    def published_tokenizer(self) -> Path:
-        """The spiece.model that the tokenizer comes from; UserError where there is none."""
-        model = self.settings.model
-        source = model.tokenizer_name or model.model_name_or_path
-        if found := find_file(source, "spiece.model"):
-            return found
-        raise UserError(
-            f"--save_format pytorch: no spiece.model in {source}, and ELBERT's published code "
-            "reads no other tokenizer; name a folder that has one with --tokenizer_name"
-        )
-
     def new_model(self, config: AlbertConfig) -> PreTrainedModel:
         """With the checkpoint's weights; of one of another task, without its heads."""
         if self.settings.model.from_scratch:
@@ -240,7 +229,14 @@ class GlueRun:
         is_finished, checkpoint = find_start(self.settings, processes, source)
         if is_finished:
             return
-        spiece = self.published_tokenizer() if training.save_format == "pytorch" else None
+        pieces = self.settings.model.tokenizer_name or source
+        publishes = training.save_format == "pytorch"
+        spiece = find_file(pieces, "spiece.model") if publishes else None
+        if publishes and not spiece:
+            raise UserError(
+                f"--save_format pytorch: no spiece.model in {pieces}, and ELBERT's published code "
+                "reads no other tokenizer; name a folder that has one with --tokenizer_name"
+            )
         config = self.new_config()
         tokenizer = self.new_tokenizer(config)
         model = self.mode.model_class(config) if checkpoint else self.new_model(config)
@@ -301,7 +297,11 @@ class GlueRun:
         mode, data, evaluation = self.mode, self.settings.data, self.settings.evaluation
         if is_emulated(DTYPES[evaluation.dtype], self.accelerator.device):
             logger.warning("--dtype %s: %s", evaluation.dtype, EMULATED)
-        check_mode(directory, mode)
+        if mode is not (trained_in := trained_mode(directory)):
+            raise UserError(
+                f"--model_type {mode.name}: {directory} holds a model that was trained with "
+                f"--model_type {trained_in.name}; give that one"
+            )
         keys = resolve(directory, mode.table, self.settings.mode.keys)
         device, lower = self.accelerator.device, self.settings.run.do_lower_case
         model, tokenizer = load_trained(directory, mode, self.task, device, lower, keys)

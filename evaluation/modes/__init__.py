@@ -16,16 +16,6 @@ MODES: dict[str, Mode] = {
 }
 
 
-def check_mode(directory: Path, wanted: Mode) -> None:
-    """Raise UserError unless the model in `directory` was trained in the mode that is wanted."""
-    trained_in = trained_mode(directory)
-    if wanted is not trained_in:
-        raise UserError(
-            f"--model_type {wanted.name}: {directory} holds a model that was trained with "
-            f"--model_type {trained_in.name}; give that one"
-        )
-
-
 def trained_mode(directory: str | Path) -> Mode:
     """Tell the mode that the model in `directory` was trained in; UserError for none at all."""
     path = find_file(directory, "config.json")
