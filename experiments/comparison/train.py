@@ -23,9 +23,10 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from safetensors.numpy import load_file, save_file
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from experiments.comparison.analysis import CALIBRATION, EPSILONS, RECORDED
+from modeling import AlbertActForSequenceClassification
 from modeling.errors import UserError
 from training.start import call
 
@@ -172,7 +173,7 @@ def answers_of_tokens(model_dir: str, table: str) -> dict[str, np.ndarray]:
     all_logits (settings, examples, classes); tokens (settings, examples, layers + 1), how many
     tokens had so many updates, padding among those without.
     """
-    model = AutoModelForSequenceClassification.from_pretrained(model_dir).eval()
+    model = AlbertActForSequenceClassification.from_pretrained(model_dir).eval()
     tokenizer, (_, *rows) = AutoTokenizer.from_pretrained(model_dir), table.splitlines()
     texts, logits, tokens = [row.rsplit("\t", 1)[0] for row in rows], [], []
     for model.config.act_epsilon in EPSILONS:
