@@ -173,7 +173,7 @@ def test_a_file_gives_every_layers_answer_and_takes_settings_as_plain_inputs(tmp
     model = tiny_model(num_hidden_groups=2, exit_thres=0.6)
     mode = MODES[model.config.model_type]
     loop = mode.export_loop(model, layer_logits=True)
-    about = {name: json.dumps(value) for name, value in description(mode, model).items()}
+    about = {name: json.dumps(value) for name, value in description(model).items()}
     exported = graph.to_onnx(loop, about, defaults=False)
     session, inputs = session_of(exported), ones_beside(random_ids(5, 6))
     assert session.get_overridable_initializers() == []
