@@ -1,6 +1,7 @@
 """Seconds of early exit against what else a user has, measured in one run.
 
-    OMP_NUM_THREADS=2 python benchmarks/speed.py            the first table of docs/speed.md
+    OMP_NUM_THREADS=2 python benchmarks/speed.py            the first table of docs/speed.md, in
+                            ten minutes; --chart docs/speed.png draws its first column
     OMP_NUM_THREADS=2 python benchmarks/speed.py --more     every other row and case, too
     OMP_NUM_THREADS=2 python benchmarks/speed.py --quick    a part of it, within 60 s
     OMP_NUM_THREADS=2 python benchmarks/speed.py --looks 0 1000 3000 300000
@@ -169,7 +170,7 @@ class Table:
             axes.plot(costs.keys(), costs.values(), color=colour, marker="o", label=label)
         axes.set(xlabel="computation cost: mean share of layers that run", ylabel="ms an example")
         axes.set(title=f"ALBERT-base, {case}", ylim=(0, None), xticks=[1.0, *COSTS])
-        axes.legend()
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
         save_figure(figure, path)
 
     def write_csv(self, path: Path) -> None:
