@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import export_onnx
@@ -16,6 +17,8 @@ from tests.commands import ROOT, edit_key, flags, ran, report_of
 from tests.conftest import edit_json, sentence
 
 onnxruntime = pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
+to_array = onnx.numpy_helper.to_array
 pytestmark = [pytest.mark.onnx, pytest.mark.slow]
 
 
@@ -101,7 +104,12 @@ def test_an_edit_of_the_configuration_reaches_the_file(trained, evaluate, script
 
 
 def test_an_int8_file_is_smaller_and_answers_alike_in_batches(trained, evaluate):
+    """Processors without int8 instructions add two products in 16 bits: the largest sum fits."""
     out, found = trained("elbert"), []
+    stored = onnx.load(out / "int8.onnx").graph.initializer
+    weights = [to_array(x) for x in stored if x.name.endswith("_weight_int8")]
+    assert len(weights) == 6
+    assert max(np.abs(weight.astype(int)).max() for weight in weights) * 255 * 2 < 2**15
     for size in (1, 4):
         more = ("--onnx", out / "int8.onnx", "--per_gpu_eval_batch_size", size)
         evaluate("elbert", out, *more).done()
