@@ -231,7 +231,10 @@ def open_study(url: str, search: Search) -> optuna.Study:
     )
     options = {"direction": "maximize", "load_if_exists": True}
     study = optuna.create_study(storage=storage, study_name=search.name, **options)
-    known = study.user_attrs.get("fingerprint", None if study.get_trials() else {})
+    try:
+        known = study.user_attrs.get("fingerprint", None if study.get_trials() else {})
+    except (LookupError, RecursionError) as error:  # a database of elsewhere
+        raise UserError(f"study {search.name} cannot be read: {error}") from error
     if not isinstance(known, dict):
         raise UserError(f"study {search.name} is not of a search: give another --hp_study")
     for name, (before, now) in differences(known, search.fingerprint).items():

@@ -166,6 +166,9 @@ def expand_config_file(argv: Sequence[str]) -> list[str]:
     path = argv[0]
     try:
         text = read_regular_file(Path(path)).decode()
+        # A few aliases of aliases make gigabytes.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise UserError(f"{path} has an alias (*name), which is not read; write the value")
         found = yaml.load(text, Loader=yaml.BaseLoader)  # JSON is YAML, too
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
         raise UserError(

@@ -119,7 +119,11 @@ class ElbertForSequenceClassification(EarlyExitModel):
             return out
         hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = attention_mask_of(attention_mask, hidden[..., 0])
-        all_logits, loss = self.all_exits(hidden, mask), None
+        pooled = []
+        for layer in range(self.config.num_hidden_layers):
+            hidden = self.layer_pass(hidden, mask, self.param_index(layer))
+            pooled.append(pool(hidden, mask, self.config.pooler_input))
+        all_logits, loss = self.answer_layers(torch.stack(pooled)), None
         if self.training:
             if labels is not None:
                 losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
@@ -130,14 +134,10 @@ class ElbertForSequenceClassification(EarlyExitModel):
         loss = None if labels is None else task_loss(logits, labels)
         return EarlyExitOutput(loss, logits, exit_layer=exit_layer, all_logits=all_logits)
 
-    def all_exits(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Every layer's answer, (layers, batch, num_labels), each classifier applied once."""
-        pooled = []
-        for layer in range(self.config.num_hidden_layers):
-            hidden = self.layer_pass(hidden, mask, self.param_index(layer))
-            pooled.append(pool(hidden, mask, self.config.pooler_input))
+    def answer_layers(self, pooled: Tensor) -> Tensor:
+        """(layers, batch, hidden) -> answers (layers, batch, num_labels), a classifier at a time."""
         layers_of_exits = Counter(map(self.exit_number, range(len(pooled))))
-        pieces = torch.stack(pooled).split(list(layers_of_exits.values()))
+        pieces = pooled.split(list(layers_of_exits.values()))
         pairs = zip(self.exit_heads(), pieces, strict=True)
         return torch.cat([exit_.classify(piece, self.albert.pooler) for exit_, piece in pairs])
 

@@ -202,6 +202,13 @@ def test_a_damaged_database_is_named(search, commands, tmp_path):
     search().refused(path, "cannot be opened, read or written", "restore it from a copy")
 
 
+def test_a_database_that_cannot_be_read_is_named(search, commands, tmp_path):
+    search().done()
+    with sqlite3.connect(tmp_path / "out/hp_search.db") as database:
+        database.execute("UPDATE trial_params SET distribution_json = '{}'")
+    search().refused("study albert-rte cannot be read")
+
+
 def failing(script, flags, log):
     """A run's process that ends with an error."""
     raise UserError("run_glue.py ended with status 2: error: the disk is full (see run.log)")

@@ -78,6 +78,7 @@ def test_a_file_of_flags_stands_before_the_others(tmp_path, kind):
     [
         ("json", "[1]"),
         ("json", '{"share": '),
+        ("yaml", "a: &a [1]\nb: [*a, *a]"),
         ("yaml", "counts: [3"),
         ("yaml", "share: {a: 1}"),
         ("yaml", "[1]"),
