@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,19 @@ def open_study(url: str, search: Search) -> optuna.Study:
     return study
 
 
+def checked(trial: FrozenTrial, search: Search) -> FrozenTrial:
+    """Raise UserError for a trial of another search: a database may come from elsewhere."""
+    about = trial.user_attrs
+    with suppress(KeyError, TypeError):
+        numbers = [trial.value, about["computation_cost"], *(x["value"] for x in about["runs"])]
+        whole = len(about["runs"]) == len(search.seeds) and all(map(math.isfinite, numbers))
+        if whole and trial.params in search.every:
+            return trial
+    raise UserError(
+        f"study {search.name}: trial {trial.number} is not of this search: {about!r:.99}"
+    )
+
+
 def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
     """Run the search in the study at `url`; UserError for a storage that cannot be used."""
     damage = (OptunaError, SQLAlchemyError, ImportError, json.JSONDecodeError)
@@ -256,7 +270,7 @@ def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
             time.sleep(2)
             study = open_study(url, search)
         search.run(study)
-        return trials(study)
+        return [checked(trial, search) for trial in trials(study)]
     except damage as error:
         reason = str(error.__cause__ or error).partition("\n")[0]
         shown = re.sub(r":[^:@/]*@", ":***@", url)  # no password in a log

@@ -202,8 +202,13 @@ def test_a_damaged_database_is_named(search, commands, tmp_path):
     search().refused(path, "cannot be opened, read or written", "restore it from a copy")
 
 
-def test_a_database_that_cannot_be_read_is_named(search, commands, tmp_path):
+@pytest.mark.parametrize("runs", ['"x"', "[]", '[{"value": 1}, {"value": "1"}]', "null"])
+def test_what_a_database_of_elsewhere_says_is_checked(runs, search, commands, tmp_path):
     search().done()
+    with sqlite3.connect(tmp_path / "out/hp_search.db") as database:
+        change = "UPDATE trial_user_attributes SET value_json = ? WHERE key = 'runs'"
+        database.execute(change, (runs,))
+    search().refused("study albert-rte: trial", "is not of this search")
     with sqlite3.connect(tmp_path / "out/hp_search.db") as database:
         database.execute("UPDATE trial_params SET distribution_json = '{}'")
     search().refused("study albert-rte cannot be read")
