@@ -135,7 +135,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         return EarlyExitOutput(loss, logits, exit_layer=exit_layer, all_logits=all_logits)
 
     def answer_layers(self, pooled: Tensor) -> Tensor:
-        """(layers, batch, hidden) -> answers (layers, batch, num_labels), a classifier at a time."""
+        """(layers, batch, hidden) -> (layers, batch, num_labels), a classifier at a time."""
         layers_of_exits = Counter(map(self.exit_number, range(len(pooled))))
         pieces = pooled.split(list(layers_of_exits.values()))
         pairs = zip(self.exit_heads(), pieces, strict=True)
