@@ -95,7 +95,7 @@ SIZES = {
     ).split()
 }
 
-# ELBERT, as published, and two of our own: window_score, and patience's thres_name.
+# ELBERT, as published, and of our own: window_score, label_smoothing, thres_name's patience.
 
 # As in RULES of elbert/rules.py, which loads torch.
 RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
@@ -119,6 +119,9 @@ ELBERT_KEYS = {
     "weight_name": str_key("dyn", "the exits' loss weights", choices=("dyn", "equal")),
     "w_init": float_key(4.0, "initial W of the learned weights σ(W)"),
     "w_lr": float_key(0.01, "learning rate of W", 0),
+    "label_smoothing": float_key(
+        0.0, "share of each label that goes to all classes, in the losses of all exits", 0, 1
+    ),
     "pooler_input": str_key("cls", "what an exit reads", choices=POOLER_INPUTS, shapes=True),
     "use_out_pooler": bool_key(True, "exits share ALBERT's pooler, or have their own", shapes=True),
     "num_exit_layers": shape_key(1, "exit classifiers, shared by layers", 1, counts_layers=True),

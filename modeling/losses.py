@@ -19,14 +19,22 @@ logger = logging.get_logger(__name__)
 def warn_without_labels(model: nn.Module, labels: Tensor | None) -> None:
     """Warn of a training step without labels, which HF's Trainer takes away to smooth them."""
     if labels is None and model.training and torch.is_grad_enabled():
-        logger.warning_once("training without labels: no loss, and `logits` are the last layer's")
+        logger.warning_once(
+            "training without labels: no loss, and `logits` are the last layer's. Trainer takes them "
+            "away to smooth them: ELBERT's key label_smoothing trains all exits"
+        )
 
 
-def task_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy, or squared error for a single output; `reduction` over the batch."""
+def task_loss(
+    logits: Tensor, labels: Tensor, reduction: str = "mean", smoothing: float = 0.0
+) -> Tensor:
+    """Cross-entropy, or squared error for a single output; `reduction` over the batch.
+
+    smoothing: share of each label that goes to all classes evenly.
+    """
     if logits.shape[-1] == 1:
         return F.mse_loss(logits.squeeze(-1), labels.float(), reduction=reduction)
-    return F.cross_entropy(logits, labels, reduction=reduction)
+    return F.cross_entropy(logits, labels, reduction=reduction, label_smoothing=smoothing)
 
 
 def joint_loss(exit_losses: Tensor, exit_weights: Tensor | None = None) -> Tensor:

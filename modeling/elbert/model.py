@@ -5,6 +5,7 @@ Training weighs the losses of all exits; inference stops each example where its 
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -126,7 +127,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
         all_logits, loss = self.answer_layers(torch.stack(pooled)), None
         if self.training:
             if labels is not None:
-                losses = torch.stack([task_loss(logits, labels) for logits in all_logits])
+                loss_of = partial(task_loss, labels=labels, smoothing=self.config.label_smoothing)
+                losses = torch.stack([loss_of(logits) for logits in all_logits])
                 loss = joint_loss(losses, self.exit_weights)
             last = torch.full((len(hidden),), len(all_logits), device=hidden.device)
             return EarlyExitOutput(loss, all_logits[-1], exit_layer=last, all_logits=all_logits)

@@ -15,6 +15,7 @@ from transformers import (
     TrainingArguments,
     pipeline,
 )
+from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling import (
     AlbertActConfig,
@@ -317,6 +318,15 @@ def test_training_without_labels_warns_and_evaluation_does_not(mode, folder, mon
     assert not said
     model(**inputs)
     assert "training without labels" in said[0]
+
+
+def test_label_smoothing_trains_every_exit():
+    """Trainer's own loss of each exit's logits, summed."""
+    model = tiny_model(label_smoothing=0.2, weight_name="equal").train()
+    ids, labels = torch.tensor([[5, 6, 7], [8, 9, 10]]), torch.tensor([1, 0])
+    out = model(ids, labels=labels)
+    wanted = sum(LabelSmoother(0.2)({"logits": x}, labels) for x in out.all_logits)
+    torch.testing.assert_close(out.loss, wanted)
 
 
 def test_code_does_not_go_with_a_model(mode):
