@@ -20,8 +20,8 @@ def warn_without_labels(model: nn.Module, labels: Tensor | None) -> None:
     """Warn of a training step without labels, which HF's Trainer takes away to smooth them."""
     if labels is None and model.training and torch.is_grad_enabled():
         logger.warning_once(
-            "training without labels: no loss, and `logits` are the last layer's. Trainer takes them "
-            "away to smooth them: ELBERT's key label_smoothing trains all exits"
+            "training without labels: no loss, and `logits` are the last layer's. If Trainer takes "
+            "them away to smooth them: ELBERT's key label_smoothing trains all exits"
         )
 
 
