@@ -285,7 +285,7 @@ class PretrainingData(Dataset):
         try:
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / "lock"):  # one process writes, the others wait
-                if not folder.exists():
+                if not ((folder / "pieces").exists() and (folder / "sentences").exists()):
                     logger.info("Tokenising the text into %s", folder)
                     write_directory(folder, partial(tokenise, text, tokenizer))
         except OSError as error:

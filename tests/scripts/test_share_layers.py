@@ -179,12 +179,12 @@ PARAPHRASES = [
 
 def documented(layer: str, bert: Path, out: Path) -> list[str]:
     """The flags of the command in docs/sharing.md that puts a layer and its BERT together."""
-    lines = (ROOT / "docs/sharing.md").read_text().splitlines()
+    lines = (ROOT / "docs/sharing.md").read_text().replace("\\\n", "").splitlines()
     shared = next(line for line in lines if line.startswith("TOGETHER="))
     own = next(line for line in lines if f"--initial_student {layer} " in line)
     places = {"$M": bert, layer: ROOT / layer, "README.md": ROOT / "README.md"}
     words = shlex.split(own.replace("$TOGETHER", shlex.split(shared)[0].partition("=")[2]))
-    return [*(str(places.get(word, word)) for word in words[2:]), "--output_dir", str(out)]
+    return [*(str(places.get(word, word)) for word in words[2:-2]), "--output_dir", str(out)]
 
 
 @pytest.mark.slow
