@@ -22,6 +22,7 @@ from modeling.keys import keys_of
 from modeling.loading.files import find_file, read_json, weights_hash
 from training.provenance import is_own, note, provenance_in, read_list
 from training.settings import option, parse
+from utils.console import markdown_table
 from utils.files import run_script, write_text
 
 CARD, PICTURE = "README.md", "exits.png"
@@ -36,8 +37,6 @@ TEXT = """
 This text classifier stops when it is sure: easy texts take fewer of its layers. The computation
 cost is the mean share of layers that ran.
 
-| {data}, {examples} examples | |
-|---|---|
 {results}
 
 {picture}
@@ -50,8 +49,6 @@ classify = pipeline("text-classification", "{name}")
 classify.model.config.{key}  # an exit setting: a new value takes effect at the next call
 ```
 
-| exit settings, and the training's | |
-|---|---|
 {settings}
 """
 
@@ -115,18 +112,18 @@ def model_card(folder: Path, name: str) -> ModelCard:
     )
     text = TEXT.format(
         name=name,
-        data=data["dataset_name"],
-        examples=results["examples"],
-        results=rows({metric: f"{value:.4f}" for metric, value in numbers.items()}),
+        results=markdown_table(
+            (f"{data['dataset_name']}, {results['examples']} examples", ""),
+            [(metric, f"{value:.4f}") for metric, value in numbers.items()],
+        ),
         picture=f"![Where examples exit]({PICTURE})" if find_file(folder, PICTURE) else "",
-        settings=rows(rule | {x: flags[x] for x in TRAINED_WITH if x in flags}),
+        settings=markdown_table(
+            ("exit settings, and the training's", ""),
+            [*rule.items(), *((x, flags[x]) for x in TRAINED_WITH if x in flags)],
+        ),
         key=next(key for key, value in rule.items() if isinstance(value, float)),
     )
     return ModelCard(f"---\n{about.to_yaml()}\n---\n{text}")
-
-
-def rows(values: Mapping[str, Any]) -> str:
-    return "\n".join(f"| {name} | {value} |" for name, value in values.items())
 
 
 def main() -> None:

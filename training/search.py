@@ -64,6 +64,7 @@ class Search:
     flags: those of every run, see `flags_of_every_run`.
     fingerprint: in what machines that share the search must agree: flags, weights, examples.
     failed: the settings whose runs failed in this process. ended: are the latest runs over?
+    storage: where the study is.
     """
 
     settings: SearchSettings
@@ -75,6 +76,7 @@ class Search:
     fingerprint: Mapping[str, Any]
     failed: list[dict[str, float]] = field(default_factory=list)
     ended: bool = False
+    storage: RDBStorage = field(init=False)
 
     def __post_init__(self) -> None:
         given = self.settings
@@ -98,7 +100,7 @@ class Search:
             taken = trials(study, TrialState.RUNNING)
             if len(taken) + len(self.failed) >= self.size:
                 for trial in taken if not waited else ():  # killed before its first report
-                    study._storage.record_heartbeat(trial._trial_id)
+                    self.report_alive(study, trial)
                 waited = True
                 print("waiting for the settings of other processes, which may yet die")
                 time.sleep(POLL)
@@ -117,6 +119,12 @@ class Search:
                 # Of a trial that is over: another worker took this one, long paused, for dead.
                 if not self.ended:
                     raise
+
+    def report_alive(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Give a worker that may have died without a report its grace period from now on."""
+        study_id = self.storage.get_study_id_from_name(study.study_name)
+        number = self.storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+        self.storage.record_heartbeat(number)
 
     def evaluate(self, trial: optuna.Trial) -> float:
         """Train and evaluate a setting with every seed: an objective for Optuna."""
@@ -224,7 +232,7 @@ def flags_of_every_run(argv: Sequence[str], classes: Sequence[type]) -> list[str
 
 def open_study(url: str, search: Search) -> optuna.Study:
     """Open the search's study, or make it; UserError where its runs would not compare."""
-    storage = RDBStorage(
+    storage = search.storage = RDBStorage(
         url,
         engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else None,
         heartbeat_interval=HEARTBEAT,

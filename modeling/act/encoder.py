@@ -160,7 +160,8 @@ class AlbertActEncoder(nn.Module):
         hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
         epsilon = checked("act_epsilon", self.config.act_epsilon, ACT_KEYS)
         halting, tokens = self.start(hidden, mask), None
-        graves, mean = self.config.act_update == "graves", torch.zeros_like(hidden)
+        graves = self.config.act_update == "graves"
+        mean = torch.zeros_like(hidden) if graves else None
         if trail is not None:
             trail.append(hidden.clone())
         for update in range(1, self.config.num_hidden_layers + 1):
