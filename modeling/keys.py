@@ -120,11 +120,15 @@ ELBERT_KEYS = {
     "w_init": float_key(4.0, "initial W of the learned weights σ(W)"),
     "w_lr": float_key(0.01, "learning rate of W", 0),
     "label_smoothing": float_key(
-        0.0, "share of each label that goes to all classes, in the losses of all exits", 0, 1
+        0.0, "share of each label spread over all classes, in the losses of all exits", 0, 1
     ),
     "pooler_input": str_key("cls", "what an exit reads", choices=POOLER_INPUTS, shapes=True),
-    "use_out_pooler": bool_key(True, "exits share ALBERT's pooler, or have their own", shapes=True),
-    "num_exit_layers": shape_key(1, "exit classifiers, shared by layers", 1, counts_layers=True),
+    "use_out_pooler": bool_key(
+        True, "exits share ALBERT's pooler instead of having their own", shapes=True
+    ),
+    "num_exit_layers": shape_key(
+        1, "number of exit classifiers that the layers share", 1, counts_layers=True
+    ),
     "use_fc2": bool_key(False, "two-layer exit classifier", shapes=True),
     "fc_size1": shape_key(None, "width of the exit's pooled state", 1, 65536),
     "fc_size2": shape_key(None, "width between classifier1 and classifier2", 1, 65536),
@@ -152,29 +156,29 @@ CDF_GRID = "0:0.002:0.0001,0.002:0.02:0.001,0.02:1:0.02"
 
 PONDER_EXIT_KEYS = {
     "exit_criteria": str_key("sample", "halting criterion", choices=CRITERIA),
-    "exit_thres": float_key(0.5, "threshold: of the halting CDF", 0, 1, grid=CDF_GRID),
+    "exit_thres": float_key(0.5, "threshold on the halting CDF", 0, 1, grid=CDF_GRID),
 }
 PONDER_KEYS = {
     **PONDER_EXIT_KEYS,
     "target_halt_probability": float_key(
-        0.2, "λ_p of the prior: 1/λ_p layers are expected", 1e-6, 1
+        0.2, "λ_p of the prior, which expects 1/λ_p layers", 1e-6, 1
     ),
     "kl_penalty_factor": float_key(5e-3, "weight of the KL to the prior in the loss", 0),
     "prior_type": str_key("geometric", "shape of the prior", choices=("geometric", "normal")),
     "halt_normalization": str_key(
         "renormalise",
-        "whose is the probability left after the last layer: all layers', or the last layer's",
+        "who gets the probability left after the last layer: all layers, or the last one",
         choices=("renormalise", "last_layer"),
     ),
     "lambda_layer_arch": str_key("mlp", "halting head", choices=HALTING_HEADS, shapes=True),
     "num_lambda_layers": shape_key(3, "depth of PALBERT's halting head", 1, 64),
     "pooler_input": str_key(
         "two_cls",
-        "what the heads read: a [CLS] each, or, as in PALBERT, one pooler of this",
+        "what the two heads read: a [CLS] each, or, as in PALBERT, the same pooled state",
         choices=("two_cls", *POOLER_INPUTS),
         shapes=True,
     ),
-    "lambda_lr": float_key(None, "learning rate of the halting head, if its own", 0),
+    "lambda_lr": float_key(None, "separate learning rate for the halting head", 0),
     **path_keys("ponder_albert"),
 }
 PONDER = KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS)
@@ -187,11 +191,13 @@ ACT_KEYS = {
     "tau": float_key(5e-4, "weight τ of the ponder cost in the loss", 0),
     "act_update": str_key(
         "published",
-        "a token's next state: mixed with its last one, or, as Graves has it, whole",
+        "what an update reads: the new state mixed with the old, or the new state alone (Graves)",
         choices=("published", "graves"),
         shapes=True,
     ),
-    "halting_bias": float_key(0.0, "bias of a new halting head: −1.6 halts with 1/6", -30, 30),
+    "halting_bias": float_key(
+        0.0, "bias of a new halting head: −1.6 gives a halting probability of 1/6", -30, 30
+    ),
     "pooler_input": str_key("cls", "what the pooler reads", choices=POOLER_INPUTS, shapes=True),
 }
 ACT = KeyTable(ACT_KEYS, ACT_EXIT_KEYS)
