@@ -3,9 +3,9 @@
     python ./change_config.py --key exit_thres --value 0.1 --task RTE --model albert_base \\
         --out_dir out/albert_base
 
-edits OUT_DIR/TASK/config.json or, where the file that its `exit_config_path` names has the key,
-that file, whose value wins. The new file replaces the old one whole. With --starts_from, before the
-training, the edit is only checked.
+edits OUT_DIR/TASK/config.json. If the file that its `exit_config_path` names has the key, the
+command edits that file instead, since its value wins. Files are replaced atomically. With
+--starts_from, which is for use before the training, the edit is only checked.
 """
 
 import json

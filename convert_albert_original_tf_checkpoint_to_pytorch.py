@@ -4,8 +4,8 @@
         --tf_checkpoint_path albert_base/model.ckpt-best \\
         --albert_config_file albert_base/albert_config.json --pytorch_dump_path albert_base_pytorch
 
-A directory as dump path gets config.json, model.safetensors and the vocabulary that lies beside
-the checkpoint; a path that ends in .bin gets the state dict alone. Needs TensorFlow:
+If the dump path is a directory, it gets config.json, model.safetensors and the vocabulary found
+beside the checkpoint; if it ends in .bin, it gets only the state dict. Needs TensorFlow:
 pip install -r requirements-tf.txt
 """
 

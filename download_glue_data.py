@@ -7,12 +7,12 @@
     python download_glue_data.py --tasks all --base_url https://mirror.example/glue
 
 Each task gets a folder, glue_data/RTE and so on, with its .tsv files (MRPC's also keeps the three
-files that these are made from). A task whose files are there, with a test file as long as GLUE's,
-is not fetched again; otherwise its files are fetched, and others of their names, but for the
-sample's, are renamed to train.tsv.1 and so on.
+files that these are made from). A task is not fetched again if its files are there and its test
+file is as long as GLUE's. Otherwise its files are fetched, and existing files of the same names,
+except the sample's, are renamed to train.tsv.1 and so on.
 
-A mirror given as --base_url has the same files, of the same SHA-256, in the folders glue/data and
-senteval/senteval_data.
+A mirror given as --base_url must hold the same files, with the same SHA-256, in the folders
+glue/data and senteval/senteval_data.
 """
 
 import socket

@@ -1,10 +1,10 @@
-"""Write a trained model with its exit rule as one ONNX file, which stops by itself.
+"""Write a trained model and its exit rule as one ONNX file, which exits early by itself.
 
     python ./export_onnx.py --model_dir out/albert_base/RTE --output elbert.onnx
 
 Inputs: input_ids, attention_mask, token_type_ids (batch, length) int64; for a ponder model that
 samples, draws (batch,). The rule's numbers (exit_thres, cnt_thres, margin, range_tmp; act_epsilon)
-are inputs too, which may be left out: their defaults are the model's. Outputs: logits (batch,
+are optional inputs: their defaults are the model's own values. Outputs: logits (batch,
 labels), exit_layer (batch,), layers_run (); for albert_act updates (batch, length), not exit_layer.
 --layer_logits adds layer_logits (layers, batch, labels), 0 for layers that were not run.
 

@@ -1,10 +1,10 @@
-"""Put a trained model on the Hugging Face hub, with a model card made of its evaluation.
+"""Put a trained model on the Hugging Face hub, with a model card made from its evaluation.
 
     python ./push_to_hub.py --model_dir out/albert_base/RTE --hub_model_id me/elbert-rte
 
-The card is README.md in --model_dir; one of your own is left as it is. Without --hub_model_id the
-card is written, and nothing is sent. Sent are weights, configuration, exit_config.json, tokenizer,
-card and exits.png. Sign in first: `hf auth login`.
+The card is README.md in --model_dir; a card of your own is left as it is. Without --hub_model_id
+the command only writes the card. Otherwise it sends weights, configuration, exit_config.json,
+tokenizer, card and exits.png. Sign in first: `hf auth login`.
 """
 
 import re

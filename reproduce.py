@@ -1,13 +1,13 @@
-"""Published tables, each by one command: the published value beside the one measured here.
+"""Repeat a published table with one command: published values beside those measured here.
 
     python reproduce.py --list
     python reproduce.py elbert-rte --weights albert/albert-large-v2
     python reproduce.py --table
 
 --list says what each entry needs, and whether it was run. An entry's commands are shown and run,
-from download to table; after an interruption the same command goes on. --table shows the entries
-that were run. Flags that are not listed below go to the entry's run_glue.py or run_parity.py, e.g.
---bf16.
+from download to table. After an interruption, give the same command again to continue. --table
+shows the entries that were run. Flags that are not listed below, such as --bf16, go to the entry's
+run_glue.py or run_parity.py.
 """
 # experiments/published.toml has the values, what each entry needs, and its commands; the entry's
 # function here reads what they left. Nothing imports torch until something is measured.

@@ -1,4 +1,4 @@
-"""Fine-tune, evaluate and predict on GLUE with models that stop when they are sure.
+"""Fine-tune, evaluate and predict on GLUE with models that exit when they are sure.
 
 Train:
 
@@ -13,8 +13,8 @@ Evaluate with early exit, one example at a time:
         --data_dir $GLUE_DIR/RTE --model_name_or_path $W_DIR --output_dir $OUT_DIR/RTE \\
         --per_gpu_eval_batch_size 1 --out_mode one
 
-With `--model_type ponder_albert` examples exit by a learned halting probability, with `--model_type
-albert_act` each token halts by one.
+With `--model_type ponder_albert` examples exit by a learned halting probability; with `--model_type
+albert_act` each token has its own, and halts by it.
 
 `--do_predict` writes the files for gluebenchmark.com. For a task of your own, give `--train_file`,
 `--validation_file` and `--test_file` with columns sentence1[,sentence2],label.

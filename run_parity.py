@@ -1,12 +1,12 @@
-"""PonderNet's parity experiment: a GRU learns to answer, and when to stop thinking.
+"""PonderNet's parity experiment: a GRU learns the answer, and when to halt.
 
-A vector of --n_elems elements has a random number of them set to 1 or -1, the others are 0; is the
-number of ones odd? At every step the model answers and says how probable it is to halt there.
+In a vector of --n_elems elements, a random number of them are 1 or -1, the rest 0. Is the number of
+ones odd? At every step the model answers and gives its probability of halting there.
 
     python ./run_parity.py --n_elems 8 --output_dir parity_out
 
 With --extrapolate it trains on vectors with at most three quarters of their elements set, and is
-tried on fuller ones. Progress goes to TensorBoard, the end to results.json.
+tested on fuller ones. Progress goes to TensorBoard, final results to results.json.
 """
 
 from dataclasses import dataclass

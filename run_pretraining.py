@@ -1,4 +1,4 @@
-"""Pre-train ALBERT, or the ALBERT whose tokens decide their depth, on plain text (MLM and SOP).
+"""Pre-train ALBERT, or an ALBERT with adaptive depth, on plain text (MLM and SOP).
 
 Make a tokenizer, train, and evaluate on other text:
 
@@ -11,16 +11,16 @@ Make a tokenizer, train, and evaluate on other text:
     python run_pretraining.py --model_type albert_act --do_eval --eval_file test.txt \\
         --output_dir out/act_tiny
 
---model_name_or_path starts from the weights of an ALBERT, which share_layers.py makes of a BERT, or
-from those of an earlier run; heads that are not there are new. Without --do_train it names the
-model to evaluate, and the results go to --output_dir.
+--model_name_or_path starts from the weights of an ALBERT (share_layers.py makes one from a BERT) or
+of an earlier run; missing heads are randomly initialised. Without --do_train it names the model to
+evaluate, and the results go to --output_dir.
 
 On several GPUs: `torchrun --nproc_per_node 8 run_pretraining.py …` with the same flags.
 `--model_type albert` trains the dense model; run_glue.py fine-tunes either.
 
 The defaults are the published schedule (ALBERT's, Lan et al. 2020; Simoulin and Crabbé 2021): LAMB,
 4096 examples a step, 112 500 steps at length 128 with a peak learning rate of 1.76e-3, then 12 500
-steps at length 512 with 2.75e-4. --gradient_accumulation_steps makes up what the batch lacks.
+steps at length 512 with 2.75e-4. Raise --gradient_accumulation_steps if your batches are smaller.
 """
 
 from modeling.errors import UserError

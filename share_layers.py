@@ -1,4 +1,4 @@
-"""Make one shared ALBERT layer of a BERT's layers, by following the BERT's states on plain text.
+"""Turn a BERT's layers into one shared ALBERT layer that follows the BERT's states on plain text.
 
     python share_layers.py --do_train --model_name_or_path bert --do_lower_case \\
         --train_files text/*.txt --split_sentences --output_dir out/shared \\
@@ -8,7 +8,7 @@ The student applies one layer --num_hidden_layers times (N; if not given, the te
 Its state after pass k follows the teacher's after layer round(k·L/N). The loss of a pass is the
 share of the teacher's variance that it leaves unexplained; --do_eval prints that share for every
 pass, on other text. The result is an HF AlbertModel, with the teacher's tokenizer: run_glue.py
-fine-tunes it in every --model_type, and run_pretraining.py --model_name_or_path goes on with it.
+fine-tunes it in every --model_type, and run_pretraining.py --model_name_or_path continues it.
 
 On several GPUs: `torchrun --nproc_per_node 8 share_layers.py …` with the same flags.
 """

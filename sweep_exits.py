@@ -5,9 +5,9 @@ Sweep:
     python sweep_exits.py --model_dir $OUT_DIR/RTE --data_dir $GLUE_DIR/RTE --task_name RTE
 
 writes to $OUT_DIR/RTE/sweep: the recorded pass (all_logits.safetensors), sweep.csv (one row per
-setting), frontier.csv (what no other setting beats), figures, and explorer.html. Baselines stand
-beside the rules: with truncation all examples exit at one layer, with the coin each at one of two
-layers, with the oracle each at its first right layer. Then
+setting), frontier.csv (Pareto-optimal settings), figures, and explorer.html. Baselines stand beside
+the rules: with truncation all examples exit at one layer, with the coin each at one of two layers
+by chance, with the oracle each at its first right layer. Then
 
     --rules bias_1 patience --grid exit_thres=0:1:0.02 cnt_thres=1:N   what is swept
     --pick max_cost=0.5               the best setting that costs no more than this
