@@ -13,7 +13,7 @@ by chance, with the oracle each at its first right layer. Then
     --pick max_cost=0.5               the best setting that costs no more than this
     --pick max_drop=0.01              the cheapest within 0.01 of full depth
     --pick max_p95_ms=20              the best that answers 95% of the examples within 20 ms each
-    --pick risk=0.02 delta=0.05       the cheapest that loses at most 0.02, sure at 95%
+    --pick risk=0.02 delta=0.05       the cheapest; at most 2% right at full depth only (95% sure)
     --compare                         rules at equal costs; several --model_dir: their mean
     --verify 5                        rerun 5 settings for real, one example at a time
     --vary exit_thres                 the published loop: rows of eval_results.txt

@@ -116,9 +116,9 @@ EXIT_KEYS = {
 ELBERT_KEYS = {
     **EXIT_KEYS,
     **path_keys("elbert"),
-    "weight_name": str_key("dyn", "the exits' loss weights", choices=("dyn", "equal")),
+    "weight_name": str_key("dyn", "exits' loss weights: learned, or 1", choices=("dyn", "equal")),
     "w_init": float_key(4.0, "initial W of the learned weights σ(W)"),
-    "w_lr": float_key(0.01, "learning rate of W", 0),
+    "w_lr": float_key(0.01, "constant learning rate of W, for weight_name dyn", 0),
     "label_smoothing": float_key(
         0.0, "share of each label spread over all classes, in the losses of all exits", 0, 1
     ),
@@ -161,7 +161,7 @@ PONDER_EXIT_KEYS = {
 PONDER_KEYS = {
     **PONDER_EXIT_KEYS,
     "target_halt_probability": float_key(
-        0.2, "λ_p of the prior, which expects 1/λ_p layers", 1e-6, 1
+        0.2, "λ_p of the prior, which expects 1/λ_p layers if N is large", 1e-6, 1
     ),
     "kl_penalty_factor": float_key(5e-3, "weight of the KL to the prior in the loss", 0),
     "prior_type": str_key("geometric", "shape of the prior", choices=("geometric", "normal")),
