@@ -16,14 +16,13 @@ import numpy as np
 import torch
 
 from benchmarks.contenders import BASE, FORCED, NEVER, ForcedExits, padded
-from evaluation.onnx_file import openvino_runner, session_of
+from evaluation.onnx_file import Run, openvino_runner, session_of
 from modeling import ElbertConfig
 from modeling.albert import attention_mask_of
 from modeling.depth import layer_states
 from modeling.export.loops import DepthLoop, ExportLoop
 
 Feed = dict[str, np.ndarray]
-Session = Callable[[Feed], np.ndarray]  # what a file reads -> logits (batch, labels)
 
 
 class PlainGraph(ExportLoop):
@@ -79,34 +78,28 @@ def write_files(folder: Path, base: Mapping = BASE) -> None:
         openvino.save_model(nncf.quantize(model, data, model_type=kind), folder / "plain-int8.xml")
 
 
-def in_onnxruntime(path: Path) -> Session:
+def in_onnxruntime(path: Path) -> Run:
     """Load a file, without a fusion that slows plain graphs by a tenth."""
-    session = session_of(str(path), disabled_optimizers=["SkipLayerNormFusion"])
-    return lambda feed: session.run(["logits"], feed)[0]
+    return session_of(str(path), disabled_optimizers=["SkipLayerNormFusion"]).run
 
 
-def in_openvino(path: Path) -> Session:
-    run = openvino_runner(path)
-    return lambda feed: run(["logits"], feed)[0]
-
-
-def in_openvino_int8(path: Path) -> Session:
+def in_openvino_int8(path: Path) -> Run:
     """Load what NNCF has made."""
     import openvino
 
     options = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
     compiled = openvino.Core().compile_model(path, "CPU", options)
-    return lambda feed: compiled(feed)["logits"]
+    return lambda outputs, feed: [compiled(feed)[name] for name in outputs]
 
 
-def makers(folder: Path) -> dict[str, Callable[[], Session]]:
+def makers(folder: Path) -> dict[str, Callable[[], Run]]:
     """Return what the processes make of the files in `folder`; nothing without the runtimes."""
     made = {}
     if find_spec("onnxruntime") and find_spec("onnxscript"):
         for name in ("plain", "plain-int8", "loop", "loop-int8"):
             made[f"ort {name}"] = partial(in_onnxruntime, folder / f"{name}.onnx")
         for name in ("plain", "loop", "loop-int8") if find_spec("openvino") else ():
-            made[f"openvino {name}"] = partial(in_openvino, folder / f"{name}.onnx")
+            made[f"openvino {name}"] = partial(openvino_runner, folder / f"{name}.onnx")
         if find_spec("openvino") and find_spec("nncf"):
             made["openvino plain-int8"] = partial(in_openvino_int8, folder / "plain-int8.xml")
     return made
@@ -117,14 +110,14 @@ def feed_of(texts: list[list[int]]) -> Feed:
     return feed | {"token_type_ids": np.zeros_like(feed["input_ids"])}
 
 
-def run_file(batch: int, cost: float | None, session: Session, texts: list[list[int]]) -> None:
+def run_file(batch: int, cost: float | None, session: Run, texts: list[list[int]]) -> None:
     """Run a plain graph, for None, or our exported file, told where to exit."""
     exits = itertools.cycle(FORCED[cost or 1.0])
     for start in range(0, len(texts), batch):
         feed = feed_of(texts[start : start + batch])
         layers = list(itertools.islice(exits, len(feed["input_ids"])))
         told = {"target": np.array(layers, np.float32)} if cost else {}
-        session({**feed, **told}).argmax(-1).tolist()
+        session(["logits"], {**feed, **told})[0].argmax(-1).tolist()
 
 
 # Name in the table, process, whether it has exits: ours.

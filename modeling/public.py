@@ -29,9 +29,8 @@ from .depth import EarlyExitModel, EarlyExitOutput
 from .depth_batching import DepthBatcher
 from .elbert.model import ElbertConfig, ElbertForSequenceClassification
 from .errors import UserError
-from .keys import mode_name
-from .loading.configs import load_config
-from .loading.files import find_file, local_folder, read_json
+from .loading.configs import load_config, mode_in
+from .loading.files import local_folder
 from .loading.tokenizers import load_tokenizer
 from .loading.weights import abbreviate, load_model
 from .losses import PonderClassificationLoss
@@ -73,9 +72,7 @@ class Classifier:
 
     def __init__(self, source: str | Path, max_length: int = 128) -> None:
         folder = local_folder(source)
-        path = find_file(folder, "config.json")
-        kind = mode_name(read_json(path).get("model_type") if path else None)
-        model, report = load_model(CLASSES[kind], folder)
+        model, report = load_model(CLASSES[mode_in(folder)], folder)
         if new := [name for name in report.initialised if name != "exit_weights"]:
             raise UserError(
                 f"{source} is not a trained model of this project: no {abbreviate(new)}"

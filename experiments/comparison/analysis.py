@@ -27,6 +27,7 @@ TASKS = ("SST-2", "SICK", "STS-B")
 CALIBRATION = 1000  # rows before SST-2's dev set in the newer recordings
 THRESHOLDS = 21  # of a confidence, for each layer
 EPSILONS = (0.01, 0.2, 0.4, 0.6, 0.8)  # act_epsilon of the recorded settings of ACT
+UNMOVED = "depth as at the start"
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # costs; their mean gain is a method's *area*
 
 
@@ -64,7 +65,7 @@ def config_of(network: str, depth: int = 6) -> AdaptiveConfig:
         return ElbertConfig(**{**keys, "intermediate_size": 1536}, num_hidden_groups=depth)
     if network.startswith("act"):
         return AlbertActConfig(**keys)
-    if network.endswith("-pooler"):
+    if "-beta" in network:
         keys |= {"pooler_input": "mean", "lambda_layer_arch": "linear", "num_lambda_layers": 1}
     if network.startswith("palbert"):
         keys |= {"lambda_layer_arch": "linear_cat", "num_lambda_layers": 3}
@@ -273,7 +274,7 @@ def failure(scores: np.ndarray, labels: np.ndarray, unmoved: bool) -> str:
     majority = np.bincount(labels.astype(int)).max() / len(labels) if classes else 0.0
     if best.mean() < majority + 2 * best.std() / np.sqrt(len(best)):
         return "no better than one answer for all"
-    return "depth as at the start" if unmoved else ""
+    return UNMOVED if unmoved else ""
 
 
 def gain(

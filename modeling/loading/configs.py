@@ -16,7 +16,7 @@ from ..configuration import (
 )
 from ..errors import UserError
 from ..exit_settings import KeyValues, resolve
-from ..keys import SIZES, checked, int_key
+from ..keys import MODE_KEYS, SIZES, checked, int_key, mode_name
 from .families import FAMILIES, family_of
 from .files import find_file, local_folder, read_json
 
@@ -32,6 +32,18 @@ ORIGIN_KEYS = tuple(
 )
 
 POSITIONS = "max_position_embeddings"
+
+
+def mode_in(folder: str | Path) -> str:
+    """Name the mode of the model in `folder`, ELBERT's by default.
+
+    Raises UserError for a config.json whose model_type is no name.
+    """
+    path = find_file(folder, "config.json")
+    kind = read_json(path).get("model_type") if path else None
+    if not isinstance(kind, str | None):
+        raise UserError(f"{path}: model_type = {kind!r}: allowed is one of {', '.join(MODE_KEYS)}")
+    return mode_name(kind)
 
 
 def load_config(

@@ -12,6 +12,15 @@ from modeling.rules import scan
 from tests.commands import ROOT
 
 
+def test_the_comparison_s_tables_are_those_that_report_wrote():
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## How it was")[0]
+    tables = ROOT / "experiments/comparison/results/tables.md"
+    written = tables.read_text(encoding="utf-8").splitlines()
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(rows) > 40
+    assert [row for row in rows if row not in written] == []
+
+
 @pytest.mark.parametrize(
     ("page", "header"),
     [("README.md", "| | computation cost"), ("docs/sharing.md", "| on the 436 held-out")],

@@ -1,1 +1,0 @@
-"""Experiments, apart from what users run: published tables, the comparison of methods."""
