@@ -41,6 +41,7 @@ RULES = {"coin": "coin", "entropy": "entropy", "windows": "windows (bias_1)"}
 RULES |= {"learnt": "learnt exit", "patience": "patience", "halting": "halting CDF"}
 TRAINED_TO = {"untied": "untied, trained to k layers", "shared": "shared, trained to k passes"}
 ACT = "ACT in Graves' form"
+SCALES = {"SST-2": (74, 89), "SICK": (58, 95), "STS-B": (20, 88)}
 CERTIFIED = {  # task, network, seed, and whose rows calibrate
     "SST-2's dev set": ("SST-2", "shared-exits", 1, "dev"),
     "phrases of its training set": ("SST-2", "shared-exits", 1, "phrases"),
@@ -296,7 +297,7 @@ def draw(methods: Methods, networks: Networks) -> None:
         truth = np.mean([analysis.oracle(a, CURVE) for a in answers], 0)
         dots = answers[0].cost[0].mean() <= CURVE  # no exit is cheaper than the first
         panel.plot(CURVE[dots], 100 * truth[dots], color="0.6", ls=":", label="oracle")
-        panel.set(title=task, xlabel="FLOPs / full depth", xlim=(0.1, 1.05))
+        panel.set(title=task, xlabel="FLOPs / full depth", xlim=(0.1, 1.05), ylim=SCALES[task])
     panels[0].set_ylabel("100 × score")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncol=4)
     save_figure(figure, RESULTS.parents[2] / "docs/comparison.png")
