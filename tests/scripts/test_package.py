@@ -53,6 +53,7 @@ def write_folders(elsewhere: Path, albert_dir: Path) -> None:
     for place, model_class, config_class in (
         ("asi/albert-act-base", AlbertActModel, AlbertActConfig),
         ("out/albert_base/RTE", ElbertForSequenceClassification, ElbertConfig),
+        ("out/demo/RTE", ElbertForSequenceClassification, ElbertConfig),
         ("out/ponder/RTE", PonderAlbertClassifier, PonderAlbertConfig),
         ("out/act/RTE", AlbertActForSequenceClassification, AlbertActConfig),
     ):
