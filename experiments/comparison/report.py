@@ -62,12 +62,8 @@ SHOWN += [name("halting", "pondernet"), ACT, name("entropy", "untied-exits"), TR
 
 
 def networks_of() -> Networks:
-    """All networks with exits, those without that learnt nothing, and without unmoved halting.
-
-    Writes results/halting.csv, which says which trainings failed.
-    """
-    networks: Networks = {}
-    log = []
+    """All networks with exits that learnt something, without unmoved halting; to halting.csv."""
+    networks, log = {}, []
     for task, kind in product(TASKS, NETWORKS):
         file = "elbert" if task != "SST-2" and kind == "shared-exits" else kind
         for seed in seeds(task, file):
@@ -88,10 +84,7 @@ def networks_of() -> Networks:
 
 
 def token_halting() -> Method:
-    """ACT on SST-2 at every price and act_epsilon, as the settings of one method.
-
-    Writes results/act.csv.
-    """
+    """ACT on SST-2 at every price and act_epsilon, as the settings of one method; to act.csv."""
     menus: dict[str, list[Menu]] = {}
     log, labels = [], analysis.rows("SST-2")["labels"]
     for path in sorted(analysis.RECORDED.glob("SST-2-act-tau*")):
@@ -181,16 +174,28 @@ def rates() -> list[tuple[str, float]]:
     labels = {"SST-2": analysis.rows("SST-2", "phrases")["labels"]}
     labels["SICK"] = load_file(analysis.RECORDED / "SICK-elbert-42-dev.safetensors")["labels"]
     found = []
-    for path in sorted(analysis.RECORDED.glob("*-rate*-7*")):
-        truth = labels["SICK" if path.stem.startswith("SICK") else "SST-2"]
-        answers = load_file(path)["all_logits"][-1, : len(truth)].argmax(-1)
-        found.append((path.stem, float((answers == truth).mean())))
+    for task, truth in labels.items():
+        for path in sorted(analysis.RECORDED.glob(f"{task}-*-rate*")):
+            answers = load_file(path)["all_logits"][-1, : len(truth)].argmax(-1)
+            found.append((path.stem, float((answers == truth).mean())))
     return found
 
 
+def recorded() -> list[tuple[str, float, str]]:
+    """Of each recorded model the last layer's score, and that of every layer alone."""
+    rows = []
+    for task, path in ((t, path) for t in TASKS for path in analysis.RECORDED.glob(f"{t}-*")):
+        stem = path.stem.removesuffix("-test" * (task == "SICK"))
+        network, _, seed = stem.removeprefix(f"{task}-").rpartition("-")
+        if seed.isdigit() and not network.startswith("act") and network != "all":
+            scores = load(task, network, int(seed)).scores.mean(1)
+            rows.append((stem, float(scores[-1]), " ".join(f"{x:.4f}" for x in scores)))
+    return sorted(rows)
+
+
 def layers() -> str:
-    """Accuracy of every layer alone, and of the models of a fixed depth."""
-    rows, page, depths = [], [], range(1, 7)
+    """Accuracy on SST-2 of every layer alone, and of the models of a fixed depth."""
+    page, depths = [], range(1, 7)
     for family in ("untied", "shared"):
         titles = f"{family}, trained to this depth", f"{family}, an exit after each"
         for title, exits in zip(titles, (False, True), strict=True):
@@ -198,14 +203,11 @@ def layers() -> str:
             for k in depths:
                 file = f"{family}-exits" if exits else f"{family}-{k}"
                 answers = [load("SST-2", file, seed) for seed in seeds("SST-2", file)]
-                scores = [float(a.scores[k - 1 if exits else -1].mean()) for a in answers]
+                score = np.mean([a.scores[k - 1 if exits else -1].mean() for a in answers])
                 cost = answers[0].cost[k - 1] if exits else analysis.costs("SST-2", family, k)
-                each = " ".join(f"{s:.4f}" for s in scores)
-                found.append((title, k, float(cost.mean()), float(np.mean(scores)), each))
-            rows += found
-            page.append([title, *(f"{100 * row[3]:.1f}" for row in found)])
-        page.append(["*their cost*", *(f"{row[2]:.2f}" for row in found)])
-    write("layers", "SST-2,layer,cost,accuracy,of each seed", rows)
+                found.append((f"{100 * score:.1f}", f"{cost.mean():.2f}"))
+            page.append([title, *(score for score, _ in found)])
+        page.append(["*their cost*", *(cost for _, cost in found)])
     return markdown_table(["layers or passes", *depths], page)
 
 
@@ -308,6 +310,7 @@ def main() -> None:
     methods = methods_of(networks)
     methods["SST-2", ACT] = token_halting()
     write("rates", "training,accuracy on rows that do not report", rates())
+    write("layers", "model,score,of every layer alone", recorded())
     tables = [overview(methods, networks), one_point(methods, networks), layers()]
     tables += [who_stops(methods, networks), certified_exits()]
     (RESULTS / "tables.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")

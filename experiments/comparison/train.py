@@ -156,6 +156,7 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
 def train(run: Run, work: Path) -> None:
     """Train in a process of its own, then record in another; UserError where one of them fails."""
     output, data = str(work / "models" / run.place.stem), str(work / "data" / run.data)
+    swept = output + "-MM" * run.place.stem.endswith("-test")  # of MNLI the second half
     log, began = work / "logs" / f"{run.place.stem}.log", time.time()
     where = ["--model_name_or_path", str(work / "start" / run.start), "--output_dir", output]
     call("run_glue.py", ["--data_dir", data, *where, *run.flags], log)
@@ -167,14 +168,13 @@ def train(run: Run, work: Path) -> None:
         record += f" --rules {rule}"
         where = ["--data_dir", data, "--model_dir", output, "--grid", "exit_thres=0.5"]
         call("sweep_exits.py", [*where, *record.split()], log)
-        swept = output + "-MM" * run.place.stem.endswith("-test")  # of MNLI the second half
         found = load_file(f"{swept}/sweep/all_logits.safetensors")
         answers = {name: found[name] for name in found if name in ANSWERS}
         answers["all_logits"] = answers["all_logits"][-1:] if run.depth else answers["all_logits"]
     notes = {"start": run.start, "flags": run.flags, "seconds": round(time.time() - began)}
     save_file(answers, run.place, {"run": json.dumps(notes)})
-    if run.data != "all":  # whose models are timed
-        shutil.rmtree(output)
+    for folder in {output, swept}:
+        shutil.rmtree(folder)
 
 
 @torch.inference_mode()

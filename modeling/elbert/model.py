@@ -14,7 +14,7 @@ from transformers import initialization as init
 
 from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of, pool, records_states
 from ..configuration import ElbertConfig
-from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState
+from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, layer_states
 from ..loading.weights import ELBERT_NAMES
 from ..losses import joint_loss, task_loss, warn_without_labels
 from ..rules import LayerOutput, State, exit_scores, scan_answers
@@ -120,11 +120,9 @@ class ElbertForSequenceClassification(EarlyExitModel):
             return out
         hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = attention_mask_of(attention_mask, hidden[..., 0])
-        pooled = []
-        for layer in range(self.config.num_hidden_layers):
-            hidden = self.layer_pass(hidden, mask, self.param_index(layer))
-            pooled.append(pool(hidden, mask, self.config.pooler_input))
-        all_logits, loss = self.answer_layers(torch.stack(pooled)), None
+        states, how = layer_states(self, hidden, mask), self.config.pooler_input
+        pooled = torch.stack([pool(state, mask, how) for state in states])
+        all_logits, loss = self.answer_layers(pooled), None
         if self.training:
             if labels is not None:
                 loss_of = partial(task_loss, labels=labels, smoothing=self.config.label_smoothing)
