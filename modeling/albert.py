@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AlbertConfig
+from torch.nn.utils.parametrize import register_parametrization
+from transformers import AlbertConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert import modeling_albert as hf_albert
@@ -256,6 +257,34 @@ class AlbertBackbone(nn.Module):
         """Which group's weights layer `layer` (0-based) uses: groups share the depth evenly."""
         # In floats, as HF does: for a few odd shapes it rounds differently from whole numbers.
         return int(layer / (self.num_layers / len(self.encoder.albert_layer_groups)))
+
+
+class LowRank(nn.Module):
+    """A pass's own part of a matrix that all passes share: W + up·down (Bae et al. 2024)."""
+
+    def __init__(self, weight: Tensor, rank: int) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(rank, weight.shape[1]) / rank)
+        self.up = nn.Parameter(torch.zeros(weight.shape[0], rank))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + self.up @ self.down
+
+
+def relax(model: PreTrainedModel) -> None:
+    """Let the layer groups share their matrices, but for corrections of rank `correction_rank`.
+
+    Biases and norms stay each group's own. A rank of 0 changes nothing.
+    """
+    if not (rank := getattr(model.config, "correction_rank", 0)):
+        return
+    for name, linear in [*model.named_modules()]:
+        if "albert_layer_groups" in name and isinstance(linear, nn.Linear):
+            register_parametrization(linear, "weight", LowRank(linear.weight, rank), unsafe=True)
+    shared = r"albert_layer_groups\.{}\..*parametrizations\.weight\.original$"
+    model._tied_weights_keys = {".*" + shared.format(r"(?!0\.)\d+"): ".*" + shared.format(0)}
+    model.all_tied_weights_keys = model.get_expanded_tied_weights_keys()
+    model.tie_weights()
 
 
 def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:

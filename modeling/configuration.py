@@ -264,6 +264,7 @@ def check_architecture(config: AlbertConfig) -> None:
     groups, inner = config.num_hidden_groups, config.inner_group_num
     named = {*labels} == {*range(len(labels))} and all(isinstance(x, str) for x in labels.values())
     foreign = "/" in str(config._attn_implementation)  # HF would load its code
+    rank = getattr(config, "correction_rank", 0)
     pad, words, shared = config.pad_token_id, config.vocab_size, getattr(config, "one_layer", "")
     rules = (
         ("id2label", named, "a text for every number from 0 up"),
@@ -271,6 +272,7 @@ def check_architecture(config: AlbertConfig) -> None:
         ("hidden_size", hidden % heads == 0, f"a multiple of num_attention_heads = {heads}"),
         ("num_hidden_groups", groups <= layers, f"1 to num_hidden_layers = {layers}"),
         ("num_hidden_groups", not shared or groups == 1, f"1, since {shared}{MAKES_ONE}"),
+        ("correction_rank", groups > 1 or not rank, "0, with num_hidden_groups = 1"),
         ("inner_group_num", not shared or inner == 1, f"1, since {shared}"),
         ("pad_token_id", pad is None or 0 <= pad < words, f"0 to vocab_size − 1 = {words - 1}"),
     )

@@ -129,6 +129,9 @@ ELBERT_KEYS = {
     "num_exit_layers": shape_key(
         1, "number of exit classifiers that the layers share", 1, counts_layers=True
     ),
+    "correction_rank": shape_key(
+        0, "all layers have the same matrices, plus a correction of this rank each; 0: no", 0, 1024
+    ),
     "use_fc2": bool_key(False, "two-layer exit classifier", shapes=True),
     "fc_size1": shape_key(None, "width of the exit's pooled state", 1, 65536),
     "fc_size2": shape_key(None, "width between classifier1 and classifier2", 1, 65536),

@@ -68,12 +68,12 @@ def tiny_config(**overrides) -> ElbertConfig:
 
 
 def tiny_model(seed: int = 0, **overrides) -> ElbertForSequenceClassification:
-    """A random ELBERT in eval mode; biases are random too, so that none is missed."""
+    """A random ELBERT in eval mode; biases and corrections too, so that none is missed."""
     torch.manual_seed(seed)
     model = ElbertForSequenceClassification(tiny_config(**overrides)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
+            if name.endswith(("bias", "up")):
                 parameter.normal_(0, 0.2)
     return model
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from modeling.albert import attention_mask_of
+from modeling.albert import attention_mask_of, relax
 from modeling.cpu_packing import packed_weights
 from modeling.depth import layer_states
 from modeling.elbert.model import ElbertForSequenceClassification
@@ -59,11 +59,12 @@ def shared_model(
     passes: int,
     intermediate_size: int | None = None,
     initial_layer: int | None = None,
+    rank: int = 0,
 ) -> AlbertModel:
     """HF's ALBERT with the teacher's embeddings, mapping and pooler, and one layer for all passes.
 
     intermediate_size: None keeps the teacher's. initial_layer: the layer (1-based) that the shared
-    one begins as; None: the mean of all.
+    one begins as; None: the mean of all. rank: of each pass's correction of the matrices.
     """
     if teacher.config.inner_group_num > 1:
         raise UserError("--model_name_or_path: give a BERT, or an ALBERT of inner_group_num 1")
@@ -78,6 +79,13 @@ def shared_model(
         raise UserError(f"--initial_layer {initial_layer}: allowed is a layer from 1 to {layers}")
     kept = {key: getattr(teacher.config, key) for key in KEPT_KEYS}
     kept |= {"num_hidden_layers": passes, "intermediate_size": wide * parts}
+    if rank and not (passes > 1 and rank <= teacher.config.hidden_size):
+        raise UserError(
+            f"--rank {rank}: allowed is 1 to {teacher.config.hidden_size}, the teacher's "
+            "hidden_size, with two passes or more"
+        )
+    if rank:
+        kept |= {"num_hidden_groups": passes, "correction_rank": rank}
     config = AlbertConfig(**kept, classifier_dropout_prob=0.1)
     groups = teacher.albert.encoder.albert_layer_groups
     untied = [groups[teacher.albert.group_of(layer)].albert_layers[0] for layer in range(layers)]
@@ -88,6 +96,9 @@ def shared_model(
         shared = mean_layer(untied, parts)
     model = AlbertModel(config)
     model.get_submodule(LAYER).load_state_dict(shared)
+    if rank:
+        relax(model)
+        start_corrected(model, [untied[k - 1] for k in followed_layers(passes, layers)[1:]])
     for name in TEACHERS:
         copied = teacher.albert.get_submodule(name).state_dict()
         model.get_submodule(name).load_state_dict(copied)
@@ -111,6 +122,22 @@ def mean_layer(layers: Sequence[Tensors], parts: int) -> Tensors:
     return shared
 
 
+@torch.no_grad()
+def start_corrected(model: AlbertModel, layers: Iterable[Tensors]) -> None:
+    """Begin each pass as one of `layers`, as nearly as its corrections allow: by truncated SVD."""
+    for group, own in zip(model.encoder.albert_layer_groups, layers, strict=True):
+        for name, linear in group.albert_layers[0].named_modules():
+            if isinstance(linear, nn.Linear):
+                weight = linear.parametrizations.weight
+                missing = own[f"{name}.weight"].double() - weight.original
+                left, sizes, right = torch.linalg.svd(missing, full_matrices=False)
+                roots = sizes[: len(weight[0].down)].sqrt()
+                weight[0].up.copy_(left[:, : len(roots)] * roots)
+                weight[0].down.copy_(roots[:, None] * right[: len(roots)])
+        vectors = {name: tensor for name, tensor in own.items() if tensor.ndim == 1}
+        group.albert_layers[0].load_state_dict(vectors, strict=False)
+
+
 def widened(layer: Tensors, config: AlbertConfig) -> Tensors:
     """Add feed-forward units that change no output (Chen et al. 2016, "Net2Net")."""
     rest = config.intermediate_size - len(layer["ffn.bias"])
@@ -132,7 +159,7 @@ def new_student(settings: StudentSettings, teacher: "Teacher") -> AlbertModel:
     The weights of --initial_student, of any number of passes and perhaps narrower, may lack that.
     """
     passes = len(teacher.followed) - 1
-    shape = settings.intermediate_size, settings.initial_layer
+    shape = settings.intermediate_size, settings.initial_layer, settings.rank
     student = shared_model(teacher.model, passes, *shape)
     for name in TEACHERS:
         student.get_submodule(name).requires_grad_(False)
@@ -333,7 +360,10 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
     """
     run, evaluation = settings.run, settings.evaluation
     check_finished(run.output_dir)
-    student = AlbertModel.from_pretrained(run.output_dir).to(device)
+    student = AlbertModel(AlbertConfig.from_pretrained(run.output_dir))
+    relax(student)
+    load_into(student, read_weights(run.output_dir, {r"^albert\.": ""}), run.output_dir, ())
+    student.to(device)
     teacher, tokenizer = load_teacher(settings, student.config.num_hidden_layers, device)
     shapes = {x.embeddings.word_embeddings.weight.shape for x in (student, teacher.backbone)}
     if len(shapes) > 1:

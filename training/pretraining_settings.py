@@ -117,9 +117,17 @@ class StudentSettings:
     initial_student: str | None = option(
         None, "start from a shared layer that was trained before: folder or hub name", FREE
     )
+    rank: int = option(0, "of each pass's own correction of the shared matrices", COUNT_OR_NONE)
     last_pass_weight: float = option(
         1.0, "in the loss, in units of the others'", FlagRules(low=1e-6)
     )
+
+    def check(self) -> None:
+        if self.rank and (self.initial_student or self.intermediate_size):
+            raise UserError(
+                f"--rank {self.rank}: the student begins as the teacher's layers; leave out "
+                "--initial_student and --intermediate_size"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

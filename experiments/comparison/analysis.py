@@ -61,7 +61,7 @@ def config_of(network: str, depth: int = 6) -> AdaptiveConfig:
     """The configuration of a network, named as its files are."""
     keys = {"hidden_size": 384, "embedding_size": 384, "num_attention_heads": 12}
     keys |= {"num_hidden_layers": depth, "intermediate_size": 3072}
-    if network.startswith("untied"):
+    if network.startswith(("untied", "rank")):
         return ElbertConfig(**{**keys, "intermediate_size": 1536}, num_hidden_groups=depth)
     if network.startswith("act"):
         return AlbertActConfig(**keys)

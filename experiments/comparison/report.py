@@ -31,6 +31,7 @@ NETWORKS = {  # files, and the page's names
     "shared-exits": "ELBERT",
     "still-exits": "ELBERT without dropout",
     "untied-exits": "untied layers with exits",
+    "rank8-exits": "ELBERT with corrections",
     "pondernet-beta0.5": "PonderNet as published",
     "palbert-beta0.5": "PALBERT as published",
     "pondernet-beta0.03": "PonderNet, β = 0.03",
@@ -40,6 +41,7 @@ NETWORKS = {  # files, and the page's names
 RULES = {"coin": "coin", "entropy": "entropy", "windows": "windows (bias_1)"}
 RULES |= {"learnt": "learnt exit", "patience": "patience", "halting": "halting CDF"}
 TRAINED_TO = {"untied": "untied, trained to k layers", "shared": "shared, trained to k passes"}
+TRAINED_TO |= {"rank8": "with corrections, trained to k passes"}
 ACT = "ACT in Graves' form"
 SCALES = {"SST-2": (74, 89), "SICK": (58, 95), "STS-B": (20, 88)}
 CERTIFIED = {  # task, network, seed, and whose rows calibrate
@@ -196,18 +198,17 @@ def recorded() -> list[tuple[str, float, str]]:
 def layers() -> str:
     """Accuracy on SST-2 of every layer alone, and of the models of a fixed depth."""
     page, depths = [], range(1, 7)
-    for family in ("untied", "shared"):
-        titles = f"{family}, trained to this depth", f"{family}, an exit after each"
-        for title, exits in zip(titles, (False, True), strict=True):
-            found = []
+    for family, title in (("untied", "untied"), ("rank8", "corrected"), ("shared", "shared")):
+        for exits, how in ((False, "trained to this depth"), (True, "an exit after each")):
+            row, costs = [], []
             for k in depths:
                 file = f"{family}-exits" if exits else f"{family}-{k}"
                 answers = [load("SST-2", file, seed) for seed in seeds("SST-2", file)]
-                score = np.mean([a.scores[k - 1 if exits else -1].mean() for a in answers])
-                cost = answers[0].cost[k - 1] if exits else analysis.costs("SST-2", family, k)
-                found.append((f"{100 * score:.1f}", f"{cost.mean():.2f}"))
-            page.append([title, *(score for score, _ in found)])
-        page.append(["*their cost*", *(cost for _, cost in found)])
+                scores = [100 * a.scores[k - 1 if exits else -1].mean() for a in answers]
+                row.append(f"{np.mean(scores):.1f}" if scores else "–")
+                costs += [f"{a.cost[k - 1].mean():.2f}" for a in answers[:1] if exits]
+            page.append([f"{title}, {how}", *row])
+        page.append(["*their cost*", *costs])
     return markdown_table(["layers or passes", *depths], page)
 
 

@@ -6,7 +6,8 @@
 encoders, start/untied-1 to -6, start/shared-1 to -6 and, without dropout, start/still-1 to -6, and
 data/SST-2: GLUE's first 8,000 rows to train on; as dev set the next 1,000, by which rates and
 PonderNet's checkpoints are chosen, and GLUE's 872 dev rows. In data/all, all but those 1,000 are
-for training. SICK's pairs are those of examples/sick_as_mnli.py.
+for training. SICK's pairs are those of examples/sick_as_mnli.py. A folder rank8 in --work, made as
+experiments/appendix.md says, becomes start/rank8-3 and -6; without it their trainings are left out.
 
 What is already in experiments/recorded is not repeated. Several processes share the queue: each
 takes the first run that nobody holds. A training takes minutes; one that was killed begins anew.
@@ -58,9 +59,9 @@ ANSWERS = ("all_logits", "halt_probabilities")  # of what sweep_exits.py records
 class Run(NamedTuple):
     """One training.
 
-    kind: "untied" has the first of MiniLM's own layers, "shared" passes of one layer, "still" the
-        same without dropout. The others learn to halt, on six shared passes: "act" in Graves' form,
-        "pondernet" and "palbert", which have no dropout.
+    kind: "untied" has the first of MiniLM's own layers, "shared" passes of one layer, "rank8" those
+        of one with corrections, "still" as "shared", without dropout. The others learn to halt, on
+        six shared passes: "act" in Graves' form, "pondernet" and "palbert", which have no dropout.
     depth: how many, with an answer after the last; without, six with an exit after each, all
         trained at once. Layers of their own have exits of their own, as DeeBERT and PABEE; shared
         ones share, as ELBERT.
@@ -87,7 +88,7 @@ class Run(NamedTuple):
 
     @property
     def start(self) -> str:
-        kind = {"untied": "untied", "shared": "shared", "act": "shared"}.get(self.kind, "still")
+        kind = "shared" if self.kind == "act" else "still" if self.kind in HEADS else self.kind
         return f"{kind}-{self.depth or 6}"
 
     @property
@@ -114,13 +115,14 @@ def queue() -> Iterator[Run]:
         yield from (Run(kind, seed, price=0.5) for kind in HEADS)
         yield from (Run("act", seed, price=tau) for tau in (5e-4, 2e-3))
         yield from (Run("untied", seed, depth, data="SICK") for depth in (None, 2, 3, 4))
+        yield from (Run("rank8", seed, depth) for depth in (None, 3, 6))
         yield Run("still", seed)
         if seed == 3:
             yield from (Run("untied", 1, depth, data="all") for depth in (None, 4, 3))
             yield from (Run("pondernet", 1, price=0.03), Run("act", 1, price=0.0))
     for rate in (5e-5, 1e-4, 2e-4):
         yield Run("untied", CHOOSING, 3, rate)
-        yield from (Run(kind, CHOOSING, rate=rate) for kind in ("shared", "untied"))
+        yield from (Run(kind, CHOOSING, rate=rate) for kind in ("shared", "untied", "rank8"))
         yield from (Run("untied", CHOOSING, k, rate, data="SICK") for k in (None, 4))
 
 
@@ -151,6 +153,12 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
         model = AutoModel.from_pretrained(source, num_hidden_layers=depth, **keys)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+    for depth in (3, 6) if (work / "rank8").exists() else ():
+        folder = work / f"start/rank8-{depth}"
+        shutil.copytree(work / "rank8", folder, dirs_exist_ok=True)
+        config = json.loads((folder / "config.json").read_text())
+        config |= {"num_hidden_layers": depth, "num_hidden_groups": depth}
+        (folder / "config.json").write_text(json.dumps(config))
 
 
 def train(run: Run, work: Path) -> None:
@@ -211,7 +219,7 @@ def main() -> None:
     for run in queue():
         try:
             with FileLock(given.work / "locks" / run.place.stem, blocking=False):
-                if not run.place.exists():
+                if not run.place.exists() and (given.work / "start" / run.start).exists():
                     print(time.strftime("%H:%M:%S"), run.place.stem, flush=True)
                     train(run, given.work)
         except Timeout:

@@ -174,6 +174,8 @@ def load_into(
     Raises UserError for tensors of another shape than the model's, NaN or missing.
     """
     wanted = model.state_dict()
+    for name in model.all_tied_weights_keys.keys() - tensors:
+        del wanted[name]  # it is also there under another name
     loaded = [name for name in wanted if name in tensors and not name.startswith(unwanted)]
     ignored = [name for name in tensors if name not in loaded]
     initialised = [name for name in wanted if name not in loaded]

@@ -40,6 +40,7 @@ MODELS = {
     "regression patience": {"thres_name": "patience", "num_labels": 1, "inner_group_num": 2},
     "exits and groups": {"num_exit_layers": 3, "num_hidden_groups": 2, "num_hidden_layers": 6},
     "untied": {"num_hidden_groups": 4, "thres_name": "bias_3", "embedding_size": 32},
+    "corrected": {"num_hidden_groups": 4, "correction_rank": 3},
     "RoBERTa": {"num_hidden_groups": 4, "positions_skip_padding": True, "pad_token_id": 1},
     "one layer": {"num_hidden_layers": 1, "thres_name": "bias_2"},
     "eager": {"attn_implementation": "eager"},

@@ -74,6 +74,7 @@ def folder(mode, tokenizer, tmp_path):
         ("elbert", {"weight_name": "equal", "num_hidden_layers": 1, "cnt_thres": 1}),
         ("elbert", {"num_exit_layers": 4, "use_out_pooler": False, "use_fc2": True, "fc_size1": 8}),
         ("elbert", {"num_hidden_groups": 2, "inner_group_num": 2, "num_labels": 1}),
+        ("elbert", {"num_hidden_groups": 2, "correction_rank": 3}),
         ("ponder_albert", {"exit_thres": 0.7, "lambda_layer_arch": "linear_cat"}),
         ("albert_act", {"act_epsilon": 0.2}),
     ],

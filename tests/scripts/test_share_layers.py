@@ -12,7 +12,7 @@ from torch.nn.functional import cosine_similarity
 from transformers import AlbertModel, BertModel
 
 import share_layers
-from modeling import load_act, load_ponder, load_pretrained, load_tokenizer
+from modeling import UserError, load_act, load_ponder, load_pretrained, load_tokenizer
 from tests.berts import (
     assert_same_states,
     plain_text,
@@ -59,6 +59,19 @@ def test_training_follows_better_and_reports_every_pass(trained, bert_dir):
         assert 0 < share < logged[0][f"pass/{number}"]
         assert f"| {number} | {number} | {share:.4f} |" in log
     assert report["embeddings"] < 1e-9
+
+
+def test_corrections_follow_better_and_are_an_elbert(trained, bert_dir, text, tmp_path, script):
+    out, more = tmp_path / "out", ("--do_eval", "--max_steps", 40, "--rank", 4)
+    script(share_layers.main, *flags(bert_dir, text, out, *more)).done()
+    without, passes = (
+        json.loads((folder / "eval_results.json").read_text())["passes"]
+        for folder in (trained, out)
+    )
+    assert all(found < share for found, share in zip(passes, without, strict=True))
+    assert load_pretrained(out)[0].config.correction_rank == 4
+    with pytest.raises(UserError, match="num_hidden_groups = 3: allowed is 1"):
+        load_ponder(out)
 
 
 def test_the_report_is_of_hfs_states_on_text_that_was_not_trained_on(
@@ -149,6 +162,8 @@ def test_a_student_that_is_widened_answers_as_before(
         ("--intermediate_size 50", ["--intermediate_size 50", "48", "144"]),
         ("--initial_layer 4", ["--initial_layer 4", "1 to 3"]),
         ("--initial_student BERT", ["--initial_student", "one shared layer", "share_layers.py"]),
+        ("--rank 33", ["--rank 33", "1 to 32"]),
+        ("--rank 4 --intermediate_size 96", ["--rank 4", "leave out", "--intermediate_size"]),
         ("--initial_student WIDE", ["--initial_student", "has shape (96, 32)"]),
     ],
 )

@@ -4,6 +4,8 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from scipy.linalg import svdvals
 
 from modeling import UserError, load_pretrained
 from modeling.cpu_packing import packed_weights
@@ -47,6 +49,36 @@ def test_the_initial_layer_is_that_of_the_bert(layer, width, tmp_path):
     wanted = bert(**inputs, output_hidden_states=True).hidden_states[1]
     found = student(**inputs, output_hidden_states=True).hidden_states[1]
     assert_same_states([found], [wanted], inputs)
+
+
+def test_corrections_of_full_rank_are_the_bert_itself(tmp_path):
+    """Also saved, loaded as ELBERT, and with packed weights; the shared matrices are saved once."""
+    bert, inputs = tiny_bert(), padded_batch([12, 12, 7, 7])
+    teacher, _ = load_pretrained(save(bert, tmp_path / "bert"))
+    student = shared_model(teacher, 3, rank=teacher.config.hidden_size).eval()
+    wanted = bert(**inputs, output_hidden_states=True).hidden_states
+    found = student(**inputs, output_hidden_states=True).hidden_states
+    assert_same_states(found, wanted, inputs)
+    student.save_pretrained(tmp_path / "student")
+    for way in (nullcontext, packed_weights):
+        following = Teacher(tmp_path / "student")
+        with way(following.backbone):
+            assert_same_states(following.states(inputs), wanted, inputs)
+    names = load_file(tmp_path / "student/model.safetensors")
+    assert sum("ffn.parametrizations.weight.original" in name for name in names) == 1
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+def test_corrections_begin_as_near_to_the_bert_as_their_rank_allows(rank, tmp_path):
+    """By Eckart and Young: what is left of a matrix is its other singular values (SciPy's)."""
+    bert = tiny_bert()
+    teacher, _ = load_pretrained(save(bert, tmp_path))
+    student = shared_model(teacher, 3, rank=rank)
+    own = [layer.intermediate.dense.weight.detach() for layer in bert.encoder.layer]
+    for matrix, group in zip(own, student.encoder.albert_layer_groups, strict=True):
+        values = svdvals((matrix - torch.stack(own).mean(0)).numpy())
+        left = matrix - group.albert_layers[0].ffn.weight
+        assert left.square().sum().item() == pytest.approx((values[rank:] ** 2).sum(), rel=1e-4)
 
 
 @pytest.mark.parametrize("family", ["bert", "electra"])
