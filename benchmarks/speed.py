@@ -104,15 +104,8 @@ class Table:
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
         self.cases: dict[str, dict[str, list[float]]] = {}  # of each contender, in every round
-        columns = (
-            "case",
-            "contender",
-            "examples",
-            "ms an example",
-            "range",
-            "times as fast as the first",
-        )
-        print(markdown_table(columns, ()))
+        columns = "case|contender|examples|ms an example|range|times as fast as the first"
+        print(markdown_table(columns.split("|"), ()))
 
     def compare(self, case: str, rows: Sequence[Contender], more: int = 1) -> None:
         """Run the contenders in turn, `more` times as many rounds as elsewhere; print their rows.

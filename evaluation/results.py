@@ -16,12 +16,7 @@ from evaluation.job import Job
 from evaluation.predictions import Predictions, is_main, run_early_exit
 from glue.features import Features
 from glue.metrics import compute_metrics
-from glue.tasks import (
-    Example,
-    Task,
-    label_text,
-    write_submission,
-)
+from glue.tasks import Example, Task, label_text, write_submission
 from modeling.errors import UserError
 from modeling.exit_settings import KeyValues
 from modeling.loading.files import read_regular_file

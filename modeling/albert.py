@@ -39,6 +39,10 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
 
     register_for_auto_class = classmethod(no_remote_code)
 
+    def post_init(self) -> None:
+        relax(self)
+        super().post_init()
+
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, Pooler):

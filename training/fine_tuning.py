@@ -31,11 +31,7 @@ def total_steps(flags: TrainingSettings, examples: int, processes: int) -> int:
 
 
 def task_state(
-    flags: TrainingSettings,
-    model: Model,
-    tokenizer: Tokenizer,
-    steps: int,
-    scores: Sequence[float],
+    flags: TrainingSettings, model: Model, tokenizer: Tokenizer, steps: int, scores: Sequence[float]
 ) -> TrainState:
     """Make what a training of `steps` changes: the model with its new heads, optimiser, schedule;
     scores: the training labels of a regression, else empty."""

@@ -9,6 +9,7 @@ results/*.csv beside this file, results/tables.md with the page's tables, and do
 """
 
 import csv
+import json
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -58,6 +59,8 @@ def name(rule: str, kind: str) -> str:
 COIN = name("coin", "shared-exits")
 SHOWN = [name(rule, "shared-exits") for rule in ("coin", "entropy", "patience")]  # in the figure
 SHOWN += [name("halting", "pondernet"), ACT, name("entropy", "untied-exits"), TRAINED_TO["untied"]]
+SHOWN += [name("entropy", "rank8-exits")]
+TIMED = {"shared": SHOWN[1], "untied": SHOWN[5], "untied-3": SHOWN[6], "rank8": SHOWN[7]}
 
 
 # Methods, from the recordings.
@@ -284,11 +287,29 @@ def certified_exits() -> str:
     return markdown_table(["cost of the certified threshold, examples:", *counts], table)
 
 
+def results_of(folder: str) -> dict[str, dict]:
+    """run_glue.py's results on SST-2 under a threshold, by NETWORK-THRESHOLD."""
+    paths = sorted((analysis.RECORDED / folder).glob("*.json"))
+    return {path.stem: json.loads(path.read_text()) for path in paths}
+
+
+def milliseconds() -> str:
+    """Accuracy, median and 95th percentile of an example's time, in PyTorch and in int8 files."""
+    rows, torch = [], results_of("milliseconds")
+    for name, quantised in results_of("milliseconds/int8").items():
+        both = torch[name], quantised
+        scores = " / ".join(f"{100 * found['metrics']['acc']:.1f}" for found in both)
+        spent = ("{median:.1f} ({p95:.1f})".format(**found["latency_ms"]) for found in both)
+        rows.append((name, scores, *spent))
+    head = "accuracy, float32 / int8", "PyTorch, ms: median (p95)", "int8 file"
+    return markdown_table(["network, threshold", *head], rows)
+
+
 def draw(methods: Methods, networks: Networks) -> None:
-    """A panel a task, with bands of two standard errors of the seeds."""
+    """A panel a task, with bands of two standard errors of the seeds; and one of milliseconds."""
     colours = dict(zip(SHOWN, COLOURS, strict=False))
-    figure, panels = plt.subplots(1, len(TASKS), figsize=(10, 3.4), layout="constrained")
-    for task, panel in zip(TASKS, panels, strict=True):
+    figure, panels = plt.subplots(1, len(TASKS) + 1, figsize=(13, 3.4), layout="constrained")
+    for task, panel in zip(TASKS, panels[:-1], strict=True):
         for shown in (label for label in SHOWN if (task, label) in methods):
             cost, score = curve(methods[task, shown], CURVE)
             x, mean, count = cost.mean(1), 100 * score.mean(1), score.shape[1]
@@ -301,6 +322,10 @@ def draw(methods: Methods, networks: Networks) -> None:
         dots = answers[0].cost[0].mean() <= CURVE  # no exit is cheaper than the first
         panel.plot(CURVE[dots], 100 * truth[dots], color="0.6", ls=":", label="oracle")
         panel.set(title=task, xlabel="FLOPs / full depth", xlim=(0.1, 1.05), ylim=SCALES[task])
+    for file, found in results_of("milliseconds").items():
+        point = 1000 / found["texts_per_second"], 100 * found["metrics"]["acc"]
+        panels[-1].plot(*point, color=colours[TIMED[file.rpartition("-")[0]]], marker="o")
+    panels[-1].set(title="SST-2, one by one in PyTorch", xlabel="mean ms an example")
     panels[0].set_ylabel("100 × score")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncol=4)
     save_figure(figure, RESULTS.parents[2] / "docs/comparison.png")
@@ -313,7 +338,7 @@ def main() -> None:
     write("rates", "training,accuracy on rows that do not report", rates())
     write("layers", "model,score,of every layer alone", recorded())
     tables = [overview(methods, networks), one_point(methods, networks), layers()]
-    tables += [who_stops(methods, networks), certified_exits()]
+    tables += [who_stops(methods, networks), certified_exits(), milliseconds()]
     (RESULTS / "tables.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
     print("\n\n".join(tables))
     draw(methods, networks)

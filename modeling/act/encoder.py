@@ -144,10 +144,7 @@ class AlbertActEncoder(nn.Module):
         self.compact: bool | None = None
 
     def forward(
-        self,
-        embedded: Tensor,
-        mask: Tensor | None,
-        trail: list[Tensor] | None = None,
+        self, embedded: Tensor, mask: Tensor | None, trail: list[Tensor] | None = None
     ) -> tuple[Tensor, Halting]:
         """Embeddings (batch, length, embedding) -> final states (batch, length, hidden).
 

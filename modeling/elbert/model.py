@@ -12,15 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 from transformers import initialization as init
 
-from ..albert import (
-    AlbertBackbone,
-    ExitLinear,
-    Pooler,
-    attention_mask_of,
-    pool,
-    records_states,
-    relax,
-)
+from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of, pool, records_states
 from ..configuration import ElbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, layer_states
 from ..loading.weights import ELBERT_NAMES
@@ -89,7 +81,6 @@ class ElbertForSequenceClassification(EarlyExitModel):
         self.exit_weights = None
         if config.weight_name == "dyn":
             self.exit_weights = nn.Parameter(torch.full((config.num_exit,), config.w_init))
-        relax(self)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:

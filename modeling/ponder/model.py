@@ -24,14 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
-from ..albert import (
-    AlbertEmbeddings,
-    ExitLinear,
-    Pooler,
-    attention_mask_of,
-    pool,
-    records_states,
-)
+from ..albert import AlbertEmbeddings, ExitLinear, Pooler, attention_mask_of, pool, records_states
 from ..configuration import HEAD_WIDTH, PonderAlbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, Inputs, iter_layers, layer_states
 from ..errors import UserError
