@@ -9,6 +9,7 @@ Its state after pass k follows the teacher's after layer round(k·L/N). The loss
 share of the teacher's variance that it leaves unexplained; --do_eval prints that share for every
 pass, on other text. The result is an HF AlbertModel, with the teacher's tokenizer: run_glue.py
 fine-tunes it in every --model_type, and run_pretraining.py --model_name_or_path continues it.
+With --rank, every pass corrects the shared matrices a little; only ELBERT starts from that.
 
 On several GPUs: `torchrun --nproc_per_node 8 share_layers.py …` with the same flags.
 """

@@ -117,7 +117,7 @@ class StudentSettings:
     initial_student: str | None = option(
         None, "start from a shared layer that was trained before: folder or hub name", FREE
     )
-    rank: int = option(0, "of each pass's own correction of the shared matrices", COUNT_OR_NONE)
+    rank: int = option(0, "of each pass's own correction of the shared matrices", AT_LEAST_0)
     last_pass_weight: float = option(
         1.0, "in the loss, in units of the others'", FlagRules(low=1e-6)
     )

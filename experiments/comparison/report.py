@@ -32,7 +32,8 @@ NETWORKS = {  # files, and the page's names
     "shared-exits": "ELBERT",
     "still-exits": "ELBERT without dropout",
     "untied-exits": "untied layers with exits",
-    "rank8-exits": "ELBERT with corrections",
+    "rank8-exits": "corrections of rank 8",
+    "rank32-exits": "corrections of rank 32",
     "pondernet-beta0.5": "PonderNet as published",
     "palbert-beta0.5": "PALBERT as published",
     "pondernet-beta0.03": "PonderNet, β = 0.03",
@@ -42,7 +43,7 @@ NETWORKS = {  # files, and the page's names
 RULES = {"coin": "coin", "entropy": "entropy", "windows": "windows (bias_1)"}
 RULES |= {"learnt": "learnt exit", "patience": "patience", "halting": "halting CDF"}
 TRAINED_TO = {"untied": "untied, trained to k layers", "shared": "shared, trained to k passes"}
-TRAINED_TO |= {"rank8": "with corrections, trained to k passes"}
+TRAINED_TO |= {f"rank{n}": f"corrections of rank {n}, trained to k passes" for n in (8, 32)}
 ACT = "ACT in Graves' form"
 SCALES = {"SST-2": (74, 89), "SICK": (58, 95), "STS-B": (20, 88)}
 CERTIFIED = {  # task, network, seed, and whose rows calibrate
@@ -59,8 +60,8 @@ def name(rule: str, kind: str) -> str:
 COIN = name("coin", "shared-exits")
 SHOWN = [name(rule, "shared-exits") for rule in ("coin", "entropy", "patience")]  # in the figure
 SHOWN += [name("halting", "pondernet"), ACT, name("entropy", "untied-exits"), TRAINED_TO["untied"]]
-SHOWN += [name("entropy", "rank8-exits")]
-TIMED = {"shared": SHOWN[1], "untied": SHOWN[5], "untied-3": SHOWN[6], "rank8": SHOWN[7]}
+SHOWN += [name("entropy", "rank32-exits")]
+TIMED = {"shared": SHOWN[1], "untied": SHOWN[5], "untied-3": SHOWN[6], "rank32": SHOWN[7]}
 
 
 # Methods, from the recordings.
@@ -201,7 +202,8 @@ def recorded() -> list[tuple[str, float, str]]:
 def layers() -> str:
     """Accuracy on SST-2 of every layer alone, and of the models of a fixed depth."""
     page, depths = [], range(1, 7)
-    for family, title in (("untied", "untied"), ("rank8", "corrected"), ("shared", "shared")):
+    for family in ("untied", "rank8", "rank32", "shared"):
+        title = family.replace("rank", "corrections of rank ")
         for exits, how in ((False, "trained to this depth"), (True, "an exit after each")):
             row, costs = [], []
             for k in depths:
@@ -300,9 +302,11 @@ def milliseconds() -> str:
         both = torch[name], quantised
         scores = " / ".join(f"{100 * found['metrics']['acc']:.1f}" for found in both)
         spent = ("{median:.1f} ({p95:.1f})".format(**found["latency_ms"]) for found in both)
-        rows.append((name, scores, *spent))
+        network, _, threshold = name.rpartition("-")
+        exits = f"entropy below {threshold}" if float(threshold) else "none"
+        rows.append((f"{network}, {exits}", scores, *spent))
     head = "accuracy, float32 / int8", "PyTorch, ms: median (p95)", "int8 file"
-    return markdown_table(["network, threshold", *head], rows)
+    return markdown_table(["exits", *head], rows)
 
 
 def draw(methods: Methods, networks: Networks) -> None:

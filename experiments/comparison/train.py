@@ -6,8 +6,8 @@
 encoders, start/untied-1 to -6, start/shared-1 to -6 and, without dropout, start/still-1 to -6, and
 data/SST-2: GLUE's first 8,000 rows to train on; as dev set the next 1,000, by which rates and
 PonderNet's checkpoints are chosen, and GLUE's 872 dev rows. In data/all, all but those 1,000 are
-for training. SICK's pairs are those of examples/sick_as_mnli.py. A folder rank8 in --work, made as
-experiments/appendix.md says, becomes start/rank8-3 and -6; without it their trainings are left out.
+for training. SICK's pairs are those of examples/sick_as_mnli.py. Folders rank8, rank32 in --work,
+from docs/sharing.md's command, become start/rank8-3 and so on; without them those runs are skipped.
 
 What is already in experiments/recorded is not repeated. Several processes share the queue: each
 takes the first run that nobody holds. A training takes minutes; one that was killed begins anew.
@@ -49,6 +49,7 @@ JOIN += " --train_files README.md --initial_student configs/minilm_shared"
 DATA = {"SST-2": "--task_name SST-2 --num_train_epochs 2"}
 DATA["all"] = "--task_name SST-2 --num_train_epochs 1"
 DATA["SICK"] = "--task_name MNLI --num_train_epochs 2"
+CORRECTED = ("rank8", "rank32")
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 TRAIN_ROWS = 8000
 DEPTHS = range(1, 7)
@@ -59,9 +60,10 @@ ANSWERS = ("all_logits", "halt_probabilities")  # of what sweep_exits.py records
 class Run(NamedTuple):
     """One training.
 
-    kind: "untied" has the first of MiniLM's own layers, "shared" passes of one layer, "rank8" those
-        of one with corrections, "still" as "shared", without dropout. The others learn to halt, on
-        six shared passes: "act" in Graves' form, "pondernet" and "palbert", which have no dropout.
+    kind: "untied" has the first of MiniLM's own layers, "shared" passes of one layer, "rank8" and
+        "rank32" those of one with corrections, "still" as "shared", without dropout. The others
+        learn to halt, on six shared passes: "act" in Graves' form, "pondernet" and "palbert", which
+        have no dropout.
     depth: how many, with an answer after the last; without, six with an exit after each, all
         trained at once. Layers of their own have exits of their own, as DeeBERT and PABEE; shared
         ones share, as ELBERT.
@@ -115,7 +117,7 @@ def queue() -> Iterator[Run]:
         yield from (Run(kind, seed, price=0.5) for kind in HEADS)
         yield from (Run("act", seed, price=tau) for tau in (5e-4, 2e-3))
         yield from (Run("untied", seed, depth, data="SICK") for depth in (None, 2, 3, 4))
-        yield from (Run("rank8", seed, depth) for depth in (None, 3, 6))
+        yield from (Run(kind, seed, depth) for depth in (None, 3, 6) for kind in CORRECTED)
         yield Run("still", seed)
         if seed == 3:
             yield from (Run("untied", 1, depth, data="all") for depth in (None, 4, 3))
@@ -153,9 +155,9 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
         model = AutoModel.from_pretrained(source, num_hidden_layers=depth, **keys)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    for depth in (3, 6) if (work / "rank8").exists() else ():
-        folder = work / f"start/rank8-{depth}"
-        shutil.copytree(work / "rank8", folder, dirs_exist_ok=True)
+    for depth, rank in product((3, 6), (x for x in CORRECTED if (work / x).exists())):
+        folder = work / f"start/{rank}-{depth}"
+        shutil.copytree(work / rank, folder, dirs_exist_ok=True)
         config = json.loads((folder / "config.json").read_text())
         config |= {"num_hidden_layers": depth, "num_hidden_groups": depth}
         (folder / "config.json").write_text(json.dumps(config))

@@ -140,8 +140,9 @@ def quantise_products(
         body.insert_before(node, [weight])
         node.replace_input_with(0, restored.outputs[0])
         node.replace_input_with(1, weight.outputs[0])
-        if not exact.uses():
-            del graph.initializers[exact.name]
+        if not exact.uses():  # a corrected matrix was computed, so it is the loop's own
+            owner = graph if exact.name in graph.initializers else body
+            del owner.initializers[exact.name]
 
 
 def quantise_embeddings(graph: ir.Graph) -> None:

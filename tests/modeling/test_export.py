@@ -23,6 +23,7 @@ onnx = pytest.importorskip("onnx")
 ir = pytest.importorskip("onnx_ir")
 onnxruntime = pytest.importorskip("onnxruntime")
 graph = pytest.importorskip("modeling.export.graph")
+quantise = pytest.importorskip("modeling.export.quantise")
 
 pytestmark = pytest.mark.onnx
 
@@ -149,6 +150,14 @@ def test_a_file_exits_where_the_model_does(name, data, seed):
     found = answers(session, **inputs, **more, **chosen)
     depths = out.updates[:, 0, 0].long() if name in ACT_MODELS else out.exit_layer
     assert_same(found, out.answer if name in PONDER_MODELS else out.logits, depths)
+
+
+def test_the_matrices_of_every_corrected_layer_are_quantised():
+    found = graph_of(tiny_model(**MODELS["corrected"]))
+    feed = {name: tensor.numpy() for name, tensor in ones_beside(random_ids(2, 7)).items()}
+    found = quantise.to_int8(found, TINY["hidden_size"], [feed])
+    assert sum(name.endswith("_weight_int8") for name in found.graph.initializers) == 4 * 6
+    session_of(found).run(None, feed)
 
 
 def test_settings_left_out_are_the_models():
