@@ -21,8 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    files = "the training, trial and test file, in this order"
-    parser.add_argument("--sick", type=Path, required=True, nargs=3, help=files)
+    parser.add_argument("--sick", type=Path, required=True, nargs=3, help="train, trial, test")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
@@ -35,10 +34,9 @@ def main() -> None:
                 texts = [row["sentence_A"], row["sentence_B"]]
                 given = [row["entailment_judgment"].lower()] * len(labels)
                 lines.append("\t".join([*start, *("-" for _ in PARSES), *texts, *given]))
-        (args.output / f"{name}.tsv").write_text(
-            "\n".join(lines) + "\n", encoding="utf-8", newline="\n"
-        )
-        print(f"{args.output / name}.tsv: {len(lines) - 1} pairs")
+        table = args.output / f"{name}.tsv"
+        table.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+        print(f"{table}: {len(lines) - 1} pairs")
 
 
 if __name__ == "__main__":

@@ -43,12 +43,15 @@ PONDER += " --model_type ponder_albert --set pooler_input=mean exit_criteria=thr
 PONDER += " target_halt_probability=0.3 halt_normalization=last_layer"
 HEADS = {"pondernet": " lambda_layer_arch=linear num_lambda_layers=1"}
 HEADS["palbert"] = " lambda_layer_arch=linear_cat num_lambda_layers=3"
+RECORD = "--do_lower_case --batch_size 32 --tables_only --grid exit_thres=0.5"
 JOIN = "--do_train --do_lower_case --intermediate_size 3072 --max_steps 1 --learning_rate 0"
 JOIN += " --train_files README.md --initial_student configs/minilm_shared"
 # Folders of data, each with the task and the epochs.
 DATA = {"SST-2": "--task_name SST-2 --num_train_epochs 2"}
 DATA["all"] = "--task_name SST-2 --num_train_epochs 1"
 DATA["SICK"] = "--task_name MNLI --num_train_epochs 2"
+DATA["STS-B"] = "--task_name STS-B --num_train_epochs 2"
+PAIRS = {"SICK": "MNLI-from-SICK", "STS-B": "STS-B"}  # copies of these folders
 CORRECTED = ("rank8", "rank32")
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 TRAIN_ROWS = 8000
@@ -116,7 +119,7 @@ def queue() -> Iterator[Run]:
             continue
         yield from (Run(kind, seed, price=0.5) for kind in HEADS)
         yield from (Run("act", seed, price=tau) for tau in (5e-4, 2e-3))
-        yield from (Run("untied", seed, depth, data="SICK") for depth in (None, 2, 3, 4))
+        yield from (Run("untied", seed, k, data=x) for k in (None, 2, 3, 4) for x in PAIRS)
         yield from (Run(kind, seed, depth) for depth in (None, 3, 6) for kind in CORRECTED)
         yield Run("still", seed)
         if seed == 3:
@@ -139,7 +142,8 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "train.tsv").write_text("\n".join([header, *kept]) + "\n")
         (folder / "dev.tsv").write_text("\n".join([header, *dev]) + "\n")
-    shutil.copytree(glue / "MNLI-from-SICK", work / "data/SICK", dirs_exist_ok=True)
+    for name, source in PAIRS.items():
+        shutil.copytree(glue / source, work / "data" / name, dirs_exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(bert)
     texts, labels = zip(*(row.rsplit("\t", 1) for row in dev), strict=True)
     lengths = [len(ids) for ids in tokenizer(list(texts))["input_ids"]]
@@ -165,26 +169,27 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
 
 def train(run: Run, work: Path) -> None:
     """Train in a process of its own, then record in another; UserError where one of them fails."""
-    output, data = str(work / "models" / run.place.stem), str(work / "data" / run.data)
-    swept = output + "-MM" * run.place.stem.endswith("-test")  # of MNLI the second half
+    models, start = work / "models" / run.place.stem, work / "start" / run.start
     log, began = work / "logs" / f"{run.place.stem}.log", time.time()
-    where = ["--model_name_or_path", str(work / "start" / run.start), "--output_dir", output]
-    call("run_glue.py", ["--data_dir", data, *where, *run.flags], log)
+    # All models recorded on STS-B began as models of SICK.
+    for data in ("SICK", "STS-B") if run.data == "STS-B" else (run.data,):
+        where = ["--data_dir", str(work / "data" / data), "--output_dir", str(models / data)]
+        where += ["--model_name_or_path", str(start)]
+        call("run_glue.py", [*run._replace(data=data).flags, *where], log)
+        start = models / data
     if run.kind == "act":
-        answers = answers_of_tokens(output, (work / "data/SST-2/dev.tsv").read_text())
+        answers = answers_of_tokens(str(start), (work / "data/SST-2/dev.tsv").read_text())
     else:
-        rule = "threshold" if run.kind in HEADS else "entropy"
-        record = f"{' '.join(run.flags[:2])} --do_lower_case --batch_size 32 --tables_only"
-        record += f" --rules {rule}"
-        where = ["--data_dir", data, "--model_dir", output, "--grid", "exit_thres=0.5"]
-        call("sweep_exits.py", [*where, *record.split()], log)
-        found = load_file(f"{swept}/sweep/all_logits.safetensors")
+        rule = "threshold" if run.kind in HEADS else "bias_1"
+        where = [*where[:2], "--model_dir", str(start), "--rules", rule]
+        call("sweep_exits.py", [*run.flags[:2], *where, *RECORD.split()], log)
+        part = run.data + "-MM" * run.place.stem.endswith("-test")  # of MNLI the second half
+        found = load_file(models / part / "sweep/all_logits.safetensors")
         answers = {name: found[name] for name in found if name in ANSWERS}
         answers["all_logits"] = answers["all_logits"][-1:] if run.depth else answers["all_logits"]
     notes = {"start": run.start, "flags": run.flags, "seconds": round(time.time() - began)}
     save_file(answers, run.place, {"run": json.dumps(notes)})
-    for folder in {output, swept}:
-        shutil.rmtree(folder)
+    shutil.rmtree(models)
 
 
 @torch.inference_mode()
