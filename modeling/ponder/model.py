@@ -25,7 +25,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, ExitLinear, Pooler, attention_mask_of, pool, records_states
-from ..configuration import HEAD_WIDTH, PonderAlbertConfig
+from ..configuration import PonderAlbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, Inputs, iter_layers, layer_states
 from ..errors import UserError
 from ..keys import PONDER_KEYS, checked
@@ -36,6 +36,7 @@ from ..loading.tokenizers import load_tokenizer
 from ..loading.weights import PONDER_NAMES, load_weights
 from ..losses import PonderClassificationLoss, task_loss, warn_without_labels
 from ..rules import ExitRule, LayerOutput, State, exit_scores, scan_answers
+from .heads import HaltingHead, mlp
 from .rules import GeneralizedGeometricDist, prior
 
 HALTING_TOKEN = 1  # position of the second [CLS]
@@ -81,22 +82,6 @@ class SharedLayer(GradientCheckpointingLayer, AlbertLayer):
     """The layer of every depth."""
 
 
-def halting_head(config: PonderAlbertConfig) -> nn.Sequential:
-    """(batch, features) -> the logit of λ (batch, 1).
-
-    mlp is PonderALBERT's. linear, linear_cat and linear_diff are PALBERT's: `num_lambda_layers`
-    tanh layers (none for 1) and an output layer, on the halting token's state after this layer; on
-    it and the previous layer's; on their difference.
-    """
-    hidden = config.hidden_size
-    if config.lambda_layer_arch == "mlp":
-        return nn.Sequential(ExitLinear(hidden, HEAD_WIDTH), nn.GELU(), ExitLinear(HEAD_WIDTH, 1))
-    width = 2 * hidden if config.lambda_layer_arch == "linear_cat" else hidden
-    depth = config.num_lambda_layers if config.num_lambda_layers > 1 else 0
-    layers = [layer for _ in range(depth) for layer in (ExitLinear(width, width), nn.Tanh())]
-    return nn.Sequential(*layers, ExitLinear(width, 1))
-
-
 class PonderAlbertClassifier(EarlyExitModel):
     """ALBERT that learns when to halt: classification, or regression for num_labels = 1.
 
@@ -136,13 +121,11 @@ class PonderAlbertClassifier(EarlyExitModel):
         self.albert_layer = SharedLayer(config)
         if config.pooler_input == "two_cls":
             self.pooler = None
-            self.classifier = nn.Sequential(
-                ExitLinear(hidden, HEAD_WIDTH), nn.GELU(), ExitLinear(HEAD_WIDTH, config.num_labels)
-            )
+            self.classifier = nn.Sequential(*mlp(hidden, config.num_labels))
         else:
             self.pooler = Pooler(config, hidden)
             self.classifier = ExitLinear(hidden, config.num_labels)
-        self.ponder = halting_head(config)
+        self.ponder = HaltingHead(config)
         self.tokenizer = tokenizer
         self.cls_in_second_text = False
         self.post_init()
@@ -246,15 +229,8 @@ class PonderAlbertClassifier(EarlyExitModel):
             loss = parts.pop("total_loss")
         elif labels is not None:
             loss = task_loss(answer, torch.as_tensor(labels, device=self.device))
-        return PonderOutput(
-            loss=loss,
-            halt_probabilities=dist.stop_probabilities,
-            passes=len(logits),
-            answer=answer,
-            exit_layer=exit_layer,
-            **said,
-            **parts,
-        )
+        parts |= {"passes": len(logits), "answer": answer, "exit_layer": exit_layer}
+        return PonderOutput(loss, halt_probabilities=dist.stop_probabilities, **said, **parts)
 
     def early_exits(
         self, hidden: Tensor, mask: Tensor | None, inputs: Inputs
@@ -275,7 +251,7 @@ class PonderAlbertClassifier(EarlyExitModel):
         pairs = [self.pooled(state, mask) for state in layer_states(self, hidden, mask)]
         answering, halting = map(torch.stack, zip(*pairs, strict=True))  # (layers, batch, hidden)
         previous = torch.cat((torch.zeros_like(halting[:1]), halting[:-1]))
-        halts = self.halt_logits(halting, previous).T
+        halts = self.ponder(halting, previous).T
         if self.config.halt_normalization == "last_layer":
             halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
         return self.classifier(answering).float(), halts
@@ -357,22 +333,11 @@ class PonderAlbertClassifier(EarlyExitModel):
         previous = torch.zeros(size, device=self.device, dtype=self.dtype)
         return super().start(rule, batch, inputs)._replace(model=previous)
 
-    def halt_logits(self, now: Tensor, previous: Tensor) -> Tensor:
-        """Logits of λ, (…), from the halting token's states after this layer and the previous one.
-
-        States are (…, hidden), 0 before the first layer; mlp and linear do not read `previous`.
-        """
-        if self.config.lambda_layer_arch == "linear_cat":
-            now = torch.cat((now, previous), dim=-1)
-        elif self.config.lambda_layer_arch == "linear_diff":
-            now = now - previous
-        return self.ponder(now)[..., 0].float()
-
     def layer_output(
         self, hidden: Tensor, mask: Tensor | None, index: int, state: ExampleState
     ) -> tuple[LayerOutput, State]:
         answering, halting = self.pooled(hidden, mask)
-        halts = self.halt_logits(halting, state.model).sigmoid()
+        halts = self.ponder(halting, state.model).sigmoid()
         if self.config.halt_normalization == "last_layer":
             halts = halts.masked_fill(state.depth + 1 == self.config.num_hidden_layers, 1.0)
         logits = self.classifier(answering).float()
