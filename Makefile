@@ -60,6 +60,7 @@ docs: .venv/docs
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check --output-format min-text
 
 clean:
 	rm -rf .venv out runs
