@@ -64,6 +64,11 @@ def page_model(args: argparse.Namespace, folder: Path) -> Path:
     return folder
 
 
+def plain(text: str) -> str:
+    """Write GLUE's "it 's slow ." as people do."""
+    return re.sub(r"\s+([.,!?;:)]|'\w|n't\b)", r"\1", text).strip()
+
+
 def page_facts(model_dir: Path) -> dict[str, Any]:
     """What the page has to know of a model; UserError for one that has nothing to show there."""
     mode = trained_mode(model_dir)
@@ -100,6 +105,7 @@ def main() -> None:
     parser.add_argument("--data_dir", type=Path, required=True, help="whose dev texts are shown")
     parser.add_argument("--task_name", required=True)
     parser.add_argument("--intro", default="", help="what the page says of the texts")
+    parser.add_argument("--opening", nargs="+", default=[], help="texts to show first")
     parser.add_argument("--labels", help="names to show in place of the model's: A,B")
     parser.add_argument("--int8", action="store_true", help="as in export_onnx.py")
     parser.add_argument("--pieces_of", type=Path, help="text whose WordPiece pieces are kept")
@@ -107,7 +113,9 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, default=here)
     args = parser.parse_args()
     rows = read_examples(get_task(args.task_name), args.data_dir, "dev", limit=12)
-    examples = [{"texts": [x for x in (r.text_a, r.text_b) if x], "label": r.label} for r in rows]
+    pairs = [([plain(text) for text in (r.text_a, r.text_b) if text], r.label) for r in rows]
+    examples = [{"texts": texts, "label": label} for texts, label in pairs]
+    examples = [{"texts": [text]} for text in args.opening] + examples
     with TemporaryDirectory() as folder:
         model_dir = page_model(args, Path(folder) / "model")
         known = page_facts(model_dir) | {"intro": args.intro, "examples": examples}

@@ -19,8 +19,24 @@ function drawing(tag, attributes = {}, ...children) {
   return node;
 }
 
+// The site's scheme, where a reader has chosen one there.
+function followScheme() {
+  const site = new URL("..", location.href).pathname;
+  const chosen = JSON.parse(localStorage.getItem(`${site}.__palette`) ?? "null")?.color?.scheme;
+  if (chosen) document.documentElement.dataset.scheme = chosen === "slate" ? "dark" : "light";
+}
+
+async function fetched(name) {
+  const answer = await fetch(name);
+  if (!answer.ok) throw new Error(`${name}: ${answer.status} ${answer.statusText}`);
+  return answer;
+}
+
 async function load() {
-  const json = async (name) => (await fetch(name)).json();
+  const json = async (name) => (await fetched(name)).json();
+  const file = await fetched("model.onnx");
+  const bytes = Number(file.headers.get("content-length"));
+  if (bytes) complain(`Loading the model, ${(bytes / 1e6).toFixed(1)} MB, and its runtime…`);
   const { env, InferenceSession, Tensor } = await import("./lib/ort.wasm.bundle.min.mjs");
   const { Tokenizer } = await import("./lib/tokenizers.min.mjs");
   env.wasm.numThreads = 1; // more need headers that a plain server does not send
@@ -28,7 +44,7 @@ async function load() {
     json("about.json"),
     json("tokenizer.json"),
     json("tokenizer_config.json"),
-    InferenceSession.create("model.onnx", { logSeverityLevel: 3 }),
+    file.arrayBuffer().then((buffer) => InferenceSession.create(buffer, { logSeverityLevel: 3 })),
   ]);
   const tokenizer = new Tokenizer(vocabulary, options);
   const { model } = tokenizer;
@@ -75,13 +91,16 @@ function feedOf({ Tensor, about }, encoded, settings) {
 function tokenize({ about, tokenizer }, [text, text_pair]) {
   const encoded = tokenizer.encode(text, { text_pair, return_token_type_ids: true });
   if (encoded.ids.length > about.longest) {
-    throw new Error(`${encoded.ids.length} tokens: the model reads at most ${about.longest}`);
+    return { refused: `It has ${encoded.ids.length} tokens; the model reads ${about.longest}.` };
   }
   const words = [text, text_pair ?? ""].flatMap((part) => part.split(/\s+/)).filter(Boolean);
   const unread = (word) => tokenizer.encode(word).ids.includes(about.unknown_id);
   const unknown = words.filter(unread);
-  const readable = words.length > 0 && 3 * unknown.length < words.length;
-  return { encoded, unknown: [...new Set(unknown)], readable };
+  let refused = words.length ? "" : "Type a text.";
+  if (words.length && 3 * unknown.length >= words.length) {
+    refused = "The model cannot read a third of the words or more.";
+  }
+  return { encoded, unknown: [...new Set(unknown)], refused };
 }
 
 // Which condition ended it, from what the file gives: the entropy at the exit, and the layers.
@@ -89,14 +108,41 @@ function reasonOf(about, answers, settings) {
   const [last, n, key] = [answers.at(-1), answers.length, about.entropy_key];
   const number = (value) => Number(value.toFixed(3)).toString();
   if (key && last.entropy < settings[key]) {
-    return `because entropy ${number(last.entropy)} is below ${key} ${number(settings[key])}.`;
+    return `because it is sure: entropy ${number(last.entropy)} is below ${number(settings[key])}.`;
   }
-  if (n === about.layers) return "because no condition held earlier.";
+  if (n === about.layers) return "the last one: no condition held earlier.";
   const window = settings.cnt_thres;
   return window
     ? `because the last ${window} layers agree (the confidence window).`
     : "because the rule's condition held.";
 }
+
+// Settings under which a text goes through all layers.
+function patient(about, settings) {
+  const never = { exit_thres: 0, cnt_thres: about.layers };
+  const read = Object.entries(never).filter(([key]) => key in settings);
+  return { ...settings, ...Object.fromEntries(read) };
+}
+
+// What the layers after the exit would have said.
+function verdictOf(about, answers, all) {
+  const [exit, end, saved] = [answers.at(-1), all.at(-1), all.length - answers.length];
+  if (!saved) {
+    const flip = all.findLastIndex((row, i) => i && row.leader !== all[i - 1].leader);
+    return flip > 0 ? `It changed its mind after layer ${flip}.` : "";
+  }
+  const layers = saved === 1 ? "1 layer" : `${saved} layers`;
+  if (exit.leader === end.leader) return `Stopping was right: ${layers} saved.`;
+  const said = `${about.labels[end.leader]}, ${Math.round(100 * end.share)}%`;
+  return `${layers} saved, but all ${all.length} layers would have said ${said}.`;
+}
+
+// The rule's numbers in words, by key.
+const WORDS = {
+  exit_thres: ["How unsure an answer may be", "entropy: 0 is certain, 1 is no idea"],
+  cnt_thres: ["How many layers in a row must agree", "the confidence window"],
+  margin: ["How clearly they must agree", "half the lead that the first class needs"],
+};
 
 // One text, its chart and its answer.
 
@@ -112,6 +158,7 @@ class Side {
     this.label = part("p", "soft label");
     this.answer = part("p", "answer");
     this.why = part("p", "soft why");
+    this.verdict = part("p", "verdict");
     this.answer.setAttribute("aria-live", "polite");
     this.chart = this.root.appendChild(drawing("svg", { role: "img" }));
     this.chart.setAttribute("viewBox", `0 0 ${CHART.width} ${CHART.height}`);
@@ -159,16 +206,19 @@ class Side {
   note(unknown) {
     const row = this.about.examples[this.example];
     const untouched = row && this.texts.every((text, i) => text === row.texts[i]);
-    this.label.textContent = untouched ? `Label in the data: ${this.about.labels[row.label]}` : "";
+    const label = untouched && this.about.labels[row.label];
+    this.label.textContent = label ? `Label in the data: ${label}` : "";
     this.unknown.textContent = unknown.length
       ? `Words that this model cannot read: ${unknown.join(" ")}`
       : "";
   }
 
-  refuse() {
-    this.answers = null;
+  refuse(why) {
+    this.answers = this.all = null;
+    this.number++;
     this.answer.textContent = "No answer";
-    this.why.textContent = "The model cannot read a third of the words or more.";
+    this.why.textContent = why;
+    this.verdict.textContent = "";
     this.draw(0);
   }
 
@@ -186,6 +236,7 @@ class Side {
     this.answer.textContent = `${labels[last.leader]}, ${Math.round(100 * last.share)}%`;
     const why = reasonOf(this.about, answers, settings);
     this.why.textContent = `Exits at layer ${answers.length} of ${layers}, ${why}`;
+    this.verdict.textContent = verdictOf(this.about, answers, this.all);
     this.draw(answers.length, true);
   }
 
@@ -202,7 +253,7 @@ class Side {
       const from = (x(shown) + x(shown + 1)) / 2;
       const box = { x: from, y: top, width: width - right - from, height: height - top - bottom };
       parts.push(drawing("rect", { class: "after", ...box }));
-      if (layers - shown > 1) text((from + width - right) / 2, top + 14, "never computed");
+      if (layers - shown > 1) text((from + width - right) / 2, top + 14, "not computed");
     }
     for (const value of [0, 0.5, 1]) {
       const ends = { x1: left, x2: width - right, y1: y(value), y2: y(value) };
@@ -212,21 +263,30 @@ class Side {
     text(9, (top + height - bottom) / 2, "entropy", {
       transform: `rotate(-90 9 ${(top + height - bottom) / 2})`,
     });
-    const points = answers.map((row, i) => `${x(i + 1)},${y(row.entropy)}`).join(" ");
-    parts.push(drawing("polyline", { class: "curve", points }));
+    const pointsOf = (rows) => rows.map((row, i) => `${x(i + 1)},${y(row.entropy)}`).join(" ");
+    const ghosts = done ? (this.all ?? []) : [];
+    parts.push(drawing("polyline", { class: "curve ghost", points: pointsOf(ghosts) }));
+    parts.push(drawing("polyline", { class: "curve", points: pointsOf(answers) }));
+    const flips = (done ? ghosts : answers).map((row, i, rows) => i && row.leader !== rows[i - 1].leader);
     for (let n = 1; n <= layers; n++) {
       text(x(n), height - 18, String(n));
-      const row = answers[n - 1];
-      if (!row) {
-        if (done) parts.push(drawing("circle", { class: "skipped", cx: x(n), cy: y(0), r: 4 }));
-        continue;
+      const [row, ghost] = [answers[n - 1] ?? ghosts[n - 1], n > answers.length];
+      if (!row) continue;
+      if (flips[n - 1]) {
+        const at = (x(n - 1) + x(n)) / 2;
+        parts.push(drawing("line", { class: "flip", x1: at, x2: at, y1: top, y2: height - bottom }));
+        const css = { class: ghost ? "ghost-label" : "flip-label" };
+        text(at, height - bottom - 4, `${labels[row.leader]} now`, css);
       }
       const stops = done && n === shown;
-      const dot = { cx: x(n), cy: y(row.entropy), r: stops ? 8 : 5.5, class: stops ? "stop" : "" };
-      const said = `layer ${n}: ${labels[row.leader]}, ${(100 * row.share).toFixed(1)}%`;
+      const dot = { cx: x(n), cy: y(row.entropy), r: stops ? 8 : 5.5 };
+      dot.class = ghost ? "ghost" : stops ? "stop" : "";
+      const would = ghost ? " would say" : ":";
+      const said = `layer ${n}${would} ${labels[row.leader]}, ${(100 * row.share).toFixed(1)}%`;
       const title = drawing("title", {}, `${said}, entropy ${row.entropy.toFixed(3)}`);
       const style = `fill: var(--class-${row.leader % 4})`;
-      parts.push(drawing("circle", { ...dot, style, "data-share": row.share }, title));
+      const data = ghost ? {} : { "data-share": row.share };
+      parts.push(drawing("circle", { ...dot, style, ...data }, title));
     }
     text((left + width - right) / 2, height - 4, "layer");
     if (key && this.settings) parts.push(...this.thresholdLine(key, y));
@@ -238,7 +298,7 @@ class Side {
   thresholdLine(key, y) {
     const [at, { width, left, right }] = [y(this.settings[key]), CHART];
     const ends = { x1: left, x2: width - right, y1: at, y2: at };
-    const title = drawing("title", {}, `${key}: drag to change it`);
+    const title = drawing("title", {}, "how unsure an answer may be: drag to change it");
     const handle = { class: "handle", x: left, width: width - left, y: at - 12, height: 24 };
     return [
       drawing("line", { class: "threshold", ...ends }),
@@ -264,9 +324,10 @@ class Slider {
     this.input = element("input", range);
     this.output = element("output", { for: id });
     this.input.addEventListener("input", () => (this.show(), changed()));
-    const label = element("label", { for: id }, key);
+    const [name, about] = WORDS[key] ?? [meaning, ""];
+    const label = element("label", { for: id }, name);
     const row = element("div", { class: "slider" }, label, this.output, this.input);
-    row.append(element("p", { class: "soft" }, meaning));
+    row.append(element("p", { class: "soft" }, about, about && "; ", element("code", {}, key)));
     byId("sliders").append(row);
     this.value = value;
   }
@@ -313,15 +374,19 @@ async function start() {
   }
 
   async function answer(side, isNew) {
-    const { encoded, unknown, readable } = tokenize(parts, side.texts);
+    const { encoded, unknown = [], refused } = tokenize(parts, side.texts);
     side.note(unknown);
-    if (!readable) return side.refuse();
-    const now = settings();
-    const out = await session.run(feedOf(parts, encoded, now));
-    const exit = Number(out.exit_layer.data[0]);
-    const answers = layerAnswers(out.layer_logits.data, about.labels.length, exit);
     byId("trouble").textContent = "";
-    count(side, exit, isNew);
+    if (refused) return side.refuse(refused);
+    const now = settings();
+    const layers = async (numbers) => {
+      const out = await session.run(feedOf(parts, encoded, numbers));
+      const exit = Number(out.exit_layer.data[0]);
+      return layerAnswers(out.layer_logits.data, about.labels.length, exit);
+    };
+    if (isNew) side.all = await layers(patient(about, now));
+    const answers = await layers(now);
+    count(side, answers.length, isNew);
     side.show(answers, now, isNew).catch(complain);
   }
 
@@ -363,9 +428,13 @@ async function start() {
     }
   }
 
+  const now = settings();
   byId("intro").textContent = about.intro;
   byId("rule-name").textContent = about.rule;
-  byId("exits-when").textContent = `A text exits after a layer when ${about.exits_when}.`;
+  byId("exits-when").textContent = about.entropy_key
+    ? "A text exits after the first layer that is sure enough: its entropy is below the dashed line" +
+      ("cnt_thres" in now ? ", or once enough layers in a row agree." : ".")
+    : `A text exits after a layer when ${about.exits_when}.`;
   byId("link").addEventListener("click", async ({ target }) => {
     await navigator.clipboard.writeText(location.href);
     target.textContent = "Copied";
@@ -385,6 +454,8 @@ function complain(error) {
   byId("trouble").textContent = String(error.message ?? error);
 }
 
+followScheme();
 start().catch((error) => {
-  complain(`${error.message}. Build the page with its libraries: make docs/demo/lib`);
+  const missing = /import|module/.test(error.message);
+  complain(error.message + (missing ? ". Build the page with its libraries: make docs/demo/lib" : ""));
 });
