@@ -100,6 +100,13 @@ class Page:
         assert f"layer {exit_layer} of {ABOUT['layers']}," in why
         entropy = -(shares[-1] * np.log(shares[-1])).sum() / np.log(len(ABOUT["labels"]))
         assert ("entropy" in why) == (entropy < self.settings()["exit_thres"])
+        if exit_layer < ABOUT["layers"]:
+            full, _ = answer(self.texts(side), {"exit_thres": 0, "cnt_thres": ABOUT["layers"]})
+            right = full[-1].argmax() == shares[-1].argmax()
+            verdict = self.one(f"#side-{side} .verdict").text
+            assert verdict.startswith("Stopping was right") == right
+            ghosts = self.browser.find_elements("css selector", f"#side-{side} circle.ghost")
+            assert len(ghosts) == ABOUT["layers"] - exit_layer
         return exit_layer
 
 
