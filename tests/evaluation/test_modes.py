@@ -122,26 +122,6 @@ def test_an_act_model_reports_updates_against_a_pass_over_single_texts(adaptive,
     assert not re.search(r"<(script|img|link)\b|https?:", page)  # it loads nothing
 
 
-@pytest.mark.parametrize("criterion", ["sample", "threshold", "expectation", None])
-def test_no_answer_depends_on_the_batch_size(criterion, glue, request):
-    """Of Adaptive Depth (None) neither."""
-    model = request.getfixturevalue("ponder" if criterion else "adaptive")
-    kind, reports = (*PONDER, "--exit_criteria", criterion) if criterion else ACT, []
-    for size in (1, 3, 16):
-        batch = ("--per_gpu_eval_batch_size", size)
-        glue(model, *kind, "--do_eval", "--do_predict", *batch).done()
-        reports.append(report_of(model) | {"answers": (model / "RTE.tsv").read_text()})
-    counted = "exits_per_layer" if criterion else "updates_per_token_class"
-    for key in ("metrics", "computation_cost", counted, "flops_ratio", "answers"):
-        assert reports[0][key] == reports[1][key] == reports[2][key]
-    if criterion:
-        layers = sum(count > 0 for count in reports[0]["exits_per_layer"])
-        assert layers == 1 if criterion == "expectation" else layers > 1
-    header = (model / "predictions.tsv").read_text().splitlines()[0].split("\t")
-    own = "exit_layer" if criterion else "mean_updates"
-    assert header == ["index", "label", "prediction", "confidence", own]
-
-
 @pytest.mark.parametrize("kind", [("--model_type", "elbert"), PONDER, ACT])
 def test_one_call_classifies_as_run_glue_predicts(kind, glue, rte, request):
     """Whatever shares a batch; a model without its heads is refused."""

@@ -6,14 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 
-from exit_lab.grids import RuleGrid, parse_values
-from exit_lab.sweep import Recording, sweep, write_tables
+from exit_lab.grids import parse_values
+from exit_lab.sweep import write_tables
 from glue.metrics import concave_hull, frontier
-from glue.tasks import TASKS
 from modeling import UserError
 from modeling.rules import scan
 from tests.exit_lab.builders import ELBERT, POINTS, swept
-from tests.golden_vectors import load_golden
 from tests.scripts.conftest import rows_of
 
 
@@ -49,34 +47,6 @@ def test_grid_texts(key, text, expected):
 def test_bad_grids_say_what_is_allowed(key, text, message):
     with pytest.raises(UserError, match=message):
         parse_values(key, text, 6, ELBERT.table.exit_keys)
-
-
-@pytest.mark.parametrize("name", ["elbert_cls", "elbert_three_way"])
-def test_a_sweep_holds_all_published_runs(name):
-    text, _, tensors = load_golden(name)
-    classes = tensors["all_logits"].shape[-1]
-    recording = Recording({"all_logits": tensors["all_logits"]}, tensors["labels"].numpy())
-    runs = [run for run in text["runs"] if run["thres_name"] != "patience"]
-    keys = {name: rule.reads for name, rule in ELBERT.rules(False).items()}
-    values = {
-        key: tuple(sorted({run[key] for run in runs}))
-        for key in ("exit_thres", "cnt_thres", "margin", "range_tmp")
-    }
-    rules = sorted({run["thres_name"] for run in runs})
-    grids = [
-        RuleGrid(rule, {key: values[key] for key in keys[rule]}, {"window_score": "class0"})
-        for rule in rules
-    ]
-    found = sweep(ELBERT, grids, recording, TASKS["mnli" if classes == 3 else "rte"])
-    for k, run in enumerate(text["runs"]):
-        rule = run["thres_name"]
-        if rule not in rules:
-            continue
-        number = found.settings.index({"thres_name": rule, **{key: run[key] for key in keys[rule]}})
-        expected = (tensors[f"run{k}.exit_idx"] + 1).numpy()
-        assert np.array_equal(found.exit_layer[number], expected), run
-        cost = found.cost(found.exit_layer[number][None])[0]
-        assert cost == pytest.approx(run["compute_ratio"], abs=1e-6)
 
 
 def test_the_window_that_ended_a_pass_is_told():

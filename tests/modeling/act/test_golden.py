@@ -39,17 +39,6 @@ def test_states_and_updates_are_the_published_ones(attention, compact):
     assert torch.equal(out.updates[:, 0, 0], published_updates(tensors))
 
 
-def test_each_example_alone_and_without_padding_is_as_published():
-    model, tensors = published_model()
-    updates = published_updates(tensors)
-    for row, length in enumerate(tensors["attention_mask"].sum(1).tolist()):
-        with torch.no_grad():
-            out = model(tensors["input_ids"][row : row + 1, :length])
-        expected = tensors["last_hidden_state"][row, :length]
-        assert_near(out.last_hidden_state[0], expected)
-        assert torch.equal(out.updates[0, 0, 0], updates[row, :length])
-
-
 def test_a_published_checkpoint_directory_loads_as_it_is(tmp_path):
     """Its config.json says `albert` and lacks the keys that are this suite's own."""
     model, tensors = published_model()

@@ -107,24 +107,6 @@ def test_all_published_exits_are_those_of_the_default_attention(name):
         assert_near(all_logits[exits - 1, rows], tensors[f"run{k}.logits"], OF_FLOAT32)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
-def test_published_runs_hold_one_example_at_a_time(name, padded, every):
-    """As published (padded to 24 tokens), and cut to the example's own length."""
-    model, text, tensors = published_model(name)
-    for k in range(5, 102, 20) if padded else range(0, 102, 10):
-        for key, value in run_settings(text["runs"][k]).items():
-            setattr(model.config, key, value)
-        for row in range(k // 10 % every, len(tensors["labels"]), every):
-            length = 24 if padded else int(tensors["attention_mask"][row].sum())
-            inputs = inputs_of(tensors, slice(row, row + 1))
-            with torch.no_grad():
-                out = model(**{name: tensor[:, :length] for name, tensor in inputs.items()})
-            assert out.exit_layer.item() == tensors[f"run{k}.exit_idx"][row].item() + 1
-            assert_near(out.logits[0], tensors[f"run{k}.logits"][row], OF_FLOAT32)
-
-
 def test_two_class_runs_need_no_class0_setting():
     """With two classes the default `lead` window is the published rule."""
     text, _, tensors = load_golden("elbert_cls")

@@ -77,6 +77,24 @@ def test_any_hf_albert_loads_and_what_is_new_is_reported(head, kind, tmp_path):
         assert any(name.startswith("predictions.") for name in report.ignored)
 
 
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForSequenceClassification"])
+def test_a_ponder_model_has_the_layers_of_an_hf_albert_at_any_depth(head, tmp_path):
+    kind = getattr(transformers, f"Albert{head}")
+    kind(transformers.AlbertConfig(**TINY)).save_pretrained(tmp_path)
+    model = PonderAlbertClassifier.from_pretrained(tmp_path, num_hidden_layers=9)
+    twin = transformers.AlbertModel.from_pretrained(tmp_path, num_hidden_layers=9)
+    assert_same_layers(model, twin)
+
+
+def test_an_elbert_gives_a_ponder_model_its_encoder_and_not_its_entropy_threshold(tmp_path):
+    elbert = tiny_model(exit_thres=0.05)
+    elbert.save_pretrained(tmp_path)
+    model = PonderAlbertClassifier.from_pretrained(tmp_path)
+    layer = elbert.albert.encoder.albert_layer_groups[0].albert_layers[0]
+    assert torch.equal(model.albert_layer.ffn.weight, layer.ffn.weight)
+    assert model.config.exit_thres == 0.5
+
+
 @pytest.mark.parametrize("load", [load_pretrained, load_act])
 def test_a_classifier_of_other_labels_is_left_out(load, tmp_path):
     config = transformers.AlbertConfig(**TINY, num_labels=2)
@@ -182,6 +200,9 @@ def error_of(*arguments) -> str:
     return str(caught.value)
 
 
+BIN, INDEX = "pytorch_model.bin", "model.safetensors.index.json"
+
+
 class Evil:
     def __reduce__(self):
         return print, ("this must never run",)
@@ -195,38 +216,39 @@ def test_weights_of_another_shape_name_the_tensor(albert_dir):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("nothing", b"", "--from_scratch"),
-        *(("pytorch_model.bin", content, "pytorch_model.bin") for content in (b"", b"\x80\x02")),
-        *(("model.safetensors", content, "model.safetensors") for content in (b"", b"\xff" * 40)),
-        ("model.safetensors.index.json", b'{"weight_map": {"a": "gone.safetensors"}}', "missing"),
-        ("model.safetensors.index.json", b'{"weight_map": [1]}', "weight_map must name"),
-    ],
+    "edits", [{"num_hidden_groups": 2}, {"inner_group_num": 2}, {"model_type": "bert"}]
 )
-def test_missing_and_damaged_files_are_named(tmp_path, name, content, words):
-    tiny_config().save_pretrained(tmp_path)
-    (tmp_path / name).write_bytes(content)
-    message = error_of(tmp_path)
-    assert words in message
-    assert str(tmp_path) in message
+def test_a_ponder_model_applies_one_layer(edits, albert_dir, tmp_path):
+    folder = shutil.copytree(albert_dir, tmp_path / "albert")
+    edit_json(folder / "config.json", **edits)
+    with pytest.raises(UserError, match=r"config\.json: .* allowed is 1, since a ponder model"):
+        PonderAlbertClassifier.from_pretrained(folder)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("name", "content", "words"),
     [
-        ({"a": Evil()}, "refused"),
-        ([1, 2], "not a state dict"),
-        ({5: torch.ones(2)}, "not a state dict"),
-        ({"a": torch.ones(2, 2).to_sparse()}, "not a state dict"),
-        ({"a": torch.ones(2, device="meta")}, "not a state dict"),
-        ({"wte.weight": torch.ones(2)}, "not ALBERT's, BERT's, RoBERTa's or"),
+        ("nothing", b"", "--from_scratch"),
+        *((BIN, content, BIN) for content in (b"", b"\x80\x02")),
+        *(("model.safetensors", content, "model.safetensors") for content in (b"", b"\xff" * 40)),
+        (INDEX, b'{"weight_map": {"a": "gone.safetensors"}}', "missing"),
+        (INDEX, b'{"weight_map": [1]}', "weight_map must name"),
+        (BIN, {"a": Evil()}, "refused"),
+        *((BIN, content, "not a state dict") for content in ([1, 2], {5: torch.ones(2)})),
+        (BIN, {"a": torch.ones(2, 2).to_sparse()}, "not a state dict"),
+        (BIN, {"a": torch.ones(2, device="meta")}, "not a state dict"),
+        (BIN, {"wte.weight": torch.ones(2)}, "not ALBERT's, BERT's, RoBERTa's or"),
     ],
 )
-def test_what_is_no_state_dict_of_an_albert_is_refused(content, words, tmp_path, capsys):
+def test_missing_damaged_and_foreign_weights_are_named(tmp_path, name, content, words, capsys):
     tiny_config().save_pretrained(tmp_path)
-    torch.save(content, tmp_path / "pytorch_model.bin")
-    assert words in error_of(tmp_path)
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    else:
+        torch.save(content, tmp_path / name)
+    message = error_of(tmp_path)
+    assert words in message
+    assert str(tmp_path) in message
     assert "never run" not in capsys.readouterr().out
 
 
@@ -248,11 +270,6 @@ def test_do_lower_case_reaches_the_tokenizer_and_is_saved_with_it(albert_dir, tm
         for one in (tokenizer, load_tokenizer(tmp_path)):
             assert one("A dog").input_ids == tokenizer("A dog").input_ids
             assert (one("A Dog").input_ids == one("a dog").input_ids) == lower
-
-
-def test_no_tokenizer_is_an_error_with_the_remedy(tmp_path):
-    with pytest.raises(UserError, match="--tokenizer_name"):
-        load_tokenizer(tmp_path)
 
 
 # The hub; no network in the tests: HF_HUB_OFFLINE.
