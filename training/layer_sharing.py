@@ -349,7 +349,7 @@ def student_batches(
     for inputs in text.training_batches(epoch, first, shard):
         inputs = send_to_device(inputs, accelerator.device)
         mine = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).sum()
-        share = (mine / accelerator.reduce(mine, "sum")).item()
+        share = mine / accelerator.reduce(mine, "sum")
         yield Batch({**inputs, "targets": teacher.states(inputs)}, share)
 
 

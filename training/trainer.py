@@ -55,7 +55,7 @@ class Batch(NamedTuple):
     """One process's share of a global batch."""
 
     inputs: dict[str, torch.Tensor]
-    share: float  # of the global batch's examples that are here; the shares sum to 1
+    share: float | torch.Tensor  # of the global batch's examples; the processes' sum to 1
 
 
 @dataclass
@@ -131,10 +131,10 @@ class Trainer:
                     state.batch += 1
                     if not accelerator.sync_gradients:
                         continue
-                    rate = state.schedule.get_last_lr()[0]
+                    rate, loss = state.schedule.get_last_lr()[0], self.step_loss(losses)
                     state.schedule.step()
                     state.step += 1
-                    due = log(sum(losses) / len(losses), rate, outs)
+                    due = log(loss, rate, outs)
                     losses, outs = [], []
                     last = state.step == until and (best.keep or best.patience)
                     if evaluate and (due or last):
@@ -157,12 +157,22 @@ class Trainer:
         seed = np.random.SeedSequence((self.run.seed, *of_batch)).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(seed >> 1))
 
-    def backward(self, loss: torch.Tensor, share: float) -> float:
-        """Compute gradients, clipped when all are gathered; the loss of the global batch, in which
-        each process's mean counts by its share. Raises UserError for one that is not finite."""
+    def backward(self, loss: torch.Tensor, share: float | torch.Tensor) -> torch.Tensor:
+        """Compute gradients, clipped when all are gathered; the loss, weighted by `share`."""
         # DDP divides by the number of processes; with one, this factor is 1.
         weighted = loss * (share * self.accelerator.num_processes)
-        mean = self.accelerator.reduce(weighted.detach(), "mean").item()
+        self.accelerator.backward(weighted)
+        if self.accelerator.sync_gradients:
+            self.accelerator.clip_grad_norm_(self.clipped, self.run.max_grad_norm)
+        return weighted.detach()
+
+    def step_loss(self, losses: list[torch.Tensor]) -> float:
+        """Mean loss of a step's global batches, whose losses on this process these are.
+
+        The one wait for the device in a step. Raises UserError for a loss that is not finite.
+        """
+        parts = self.accelerator.reduce(torch.stack(losses), "mean").tolist()
+        mean = sum(parts) / len(parts)
         if not math.isfinite(mean):
             kept = latest_checkpoint(self.directory)
             where = f"The last good checkpoint is {kept}" if kept else "No checkpoint was due yet"
@@ -171,9 +181,6 @@ class Trainer:
                 f"{self.state.schedule.get_last_lr()[0]:.3g}); training stopped. {where}. Lower "
                 "--learning_rate, add --warmup_steps, or train without --fp16"
             )
-        self.accelerator.backward(weighted)
-        if self.accelerator.sync_gradients:
-            self.accelerator.clip_grad_norm_(self.clipped, self.run.max_grad_norm)
         return mean
 
     def save(self) -> None:

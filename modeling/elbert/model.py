@@ -120,8 +120,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
             return out
         hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = attention_mask_of(attention_mask, hidden[..., 0])
-        states, how = layer_states(self, hidden, mask), self.config.pooler_input
-        pooled = torch.stack([pool(state, mask, how) for state in states])
+        pool_state = partial(pool, mask=mask, pooler_input=self.config.pooler_input)
+        pooled = torch.stack([*map(pool_state, layer_states(self, hidden, mask))])
         all_logits, loss = self.answer_layers(pooled), None
         if self.training:
             if labels is not None:
