@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from modeling.errors import UserError
-from training.settings import FlagParser
 from utils.files import run_script, write_file
+from utils.flags import FlagParser
 
 # A tokenizer's files, and the names that they have beside published checkpoints.
 VOCABULARIES = {

@@ -21,9 +21,9 @@ from modeling.errors import UserError
 from modeling.exit_settings import resolve
 from modeling.loading.files import weights_hash
 from training.provenance import provenance
-from training.settings import as_dict, option, parse
 from utils.console import StdoutHandler
 from utils.files import run_script, write_file
+from utils.flags import as_dict, option, parse
 
 
 @dataclass(frozen=True, kw_only=True)

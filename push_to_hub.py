@@ -21,9 +21,9 @@ from modeling.exit_settings import resolve
 from modeling.keys import keys_of
 from modeling.loading.files import find_file, read_json, weights_hash
 from training.provenance import is_own, note, provenance_in, read_list
-from training.settings import option, parse
 from utils.console import markdown_table
 from utils.files import run_script, write_text
+from utils.flags import option, parse
 
 CARD, PICTURE = "README.md", "exits.png"
 SENT = "config.json exit_config.json *token*.json spiece.model vocab.txt merges.txt"

@@ -26,9 +26,9 @@ from glue.tasks import evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.files import read_json
 from training.provenance import ROOT
-from training.settings import FlagParser
 from utils.console import markdown_table
 from utils.files import run_script, write_json
+from utils.flags import FlagParser
 
 ENTRIES = tomllib.loads((ROOT / "experiments/published.toml").read_text("utf-8"))
 CARD_TEXT = "a lump in the middle of the monkeys stirred and then fell quiet ."

@@ -19,8 +19,8 @@ albert_act` each token has its own, and halts by it.
 `--do_predict` writes the files for gluebenchmark.com. For a task of your own, give `--train_file`,
 `--validation_file` and `--test_file` with columns sentence1[,sentence2],label.
 """
-# The flags are read here; `evaluation/glue_run.py` does what they ask for, and the training loop is
-# `training/trainer.py`.
+# The flags are read here; `evaluation/glue_training.py` and `evaluation/glue_evaluation.py` do what
+# they ask for, and the training loop is `training/trainer.py`.
 
 import os
 import sys
@@ -28,8 +28,9 @@ from dataclasses import replace
 
 from evaluation.settings import GROUPS, GlueSettings
 from modeling.errors import UserError
-from training.settings import expand_config_file, fetch_models, parse
+from training.settings import fetch_models
 from utils.files import run_script
+from utils.flags import expand_config_file, parse
 
 
 def read_settings() -> GlueSettings:
@@ -65,16 +66,15 @@ def read_settings() -> GlueSettings:
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from evaluation.glue_run import GlueRun
+    from evaluation import glue_evaluation, glue_training
 
     if settings.run.do_train or settings.search.hp_search:
         model = settings.model
         read = {"model_name_or_path": not model.from_scratch}
         model = fetch_models(model, **read, config_name=False, tokenizer_name=False)
         settings = settings._replace(model=model)
-    run = GlueRun(settings)
     if settings.search.hp_search:
-        best = run.search(expand_config_file(sys.argv[1:]))
+        best = glue_training.search(settings, expand_config_file(sys.argv[1:]))
         if not settings.evaluation.do_predict:
             return
         settings = settings._replace(
@@ -82,14 +82,13 @@ def main() -> None:
             evaluation=replace(settings.evaluation, do_eval=False),
             search=replace(settings.search, hp_search=False),
         )
-        run = GlueRun(settings)
-    with run.session():
+    with glue_evaluation.session(settings) as accelerator:
         if settings.run.do_train:
-            run.fine_tune()
+            glue_training.fine_tune(settings, accelerator)
         if settings.evaluation.do_eval:
-            run.evaluate()
+            glue_evaluation.evaluate(settings, accelerator)
         if settings.evaluation.do_predict:
-            run.predict()
+            glue_evaluation.predict(settings, accelerator)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training.provenance import make_room, note, provenance
-from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, FlagRules, as_dict, option, parse
 from utils.files import run_script, write_json
+from utils.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, as_dict, option, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +25,12 @@ class ParitySettings:
     extrapolate: bool = option(False, "train on emptier, test on fuller vectors")
     n_hidden: int = option(64, "size of the GRU's state", AT_LEAST_1)
     max_steps: int = option(20, "N, where the last example is made to halt", AT_LEAST_1)
-    lambda_p: float = option(0.2, "prior: 1/λ_p steps are expected", FlagRules(low=1e-6, high=1))
+    lambda_p: float = option(0.2, "prior: 1/λ_p steps are expected", Allowed(low=1e-6, high=1))
     beta: float = option(0.01, "weight of the KL to the prior", AT_LEAST_0)
     epochs: int = option(20, "passes of --n_batches", AT_LEAST_1)
     n_batches: int = option(500, "batches an epoch", AT_LEAST_1)
     batch_size: int = option(128, "vectors of a batch", AT_LEAST_1)
-    lr: float = option(3e-4, "learning rate, at first", FlagRules(low=1e-12))
+    lr: float = option(3e-4, "learning rate, at first", Allowed(low=1e-12))
     schedule: str = option(
         "one_cycle",
         "one_cycle rises to 8 times --lr, then falls; constant, with --epochs 100, is the "

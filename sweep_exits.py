@@ -20,8 +20,8 @@ by chance, with the oracle each at its first right layer. Then
 """
 
 from exit_lab.settings import SweepRequest
-from training.settings import parse
 from utils.files import run_script
+from utils.flags import parse
 
 
 def main() -> None:

@@ -36,9 +36,9 @@ from modeling.cpu_packing import packed_weights
 from modeling.depth import EarlyExitModel
 from modeling.depth_batching import Answer, DepthBatcher
 from modeling.runtime import environment, keep_freed_memory
-from training.settings import FlagParser
 from utils.console import markdown_table
 from utils.files import run_script
+from utils.flags import FlagParser
 
 COLUMNS = "load|offered / s|model|contender|accuracy|layers|answered / s|p50, ms|p99, ms".split("|")
 

@@ -41,8 +41,8 @@ from benchmarks import contenders, runtimes
 from benchmarks.contenders import DEVICE, HAS_BF16, LENGTHS, ids_of, run_hf, run_ours, texts_of
 from glue.tables import as_csv
 from modeling.runtime import environment, waiting
-from training.settings import FlagParser
 from utils.console import markdown_table
+from utils.flags import FlagParser
 
 Texts = list[list[int]]
 Run = Callable[[Any, Texts], None]  # of texts, by what a process has made

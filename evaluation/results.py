@@ -159,7 +159,7 @@ def write_results(
     note(folder, (rows, path, *files))
 
 
-def predict(job: Job, examples: Sequence[Example], output: Path, details: str) -> None:
+def write_predictions(job: Job, examples: Sequence[Example], output: Path, details: str) -> None:
     """Answer `examples`; write the task's official file and `details` into `output`."""
     predictions = run_early_exit(job.for_inference())
     if not is_main():

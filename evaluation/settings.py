@@ -9,15 +9,13 @@ from modeling.exit_settings import NOTHING, KeyValues
 from modeling.keys import MODE_KEYS, PONDER_KEYS, keys_of, nearest_names, parse_value
 from modeling.loading.families import FAMILIES
 from training.settings import (
-    COUNT,
-    FREE,
     DataSettings,
     ModelSettings,
     RunSettings,
     SearchSettings,
     TrainingSettings,
-    option,
 )
+from utils.flags import COUNT, FREE, option
 
 
 def documented_name(text: str) -> str:

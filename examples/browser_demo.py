@@ -33,9 +33,9 @@ from exit_lab.grids import parse_values
 from glue.tasks import get_task, read_examples
 from modeling import UserError
 from modeling.loading.tokenizers import load_tokenizer
-from training.settings import FlagParser
 from training.start import call
 from utils.files import run_script, write_text
+from utils.flags import FlagParser
 
 ROOT = Path(__file__).parent.parent
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from glue.tasks import TASKS, read_examples
 from modeling.errors import UserError
-from training.settings import FlagParser
 from utils.files import run_script, write_text
+from utils.flags import FlagParser
 
 
 def documents(data_dir: Path, split: str) -> list[str]:

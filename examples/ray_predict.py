@@ -18,8 +18,8 @@ import pyarrow as pa
 import ray
 
 from modeling import UserError
-from training.settings import FlagParser
 from utils.files import run_script
+from utils.flags import FlagParser
 
 
 class Predictor:

@@ -41,8 +41,8 @@ from glue.tasks import Example
 from modeling import DepthBatcher, EarlyExitModel, UserError, load_tokenizer
 from modeling.cpu_packing import packed_weights
 from modeling.rules import exit_scores
-from training.settings import FlagParser
 from utils.files import run_script
+from utils.flags import FlagParser
 
 Text = str | tuple[str, str]
 

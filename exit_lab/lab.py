@@ -38,9 +38,9 @@ from modeling.loading.files import read_json, weights_hash
 from modeling.rules import exit_scores
 from training.checkpoints import check_finished
 from training.provenance import check_inputs, make_room, note, provenance, remove
-from training.settings import as_dict
 from training.start import make_accelerator, start_script
 from utils.files import run_all_then_raise, write_json, write_text
+from utils.flags import as_dict
 
 # What a sweep leaves beside its recording: another sweep there begins without.
 WRITTEN = "sweep.csv frontier.csv compare.csv compare.md explorer.html provenance.json".split()

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from modeling.errors import UserError
 from modeling.keys import float_key, nearest_names, parse_value
-from training.settings import AT_LEAST_0, AT_LEAST_1, SEED, DevSettings, FlagRules, option
+from training.settings import DevSettings
+from utils.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, option
 
-PART = FlagRules(low=0.01, high=0.99)
+PART = Allowed(low=0.01, high=0.99)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,9 @@ from modeling.keys import path_keys
 from modeling.loading.configs import ORIGIN_KEYS, make_config
 from modeling.loading.files import read_json
 from training.provenance import CHECKSUMS, LIST, is_own, put_aside, read_list, remove
-from training.settings import RunSettings, entries
+from training.settings import RunSettings
 from utils.files import apply_umask, differences, file_fingerprint, flush, write_json
+from utils.flags import entries
 
 logger = logging.getLogger(__name__)
 

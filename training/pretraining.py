@@ -28,10 +28,10 @@ from training.optimizer import make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
 from training.pretraining_settings import PretrainingModelSettings, PretrainingSettings
 from training.provenance import provenance, write_result
-from training.settings import as_dict
 from training.start import check_vocab_size
 from training.trainer import Batch, Trainer, TrainingLog
 from utils.console import markdown_table
+from utils.flags import as_dict
 
 logger = logging.getLogger(__name__)
 

@@ -4,19 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from modeling.errors import UserError
-from training.settings import (
-    AT_LEAST_0,
-    AT_LEAST_1,
-    COUNT,
-    COUNT_OR_NONE,
-    FREE,
-    SHARE,
-    FlagRules,
-    RunSettings,
-    option,
-)
+from training.settings import RunSettings
+from utils.flags import AT_LEAST_0, AT_LEAST_1, COUNT, COUNT_OR_NONE, FREE, SHARE, Allowed, option
 
-LENGTH = FlagRules(low=8)
+LENGTH = Allowed(low=8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +26,7 @@ class PretrainingModelSettings:
     tokenizer_name: str | None = option(None, "default: beside the weights", FREE)
     train_tokenizer: bool = option(False, "write spiece.model to --output_dir", FREE)
     vocab_size: int | None = option(
-        None, "of --train_tokenizer, if not the config's", FlagRules(low=6, resuming=True)
+        None, "of --train_tokenizer, if not the config's", Allowed(low=6, resuming=True)
     )
 
 
@@ -118,9 +109,7 @@ class StudentSettings:
         None, "start from a shared layer that was trained before: folder or hub name", FREE
     )
     rank: int = option(0, "of each pass's own correction of the shared matrices", AT_LEAST_0)
-    last_pass_weight: float = option(
-        1.0, "in the loss, in units of the others'", FlagRules(low=1e-6)
-    )
+    last_pass_weight: float = option(1.0, "in the loss, in units of the others'", Allowed(low=1e-6))
 
     def check(self) -> None:
         if self.rank and (self.initial_student or self.intermediate_size):

@@ -36,9 +36,10 @@ from training import start
 from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
 from training.provenance import write_result
-from training.settings import SearchSettings, add_flag, spellings
+from training.settings import SearchSettings
 from utils.console import markdown_table
 from utils.files import differences
+from utils.flags import add_flag, spellings
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")

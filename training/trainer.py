@@ -1,6 +1,6 @@
 """The training loop of all scripts, and its log. It can stop at any step, and resume exactly.
 
-run_glue.py (`evaluation/glue_run.py`), run_pretraining.py (`training/pretraining.py`) and
+run_glue.py (`evaluation/glue_training.py`), run_pretraining.py (`training/pretraining.py`) and
 share_layers.py (`training/layer_sharing.py`) say what the batches, the optimiser and the log are.
 """
 
@@ -42,9 +42,10 @@ from training.checkpoints import (
 )
 from training.optimizer import clipped_parameters
 from training.provenance import note, provenance, remove_results, write_result
-from training.settings import RunSettings, as_dict
+from training.settings import RunSettings
 from training.start import StopSignal
 from utils.console import progress
+from utils.flags import as_dict
 
 logger = logging.getLogger(__name__)
 

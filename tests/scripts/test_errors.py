@@ -20,7 +20,7 @@ from tests.conftest import contents, edit_json, tsv
     [
         ("--task_name RTEE", ["'RTEE'", "did you mean rte"]),
         ("--learning_rate nan", ["--learning_rate", "nan"]),
-        ("--per_gpu_train_batch_size 0", ["--per_gpu_train_batch_size", "0", "1 or more"]),
+        ("--per_gpu_train_batch_size 0", ["--per_gpu_train_batch_size", "0", "at least 1"]),
         ("--max_seq_length 41", ["--max_seq_length 41", "max_position_embeddings = 40"]),
         ("--set cnt_thres=5", ["cnt_thres = 5", "num_hidden_layers = 4"]),
         ("--fp16", ["fp16: needs a GPU", "--bf16"]),
@@ -168,7 +168,7 @@ def test_a_sweep_of_bad_input_names_it(place, sweep, change, more, message):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("--tau -0.1", ["--tau", "0 or more"]),
+        ("--tau -0.1", ["--tau", "at least 0"]),
         ("--train_files /nowhere/text.txt", ["/nowhere/text.txt", "No such file"]),
         ("--max_seq_length 64", ["--max_seq_length 64", "max_position_embeddings = 40"]),
         ("--per_gpu_train_batch_size 1", ["not one example at length 32", "at least 2"]),

@@ -24,7 +24,8 @@ from tests.conftest import edit_json, write_rte
 from tests.forks import assert_same_weights
 from training.fine_tuning import MetricAtCost
 from training.search import Search
-from training.settings import SearchSettings, parse
+from training.settings import SearchSettings
+from utils.flags import parse
 
 RUNS = {f"lr{rate}-bs8-ep1-seed{seed}" for rate in ("2e-05", "5e-05") for seed in (0, 1)}
 

@@ -1,0 +1,167 @@
+"""run_glue.py's evaluation: a trained model on the dev set, and its answers to the test set."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+from transformers import AlbertConfig, PreTrainedTokenizerBase
+
+from evaluation.job import DTYPES, Job, find_task, load_trained, results_folder
+from evaluation.modes import MODES, trained_mode
+from evaluation.modes.base import Mode
+from evaluation.onnx_file import OnnxFile
+from evaluation.predictions import is_main
+from evaluation.results import check_results, write_predictions
+from evaluation.settings import GlueSettings
+from glue.features import Features
+from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
+from modeling.cpu_packing import EMULATED, is_emulated
+from modeling.errors import UserError
+from modeling.exit_settings import resolve
+from modeling.loading.files import read_json, weights_hash
+from training.checkpoints import checkpoints_of
+from training.provenance import check_inputs, note, provenance, provenance_in
+from training.start import check_output_dir, lock_output_dir, make_accelerator, start_script
+from training.trainer import start_trackers
+from utils.console import log_facts
+from utils.flags import as_dict
+
+logger = logging.getLogger(__name__)
+
+
+def mode_of(settings: GlueSettings) -> Mode:
+    return MODES[settings.mode.model_type]
+
+
+@contextmanager
+def session(settings: GlueSettings) -> Iterator[Accelerator]:
+    """The device and the processes beside this one; logging, the seed, and an --output_dir that can
+    take the results."""
+    run, training = settings.run, settings.training
+    fp16 = training.fp16 and training.fp16_opt_level != "O0"
+    accelerator = make_accelerator(
+        run.no_cuda,
+        "bf16" if run.bf16 else "fp16" if fp16 else "no",
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        # ALBERT's own pooler, for one, has no part in a model whose exits have theirs.
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+    start_script(accelerator, run.seed)
+    files = ("train_file", "validation_file", "test_file")
+    check_inputs(run.output_dir, {name: getattr(settings.data, name) for name in files})
+    check_output_dir(run, run.do_train)
+    with lock_output_dir(run.output_dir, accelerator, run.do_train):
+        yield accelerator
+
+
+def features_of(
+    settings: GlueSettings,
+    config: AlbertConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    split: Split,
+) -> Features:
+    """Tokenise a split as the mode's models read it."""
+    data, seed = settings.data, settings.run.seed
+    limit = {"train": data.max_train_samples, "dev": data.max_eval_samples}.get(split.name)
+    texts = split.examples(limit), tokenizer, data.max_seq_length
+    return mode_of(settings).features(config, *texts, seed=seed)
+
+
+def open_job(
+    settings: GlueSettings, accelerator: Accelerator, directory: Path, task: Task, split: Split
+) -> Job:
+    """Load the model of `directory`, trained on `task`, under the flags' exit keys, and a split: of
+    the task, or of its second half."""
+    mode, data, evaluation = mode_of(settings), settings.data, settings.evaluation
+    if is_emulated(DTYPES[evaluation.dtype], accelerator.device):
+        logger.warning("--dtype %s: %s", evaluation.dtype, EMULATED)
+    if mode is not (trained_in := trained_mode(directory)):
+        raise UserError(
+            f"--model_type {mode.name}: {directory} holds a model that was trained with "
+            f"--model_type {trained_in.name}; give that one"
+        )
+    keys = resolve(directory, mode.table, settings.mode.keys)
+    lower = settings.run.do_lower_case
+    model, tokenizer = load_trained(directory, mode, task, accelerator.device, lower, keys)
+    mode.check_length(data.max_seq_length, model.config)
+    if rules := model.config.exit_rules(task.is_regression):
+        rule = model.config.exit_keys()[mode.rule_key]
+        for key in settings.mode.keys.values.keys() - {*rules[rule].reads}:
+            if key in mode.table.exit_keys and mode.table.exit_keys[key].kind in (int, float):
+                logger.warning("%s has no effect: the exit rule %s does not read it", key, rule)
+    features = features_of(settings, model.config, tokenizer, split)
+    warn_of_cuts(settings, features)
+    hashes = {"weights": weights_hash(directory), "data": features.digest()}
+    about_run = provenance(as_dict(*settings), **hashes)
+    size, path = evaluation.per_gpu_eval_batch_size, evaluation.onnx
+    weights = hashes["weights"]
+    file = OnnxFile(path, model.config, weights, evaluation.runtime) if path else None
+    origin = {"rule_sources": keys.sources, "provenance": about_run}
+    return Job(mode, model, tokenizer, split.task, features, size, evaluation, file, origin)
+
+
+def warn_of_cuts(settings: GlueSettings, features: Features) -> None:
+    """Warn of examples that are truncated where the training's were not."""
+    length, cut = settings.data.max_seq_length, int(features.truncated.sum())
+    flags = provenance_in(Path(settings.run.output_dir) / "training.json").get("flags")
+    trained_at = flags.get("max_seq_length") if isinstance(flags, dict) else None
+    if isinstance(trained_at, int) and length < trained_at and cut:
+        logger.warning(
+            f"--max_seq_length {length} cuts {cut} of {len(features)} texts; "
+            f"the training had {trained_at}"
+        )
+
+
+def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
+    """Evaluate the trained model and, if asked for, each of its checkpoints."""
+    directory = Path(settings.run.output_dir)
+    task, every = find_task(settings.data, directory), settings.evaluation.eval_all_checkpoints
+    for checkpoint in [*(checkpoints_of(directory) if every else []), directory]:
+        name = "" if checkpoint == directory else checkpoint.name
+        for part, suffix in evaluation_tasks(task):
+            split = Split(part, settings.data.folder, "dev")
+            job = open_job(settings, accelerator, checkpoint, task, split)
+            folder = results_folder(directory, suffix, name)
+            check_results(folder, job)
+            facts = {
+                "Task": about(part),
+                "Device": f"{job.model.device}, dtype {job.evaluation.dtype}",
+                "Num examples": job.features.size,
+                "Batch size": job.batch_size,
+            }
+            log_facts(f"Running evaluation {name}", facts)
+            summary = job.mode.evaluate(job, folder, directory, name)
+            if is_main():
+                track(settings, summary, f"eval{suffix}", int(name.rpartition("-")[2] or 0))
+
+
+def track(settings: GlueSettings, summary: dict[str, Any], prefix: str, step: int) -> None:
+    """Send an evaluation's numbers to --report_to's trackers, at the step of a checkpoint."""
+    names = ("computation_cost", "flops_ratio", "texts_per_second")
+    values = {**summary["metrics"], **{name: summary[name] for name in names}}
+    values |= {f"latency_ms/{name}": value for name, value in summary["latency_ms"].items()}
+    for layer, count in enumerate(summary.get("exits_per_layer", ()), start=1):
+        values[f"exits/layer_{layer}"] = count / summary["examples"]
+    directory = Path(settings.run.output_dir)
+    training = directory / "training.json"
+    step = step or (read_json(training).get("steps", 0) if training.exists() else 0)
+    for tracker in start_trackers(settings):
+        tracker.log({f"{prefix}/{name}": value for name, value in values.items()}, step)
+        tracker.finish()
+    note(directory, (directory / "runs").glob(f"**/events*.{os.getpid()}.*"))
+
+
+def predict(settings: GlueSettings, accelerator: Accelerator) -> None:
+    """Answer the test sets: the official GLUE files, and predictions.tsv with details."""
+    directory, folder = Path(settings.run.output_dir), settings.data.folder
+    task = find_task(settings.data, directory)
+    for part in prediction_tasks(task, folder):
+        split = Split(part, folder, "test")
+        job = open_job(settings, accelerator, directory, task, split)
+        ending = "" if part.name == task.name else f"-{part.name}"
+        write_predictions(job, list(split.examples()), directory, f"predictions{ending}.tsv")

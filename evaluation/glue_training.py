@@ -1,0 +1,266 @@
+"""run_glue.py's training: a model from its start to the end of a training, or a search for one."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from accelerate import Accelerator
+from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from evaluation.glue_evaluation import features_of, mode_of
+from evaluation.job import Job, find_task
+from evaluation.modes.base import Mode
+from evaluation.settings import GROUPS, GlueSettings
+from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
+from modeling.depth import layer_groups
+from modeling.errors import UserError
+from modeling.exit_settings import EXIT_FILE, overriding_file, read_exit_file
+from modeling.loading.configs import ORIGIN_KEYS, load_config
+from modeling.loading.files import find_file, read_json, weight_files
+from modeling.loading.tokenizers import load_tokenizer
+from modeling.loading.weights import load_model
+from training.checkpoints import find_start
+from training.fine_tuning import MetricAtCost, task_batches, task_state, total_steps
+from training.provenance import write_result
+from training.search import Search, flags_of_every_run, run_search
+from training.start import check_vocab_size
+from training.trainer import Trainer, TrainingLog
+from utils.console import log_facts
+from utils.files import file_fingerprint, fingerprint
+from utils.flags import entries
+
+logger = logging.getLogger(__name__)
+
+
+# What a training starts from.
+
+
+def exit_file(settings: GlueSettings) -> Path | None:
+    """Find the file of exit keys that --set or the starting configuration names: it goes with the
+    model."""
+    source = Path(settings.model.config_name or settings.model.model_name_or_path)
+    path = source if source.is_file() else source / "config.json"
+    if "exit_config_path" not in mode_of(settings).table.keys:
+        return None
+    config, keys = read_json(path) if path.exists() else {}, settings.mode.keys.values
+    return overriding_file(config | keys, path.parent, "exit_config_path" in keys)
+
+
+def new_config(settings: GlueSettings, task: Task) -> AlbertConfig:
+    """Make the configuration of a model for `task`, with the keys that flags give."""
+    mode, source, labels = mode_of(settings), settings.model, dict(enumerate(task.labels))
+    labels = labels or {0: "score"}
+    path = source.config_name or source.model_name_or_path
+    config = load_config(
+        path,
+        mode.model_class.config_class,
+        id2label=labels,
+        label2id={label: i for i, label in labels.items()},
+        num_labels=task.num_labels,
+        problem_type=None,  # of the starting model's task
+        finetuning_task=task.name,
+        **settings.mode.keys.values,
+    )
+    if exit_file(settings):
+        config.exit_config_path = EXIT_FILE
+    for key, meaning in mode.table.ignored.items():
+        if meaning and getattr(config, key, False) is True:
+            logger.warning("%s: %s = true has no effect: no %s here", path, key, meaning)
+    return config
+
+
+def new_tokenizer(settings: GlueSettings, config: AlbertConfig) -> PreTrainedTokenizerBase:
+    """Load the tokenizer; UserError when it, or --max_seq_length, is too large for the model."""
+    source = settings.model.tokenizer_name or settings.model.model_name_or_path
+    tokenizer = load_tokenizer(source, settings.run.do_lower_case)
+    check_vocab_size(tokenizer, source, config)
+    mode_of(settings).check_length(settings.data.max_seq_length, config)
+    return tokenizer
+
+
+def new_model(settings: GlueSettings, config: AlbertConfig) -> PreTrainedModel:
+    """Make a model with the checkpoint's weights; of one of another task, without its heads."""
+    model_class, source = mode_of(settings).model_class, settings.model.model_name_or_path
+    if settings.model.from_scratch:
+        logger.info("Weights newly initialised: all (--from_scratch)")
+        return model_class(config)
+    path = find_file(source, "config.json")
+    trained_on = read_json(path).get("finetuning_task") if path else None
+    other = trained_on not in (None, config.finetuning_task)
+    model, report = load_model(model_class, source, config, other)
+    for line in report.lines():
+        logger.info(line)
+    new_pooler = "albert.pooler.weight" in report.initialised
+    if new_pooler and getattr(config, "pooler_input", None) == "cls":
+        logger.info(
+            "%s has no pooler, so the exits' pooler starts new, on a [CLS] that was not "
+            "pre-trained for classes: --set pooler_input=mean often learns better",
+            source,
+        )
+    return model
+
+
+def published_pieces(settings: GlueSettings) -> Path | None:
+    """Find the spiece.model that --save_format pytorch copies; UserError where there is none."""
+    if settings.training.save_format != "pytorch":
+        return None
+    source = settings.model.tokenizer_name or settings.model.model_name_or_path
+    if found := find_file(source, "spiece.model"):
+        return found
+    raise UserError(
+        f"--save_format pytorch: no spiece.model in {source}, and ELBERT's published code "
+        "reads no other tokenizer; name a folder that has one with --tokenizer_name"
+    )
+
+
+def check_files(settings: GlueSettings, task: Task, dev: bool) -> None:
+    """UserError for anything wrong with a dev or test file: worth knowing before training.
+
+    They are read whole.
+    """
+    folder, limit = settings.data.folder, settings.data.max_eval_samples
+    for part, _ in evaluation_tasks(task) if dev else []:
+        list(Split(part, folder, "dev").examples(limit))
+    for part in prediction_tasks(task, folder) if settings.evaluation.do_predict else []:
+        list(Split(part, folder, "test").examples())
+
+
+def chosen_metric(mode: Mode, task: Task, text: str | None, flag: str) -> MetricAtCost:
+    """Read a flag's metric; UserError for one at a cost, of a mode that has one cost only."""
+    metric = MetricAtCost.parse(text, task, flag)
+    if metric.cost is not None:
+        mode.rules(regression=False)
+    return metric
+
+
+# A training.
+
+
+def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
+    """Train, or go on with a training to the last bit; nothing where it is finished.
+
+    Minimises the model's loss over all exits; the trained model ends in --output_dir.
+    """
+    training, mode, task = settings.training, mode_of(settings), find_task(settings.data, None)
+    check_files(settings, task, dev=settings.evaluation.do_eval or training.looks_at_dev)
+    wanted = training.metric_for_best_model, "--metric_for_best_model"
+    metric = chosen_metric(mode, task, *wanted)
+    source = settings.model.model_name_or_path
+    is_finished, checkpoint = find_start(settings, accelerator.num_processes, source)
+    if is_finished:
+        return
+    spiece = published_pieces(settings)
+    config = new_config(settings, task)
+    tokenizer = new_tokenizer(settings, config)
+    model = mode.model_class(config) if checkpoint else new_model(settings, config)
+    split = Split(task, settings.data.folder, "train")
+    features = features_of(settings, config, tokenizer, split)
+    total = total_steps(training, len(features), accelerator.num_processes)
+    announce(settings, accelerator, task, features.size, total)
+    scores = features.labels.tolist() if task.is_regression else []
+    state = task_state(training, model, tokenizer, total, scores)
+    if settings.evaluation.compile == "on":
+        for group in layer_groups(model):
+            group.compile(dynamic=True)
+    trainer = Trainer(accelerator, state, settings, features.digest())
+    trainer.begin(checkpoint)
+    if accelerator.is_main_process:
+        copy_exit_file(settings, trainer.directory)
+    batches = partial(task_batches, trainer, features)
+    with TrainingLog(trainer, total, mode.loss_parts, scalars=mode.scalars) as log:
+        evaluate = None
+        if training.looks_at_dev:
+            dev = features_of(settings, config, tokenizer, split._replace(name="dev"))
+            job = Job(mode, model, tokenizer, task, dev, batch_size=32)
+            evaluate = dev_evaluation(job, metric, log)
+        trainer.fit(batches, total, log.step, evaluate)
+        trainer.finish(spiece)
+
+
+def copy_exit_file(settings: GlueSettings, directory: Path) -> None:
+    """Copy the starting model's exit keys into `directory`, unless a training that is resumed has
+    them there already, perhaps edited."""
+    source, copy = exit_file(settings), directory / EXIT_FILE
+    if source and not copy.exists():
+        given = settings.mode.keys.values  # which win over the file
+        keys = read_exit_file(source).items()
+        write_result(copy, {key: value for key, value in keys if key not in given})
+
+
+def dev_evaluation(job: Job, metric: MetricAtCost, log: TrainingLog) -> Callable[[], float]:
+    """Make what a training calls at each logging step: it logs, and returns `metric`."""
+
+    def evaluate() -> float:
+        scalars, line, value = job.mode.dev_scalars(job, metric)
+        log.write(line, scalars)
+        return value
+
+    return evaluate
+
+
+def announce(
+    settings: GlueSettings, accelerator: Accelerator, task: Task, examples: str, total: int
+) -> None:
+    """Log what is about to be trained, on what."""
+    training, mode = settings.training, mode_of(settings)
+    batch = training.per_gpu_train_batch_size * accelerator.num_processes
+    log_facts(
+        "Running training",
+        {
+            "Task": about(task),
+            "Model type": mode.name,
+            "Loss": mode.loss,
+            "Device": f"{accelerator.device}, {accelerator.num_processes} process(es), "
+            f"mixed precision {accelerator.mixed_precision}",
+            "Seed": settings.run.seed,
+            "Num examples": examples,
+            "Max sequence length": settings.data.max_seq_length,
+            "Total train batch size": batch * training.gradient_accumulation_steps,
+            "Total optimization steps": total,
+        },
+    )
+
+
+# A search.
+
+
+def search(settings: GlueSettings, argv: Sequence[str]) -> Path:
+    """Run a search; the directory of its best model. argv: this call's flags."""
+    flags, given = flags_of_every_run(argv, GROUPS), settings.search
+    mode, task = mode_of(settings), find_task(settings.data, None)
+    metric = chosen_metric(mode, task, given.hp_metric, "--hp_metric")
+    check_files(settings, task, dev=True)
+    # What machines that share a search must agree in.
+    shared = {name: value for name, value, allowed in entries(*settings) if not allowed.resuming}
+    shared["dtype"] = settings.evaluation.dtype
+    # ELBERT by its published name: an earlier version's search goes on.
+    shared["model_type"] = name = "albert" if mode.name == "elbert" else mode.name
+    wanted = Search(
+        settings=given,
+        task=task,
+        metric=metric,
+        name=given.hp_study or f"{name}-{task.name}",
+        output_dir=Path(settings.run.output_dir),
+        flags=flags,
+        fingerprint=shared | content_hashes(settings, task),
+    )
+    return run_search(wanted, settings.evaluation.do_predict)
+
+
+def content_hashes(settings: GlueSettings, task: Task) -> dict[str, str]:
+    """SHA-256 of what the runs of a search start from, wherever that lies."""
+    config, source = new_config(settings, task), settings.model
+    tokenizer = new_tokenizer(settings, config)
+    kept = {name: v for name, v in config.to_dict().items() if name not in ORIGIN_KEYS}
+    files = [] if source.from_scratch else weight_files(source.model_name_or_path)
+    model = fingerprint(sorted(kept.items()), list(map(file_fingerprint, files)))
+    splits = [Split(task, settings.data.folder, name) for name in ("train", "dev")]
+    sets = [features_of(settings, config, tokenizer, split) for split in splits]
+    # Draws follow from --seed, which the runs of a search may change.
+    data = fingerprint(*(replace(features, inputs={}).digest() for features in sets))
+    return {
+        "the model of --model_name_or_path and --config_name": model,
+        "the examples and tokens of --data_dir or --train_file": data,
+    }
