@@ -17,11 +17,14 @@ the first public name that is asked for loads them all. Installed, the package i
 and `import elbert` makes all modes known to transformers.
 """
 
+import os
+import sys
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
 from .errors import UserError as UserError
+from .runtime import waiting
 
 
 def __getattr__(name: str) -> Any:
@@ -36,12 +39,13 @@ def __dir__() -> list[str]:
     """The public names."""
     found = {"__version__"}
     for name, value in vars(import_module(".public", __name__)).items():
-        kind = getattr(value, "func", value)  # of a partial
-        if str(getattr(kind, "__module__", "")).startswith(__name__):
+        if str(getattr(value, "__module__", "")).startswith(__name__):
             found.add(name)
     return sorted(found)
 
 
 # The checkout's scripts answer --help without torch; whoever installed the package wants models.
 if __name__ == "elbert":
+    if "torch" not in sys.modules:  # later, OpenMP would not read it
+        os.environ.update(waiting())
     import_module(".public", __name__)

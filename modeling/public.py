@@ -6,11 +6,11 @@
 # ruff: noqa: F401
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AlbertConfig
 
 from .act.heads import (
     AlbertActConfig,
@@ -32,7 +32,7 @@ from .errors import UserError
 from .loading.configs import load_config, mode_in
 from .loading.files import local_folder
 from .loading.tokenizers import load_tokenizer
-from .loading.weights import abbreviate, load_model
+from .loading.weights import LoadReport, abbreviate, load_model
 from .losses import PonderClassificationLoss
 from .pipelines import EarlyExitPipeline, depth_of
 from .ponder.model import (
@@ -51,11 +51,33 @@ from .ponder.pondernet import (
 )
 from .ponder.rules import GeneralizedGeometricDist
 from .rules import ExitRule, exit_scores, scan, scan_answers
+from .runtime import noticing_contention
 
-# A mode's model and a report of its weights, from any checkpoint that fits it; see `load_model`.
-load_pretrained = partial(load_model, ElbertForSequenceClassification)
-load_ponder = partial(load_model, PonderAlbertClassifier)
-load_act = partial(load_model, AlbertActForSequenceClassification)
+Text = str | tuple[str, str] | dict[str, str]  # a text, or a pair: HF's has "text", "text_pair"
+Answer = dict[str, Any] | list[dict[str, Any]]  # of one text; a list where `top_k` is given
+Source = str | Path  # a folder, or a hub name
+
+
+def load_pretrained(
+    source: Source, config: AlbertConfig | None = None, other_task: bool = False, **keys: Any
+) -> tuple[ElbertForSequenceClassification, LoadReport]:
+    """Load an ELBERT from any checkpoint that fits it; see `load_model`."""
+    return load_model(ElbertForSequenceClassification, source, config, other_task, **keys)
+
+
+def load_ponder(
+    source: Source, config: AlbertConfig | None = None, other_task: bool = False, **keys: Any
+) -> tuple[PonderAlbertClassifier, LoadReport]:
+    """Load a ponder model from any checkpoint that fits it; see `load_model`."""
+    return load_model(PonderAlbertClassifier, source, config, other_task, **keys)
+
+
+def load_act(
+    source: Source, config: AlbertConfig | None = None, other_task: bool = False, **keys: Any
+) -> tuple[AlbertActForSequenceClassification, LoadReport]:
+    """Load an Adaptive Depth model from any checkpoint that fits it; see `load_model`."""
+    return load_model(AlbertActForSequenceClassification, source, config, other_task, **keys)
+
 
 CLASSES = {
     "elbert": ElbertForSequenceClassification,
@@ -70,7 +92,7 @@ class Classifier:
     Raises UserError if there is no model of this project in `source`, a folder or a hub name.
     """
 
-    def __init__(self, source: str | Path, max_length: int = 128) -> None:
+    def __init__(self, source: Source, max_length: int = 128) -> None:
         folder = local_folder(source)
         model, report = load_model(CLASSES[mode_in(folder)], folder)
         if new := [name for name in report.initialised if name != "exit_weights"]:
@@ -81,68 +103,92 @@ class Classifier:
         self.max_length = max_length
 
     def __call__(
-        self, texts: Sequence[str] | Sequence[tuple[str, str]], batch_size: int = 32
-    ) -> list[dict[str, Any]]:
-        pairs = [tuple(text) if not isinstance(text, str) else text for text in texts]
+        self, texts: Text | Sequence[Text], batch_size: int = 32, top_k: int | None = 1
+    ) -> Answer | list[Answer]:
+        if isinstance(texts, str | dict):
+            return self([texts], batch_size, top_k)[0]
+        if not len(texts):
+            return []
         encoded = self.tokenizer(
-            pairs, truncation=True, max_length=self.max_length, return_token_type_ids=True
+            [as_pair(text) for text in texts],
+            truncation=True,
+            max_length=self.max_length,
+            return_token_type_ids=True,
         )
         ids, types = map(list, (encoded["input_ids"], encoded["token_type_ids"]))
+        with packed_weights(self.model), noticing_contention(self.model.device):
+            found = self.logits_and_depth(ids, types, batch_size)
+        return [self.answer(logits, depth, top_k) for logits, depth in found]
+
+    def logits_and_depth(self, ids: list, types: list, batch_size: int) -> list[tuple]:
+        """Each text's logits, (num_labels,), and where it exits, as in the answer."""
         if isinstance(self.model, AlbertActForSequenceClassification):
             return self.by_batches(ids, types, batch_size)
         if isinstance(self.model, PonderAlbertClassifier):
             ids, types = ([row[:1] + row for row in rows] for rows in (ids, types))
         batcher = DepthBatcher(self.model, batch_size, pad_token_id=self.tokenizer.pad_token_id)
         batcher.submit(zip(ids, types, strict=True))
-        answers: list[dict[str, Any]] = [{} for _ in ids]
-        with packed_weights(self.model):
-            for row, logits, exit_layer, _ in batcher.answers():
-                answers[row] = {**self.answer(logits), "exit_layer": exit_layer}
-        return answers
+        found = sorted(batcher.answers(), key=lambda answer: answer.row)
+        return [(answer.logits, {"exit_layer": answer.exit_layer}) for answer in found]
 
-    def answer(self, logits: torch.Tensor) -> dict[str, Any]:
-        """Say what an example's logits, (num_labels,), mean."""
-        score, number = exit_scores(logits).max(-1)
+    def answer(self, logits: torch.Tensor, depth: dict[str, float], top_k: int | None) -> Answer:
+        """Say what an example's logits, (num_labels,), mean; its `depth` stands with each class."""
+        names, scores = self.model.config.id2label, exit_scores(logits)
         if self.model.config.num_labels == 1:
-            return {"score": float(score)}
-        return {"label": self.model.config.id2label[int(number)], "score": float(score)}
+            ranked = [{"score": float(scores[0]), **depth}]
+        else:
+            order = scores.argsort(descending=True, stable=True).tolist()
+            ranked = [{"label": names[i], "score": float(scores[i]), **depth} for i in order]
+        return ranked[0] if top_k == 1 else ranked[:top_k]
 
-    def by_batches(self, ids: list, types: list, batch_size: int) -> list[dict[str, Any]]:
+    def by_batches(self, ids: list, types: list, batch_size: int) -> list[tuple]:
         """Answer with Adaptive Depth, whose examples all run to the last layer."""
-        answers: list[dict[str, Any]] = [{} for _ in ids]
+        found: list[tuple] = [()] * len(ids)
         order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-        with packed_weights(self.model):
-            for start in range(0, len(order), batch_size):
-                rows = order[start : start + batch_size]
-                texts = {"input_ids": [ids[i] for i in rows]}
-                texts["token_type_ids"] = [types[i] for i in rows]
-                out = self.model(**self.tokenizer.pad(texts, return_tensors="pt"))
-                for row, logits, updates in zip(rows, out.logits, out.updates, strict=True):
-                    answers[row] = {**self.answer(logits), **depth_of({"updates": updates})}
-        return answers
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            texts = {
+                "input_ids": [ids[i] for i in rows],
+                "token_type_ids": [types[i] for i in rows],
+            }
+            out = self.model(**self.tokenizer.pad(texts, return_tensors="pt"))
+            for row, logits, updates in zip(rows, out.logits, out.updates, strict=True):
+                found[row] = logits, depth_of({"updates": updates})
+        return found
+
+
+def as_pair(text: Text) -> str | tuple[str, ...]:
+    """Return a text, or a pair of texts, as a tokenizer takes it; TypeError for anything else."""
+    pair = (text["text"], text["text_pair"]) if isinstance(text, dict) and len(text) > 1 else text
+    pair = pair["text"] if isinstance(pair, dict) else pair
+    return pair if isinstance(pair, str) else tuple(pair)
 
 
 def classify(
-    source: str | Path,
-    texts: Sequence[str] | Sequence[tuple[str, str]],
+    source: Source,
+    texts: Text | Sequence[Text],
     batch_size: int = 32,
     max_length: int = 128,
-) -> list[dict[str, Any]]:
-    """Classify texts, or pairs of texts, with early exit; longer ones are cut.
+    top_k: int | None = 1,
+) -> Answer | list[Answer]:
+    """Classify one text, or a list of texts or pairs, with early exit; longer ones are cut.
 
     To keep the model loaded, make a `Classifier(source, max_length)` and call it.
 
     Args:
         source: the folder of a trained model of any mode, or a hub name.
-        texts: in any order; no answer depends on the others.
+        texts: a text; or a list in any order, in which no answer depends on the others. A pair is
+            a tuple in a list, or {"text": …, "text_pair": …}.
         batch_size: how many texts share a layer pass; they may be at different depths.
+        top_k: how many classes, the most probable first; None for all.
 
     Returns:
-        For each text, in the order given: its `label` and that class's probability as `score`, or
-        for a model of values the value as `score`; and its `exit_layer`, 1-based, or of Adaptive
-        Depth `updates`, the mean of its tokens.
+        For one text its answer, for a list a list of answers in its order. An answer has the
+        `label` and that class's probability as `score`, or for a model of values the value as
+        `score`; and its `exit_layer`, 1-based, or of Adaptive Depth `updates`, the mean of its
+        tokens. With another `top_k` than 1 it is a list of such, a class each.
 
     Raises:
         UserError: there is no model of this project in `source`.
     """
-    return Classifier(source, max_length)(texts, batch_size)
+    return Classifier(source, max_length)(texts, batch_size, top_k)

@@ -4,10 +4,18 @@ Loads no torch by itself.
 """
 
 import ctypes
+import logging
 import os
 import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 # GNU OpenMP, which torch's wheels for Linux bring along, looks this often before a thread sleeps.
 # Its own 300,000 looks take milliseconds at every barrier: beside another busy process, threads
@@ -22,6 +30,32 @@ def waiting() -> dict[str, str]:
     Other OpenMP libraries do not look at it.
     """
     return {} if any(name in os.environ for name in OWN) else {"GOMP_SPINCOUNT": str(LOOKS)}
+
+
+@contextmanager
+def noticing_contention(device: Any) -> Iterator[None]:
+    """Warn once if a pass within shared its processors while OpenMP's own spin count held.
+
+    Its threads then computed or spun for less than three quarters of the time: one alone on its
+    processors does so for nearly all of it. device: torch's.
+    """
+    import torch
+
+    wall, used = time.perf_counter(), time.process_time()
+    yield
+    wall, used = time.perf_counter() - wall, time.process_time() - used
+    threads = torch.get_num_threads() if device.type == "cpu" and sys.platform == "linux" else 1
+    if threads > 1 and waiting() and used < 0.75 * threads * wall:
+        warn_of_spinning()
+
+
+@cache
+def warn_of_spinning() -> None:
+    logger.warning(
+        "this processor is shared, and PyTorch's threads waste it waiting for each other: import "
+        "elbert before torch, or start Python with GOMP_SPINCOUNT=%d, as the scripts do",
+        LOOKS,
+    )
 
 
 # The C library's malloc.h.

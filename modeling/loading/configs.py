@@ -80,6 +80,8 @@ def load_config(
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     values = {**own_settings(values, config_class), **overrides}
+    if "num_labels" in overrides and len(values.get("id2label") or ()) != overrides["num_labels"]:
+        values |= {"id2label": None, "label2id": None}  # of other classes
     own_file = "exit_config_path" in overrides
     settings = settings or resolve(path, config_class.table, config=values, trusted=own_file)
     return make_config(path, {**values, **settings.values, **overrides}, config_class)

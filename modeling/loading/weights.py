@@ -130,6 +130,7 @@ def load_model(
     source: str | Path,
     config: AlbertConfig | None = None,
     other_task: bool = False,
+    **keys: Any,
 ) -> tuple[Any, LoadReport]:
     """Build a model with a checkpoint's weights; return it and what was loaded.
 
@@ -139,12 +140,18 @@ def load_model(
         source: a directory or a hub name.
         config: by default the source's own.
         other_task: the source was fine-tuned on another task, so its `task_parts` are left out.
+        keys: without `config`, what replaces the source's own: exit_thres=0.3. Another num_labels
+            is another task.
 
     Raises:
         UserError: weights are missing, damaged, or of another shape than the configuration's.
     """
     folder = local_folder(source)
-    model = model_class(config or load_config(folder, model_class.config_class))
+    config = config or load_config(folder, model_class.config_class, **keys)
+    if keys:
+        own = load_config(folder, model_class.config_class)
+        other_task |= config.num_labels != own.num_labels
+    model = model_class(config)
     return model, load_weights(model, folder, other_task)
 
 

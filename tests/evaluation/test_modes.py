@@ -139,6 +139,12 @@ def test_one_call_classifies_as_run_glue_predicts(kind, glue, rte, request):
             assert answer["updates"] == pytest.approx(float(row["mean_updates"]), abs=1e-4)
         else:
             assert answer["exit_layer"] == int(row["exit_layer"])
+    pair = {"text": pairs[0][0], "text_pair": pairs[0][1]}
+    ranked = classify(model, pair, max_length=32, top_k=None)
+    assert classify(model, [pair], max_length=32) == [ranked[0]]
+    assert ranked[0]["label"] == found[0]["label"]
+    assert sum(answer["score"] for answer in ranked) == pytest.approx(1)
+    assert classify(model, []) == []
 
 
 def test_one_call_classifies_nothing_with_weights_that_no_task_trained(albert_dir):

@@ -7,8 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
-from modeling.runtime import LOOKS, OWN
+from modeling.runtime import LOOKS, OWN, noticing_contention
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,3 +67,15 @@ def test_a_script_waits_briefly_unless_its_user_says_otherwise(own, looks):
     command = [sys.executable, "-c", SCRIPT, OPENMP]
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=True)
     assert f"GOMP_SPINCOUNT = '{looks}'" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch has GNU OpenMP on Linux")
+def test_a_program_on_a_shared_processor_is_told_once_what_to_set(monkeypatch, caplog):
+    for name in OWN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr("modeling.runtime.time.process_time", lambda: 0.0)  # others had it all
+    for _ in range(2):
+        with noticing_contention(torch.device("cpu")):
+            pass
+    assert caplog.text.count(f"GOMP_SPINCOUNT={LOOKS}") == 1

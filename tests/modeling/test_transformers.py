@@ -20,6 +20,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 from modeling import (
     AlbertActConfig,
     AlbertActForSequenceClassification,
+    Classifier,
     ElbertConfig,
     ElbertForSequenceClassification,
     PonderAlbertClassifier,
@@ -160,6 +161,30 @@ def test_a_pipeline_says_where_a_text_exits(mode, folder):
     classify = pipeline("sentiment-analysis", str(folder))
     assert [found[name] for found in classify(TEXTS)] == pytest.approx(wanted)
     assert [found[name] for found in classify(TEXTS[0], top_k=None)] == [wanted[0]] * 2
+
+
+def test_one_text_and_many_are_answered_as_by_a_pipeline(mode, folder):
+    """A text alone, a list, and all classes where `top_k` asks for them."""
+    ours, theirs = Classifier(folder), pipeline("text-classification", str(folder))
+    texts = [*TEXTS, {"text": PAIR[0], "text_pair": PAIR[1]}]
+
+    def near(found: list[dict]) -> list[dict]:
+        return [{name: pytest.approx(x, abs=1e-5) for name, x in one.items()} for one in found]
+
+    assert ours(texts) == near(theirs(texts))
+    assert [ours(text) for text in texts] == near(theirs(texts))
+    assert ours(TEXTS, top_k=None) == [near(found) for found in theirs(TEXTS, top_k=None)]
+    assert ours([]) == []
+
+
+def test_a_checkpoint_s_heads_are_new_for_another_number_of_classes(mode, folder):
+    """And the names of its classes are not taken over."""
+    load = MODES[mode][2]
+    model, report = load(folder, num_labels=3)
+    assert model.config.id2label == {i: f"LABEL_{i}" for i in range(3)}
+    assert {*report.initialised} - {*load(folder, exit_thres=0.3)[1].initialised}
+    encoder = "albert.embeddings" if mode == "elbert" else "embeddings"
+    assert any(encoder in name for name in report.loaded)
 
 
 def test_a_pipeline_answers_with_other_models_as_before(albert_dir, tokenizer):

@@ -21,6 +21,7 @@ from modeling import (
     PonderAlbertConfig,
     load_tokenizer,
 )
+from modeling.runtime import LOOKS
 from tests.commands import ROOT, ran
 from tests.conftest import TINY
 
@@ -135,6 +136,7 @@ def test_the_pages_snippets_run_as_typed_where_the_package_is_installed(installe
 @pytest.mark.slow
 def test_an_import_of_the_package_makes_all_modes_known(installed):
     code = """
+import os
 from pathlib import Path
 import elbert, transformers
 for name in ("elbert", "ponder_albert", "albert_act"):
@@ -144,7 +146,8 @@ for name in ("elbert", "ponder_albert", "albert_act"):
     print(type(model).__module__.split(".")[0])
 from act import AlbertActModel, TFAlbertActModel
 print(TFAlbertActModel, elbert.__version__, (Path(elbert.__file__).parent / "py.typed").exists())
-print(sorted({"Any", "partial", "DepthBatcher", "load_pretrained"} & {*dir(elbert)}))
+print(sorted({"Any", "AlbertConfig", "DepthBatcher", "load_pretrained"} & {*dir(elbert)}))
+print(os.environ["GOMP_SPINCOUNT"])
 """
     version = SETTINGS["project"]["version"]
     assert installed(code).split() == ["elbert"] * 3 + [
@@ -153,4 +156,5 @@ print(sorted({"Any", "partial", "DepthBatcher", "load_pretrained"} & {*dir(elber
         "True",
         "['DepthBatcher',",
         "'load_pretrained']",
+        str(LOOKS),
     ]
