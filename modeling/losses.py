@@ -48,13 +48,13 @@ def taught_loss(
     teacher_logits: (batch, num_labels). config: has s and T, teacher_share and teacher_temperature.
     """
     if logits.shape[-1] == 1:
-        known = labels.isfinite()
+        known, labels = labels.isfinite(), labels.nan_to_num()
         taught = F.mse_loss(logits, teacher_logits, reduction="none").squeeze(-1)
     else:
         known, heat = labels >= 0, config.teacher_temperature
         softened = ((x / heat).log_softmax(-1) for x in (logits, teacher_logits))
         taught = heat**2 * F.kl_div(*softened, reduction="none", log_target=True).sum(-1)
-    told = task_loss(logits, labels, "none", config.label_smoothing).where(known, 0.0)
+    told = task_loss(logits, labels, "none", config.label_smoothing)
     share = torch.where(known, config.teacher_share, 1.0)
     return ((1 - share) * told + share * taught).mean()
 

@@ -23,7 +23,9 @@ from glue.tasks import Example, Split, Task
 from modeling.cpu_packing import packed_weights
 from modeling.depth import EarlyExitModel
 from modeling.errors import UserError
-from modeling.loading.files import weights_hash
+from modeling.loading.files import find_file, read_json, weights_hash
+from modeling.loading.weights import abbreviate
+from modeling.public import CLASSES, Classifier
 from training.provenance import note
 from utils.console import progress
 from utils.files import fingerprint, write_file
@@ -69,7 +71,10 @@ class Teacher:
 
     def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """Load model and tokenizer; UserError for a folder without either, or with a new head."""
-        how = {"trust_remote_code": False}
+        path, how = find_file(self.folder, "config.json"), {"trust_remote_code": False}
+        if path and (read_json(path).get("model_type") in CLASSES):
+            own = Classifier(self.folder)
+            return own.model, own.tokenizer
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.folder, **how)
             model, report = AutoModelForSequenceClassification.from_pretrained(
@@ -78,11 +83,9 @@ class Teacher:
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"--teacher {self.folder} cannot be loaded: {reason[:300]}") from error
-        # ELBERT's published code does not save its loss weights.
-        if missing := sorted({*report["missing_keys"]} - {"exit_weights"}):
+        if missing := report["missing_keys"]:
             raise UserError(
-                f"--teacher {self.folder} is not fine-tuned: no weights for "
-                f"{', '.join(missing[:6])}"
+                f"--teacher {self.folder} is not fine-tuned: no weights for {abbreviate(missing)}"
             )
         return model.eval(), tokenizer
 

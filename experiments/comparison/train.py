@@ -148,14 +148,13 @@ def queue() -> Iterator[Run]:
 
 def recipes() -> Iterator[Run]:
     """The trainings with other recipes than the published one, in the order of their worth."""
-    first, others, ks = (1, 2, 3), (4, 5), range(1, 6)
+    first, ks = (1, 2, 3), range(1, 6)
     yield from (Run("untied", seed, recipe="taught") for seed in first)
-    yield from (Run("untied", seed, k, recipe="taught") for seed in first for k in ks)
-    yield from (Run("shared", seed, recipe="taught") for seed in first)
-    yield from (Run("untied", seed, recipe="equal") for seed in first)
-    yield from (Run("untied", seed, recipe="taught") for seed in others)
-    yield from (Run("untied", seed, k, recipe="taught") for seed in others for k in ks)
-    yield from (Run("shared", seed, recipe="taught") for seed in others)
+    for seed in range(1, 6):
+        yield from (Run("untied", seed, k, recipe="taught") for k in ks)
+        yield from (Run(kind, seed, recipe="taught") for kind in ("shared", "untied"))
+        if seed in first:
+            yield Run("untied", seed, recipe="equal")
     for data, recipe in product(PAIRS, ("taught", "equal")):
         yield from (Run("untied", seed, data=data, recipe=recipe) for seed in first)
         if recipe == "taught":
