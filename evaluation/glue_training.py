@@ -285,7 +285,8 @@ def content_hashes(settings: GlueSettings, task: Task) -> dict[str, str]:
     # Draws follow from --seed, which the runs of a search may change.
     data = fingerprint(*(replace(features, inputs={}).digest() for features in sets))
     more = settings.data.unlabelled_file
-    teaching = source.teacher and weights_hash(source.teacher), more and Path(more)
+    teaching = [*unlabelled_examples(task, more)] if more else []
+    teaching.append(source.teacher and weights_hash(source.teacher))
     return {
         "the model of --teacher, or --unlabelled_file": fingerprint(*teaching),
         "the model of --model_name_or_path and --config_name": model,
