@@ -63,6 +63,9 @@ def read_settings() -> GlueSettings:
         raise UserError("--unlabelled_file: give the model that answers these with --teacher")
     if settings.model.teacher and "teacher_share" not in keys_of(settings.mode.model_type).keys:
         raise UserError(f"--teacher: --model_type {settings.mode.model_type} learns from labels")
+    places = settings.model.teacher, run.output_dir
+    if all((*places, run.do_train)) and len({*map(os.path.realpath, places)}) == 1:
+        raise UserError(f"--teacher {run.output_dir} is also --output_dir; choose another")
     if training.fp16 and run.bf16:
         raise UserError("--fp16 and --bf16 exclude each other")
     return settings

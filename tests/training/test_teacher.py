@@ -135,6 +135,7 @@ def test_what_cannot_teach_is_refused(roberta, albert_dir, rte, trained_once, tm
     taught = [*command, "--teacher", trained_once]
     refused(script, [*taught, "--model_type", "ponder_albert"], "learns from labels")
     refused(script, [*taught, "--unlabelled_file", "no.csv"], "no.csv does not exist")
+    refused(script, [*taught, "--teacher", tmp_path / "out"], "also --output_dir")
 
 
 def test_labels_without_a_common_name_are_taken_in_their_order(answers, tmp_path, caplog):
