@@ -25,8 +25,9 @@ GENERATED = {ROOT / "README.md": "index.md"} | {
 }
 
 SCRIPTS = (
-    "run_glue sweep_exits change_config export_onnx push_to_hub run_pretraining share_layers "
-    "run_parity reproduce download_glue_data convert_albert_original_tf_checkpoint_to_pytorch"
+    "make_classifier run_glue sweep_exits change_config export_onnx push_to_hub run_pretraining "
+    "share_layers run_parity reproduce download_glue_data "
+    "convert_albert_original_tf_checkpoint_to_pytorch"
 ).split()
 FLAG = re.compile(r"^  (-.+?)(?:  +(.*))?$", re.M)  # of --help: the flag with its values, its help
 

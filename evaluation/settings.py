@@ -5,8 +5,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from modeling.errors import UserError
-from modeling.exit_settings import NOTHING, KeyValues
-from modeling.keys import MODE_KEYS, PONDER_KEYS, keys_of, nearest_names, parse_value
+from modeling.exit_settings import KeyValues
+from modeling.keys import MODE_KEYS, PONDER_KEYS, RECIPES, keys_of, nearest_names, parse_value
 from modeling.loading.families import FAMILIES
 from training.settings import (
     DataSettings,
@@ -45,6 +45,12 @@ class ModeSettings:
         choices=tuple(MODE_KEYS),
         type=documented_name,
     )
+    recipe: str = option(
+        "published",
+        "keys that --do_train starts from: the papers' defaults, or those that measure best; "
+        "--set overrides them",
+        choices=tuple(RECIPES),
+    )
     set: list[str] = option(
         [],
         "override keys of the configuration, e.g. pooler_input=mean; after training only those "
@@ -63,7 +69,8 @@ class ModeSettings:
     def keys(self) -> KeyValues:
         """Type the keys of --set and of the flags that are keys; UserError for an unknown one."""
         known = keys_of(self.model_type).keys
-        found = NOTHING
+        own = RECIPES[self.recipe].get(self.model_type, {})
+        found = KeyValues.given(own, f"--recipe {self.recipe}")
         given = [("--set", pair) for pair in self.set]
         own = {name: getattr(self, name, None) for name in PONDER_KEYS}
         given += [(f"--{name}", f"{name}={text}") for name, text in own.items() if text is not None]
@@ -79,6 +86,9 @@ class ModeSettings:
         return found
 
     def check(self) -> None:
+        if self.recipe != "published" and self.model_type not in RECIPES[self.recipe]:
+            modes = ", ".join(RECIPES[self.recipe])
+            raise UserError(f"--recipe {self.recipe} is of --model_type {modes}")
         self.keys  # noqa: B018 (raises)
 
     def check_trained(self) -> None:

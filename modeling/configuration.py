@@ -177,6 +177,7 @@ class ElbertConfig(AdaptiveConfig):
         if self.use_out_pooler or self.fc_size1 is None:
             self.fc_size1 = self.hidden_size
         self.fc_size2 = self.fc_size2 or self.hidden_size
+        self.num_exit_layers = self.num_exit_layers or self.num_hidden_groups
         self.num_exit = self.num_hidden_layers - 1
         self.idx_lst = list(range(self.num_exit))
 

@@ -95,8 +95,7 @@ SIZES = {
     ).split()
 }
 
-# ELBERT, as published, and of our own: window_score, label_smoothing, teacher_share and
-# teacher_temperature, thres_name's patience.
+# ELBERT, as published, and of our own: window_score, label_smoothing, thres_name's patience.
 
 # As in RULES of elbert/rules.py, which loads torch.
 RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
@@ -123,18 +122,15 @@ ELBERT_KEYS = {
     "label_smoothing": float_key(
         0.0, "share of each label spread over all classes, in the losses of all exits", 0, 1
     ),
-    "teacher_share": float_key(
-        0.5, "share of a teacher's answer in the loss of an example with a label", 0, 1
-    ),
-    "teacher_temperature": float_key(
-        2.0, "temperature that softens a teacher's and the exits' answers to it", 0.01
-    ),
     "pooler_input": str_key("cls", "what an exit reads", choices=POOLER_INPUTS, shapes=True),
     "use_out_pooler": bool_key(
         True, "exits share ALBERT's pooler instead of having their own", shapes=True
     ),
     "num_exit_layers": shape_key(
-        1, "number of exit classifiers that the layers share", 1, counts_layers=True
+        1,
+        "number of exit classifiers; 0: one for each layer with weights of its own",
+        0,
+        counts_layers=True,
     ),
     "correction_rank": shape_key(
         0, "all layers have the same matrices, plus a correction of this rank each; 0: no", 0, 1024
@@ -211,6 +207,20 @@ ACT_KEYS = {
     "pooler_input": str_key("cls", "what the pooler reads", choices=POOLER_INPUTS, shapes=True),
 }
 ACT = KeyTable(ACT_KEYS, ACT_EXIT_KEYS)
+
+# What --recipe sets, by name and mode: docs/results.md has the measurements.
+RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "published": {},
+    "recommended": {
+        "elbert": {
+            "weight_name": "equal",
+            "use_out_pooler": False,
+            "num_exit_layers": 0,
+            "pooler_input": "mean",
+            "thres_name": "entropy",
+        }
+    },
+}
 
 MODE_KEYS = {"elbert": ELBERT, "ponder_albert": PONDER, "albert_act": ACT}
 

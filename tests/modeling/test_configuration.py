@@ -128,3 +128,9 @@ def test_the_page_lists_every_key_as_the_code_has_it(number):
         assert meaning == f"{key.meaning}; {key.allowed()}"
         plain = "(none)" if key.default in ("", None) else str(key.default)
         assert default == DERIVED.get(name, plain.lower() if key.kind is bool else plain)
+
+
+@pytest.mark.parametrize(("groups", "exits"), [(1, 1), (4, 4), (2, 2)])
+def test_no_exit_layers_means_one_for_each_layer_of_its_own(groups, exits):
+    config = ElbertConfig(num_hidden_layers=4, num_hidden_groups=groups, num_exit_layers=0)
+    assert config.num_exit_layers == exits

@@ -1,0 +1,49 @@
+"""make_classifier.py, from a table to the file that answers."""
+
+import csv
+import re
+import sys
+from collections import Counter
+
+import pytest
+
+import make_classifier
+from modeling.loading.files import read_json
+from tests.commands import ROOT, ran
+from tests.conftest import write
+
+SAMPLE = ROOT / "configs/sample"
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
+@pytest.mark.slow
+@pytest.mark.onnx
+def test_one_command_leads_from_a_table_to_a_file_that_answers(script, tmp_path):
+    pytest.importorskip("onnxruntime")
+    few = write(tmp_path / "few.tsv", "".join((SAMPLE / "RTE/train.tsv").open().readlines()[:241]))
+    out = tmp_path / "out"
+    flags = ["--train_file", few, "--model_name_or_path", SAMPLE, "--output_dir", out]
+    more = ("--max_seq_length", 64, "--num_train_epochs", 1)
+    done = script(make_classifier.main, *flags, *more).done()
+    train, dev = (rows_of(out / f"data/{name}.csv") for name in ("train", "validation"))
+    assert len(dev) == 48
+    shares = [Counter(row["label"] for row in rows) for rows in (train, dev, rows_of(few))]
+    assert shares[0] + shares[1] == shares[2]
+    assert abs(shares[1]["entailment"] / 48 - shares[2]["entailment"] / 240) < 1 / 48
+    config = read_json(out / "model/config.json")
+    assert (config["weight_name"], config["pooler_input"]) == ("equal", "mean")
+    assert read_json(out / "model/exit_config.json")["thres_name"] == "entropy"
+    assert (out / "model/sweep/explorer.html").exists()
+    command = re.search(r"python (examples/onnx_python.py .*)", done.out)[1].split()
+    answer = ran(sys.executable, ROOT / command[0], *command[1:3], "Ann asks Ida.", "Ann says yes.")
+    assert re.fullmatch(r"(not_)?entailment, after layer \d+\n", answer)
+
+
+def test_a_label_with_one_row_is_named_before_anything_is_trained(script, tmp_path):
+    table = write(tmp_path / "own.csv", "sentence1,label\n" + "a,x\nb,x\nc,x\nd,y\n")
+    flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", tmp_path / "o"]
+    script(make_classifier.main, *flags).refused("own.csv cannot be split", "--validation_file")
