@@ -9,7 +9,8 @@
 #   TEST_MODE=one     set the keys of EDITS, evaluate once. EDITS is a list, by default the published
 #                     "exit_thres=0.4 cnt_thres=8", with a window of all layers where there are
 #                     fewer than 8, or PALBERT's exit for ponder_albert;
-#                     KEY=exit_thres V=0.3 is short for EDITS=exit_thres=0.3
+#                     KEY=exit_thres V=0.3 is short for EDITS=exit_thres=0.3. Without EDITS and V, an
+#                     exit_config.json that sweep_exits.py --pick wrote is kept
 #   TEST_MODE=all     results at every value of KEY: exit_thres 0.9 ... 0.1, cnt_thres 2 ... 12
 #   TRAIN_FLAGS       more flags for the training, e.g. "--bf16"; they win over the ones below
 #   GPUS              processes that share a training's batches of 32, default 1
@@ -33,6 +34,7 @@ W_DIR=${W_DIR:-configs/sample}
 OUT_DIR=${OUT_DIR:-out/$MODEL}
 KEY=${KEY:-exit_thres}
 MODEL_TYPE=${MODEL_TYPE:-elbert}
+ASKED=${EDITS+yes}${V:-} # is there a setting that the user asks for?
 case "$MODEL_TYPE" in
   elbert | albert | bert | roberta | electra)
     layers=$("$PYTHON" -c "import json, sys; print(json.load(open(sys.argv[1]))['num_hidden_layers'])" \
@@ -99,7 +101,12 @@ fi
 echo "Eval!"
 case "$TEST_MODE" in
   one)
-    for pair in $EDITS; do edit "$pair"; done
+    picked=$OUT_DIR/$TASK_NAME/exit_config.json # names its data where --pick wrote it
+    if [ -z "$ASKED" ] && grep -qs '"provenance"' "$picked"; then
+      echo "$picked: kept as sweep_exits.py --pick chose it; EDITS or V=... set other values"
+    else
+      for pair in $EDITS; do edit "$pair"; done
+    fi
     evaluate one
     ;;
   all)

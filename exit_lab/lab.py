@@ -33,7 +33,7 @@ from exit_lab.sweep import (
 from glue.metrics import at_exit, compute_metrics
 from glue.tasks import Example, Task, evaluation_tasks, read_examples
 from modeling.errors import UserError
-from modeling.exit_settings import Setting, describe, resolve
+from modeling.exit_settings import EXIT_FILE, Setting, describe, resolve
 from modeling.loading.files import read_json, weights_hash
 from modeling.rules import exit_scores
 from training.checkpoints import check_finished
@@ -274,14 +274,14 @@ def save_choice(lab: Lab, choice: Choice) -> None:
     setting = lab.swept.settings[choice.setting]
     print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
     print(held_out_report(lab.swept, choice.setting, lab.parts, lab.request.data.seed))
-    path, config_path = lab.directory / "exit_config.json", lab.directory / "config.json"
-    config = read_json(config_path)
+    path, config_path = lab.directory / EXIT_FILE, lab.directory / "config.json"
     old = read_json(path) if path.is_file() and path.read_bytes().strip() else {}
     kept = {name: value for name, value in old.items() if name not in lab.mode.table.exit_keys}
     write_json(path, {**kept, **setting, **lab.fixed, **lab.job.origin})
     print(f"written to {path}; the next evaluation of {lab.directory} uses it")
+    config = read_json(config_path)
     pointed = config.get("exit_config_path")
-    if pointed != path.name:
+    if pointed and pointed != path.name:
         write_json(config_path, {**config, "exit_config_path": path.name})
         print(f"{config_path}: exit_config_path {pointed!r} -> {path.name!r}")
 

@@ -1,7 +1,7 @@
 """Resolve which exit keys are in force, and say where each value stands. Loads no torch.
 
-A flag wins over the file that `exit_config_path` names, mostly exit_config.json; this one wins over
-config.json, and config.json over the default.
+A flag wins over the folder's exit_config.json, or another file that `exit_config_path` names; this
+file wins over config.json, and config.json over the default.
 """
 
 from __future__ import annotations
@@ -102,15 +102,17 @@ def depth_of(config: Mapping[str, Any]) -> int | None:
 def overriding_file(
     config: Mapping[str, Any], folder: str | Path, trusted: bool = False
 ) -> Path | None:
-    """Return the file that `exit_config_path` names, relative to `folder`; None without one.
+    """Return the folder's exit_config.json, or the file that `exit_config_path` names, if any.
 
-    A folder stands for the exit_config.json in it. A path to nothing is one warning, since
-    published configurations carry their author's paths. Raises UserError for a file outside
-    `folder`: a foreign config.json may not read any. A `trusted` path, the user's own, may lead
-    anywhere, and to nothing is an error.
+    The path is relative to `folder`; a folder stands for the exit_config.json in it. A path to
+    nothing is one warning, since published configurations carry their author's paths. Raises
+    UserError for a file outside `folder`: a foreign config.json may not read any. A `trusted`
+    path, the user's own, may lead anywhere, and to nothing is an error.
     """
-    named = config.get("exit_config_path")
+    named, own = config.get("exit_config_path"), Path(folder) / EXIT_FILE
     if not named or not isinstance(named, str):  # what is no text, loading the model refuses
+        named = EXIT_FILE if own.exists() else ""
+    if not named:
         return None
     path = Path(folder) / named
     if os.path.isdir(path):
@@ -124,8 +126,9 @@ def overriding_file(
         )
     if trusted:
         raise UserError(f"exit_config_path {path} does not exist")
-    logger.warning("exit_config_path %s does not exist: no overrides", path)
-    return None
+    found = own if own.exists() else None
+    logger.warning("exit_config_path %s does not exist: %s", path, found or "no overrides")
+    return found
 
 
 def read_overrides(path: Path, folder: str | Path, table: KeyTable) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_each_value_has_the_source_that_wins(tmp_path):
     [
         ("", "exit_config.json", 0),
         ("  \n", "exit_config.json", 0),
-        ('{"exit_thres": 0.9}', "", 0),  # nothing points to the file
+        (None, "", 0),
         *((None, path, 1) for path in ("gone.json", "/home/author/exit_config.json", "a" * 300)),
     ],
 )
@@ -65,6 +65,19 @@ def test_nothing_and_a_path_to_nothing_override_nothing(content, path, warnings,
     assert resolve(folder, ELBERT).values["exit_thres"] == 0.4
     assert len(caplog.records) == warnings
     assert path in caplog.text or not warnings
+
+
+@pytest.mark.parametrize("path", ["", None, "/home/author/exit_config.json"])
+def test_the_folder_s_file_is_read_whoever_wrote_it(path, tmp_path, caplog):
+    """Unless another one is named that is there."""
+    folder = folder_of(tmp_path, '{"exit_thres": 0.9}', exit_thres=0.4, exit_config_path=path)
+    found = resolve(folder, ELBERT)
+    assert found.values["exit_thres"] == 0.9
+    assert found.sources["exit_thres"] == "exit_config.json"
+    assert not caplog.text or str(folder / "exit_config.json") in caplog.text
+    (folder / "other.json").write_text('{"exit_thres": 0.2}')
+    edit_json(folder / "config.json", exit_config_path="other.json")
+    assert resolve(folder, ELBERT).sources["exit_thres"] == "other.json"
 
 
 def test_the_keys_of_a_published_config_may_stand_in_exit_config_json(tmp_path):

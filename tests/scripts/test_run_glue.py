@@ -415,6 +415,11 @@ def test_glue_run_trains_edits_and_evaluates_every_mode(mode, layers, edited, tm
     config = json.loads((tmp_path / "RTE/config.json").read_text())
     assert {key: config[key] for key in edited} == edited
     assert 0 < report_of(tmp_path / "RTE")["computation_cost"] <= 1
+    if layers == 6:  # what --pick wrote stays, unless a variable sets another value
+        (tmp_path / "RTE/exit_config.json").write_text('{"exit_thres": 0.9, "provenance": {}}')
+        for more, threshold in (({}, 0.9), ({"V": 0.3}, 0.3)):
+            ran("bash", "glue_run.sh", 0, OMP_NUM_THREADS=1, **where, **more)
+            assert report_of(tmp_path / "RTE")["rule"]["exit_thres"] == threshold
 
 
 @pytest.mark.parametrize(
