@@ -8,16 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from glue import tasks
 from glue.metrics import compute_metrics
-from glue.tasks import (
-    TASKS,
-    Example,
-    get_task,
-    hub_folder,
-    prediction_tasks,
-    read_examples,
-    write_submission,
-)
+from glue.tasks import TASKS, Example, get_task, read_examples
 from modeling import UserError
 from tests.conftest import write
 
@@ -56,14 +49,14 @@ def test_labels_are_in_the_published_order():
 def test_mnli_predicts_the_diagnostic_where_its_file_is(tmp_path):
     mnli = tmp_path / "MNLI"
     mnli.mkdir()
-    names = [task.name for task in prediction_tasks(get_task("mnli"), mnli)]
+    names = [task.name for task in tasks.prediction_tasks(get_task("mnli"), mnli)]
     assert names == ["mnli", "mnli-mm"]
     (tmp_path / "diagnostic").mkdir()
     write(tmp_path / "diagnostic/diagnostic.tsv", "index\tsentence1\tsentence2\n7\ta\tb\n")
-    *_, ax = prediction_tasks(get_task("mnli"), mnli)
+    *_, ax = tasks.prediction_tasks(get_task("mnli"), mnli)
     assert ax.name == "ax"
     assert read_examples(ax, mnli, "test") == [("7", "a", "b", None)]
-    assert prediction_tasks(get_task("rte"), mnli) == [get_task("rte")]
+    assert tasks.prediction_tasks(get_task("rte"), mnli) == [get_task("rte")]
 
 
 # A task's folder, columns and names of the classes 0, 1, … by the data card of the hub's GLUE.
@@ -91,7 +84,7 @@ def test_the_hubs_files_have_columns_and_classes_of_their_own(name, tmp_path):
     table = pytest.importorskip("pyarrow").Table.from_pylist(given)
     pytest.importorskip("pyarrow.parquet").write_table(table, path)
     task = get_task(name)
-    found = read_examples(task, hub_folder(str(tmp_path), task), "train")
+    found = read_examples(task, tasks.hub_folder(str(tmp_path), task), "train")
     assert [[x.text_a, x.text_b][: len(columns)] for x in found] == [[*x.values()] for x in rows]
     if task.labels in ((), ("0", "1")):
         assert [x.label for x in found] == labels
@@ -121,7 +114,7 @@ def examples_of(count: int) -> list[Example]:
 )
 def test_a_submission_is_the_official_file(tmp_path, name, predictions, lines):
     task = get_task(name)
-    path = write_submission(task, examples_of(len(lines)), predictions, tmp_path / "out")
+    path = tasks.write_submission(task, examples_of(len(lines)), predictions, tmp_path / "out")
     assert path == tmp_path / "out" / task.submission
     rows = [f"{10 + i}\t{label}\n" for i, label in enumerate(lines)]
     assert path.read_bytes().decode() == "index\tprediction\n" + "".join(rows)

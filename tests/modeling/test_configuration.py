@@ -5,14 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from modeling import (
-    AlbertActConfig,
-    AlbertActForPreTraining,
-    ElbertConfig,
-    PonderAlbertConfig,
-    UserError,
-    load_config,
-)
+import modeling
+from modeling import UserError, load_config
 from modeling.keys import ACT_KEYS, ELBERT_KEYS, PONDER_KEYS
 from tests.conftest import TINY, tiny_config
 from tests.golden_vectors import load_golden
@@ -33,7 +27,7 @@ def test_a_published_config_is_accepted_as_it_is(name, tmp_path):
     config.save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
     assert published.keys() - implied <= saved.keys()  # every published key is carried along
-    assert ElbertConfig.from_pretrained(tmp_path).exit_keys() == config.exit_keys()
+    assert modeling.ElbertConfig.from_pretrained(tmp_path).exit_keys() == config.exit_keys()
 
 
 def test_values_as_files_have_them(tmp_path):
@@ -45,7 +39,7 @@ def test_values_as_files_have_them(tmp_path):
 
 
 RULES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
-ELBERT, PONDER, ACT = ElbertConfig, PonderAlbertConfig, AlbertActConfig
+ELBERT, PONDER, ACT = modeling.ElbertConfig, modeling.PonderAlbertConfig, modeling.AlbertActConfig
 NAN, INFINITY = float("nan"), float("inf")
 
 
@@ -88,9 +82,11 @@ def test_a_misspelt_key_is_refused_and_other_programs_keys_are_kept():
 def test_published_sizes(name, tau, iterations):
     """The table of the published model card; all three have ALBERT-base's sizes."""
     values = json.loads((CONFIGS / f"act_{name}.json").read_text())
-    config = AlbertActConfig(**values)
+    config = modeling.AlbertActConfig(**values)
     assert (config.tau, config.num_hidden_layers, config.act_epsilon) == (tau, iterations, 0.01)
-    parameters = sum(p.numel() for p in AlbertActForPreTraining(config).albert.parameters())
+    parameters = sum(
+        p.numel() for p in modeling.AlbertActForPreTraining(config).albert.parameters()
+    )
     assert parameters == 11_683_584 + 768 + 1  # ALBERT-base's, and the halting head's
 
 
@@ -100,7 +96,7 @@ def test_the_configuration_file_holds_every_key_with_its_default():
     expected = {name: key.default for name, key in PONDER_KEYS.items()}
     expected["model_name"] = "ponder_albert_base"
     assert {name: values[name] for name in PONDER_KEYS} == expected
-    config = load_config(path, PonderAlbertConfig, num_hidden_layers=43)
+    config = load_config(path, modeling.PonderAlbertConfig, num_hidden_layers=43)
     assert (config.hidden_size, config.num_hidden_layers) == (768, 43)
 
 

@@ -7,19 +7,14 @@ import pytest
 import transformers
 from transformers import AutoModelForSequenceClassification
 
-from modeling import (
-    ElbertConfig,
-    ElbertForSequenceClassification,
-    UserError,
-    load_config,
-    load_pretrained,
-)
+import modeling
+from modeling import ElbertConfig, UserError
 from modeling.exit_settings import KeyValues, resolve
 from modeling.keys import ELBERT
 from tests.conftest import edit_json, tiny_model
 from tests.golden_vectors import load_golden
 
-HF_WAYS = (AutoModelForSequenceClassification, ElbertForSequenceClassification)
+HF_WAYS = (AutoModelForSequenceClassification, modeling.ElbertForSequenceClassification)
 
 
 def folder_of(path, overrides: str | None, **config):
@@ -118,7 +113,7 @@ def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path, caplog):
     tiny_model(exit_thres=0.4, cnt_thres=3).save_pretrained(tmp_path)
     edit_json(tmp_path / "config.json", exit_config_path="exit_config.json")
     (tmp_path / "exit_config.json").write_text('{"exit_thres": 0.7, "thres_name": "patience"}')
-    model, _ = load_pretrained(tmp_path)
+    model, _ = modeling.load_pretrained(tmp_path)
     loaded = [model, *(kind.from_pretrained(tmp_path) for kind in HF_WAYS)]
     for one in loaded:
         assert one.config.exit_keys() == resolve(tmp_path, ELBERT).values
@@ -128,7 +123,7 @@ def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path, caplog):
     assert resolve(tmp_path / "copy", ELBERT).values == resolve(tmp_path, ELBERT).values
     assert not caplog.text  # of a file that is not there
     assert ElbertConfig.from_pretrained(tmp_path, exit_thres=0.2).exit_thres == 0.2
-    assert load_config(tmp_path, exit_thres=0.2).exit_thres == 0.2
+    assert modeling.load_config(tmp_path, exit_thres=0.2).exit_thres == 0.2
 
 
 def test_a_choice_for_other_weights_is_said(tmp_path, caplog):

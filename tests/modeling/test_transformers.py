@@ -4,42 +4,19 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from transformers import (
-    AlbertForSequenceClassification,
-    AlbertModel,
-    AlbertTokenizer,
-    AutoConfig,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    Trainer,
-    TrainingArguments,
-    pipeline,
-)
+import transformers
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 from transformers.trainer_pt_utils import LabelSmoother
 
-from modeling import (
-    AlbertActConfig,
-    AlbertActForSequenceClassification,
-    Classifier,
-    ElbertConfig,
-    ElbertForSequenceClassification,
-    PonderAlbertClassifier,
-    PonderAlbertConfig,
-    UserError,
-    load_act,
-    load_ponder,
-    load_pretrained,
-    losses,
-    packed_weights,
-    with_halting_token,
-)
+import modeling
+from modeling import Classifier, UserError, losses, packed_weights, with_halting_token
 from tests.conftest import TINY, edit_json, sentence, tiny_model
 from tests.models import assert_near, one_of, padded_batch, ponder_batch, tiny_ponder
 
 MODES = {
-    "elbert": (ElbertConfig, ElbertForSequenceClassification, load_pretrained),
-    "ponder_albert": (PonderAlbertConfig, PonderAlbertClassifier, load_ponder),
-    "albert_act": (AlbertActConfig, AlbertActForSequenceClassification, load_act),
+    "elbert": (modeling.ElbertForSequenceClassification, modeling.load_pretrained),
+    "ponder_albert": (modeling.PonderAlbertClassifier, modeling.load_ponder),
+    "albert_act": (modeling.AlbertActForSequenceClassification, modeling.load_act),
 }
 QUIET = {"report_to": "none", "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
 TEXTS = [sentence(i, 3 + i % 4) for i in range(6)]
@@ -49,10 +26,10 @@ PAIR = ("a dog sleeps in the park", "the house is red")
 def made(mode: str, **keys) -> torch.nn.Module:
     """A random model that stops by no chance."""
     torch.manual_seed(3)
-    config_class, model_class, _ = MODES[mode]
+    model_class, _ = MODES[mode]
     if mode == "ponder_albert":
         keys["exit_criteria"] = "threshold"
-    return model_class(config_class(**{**TINY, **keys})).eval()
+    return model_class(model_class.config_class(**{**TINY, **keys})).eval()
 
 
 @pytest.fixture(params=MODES)
@@ -81,13 +58,13 @@ def folder(mode, tokenizer, tmp_path):
     ],
 )
 def test_a_saved_folder_is_one_to_the_auto_classes(mode, keys, tmp_path):
-    config_class, model_class, load = MODES[mode]
+    model_class, load = MODES[mode]
     saved = made(mode, **keys)
     for parameter in saved.parameters():
         torch.nn.init.normal_(parameter)
     saved.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").exists()
-    assert type(AutoConfig.from_pretrained(tmp_path)) is config_class
+    assert type(transformers.AutoConfig.from_pretrained(tmp_path)) is model_class.config_class
     auto = AutoModelForSequenceClassification.from_pretrained(tmp_path)
     auto.save_pretrained(tmp_path / "again")
     for loaded in (auto, load(tmp_path)[0], model_class.from_pretrained(tmp_path / "again")):
@@ -130,7 +107,10 @@ def test_a_folder_s_spiece_model_is_tokenizer_enough(mode, albert_dir, tmp_path)
         AutoTokenizer.from_pretrained(tmp_path)
     (tmp_path / "spiece.model").write_bytes((albert_dir / "spiece.model").read_bytes())
     found = AutoTokenizer.from_pretrained(tmp_path)(*PAIR)
-    assert found["input_ids"] == AlbertTokenizer.from_pretrained(albert_dir)(*PAIR)["input_ids"]
+    assert (
+        found["input_ids"]
+        == transformers.AlbertTokenizer.from_pretrained(albert_dir)(*PAIR)["input_ids"]
+    )
     assert set(found["token_type_ids"]) == {0, 1}
 
 
@@ -179,7 +159,7 @@ def test_one_text_and_many_are_answered_as_by_a_pipeline(mode, folder):
 
 def test_a_checkpoint_s_heads_are_new_for_another_number_of_classes(mode, folder):
     """And the names of its classes are not taken over."""
-    load = MODES[mode][2]
+    load = MODES[mode][1]
     model, report = load(folder, num_labels=3)
     assert model.config.id2label == {i: f"LABEL_{i}" for i in range(3)}
     assert {*report.initialised} - {*load(folder, exit_thres=0.3)[1].initialised}
@@ -188,7 +168,7 @@ def test_a_checkpoint_s_heads_are_new_for_another_number_of_classes(mode, folder
 
 
 def test_a_pipeline_answers_with_other_models_as_before(albert_dir, tokenizer):
-    other = AlbertForSequenceClassification.from_pretrained(albert_dir)
+    other = transformers.AlbertForSequenceClassification.from_pretrained(albert_dir)
     (found,) = pipeline("text-classification", other, tokenizer=tokenizer)("a dog")
     assert found.keys() == {"label", "score"}
 
@@ -208,9 +188,11 @@ def test_trainer_trains_every_mode(mode, folder, tmp_path):
     """And what it saves is a folder like any other."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = [{**tokenizer(sentence(i, 4)), "labels": i % 2} for i in range(16)]
-    trainer = Trainer(
+    trainer = transformers.Trainer(
         AutoModelForSequenceClassification.from_pretrained(folder),
-        TrainingArguments(str(tmp_path / "out"), num_train_epochs=12, learning_rate=2e-3, **QUIET),
+        transformers.TrainingArguments(
+            str(tmp_path / "out"), num_train_epochs=12, learning_rate=2e-3, **QUIET
+        ),
         train_dataset=rows,
         eval_dataset=rows,
         processing_class=tokenizer,
@@ -221,7 +203,7 @@ def test_trainer_trains_every_mode(mode, folder, tmp_path):
     assert predicted.metrics["test_loss"] < before - 0.1
     assert predicted.predictions.shape == (16, 2)
     trainer.save_model(tmp_path / "trained")
-    saved, _ = MODES[mode][2](tmp_path / "trained")
+    saved, _ = MODES[mode][1](tmp_path / "trained")
     trained = trainer.model.state_dict()
     assert all(torch.equal(x, trained[name]) for name, x in saved.state_dict().items())
 
@@ -233,7 +215,7 @@ def test_an_adapter_of_peft_is_trained_saved_loaded_and_merged(mode, targets, al
 
     def base() -> torch.nn.Module:
         torch.manual_seed(4)
-        return MODES[mode][2](albert_dir)[0]
+        return MODES[mode][1](albert_dir)[0]
 
     batch = (ponder_batch if mode == "ponder_albert" else padded_batch)([9, 5, 7, 4])
     new = {"elbert": None, "ponder_albert": ["ponder"], "albert_act": ["act"]}[mode]
@@ -264,7 +246,7 @@ def test_an_adapter_of_peft_is_trained_saved_loaded_and_merged(mode, targets, al
         merged = model.merge_and_unload()
         assert_near(answers(merged), wanted)
         merged.save_pretrained(tmp_path / "merged")
-        assert_near(answers(MODES[mode][2](tmp_path / "merged")[0]), wanted)
+        assert_near(answers(MODES[mode][1](tmp_path / "merged")[0]), wanted)
 
 
 STATES = {"output_hidden_states": True, "output_attentions": True}
@@ -273,8 +255,8 @@ STATES = {"output_hidden_states": True, "output_attentions": True}
 @pytest.mark.parametrize("words", ["input_ids", "inputs_embeds"])
 def test_states_and_attentions_are_those_of_hf_albert(mode, words, albert_dir):
     """At positions that are given, and from words, too."""
-    model, _ = MODES[mode][2](albert_dir)
-    twin = AlbertModel.from_pretrained(albert_dir, attn_implementation="eager")
+    model, _ = MODES[mode][1](albert_dir)
+    twin = transformers.AlbertModel.from_pretrained(albert_dir, attn_implementation="eager")
     batch = (ponder_batch if mode == "ponder_albert" else padded_batch)([9, 5, 7])
     batch["position_ids"] = batch["token_type_ids"] * 11 + torch.arange(9)
     real = batch["attention_mask"].bool()
@@ -356,7 +338,7 @@ def test_label_smoothing_trains_every_exit():
 
 
 def test_code_does_not_go_with_a_model(mode):
-    for kind in MODES[mode][:2]:
+    for kind in (MODES[mode][0], MODES[mode][0].config_class):
         with pytest.raises(UserError, match="import elbert before from_pretrained"):
             kind.register_for_auto_class()
 

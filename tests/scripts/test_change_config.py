@@ -66,10 +66,12 @@ def test_values_are_typed_by_the_key(model, edit, key, text, old, new):
         ("cnt_thres", "5", ["cnt_thres = 5", "num_hidden_layers = 4"]),
         ("use_fc2", "maybe", ["maybe", "true or false"]),
         ("thres_lst", "0.5", ["thres_lst", "list"]),
+        ("exit_config_path", "../", ["leads out of"]),
     ],
 )
 def test_a_bad_edit_leaves_the_file_untouched(model, edit, key, text, words):
     path = model / "config.json"
+    (model.parent / "exit_config.json").touch()  # outside the model's folder
     before = path.read_bytes()
     edit(key, text).refused(path, *words)
     assert path.read_bytes() == before
@@ -86,6 +88,19 @@ def test_a_key_is_edited_where_it_counts_even_if_its_value_was_wrong(model, edit
     assert (json.loads(path.read_text()), config_of(model)) == ({"exit_thres": 0.3}, before)
     edit("cnt_thres", "2").done()  # not a key of that file
     assert config_of(model)["cnt_thres"] == 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "pair", "words"),
+    [
+        ("elbert", ("cnt_thres", 5), "allowed is 1 to num_hidden_layers = 4"),
+        ("ponder_albert", ("exit_thres", 2), "from 0 to 1"),
+        ("albert_act", ("exit_thres", 0.3), "decides no exit of --model_type albert_act"),
+    ],
+)
+def test_an_edit_is_checked_before_training(mode, pair, words, albert_dir, script, tmp_path):
+    where = ("--starts_from", albert_dir, "--model_type", mode)
+    edit_key(script, tmp_path / "other", *pair, *where).refused(words)
 
 
 def test_keys_that_fix_the_shape_of_trained_weights_stay(model, edit, tmp_path, script):

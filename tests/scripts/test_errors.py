@@ -14,6 +14,8 @@ from tests.conftest import contents, edit_json, tsv
 
 # run_glue.py.
 
+PONDER = "--model_type ponder_albert"
+
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -33,6 +35,11 @@ from tests.conftest import contents, edit_json, tsv
         ("--onnx model.onnx", ["--onnx", "leave out --do_train"]),
         ("--eval_strategy epoch", ["--eval_strategy", "'no', 'steps'"]),
         ("--dataset_name org/none", ["--dataset_name org/none", "--repo-type dataset"]),
+        ("--lambda_lr 0.1", ["--lambda_lr", "no key of --model_type elbert"]),
+        (f"{PONDER} --set cnt_thres=2", ["cnt_thres", "no key of"]),
+        (f"{PONDER} --target_halt_probability 2", ["target_halt_probability = 2"]),
+        (f"{PONDER} --exit_criteria mean", ["'mean'", "sample, threshold"]),
+        (f"{PONDER} --max_seq_length 3", ["--max_seq_length 3", "4 to max_position_embeddings"]),
     ],
 )
 def test_flags_that_a_training_refuses(glue, tmp_path, monkeypatch, arguments, words):

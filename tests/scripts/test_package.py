@@ -11,16 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from modeling import (
-    AlbertActConfig,
-    AlbertActForSequenceClassification,
-    AlbertActModel,
-    ElbertConfig,
-    ElbertForSequenceClassification,
-    PonderAlbertClassifier,
-    PonderAlbertConfig,
-    load_tokenizer,
-)
+import modeling
 from modeling.runtime import LOOKS
 from tests.commands import ROOT, ran
 from tests.conftest import TINY
@@ -49,16 +40,16 @@ def test_the_pinned_versions_are_within_the_ranges():
 
 def write_folders(elsewhere: Path, albert_dir: Path) -> None:
     """What the pages' snippets load: two models of the hub by name, and trained folders."""
-    tokenizer = load_tokenizer(albert_dir)
+    tokenizer = modeling.load_tokenizer(albert_dir)
     shutil.copytree(albert_dir, elsewhere / "albert-base-v2")
-    for place, model_class, config_class in (
-        ("asi/albert-act-base", AlbertActModel, AlbertActConfig),
-        ("out/albert_base/RTE", ElbertForSequenceClassification, ElbertConfig),
-        ("out/demo/RTE", ElbertForSequenceClassification, ElbertConfig),
-        ("out/ponder/RTE", PonderAlbertClassifier, PonderAlbertConfig),
-        ("out/act/RTE", AlbertActForSequenceClassification, AlbertActConfig),
+    for place, model_class in (
+        ("asi/albert-act-base", modeling.AlbertActModel),
+        ("out/albert_base/RTE", modeling.ElbertForSequenceClassification),
+        ("out/demo/RTE", modeling.ElbertForSequenceClassification),
+        ("out/ponder/RTE", modeling.PonderAlbertClassifier),
+        ("out/act/RTE", modeling.AlbertActForSequenceClassification),
     ):
-        model_class(config_class(**TINY)).save_pretrained(elsewhere / place)
+        model_class(model_class.config_class(**TINY)).save_pretrained(elsewhere / place)
         tokenizer.save_pretrained(elsewhere / place)
 
 

@@ -450,17 +450,6 @@ def test_exit_config_goes_with_the_model(named, content, albert_dir, glue, scrip
     assert report_of(out)["rule_sources"]["margin"] == "--set"
 
 
-def test_an_exit_config_elsewhere_is_refused_before_training(albert_dir, glue, script, tmp_path):
-    weights, out = Path(shutil.copytree(albert_dir, tmp_path / "w")), tmp_path / "out/RTE"
-    (tmp_path / "exit_config.json").touch()
-    edit_json(weights / "config.json", exit_config_path="../exit_config.json")
-    glue(out, "--do_train", weights=weights).refused("leads out of", "--key exit_config_path")
-    assert not (out / "config.json").exists()
-    edit_key(script, weights, "exit_config_path", "../").refused("leads out of")
-    edit_key(script, weights, "exit_config_path", "exit_config.json").done()
-    glue(out, "--do_train", "--max_steps", 1, weights=weights).done()
-
-
 def test_a_flag_may_name_an_exit_config_anywhere(albert_dir, glue, tmp_path):
     (tmp_path / "mine.json").write_text('{"margin": 0.4}')
     weights, out = Path(shutil.copytree(albert_dir, tmp_path / "w")), tmp_path / "out"
@@ -484,16 +473,3 @@ def test_exits_alone_are_trained(mode, albert_dir, glue, tmp_path):
     changed = [name for name in states[0] if not states[0][name].equal(states[1][name])]
     assert all(heads & {*name.split(".")} for name in changed)
     assert any("classifier" in name for name in changed)
-
-
-@pytest.mark.parametrize(
-    ("mode", "pair", "words"),
-    [
-        ("elbert", ("cnt_thres", 5), "allowed is 1 to num_hidden_layers = 4"),
-        ("ponder_albert", ("exit_thres", 2), "from 0 to 1"),
-        ("albert_act", ("exit_thres", 0.3), "decides no exit of --model_type albert_act"),
-    ],
-)
-def test_an_edit_is_checked_before_training(mode, pair, words, albert_dir, script, tmp_path):
-    where = ("--starts_from", albert_dir, "--model_type", mode)
-    edit_key(script, tmp_path / "RTE", *pair, *where).refused(words)

@@ -11,13 +11,9 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+import modeling
 import run_pretraining
-from modeling import (
-    AlbertActConfig,
-    AlbertActForPreTraining,
-    AlbertActModel,
-    load_tokenizer,
-)
+from modeling import AlbertActForPreTraining, load_tokenizer
 from tests.berts import save, tiny_bert
 from tests.commands import Outcome, exit_status, logged_steps, pretraining_flags, report_of, scalars
 from tests.conftest import contents, sentence, tsv, write_rte
@@ -162,7 +158,9 @@ def test_models_that_cannot_be_started_from_or_evaluated(
     command = pretraining_flags(corpus, spiece, tmp_path / "new", "--model_name_or_path", bert)
     del command[2:4]  # --config_name
     script(run_pretraining.main, *command).refused("share_layers.py")
-    AlbertActModel(AlbertActConfig.from_pretrained(corpus)).save_pretrained(encoder)
+    modeling.AlbertActModel(modeling.AlbertActConfig.from_pretrained(corpus)).save_pretrained(
+        encoder
+    )
     more = ("--model_name_or_path", encoder)
     pretrain(tmp_path / "new", *more, do="eval").refused("no weights for predictions.")
     other = pretrain(pretrained, kind="albert", do="eval")

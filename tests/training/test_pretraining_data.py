@@ -12,19 +12,8 @@ from scipy.stats import chisquare
 
 from modeling import UserError, load_tokenizer
 from tests.conftest import sentence
-from training.pretraining_data import (
-    SENTENCE_END,
-    PretrainingData,
-    TokenClass,
-    Vocabulary,
-    choose_positions,
-    cut_examples,
-    cut_segments,
-    mask,
-    ngram_length,
-    read_sentences,
-    train_tokenizer,
-)
+from training import pretraining_data
+from training.pretraining_data import PretrainingData, TokenClass, Vocabulary
 from training.pretraining_settings import TextSettings
 from training.settings import RunSettings
 
@@ -62,7 +51,7 @@ def test_documents_end_at_blank_lines_headings_and_files(tmp_path):
     one, two = tmp_path / "one.txt", tmp_path / "two.txt"
     one.write_text("\n \nA first.\nIts second.\n\n = A title = \nAnother.\n = = Below = = \nMore.")
     two.write_text("In a second file.\n")
-    numbers, sentences = zip(*read_sentences([one, two], split=False), strict=True)
+    numbers, sentences = zip(*pretraining_data.read_sentences([one, two], split=False), strict=True)
     assert numbers == (0, 0, 1, 2, 3)
     assert sentences == ("A first.", "Its second.", "Another.", "More.", "In a second file.")
 
@@ -72,7 +61,7 @@ def test_paragraphs_are_split_where_a_sentence_ends():
         'It is a crab . H. gammarus , by J. Smith , is 3 @.@ 5 cm . " Is it ? " 4 are ! (Two are.) '
         "The U.S. has e.g. none."
     )
-    assert SENTENCE_END.split(paragraph) == [
+    assert pretraining_data.SENTENCE_END.split(paragraph) == [
         "It is a crab .",
         "H. gammarus , by J. Smith , is 3 @.@ 5 cm .",
         '" Is it ?',
@@ -83,7 +72,7 @@ def test_paragraphs_are_split_where_a_sentence_ends():
 
 def test_a_trained_tokenizer_has_alberts_special_pieces(text, tmp_path):
     folder = tmp_path / "tokenizer"
-    train_tokenizer([text], False, 40, True, folder)
+    pretraining_data.train_tokenizer([text], False, 40, True, folder)
     assert [path.name for path in folder.iterdir()] == ["spiece.model"]
     tokenizer = load_tokenizer(folder)
     pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
@@ -91,7 +80,7 @@ def test_a_trained_tokenizer_has_alberts_special_pieces(text, tmp_path):
     assert len(pieces) == 40
     assert UNK not in tokenizer("A dog RUNS", "in the park")["input_ids"]
     with pytest.raises(UserError, match=r"5000 pieces from this text: .*<= \d+"):
-        train_tokenizer([text], False, 5000, True, folder)
+        pretraining_data.train_tokenizer([text], False, 5000, True, folder)
 
 
 def test_words_begin_at_a_mark_or_without_one_and_hold_no_special_piece(tmp_path, vocabulary):
@@ -114,7 +103,7 @@ def test_examples_are_consecutive_sentences_of_one_document_and_a_share_is_short
     ends = np.arange(0, 40_001, 8)
     sentences = np.stack([ends, np.append(-1, np.arange(5000) // 1000)], axis=1)
     recipe = TextSettings(max_seq_length=103, short_seq_prob=0.3)
-    examples = cut_examples(sentences, recipe, random.Random(0))
+    examples = pretraining_data.cut_examples(sentences, recipe, random.Random(0))
     assert [0, *examples[:-1, 1]] == examples[:, 0].tolist()
     assert {1000, 2000, 3000, 4000, 5000} <= set(examples[:, 1].tolist())
     short = (examples[:, 1] - examples[:, 0] < 13).sum() - 5  # each document's last is cut short
@@ -127,14 +116,14 @@ def test_segments_are_cut_between_sentences_and_then_at_the_longer_ones_ends():
     pieces, cuts = np.arange(100), Counter()
     for seed in range(300):
         draw = random.Random(seed)
-        first, second = map(list, cut_segments(pieces, [0, 30, 36], 20, draw))
+        first, second = map(list, pretraining_data.cut_segments(pieces, [0, 30, 36], 20, draw))
         assert second == list(range(30, 36))
         assert first == list(range(first[0], first[0] + 14))
-        first, second = map(list, cut_segments(pieces, [4, 8, 12, 16], 20, draw))
+        first, second = map(list, pretraining_data.cut_segments(pieces, [4, 8, 12, 16], 20, draw))
         assert first + second == list(range(4, 16))
         cuts[len(first)] += 1
     assert chisquare([cuts[4], cuts[8]], [150, 150]).pvalue > 1e-3
-    (single,) = cut_segments(pieces, [5, 40], 20, random.Random(0))
+    (single,) = pretraining_data.cut_segments(pieces, [5, 40], 20, random.Random(0))
     assert single.tolist() == list(range(5, 26))
 
 
@@ -143,10 +132,8 @@ def test_segments_are_cut_between_sentences_and_then_at_the_longer_ones_ends():
 
 def test_ngram_lengths_are_drawn_by_one_over_n():
     draw = random.Random(0)
-    drawn = Counter(ngram_length(3, draw) for _ in range(11_000))
+    drawn = Counter(pretraining_data.ngram_length(3, draw) for _ in range(11_000))
     assert chisquare([drawn[n] for n in (1, 2, 3)], [6000, 3000, 2000]).pvalue > 1e-3
-    drawn = Counter(ngram_length(2, draw) for _ in range(9_000))
-    assert chisquare([drawn[n] for n in (1, 2)], [6000, 3000]).pvalue > 1e-3
 
 
 def test_whole_words_are_chosen_and_no_ngram_spans_two_segments():
@@ -154,10 +141,10 @@ def test_whole_words_are_chosen_and_no_ngram_spans_two_segments():
     words = {tuple(word) for words in segments for word in words}
     for seed in range(300):
         draw = random.Random(seed)
-        chosen = set(choose_positions(segments, 5, 3, draw))
+        chosen = set(pretraining_data.choose_positions(segments, 5, 3, draw))
         assert len(chosen) <= 5
         assert chosen == {x for word in words if set(word) <= chosen for x in word}
-        single = set(choose_positions(segments[:2], 1, 3, draw))
+        single = set(pretraining_data.choose_positions(segments[:2], 1, 3, draw))
         assert single == {3}  # the only word of one piece
 
 
@@ -166,7 +153,7 @@ def test_of_the_chosen_pieces_eighty_percent_are_masked_ten_random_ten_kept(voca
     word = vocabulary.starts_word.tolist().index(True)
     for number in range(500):
         example = vocabulary.unmasked([np.full(126, word)])
-        mask(example, vocabulary, TextSettings(), random.Random(number))
+        pretraining_data.mask(example, vocabulary, TextSettings(), random.Random(number))
         ids, _, labels, classes = (values.tolist() for values in example.values())
         for piece, label, kind in zip(ids, labels, classes, strict=True):
             kinds[kind] += 1

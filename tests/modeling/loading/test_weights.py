@@ -12,7 +12,6 @@ from modeling import (
     ElbertForSequenceClassification,
     PonderAlbertClassifier,
     UserError,
-    load_act,
     load_config,
     load_pretrained,
     load_tokenizer,
@@ -93,17 +92,6 @@ def test_an_elbert_gives_a_ponder_model_its_encoder_and_not_its_entropy_threshol
     layer = elbert.albert.encoder.albert_layer_groups[0].albert_layers[0]
     assert torch.equal(model.albert_layer.ffn.weight, layer.ffn.weight)
     assert model.config.exit_thres == 0.5
-
-
-@pytest.mark.parametrize("load", [load_pretrained, load_act])
-def test_a_classifier_of_other_labels_is_left_out(load, tmp_path):
-    config = transformers.AlbertConfig(**TINY, num_labels=2)
-    transformers.AlbertForSequenceClassification(config).save_pretrained(tmp_path)
-    own = load(tmp_path)[0].config
-    own.num_labels = 3
-    _, report = load(tmp_path, own)
-    assert len([name for name in report.ignored if "classifier." in name]) == 2
-    assert any(name.endswith("classifier.weight") for name in report.initialised)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "bin", "gamma", "sharded"])

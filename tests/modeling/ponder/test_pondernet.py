@@ -4,13 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from modeling import (
-    ParityDataset,
-    ParityPonderGRU,
-    PonderNet,
-    ReconstructionLoss,
-    RegularizationLoss,
-)
+import modeling
+from modeling import PonderNet, ReconstructionLoss
 from tests.models import direct_pmf
 
 
@@ -47,9 +42,9 @@ def test_a_step_function_of_one_s_own_has_the_steps_distribution_and_answers():
 
 def test_the_annotated_code_s_attributes_and_losses_a_step_work():
     """As labml calls them: the loss function once for each step, with (batch,) tensors."""
-    model = ParityPonderGRU(8, 16, 5)
+    model = modeling.ParityPonderGRU(8, 16, 5)
     assert isinstance(model.lambda_prob, nn.Sigmoid)
-    assert isinstance(RegularizationLoss(0.2, 5).kl_div, nn.KLDivLoss)
+    assert isinstance(modeling.RegularizationLoss(0.2, 5).kl_div, nn.KLDivLoss)
     x, y, weight = torch.randn(4, 8), torch.tensor([0.0, 1, 1, 0]), torch.rand(4)
     p, y_hat, _, _ = model(x)
     bce = nn.BCEWithLogitsLoss(weight=weight, reduction="none")
@@ -59,7 +54,7 @@ def test_the_annotated_code_s_attributes_and_losses_a_step_work():
 
 def test_the_parity_data_are_the_published_ones():
     torch.manual_seed(0)
-    data = ParityDataset(200, 9)
+    data = modeling.ParityDataset(200, 9)
     assert len(data) == len(list(data)) == 200
     counts = set()
     for x, y in data:
