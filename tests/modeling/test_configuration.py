@@ -128,5 +128,5 @@ def test_the_page_lists_every_key_as_the_code_has_it(number):
 
 @pytest.mark.parametrize(("groups", "exits"), [(1, 1), (4, 4), (2, 2)])
 def test_no_exit_layers_means_one_for_each_layer_of_its_own(groups, exits):
-    config = ElbertConfig(num_hidden_layers=4, num_hidden_groups=groups, num_exit_layers=0)
+    config = ELBERT(num_hidden_layers=4, num_hidden_groups=groups, num_exit_layers=0)
     assert config.num_exit_layers == exits
