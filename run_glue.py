@@ -28,6 +28,7 @@ from dataclasses import replace
 
 from evaluation.settings import GROUPS, GlueSettings
 from modeling.errors import UserError
+from modeling.keys import keys_of
 from training.settings import fetch_models
 from utils.files import run_script
 from utils.flags import expand_config_file, parse
@@ -58,6 +59,13 @@ def read_settings() -> GlueSettings:
         raise UserError(f"--onnx evaluates a finished file as it is: leave out {given}")
     if evaluation.runtime != "onnxruntime" and not evaluation.onnx:
         raise UserError(f"--runtime {evaluation.runtime} runs an exported file: give --onnx FILE")
+    if settings.data.unlabelled_file and not settings.model.teacher:
+        raise UserError("--unlabelled_file: give the model that answers these with --teacher")
+    if settings.model.teacher and "teacher_share" not in keys_of(settings.mode.model_type).keys:
+        raise UserError(f"--teacher: --model_type {settings.mode.model_type} learns from labels")
+    places = settings.model.teacher, run.output_dir
+    if all((*places, run.do_train)) and len({*map(os.path.realpath, places)}) == 1:
+        raise UserError(f"--teacher {run.output_dir} is also --output_dir; choose another")
     if training.fp16 and run.bf16:
         raise UserError("--fp16 and --bf16 exclude each other")
     return settings
@@ -70,7 +78,7 @@ def main() -> None:
 
     if settings.run.do_train or settings.search.hp_search:
         model = settings.model
-        read = {"model_name_or_path": not model.from_scratch}
+        read = {"model_name_or_path": not model.from_scratch, "teacher": True}
         model = fetch_models(model, **read, config_name=False, tokenizer_name=False)
         settings = settings._replace(model=model)
     if settings.search.hp_search:

@@ -52,7 +52,7 @@ def session(settings: GlueSettings) -> Iterator[Accelerator]:
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
     start_script(accelerator, run.seed)
-    files = ("train_file", "validation_file", "test_file")
+    files = ("train_file", "validation_file", "test_file", "unlabelled_file")
     check_inputs(run.output_dir, {name: getattr(settings.data, name) for name in files})
     check_output_dir(run, run.do_train)
     with lock_output_dir(run.output_dir, accelerator, run.do_train):

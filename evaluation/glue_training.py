@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from accelerate import Accelerator
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -13,12 +14,13 @@ from evaluation.glue_evaluation import features_of, mode_of
 from evaluation.job import Job, find_task
 from evaluation.modes.base import Mode
 from evaluation.settings import GROUPS, GlueSettings
+from glue.features import Features
 from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
 from modeling.depth import layer_groups
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, overriding_file, read_exit_file
 from modeling.loading.configs import ORIGIN_KEYS, load_config
-from modeling.loading.files import find_file, read_json, weight_files
+from modeling.loading.files import find_file, read_json, weight_files, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_model
 from training.checkpoints import find_start
@@ -26,6 +28,7 @@ from training.fine_tuning import MetricAtCost, task_batches, task_state, total_s
 from training.provenance import write_result
 from training.search import Search, flags_of_every_run, run_search
 from training.start import check_vocab_size
+from training.teacher import Teacher, unlabelled_examples
 from training.trainer import Trainer, TrainingLog
 from utils.console import log_facts
 from utils.files import file_fingerprint, fingerprint
@@ -135,6 +138,27 @@ def chosen_metric(mode: Mode, task: Task, text: str | None, flag: str) -> Metric
     return metric
 
 
+def training_features(
+    settings: GlueSettings,
+    accelerator: Accelerator,
+    config: AlbertConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+) -> Features:
+    """Tokenise the training set; with --teacher also its answers, and --unlabelled_file."""
+    data, length = settings.data, settings.data.max_seq_length
+    split, seed = Split(task, data.folder, "train"), settings.run.seed
+    if not settings.model.teacher:
+        return features_of(settings, config, tokenizer, split)
+    examples = list(split.examples(data.max_train_samples))
+    if data.unlabelled_file:
+        examples += unlabelled_examples(task, data.unlabelled_file)
+    features = mode_of(settings).features(config, examples, tokenizer, length, seed=seed)
+    teacher = Teacher(Path(settings.model.teacher), task, length)
+    answers = {"teacher_logits": teacher.answers(examples, accelerator)}
+    return replace(features, inputs={**features.inputs, **answers})
+
+
 # A training.
 
 
@@ -155,12 +179,11 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     config = new_config(settings, task)
     tokenizer = new_tokenizer(settings, config)
     model = mode.model_class(config) if checkpoint else new_model(settings, config)
-    split = Split(task, settings.data.folder, "train")
-    features = features_of(settings, config, tokenizer, split)
+    features = training_features(settings, accelerator, config, tokenizer, task)
     total = total_steps(training, len(features), accelerator.num_processes)
     announce(settings, accelerator, task, features.size, total)
-    scores = features.labels.tolist() if task.is_regression else []
-    state = task_state(training, model, tokenizer, total, scores)
+    scores = features.labels if task.is_regression else np.empty(0)
+    state = task_state(training, model, tokenizer, total, scores[~np.isnan(scores)].tolist())
     if settings.evaluation.compile == "on":
         for group in layer_groups(model):
             group.compile(dynamic=True)
@@ -172,7 +195,8 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     with TrainingLog(trainer, total, mode.loss_parts, scalars=mode.scalars) as log:
         evaluate = None
         if training.looks_at_dev:
-            dev = features_of(settings, config, tokenizer, split._replace(name="dev"))
+            dev = Split(task, settings.data.folder, "dev")
+            dev = features_of(settings, config, tokenizer, dev)
             job = Job(mode, model, tokenizer, task, dev, batch_size=32)
             evaluate = dev_evaluation(job, metric, log)
         trainer.fit(batches, total, log.step, evaluate)
@@ -261,7 +285,11 @@ def content_hashes(settings: GlueSettings, task: Task) -> dict[str, str]:
     sets = [features_of(settings, config, tokenizer, split) for split in splits]
     # Draws follow from --seed, which the runs of a search may change.
     data = fingerprint(*(replace(features, inputs={}).digest() for features in sets))
+    more = settings.data.unlabelled_file
+    teaching = [*unlabelled_examples(task, more)] if more else []
+    teaching.append(source.teacher and weights_hash(source.teacher))
     return {
+        "the model of --teacher, or --unlabelled_file": fingerprint(*teaching),
         "the model of --model_name_or_path and --config_name": model,
         "the examples and tokens of --data_dir or --train_file": data,
     }

@@ -34,10 +34,10 @@ MOST_LIMITS = 6  # columns of a table
 class Frontier:
     """One model's best settings of a method, by rising cost."""
 
-    settings: list[str]  # their descriptions, (points,)
     allowed: np.ndarray  # the cost that they were chosen by, (points,)
-    cost: np.ndarray  # on the report part, (points,)
-    metric: np.ndarray  # on the report part, (points, 1 + draws)
+    cost: np.ndarray  # on the report part, (points,), or of its examples, (points, examples)
+    metric: np.ndarray  # on the report part, (points, 1 + draws) or (points, examples)
+    settings: Sequence[str] = ()  # their descriptions, (points,)
     mixes: bool = False  # does a coin between two settings give the costs between them?
 
     def position(self, limit: float) -> float:
@@ -71,10 +71,10 @@ def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Fro
     cost, metric = swept.cost(exits, rows), swept.main_metric(exits, rows)
     best = concave_hull(cost, metric) if mixes else frontier(cost, metric)
     return Frontier(
-        [names[i] for i in best],
         cost[best],
         swept.cost(exits[best], parts.report),
         swept.main_metric(exits[best], parts.report, drawn),
+        [names[i] for i in best],
         mixes,
     )
 
@@ -87,9 +87,36 @@ class Point(NamedTuple):
     metric: np.ndarray  # the mean over the models, (1 + draws,)
 
 
-def estimate(metric: np.ndarray) -> tuple[float, float, float]:
+class Estimate(NamedTuple):
+    """A value with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def text(self, scale: float = 1, number: str = ".2f") -> str:
+        """ "0.45 [0.40, 0.50]": times `scale`, in a number format."""
+        return "{} [{}, {}]".format(*(format(scale * part, number) for part in self))
+
+    def points(self) -> str:
+        """A difference in points; bold where the interval leaves out 0, by more than rounding."""
+        clear = self.low > TOLERANCE or self.high < -TOLERANCE
+        return f"**{self.text(100, '+.1f')}**" if clear else self.text(100, "+.1f")
+
+
+def estimate(metric: np.ndarray) -> Estimate:
     """The value of a metric (1 + draws,), and its 95% interval."""
-    return float(metric[0]), *map(float, interval(metric))
+    return Estimate(*map(float, (metric[0], *interval(metric))))
+
+
+def widened(shares: np.ndarray) -> np.ndarray:
+    """Spread the models' shares in each draw, (draws, models), by √(n/(n−1)).
+
+    Drawn plainly, n models differ from their own mean by (n−1)/n of the variance that others would
+    have (Davison and Hinkley 1997, section 2.3): a third too little for three seeds.
+    """
+    count = shares.shape[1]
+    return 1 / count + np.sqrt(count / max(1, count - 1)) * (shares - 1 / count)
 
 
 @dataclass(frozen=True)
@@ -127,7 +154,7 @@ class FrontierSet:
         cost = np.array([mixed(front.cost, position) for front, position in found])
         return Point(settings, cost, (metrics * self.models).sum(1))
 
-    def efficiency(self, point: Point) -> tuple[float, float, float] | None:
+    def efficiency(self, point: Point) -> Estimate | None:
         """Exit efficiency η = (rule − coin) / (oracle − coin) at the point's own costs.
 
         1: every example exits where it should; 0: a coin would do. None where the oracle is no
@@ -143,17 +170,10 @@ class FrontierSet:
 def frontier_set(
     sweeps: Sequence[Sweep], parts: Parts, draws: int, seed: int, names: Sequence[str] = ()
 ) -> FrontierSet:
-    """The frontiers of `names` (default: every rule and baseline), over several models.
-
-    The models' shares in a draw are spread by √(n/(n−1)). Drawn plainly, n models differ from their
-    own mean by (n−1)/n of the variance that others would have (Davison and Hinkley 1997, section
-    2.3): a third too little for three seeds.
-    """
+    """The frontiers of `names` (default: every rule and baseline), over several models."""
     names = names or [*(grid.rule for grid in sweeps[0].grids), *BASELINES]
-    count = len(sweeps)
     drawn = bootstrap_weights(len(parts.report), draws, seed)
-    shares = bootstrap_weights(count, draws, seed + 1) / count
-    models = shares[0] + np.sqrt(count / max(1, count - 1)) * (shares - shares[0])
+    models = widened(bootstrap_weights(len(sweeps), draws, seed + 1) / len(sweeps))
     frontiers = {
         name: [frontier_of(swept, name, parts, drawn) for swept in sweeps] for name in names
     }
@@ -164,7 +184,7 @@ def frontier_set(
 
 
 def cell_at(found: FrontierSet, name: str, limit: float) -> dict[str, Any] | None:
-    """A method's best setting at or under a cost limit, a row of compare.csv; None of none.
+    """A method's best setting at or under a cost limit, with its estimates; None of none.
 
     over_coin: the metric less that of the coin at the same cost; over_full_depth: less full
     depth's; both paired. efficiency: see `FrontierSet.efficiency`.
@@ -173,33 +193,28 @@ def cell_at(found: FrontierSet, name: str, limit: float) -> dict[str, Any] | Non
     point = full if name == FULL_DEPTH else found.at(name, limit)
     if point is None:
         return None
-    estimates = {
+    return {
+        "rule": name,
+        "max_cost": limit,
         "metric": estimate(point.metric),
         "over_coin": estimate(point.metric - found.at(COIN, point.cost).metric),
         "over_full_depth": estimate(point.metric - full.metric),
         "efficiency": found.efficiency(point),
+        "cost": float(point.cost.mean()),
+        "settings": "; ".join(point.settings),
     }
-    row: dict[str, Any] = {"rule": name, "max_cost": limit}
-    for column, number in estimates.items():
-        columns = (column, f"{column}_low", f"{column}_high")
-        row |= dict(zip(columns, number or ("", "", ""), strict=True))
-    return {**row, "cost": float(point.cost.mean()), "settings": "; ".join(point.settings)}
 
 
-def written(row: dict[str, Any], name: str, scale: float = 1, number: str = ".2f") -> str:
-    """ "0.45 [0.40, 0.50]": an estimate of a row times `scale`, in a number format."""
-    if row[name] == "":
-        return "–"
-    parts = (row[name], row[f"{name}_low"], row[f"{name}_high"])
-    value, low, high = (format(scale * part, number) for part in parts)
-    return f"{value} [{low}, {high}]"
-
-
-def difference(row: dict[str, Any], name: str) -> str:
-    """In points; bold where the interval leaves out 0, by more than rounding."""
-    text = written(row, name, 100, "+.1f")
-    clear = row[f"{name}_low"] > TOLERANCE or row[f"{name}_high"] < -TOLERANCE
-    return f"**{text}**" if clear else text
+def row_of(cell: dict[str, Any]) -> dict[str, Any]:
+    """A row of compare.csv: each estimate as three columns, empty where it is not defined."""
+    row = {}
+    for name, value in cell.items():
+        if isinstance(value, Estimate | None):
+            columns = (name, f"{name}_low", f"{name}_high")
+            row |= dict(zip(columns, value or ("", "", ""), strict=True))
+        else:
+            row[name] = value
+    return row
 
 
 def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: Path) -> FrontierSet:
@@ -221,25 +236,27 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
         "at its cost there.\n"
     )
     for heading, names, write in (
-        ("", cells, lambda row: f"{written(row, 'metric', 100, '.1f')} at {row['cost']:.2f}"),
+        ("", cells, lambda row: f"{row['metric'].text(100, '.1f')} at {row['cost']:.2f}"),
         (
             f"Less the {COIN} at the same cost, in points (paired; bold: the interval leaves out "
             "0):\n\n",
             shown,
-            lambda row: difference(row, "over_coin"),
+            lambda row: row["over_coin"].points(),
         ),
-        ("Less full depth:\n\n", shown, lambda row: difference(row, "over_full_depth")),
+        ("Less full depth:\n\n", shown, lambda row: row["over_full_depth"].points()),
         (
             f"Exit efficiency: what a rule gains over the {COIN}, as a share of what the {ORACLE} "
             "gains at the same cost:\n\n",
             shown,
-            lambda row: written(row, "efficiency"),
+            lambda row: row["efficiency"].text() if row["efficiency"] else "–",
         ),
     ):
         rows = [[name, *(write(row) if row else "–" for row in cells[name])] for name in names]
         text += f"\n{heading}{markdown_table(columns, rows)}\n"
     write_text(output / "compare.md", text)
-    write_text(output / "compare.csv", as_csv([row for row in chain(*cells.values()) if row]))
+    write_text(
+        output / "compare.csv", as_csv([row_of(cell) for cell in chain(*cells.values()) if cell])
+    )
     print(f"\n{text}")
     return found
 
@@ -268,7 +285,7 @@ def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
     point = Point([], costs[1:], report[main][0])
     coin, efficiency = found.at(COIN, costs[1]), found.efficiency(point)
     value, low, high = estimate(point.metric - coin.metric)
-    share = "–" if efficiency is None else "{:.2f} [{:.2f}, {:.2f}]".format(*efficiency)
+    share = "–" if efficiency is None else efficiency.text()
     verdict = "Better than" if low > TOLERANCE else "Not shown to be better than"
     return (
         f"{markdown_table(['', *heads, '95% interval'], rows)}\n\n"

@@ -95,7 +95,8 @@ SIZES = {
     ).split()
 }
 
-# ELBERT, as published, and of our own: window_score, label_smoothing, thres_name's patience.
+# ELBERT, as published, and of our own: window_score, label_smoothing, teacher_share and
+# teacher_temperature, thres_name's patience.
 
 # As in RULES of elbert/rules.py, which loads torch.
 RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
@@ -121,6 +122,12 @@ ELBERT_KEYS = {
     "w_lr": float_key(0.01, "constant learning rate of W, for weight_name dyn", 0),
     "label_smoothing": float_key(
         0.0, "share of each label spread over all classes, in the losses of all exits", 0, 1
+    ),
+    "teacher_share": float_key(
+        0.5, "share of a teacher's answer in the loss of an example with a label", 0, 1
+    ),
+    "teacher_temperature": float_key(
+        2.0, "temperature that softens a teacher's and the exits' answers to it", 0.01
     ),
     "pooler_input": str_key("cls", "what an exit reads", choices=POOLER_INPUTS, shapes=True),
     "use_out_pooler": bool_key(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import AlbertConfig
 from transformers.utils import logging
 
 from .keys import PONDER_KEYS, checked
@@ -35,6 +36,27 @@ def task_loss(
     if logits.shape[-1] == 1:
         return F.mse_loss(logits.squeeze(-1), labels.float(), reduction=reduction)
     return F.cross_entropy(logits, labels, reduction=reduction, label_smoothing=smoothing)
+
+
+def taught_loss(
+    logits: Tensor, labels: Tensor, teacher_logits: Tensor, config: AlbertConfig
+) -> Tensor:
+    """(1 − s)·task loss + s·T²·KL(teacher ‖ answer), both softened by the temperature T; mean over
+    the batch (Hinton et al., 2015). Of a single output: squared errors.
+
+    labels: (batch,); of an example without a label, −100 or NaN, the second term counts alone.
+    teacher_logits: (batch, num_labels). config: has s and T, teacher_share and teacher_temperature.
+    """
+    if logits.shape[-1] == 1:
+        known, labels = labels.isfinite(), labels.nan_to_num()
+        taught = F.mse_loss(logits, teacher_logits, reduction="none").squeeze(-1)
+    else:
+        known, heat = labels >= 0, config.teacher_temperature
+        softened = ((x / heat).log_softmax(-1) for x in (logits, teacher_logits))
+        taught = heat**2 * F.kl_div(*softened, reduction="none", log_target=True).sum(-1)
+    told = task_loss(logits, labels, "none", config.label_smoothing)
+    share = torch.where(known, config.teacher_share, 1.0)
+    return ((1 - share) * told + share * taught).mean()
 
 
 def joint_loss(exit_losses: Tensor, exit_weights: Tensor | None = None) -> Tensor:

@@ -70,6 +70,9 @@ class ModelSettings:
     tokenizer_name: str = option("", "folder of the tokenizer, if not the weights' own", FREE)
     cache_dir: str = option("", "where models from the hub are kept", FREE)
     from_scratch: bool = option(False, "start from random weights")
+    teacher: str = option(
+        "", "folder or hub name of a fine-tuned classifier whose answers the exits learn, too", FREE
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +115,9 @@ class DataSettings(DevSettings):
 
     train_file: str | None = option(None, "of columns sentence1[,sentence2],label", FREE)
     test_file: str | None = option(None, "test set of --train_file's task", FREE)
+    unlabelled_file: str | None = option(
+        None, "more examples to train on, without labels: --teacher answers them", FREE
+    )
     max_train_samples: int | None = option(None, "use only the first so many", AT_LEAST_1)
     overwrite_cache: bool = option(False, "accepted as published: every start tokenises anew", FREE)
 

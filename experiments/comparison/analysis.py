@@ -16,7 +16,9 @@ from safetensors.numpy import load_file
 from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 
-from glue.metrics import concave_hull
+from exit_lab.choice import Parts
+from exit_lab.compare import Estimate, Frontier, mixed, widened
+from glue.metrics import at_exit, concave_hull
 from modeling.configuration import AdaptiveConfig, AlbertActConfig, ElbertConfig, PonderAlbertConfig
 from modeling.elbert.rules import Entropy, Patience, PatienceOfValues, SameLeader
 from modeling.ponder.rules import GeneralizedGeometricDist, Threshold, prior
@@ -29,6 +31,7 @@ THRESHOLDS = 21  # of a confidence, for each layer
 EPSILONS = (0.01, 0.2, 0.4, 0.6, 0.8)  # act_epsilon of the recorded settings of ACT
 UNMOVED = "depth as at the start"
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # costs; their mean gain is a method's *area*
+PRICES = np.r_[np.geomspace(1e-3, 1e3, 400), 0]  # of computation, in score, that an oracle pays
 
 
 class Answers(NamedTuple):
@@ -58,7 +61,7 @@ class Answers(NamedTuple):
 
 
 def config_of(network: str, depth: int = 6) -> AdaptiveConfig:
-    """The configuration of a network, named as its files are."""
+    """The configuration of the network that files with this name have."""
     keys = {"hidden_size": 384, "embedding_size": 384, "num_attention_heads": 12}
     keys |= {"num_hidden_layers": depth, "intermediate_size": 3072}
     if network.startswith(("untied", "rank")):
@@ -102,13 +105,13 @@ def costs(task: str, network: str, depth: int = 0, part: str = "dev") -> np.ndar
     return table[:, lengths] / full
 
 
-def place(task: str, network: str, seed: int) -> Path:
+def path_of(task: str, network: str, seed: int) -> Path:
     return RECORDED / f"{task}-{network}-{seed}{'-test' * (task == 'SICK')}.safetensors"
 
 
 def load(task: str, network: str, seed: int, part: str = "dev") -> Answers:
     """One recording; `network` as its file's name has it."""
-    tensors = load_file(place(task, network, seed))
+    tensors = load_file(path_of(task, network, seed))
     labels = rows(task, part)["labels"].astype(float)
     kept = slice(len(labels)) if part == "phrases" else slice(-len(labels), None)
     logits, halts = tensors["all_logits"][:, kept], tensors.get("halt_probabilities")
@@ -119,7 +122,7 @@ def load(task: str, network: str, seed: int, part: str = "dev") -> Answers:
 
 
 def seeds(task: str, network: str) -> list[int]:
-    return [n for n in range(100) if place(task, network, n).exists()]
+    return [n for n in range(100) if path_of(task, network, n).exists()]
 
 
 # Rules: exit layers (settings, examples), from 0, of settings in the range of the rows that choose.
@@ -130,6 +133,8 @@ def exits_of(answers: Answers, rule: str, choose: np.ndarray) -> np.ndarray:
     layers, examples, classes = answers.logits.shape
     if rule == "coin":
         return np.repeat(np.arange(layers)[:, None], examples, 1)
+    if rule == "oracle":
+        return np.stack([(answers.scores - p * answers.cost).argmax(0) for p in PRICES])
     if rule == "learnt":
         return learnt_exits(answers, choose)
     recorded = {"all_logits": torch.tensor(answers.logits)}
@@ -137,25 +142,19 @@ def exits_of(answers: Answers, rule: str, choose: np.ndarray) -> np.ndarray:
     if rule == "halting":
         recorded["halt_probabilities"] = torch.tensor(answers.halts.T)
         halted = 1 - np.cumprod(1 - answers.halts, axis=0)
-        made = [Threshold(exit_thres=spread(halted[:-1, choose]))]
+        made = [Threshold(exit_thres=quantiles(halted[:-1, choose]))]
     elif classes == 1:  # patience with a value: by how little it moves
-        moves = spread(np.abs(np.diff(answers.logits[:, choose, 0], axis=0)))
+        moves = quantiles(np.abs(np.diff(answers.logits[:, choose, 0], axis=0)))
         made = [PatienceOfValues(exit_thres=moves, cnt_thres=n) for n in windows]
     elif rule == "patience":
         made = [Patience(cnt_thres=torch.tensor(windows)[:, None])]
     else:
         scores = exit_scores(recorded["all_logits"][:, choose])
-        doubts = spread(normalised_entropy(scores).numpy())
+        doubts = quantiles(normalised_entropy(scores).numpy())
         made = [Entropy(exit_thres=doubts)]
         if rule == "windows":  # bias_1; a window of n layers is a patience of n - 1
             made = [SameLeader(exit_thres=doubts, cnt_thres=n + 1, margin=0.0) for n in windows]
     return torch.cat([scan(rule, recorded) for rule in made]).numpy() - 1
-
-
-def entropy_exits(answers: Answers, doubts: np.ndarray) -> np.ndarray:
-    """Exit layers under every entropy threshold: (thresholds, examples)."""
-    rule = Entropy(exit_thres=torch.tensor(doubts)[:, None])
-    return scan(rule, {"all_logits": torch.tensor(answers.logits)}).numpy() - 1
 
 
 def learnt_exits(answers: Answers, choose: np.ndarray) -> np.ndarray:
@@ -175,17 +174,13 @@ def learnt_exits(answers: Answers, choose: np.ndarray) -> np.ndarray:
         head = LogisticRegression().fit(known, answers.others.scores[layer])
         doubts.append(head.predict_proba(asked)[:, 0])
     doubts = np.stack(doubts)
-    leaves = doubts < spread(doubts[:, choose]).numpy()[..., None]  # (settings, layers, examples)
+    leaves = (
+        doubts < quantiles(doubts[:, choose]).numpy()[..., None]
+    )  # (settings, layers, examples)
     return np.where(leaves.any(1), leaves.argmax(1), len(doubts))
 
 
-def lost(answers: Answers, exits: np.ndarray) -> np.ndarray:
-    """1 where full depth is right and the exit wrong: (settings, examples)."""
-    right = answers.scores
-    return right[-1] * (1 - right[exits, np.arange(exits.shape[1])])
-
-
-def spread(values: np.ndarray) -> torch.Tensor:
+def quantiles(values: np.ndarray) -> torch.Tensor:
     """Thresholds at equal shares of the examples, layer by layer: (layers, examples) -> (n, 1)."""
     levels = np.quantile(values, np.linspace(0, 1, THRESHOLDS), axis=1)
     return torch.tensor(np.unique(np.r_[-1, levels.ravel(), levels.max() + 1]))[:, None]
@@ -201,47 +196,46 @@ def rules_of(answers: Answers) -> list[str]:
 # Scores at a cost.
 
 
-class Menu(NamedTuple):
-    """A method's settings: each example's score and cost under each, (settings, examples)."""
+class Outcomes(NamedTuple):
+    """Each example's score and cost under each setting of a method, (settings, examples)."""
 
     score: np.ndarray
     cost: np.ndarray
 
-    @classmethod
-    def of(cls, answers: Answers, rule: str, choose: np.ndarray) -> "Menu":
-        exits = exits_of(answers, rule, choose)
-        rows = np.arange(exits.shape[1])
-        return cls(answers.scores[exits, rows], answers.cost[exits, rows]).best(choose)
 
-    def best(self, choose: np.ndarray) -> "Menu":
-        """The settings that no mixture of two others beats on the rows `choose`, by cost."""
-        hull = concave_hull(self.cost[:, choose].mean(1), self.score[:, choose].mean(1))
-        return Menu(self.score[hull], self.cost[hull])
-
-    def at(
-        self, limit: float, choose: np.ndarray, report: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, float]:
-        """What the mixture that costs `limit` on the rows `choose` does on the rows `report`.
-
-        Each example's expected score and cost, and the score gained per cost. Below the cheapest
-        setting it is that setting, above the best one that.
-        """
-        cost = self.cost[:, choose].mean(1)
-        right = int(np.searchsorted(cost, limit).clip(1, max(len(cost) - 1, 1)))
-        low, high = right - 1, min(right, len(cost) - 1)
-        apart = cost[high] - cost[low]
-        share = ((limit - cost[low]) / apart).clip(0, 1) if apart > 0 else 0.0
-        score, spent = ((1 - share) * x[low, report] + share * x[high, report] for x in self)
-        gained, paid = ((x[high, report] - x[low, report]).mean() for x in self)
-        return score, spent, gained / paid if paid and 0 < share < 1 else 0.0
+def outcomes(answers: Answers, rule: str, choose: np.ndarray) -> Outcomes:
+    exits = exits_of(answers, rule, choose) + 1
+    return Outcomes(at_exit(answers.scores, exits), at_exit(answers.cost, exits))
 
 
-def load_tokens(tau: str, seed: int) -> tuple[Menu, np.ndarray, np.ndarray]:
+def best(found: Outcomes, parts: Parts) -> Frontier:
+    """The settings that no mixture of two others beats on the rows that choose."""
+    score, cost = (x[:, parts.calibration].mean(1) for x in found)
+    hull = concave_hull(cost, score)
+    score, spent = (x[hull][:, parts.report] for x in found)
+    return Frontier(cost[hull], spent, score, mixes=True)
+
+
+def at(front: Frontier, limit: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """Each reporting example's score and cost under a cost limit, and the score gained per cost.
+
+    Below the cheapest setting they are that setting's, above the best one that one's.
+    """
+    position = max(0.0, front.position(limit))
+    score, cost = mixed(front.metric, position), mixed(front.cost, position)
+    low, slope = int(position), 0.0
+    if position > low:
+        gained, paid = ((x[low + 1] - x[low]).mean() for x in (front.metric, front.cost))
+        slope = gained / paid if paid else 0.0
+    return score, cost, slope
+
+
+def load_tokens(tau: str, seed: int) -> tuple[Outcomes, np.ndarray, np.ndarray]:
     """Of ACT trained on SST-2 at this price of an update: scores and costs under each of EPSILONS.
 
     Then of a text's tokens the mean updates, and their standard deviation, (settings, examples).
     """
-    tensors, known = load_file(place("SST-2", f"act-tau{tau}", seed)), rows("SST-2")
+    tensors, known = load_file(path_of("SST-2", f"act-tau{tau}", seed)), rows("SST-2")
     logits, tokens = (tensors[name][:, CALIBRATION:] for name in ("all_logits", "tokens"))
     lengths, counts = known["lengths"].astype(int), np.arange(tokens.shape[-1])
     total, squares = (tokens * counts).sum(-1), (tokens * counts**2).sum(-1)
@@ -249,7 +243,7 @@ def load_tokens(tau: str, seed: int) -> tuple[Menu, np.ndarray, np.ndarray]:
     full = np.vectorize(config_of("shared").full_depth_flops)(lengths).mean()
     mean, right = total / lengths, logits.argmax(-1) == known["labels"]
     deviation = np.sqrt(np.maximum(squares / lengths - mean**2, 0))
-    return Menu(right.astype(float), spent / full), mean, deviation
+    return Outcomes(right.astype(float), spent / full), mean, deviation
 
 
 def depths_of(halts: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -277,16 +271,14 @@ def failure(scores: np.ndarray, labels: np.ndarray, unmoved: bool) -> str:
     return UNMOVED if unmoved else ""
 
 
-def gain(
-    menu: Menu, coin: Menu, limit: float, choose: np.ndarray, report: np.ndarray
-) -> np.ndarray:
+def gain(front: Frontier, coin: Frontier, limit: float) -> np.ndarray:
     """(examples,): by how much a method beats the coin at the cost that it really had.
 
     An example that costs more than the mean pays what the coin would have made of it.
     """
-    score, cost, _ = menu.at(limit, choose, report)
-    its_score, its_cost, slope = coin.at(cost.mean(), choose, report)
-    return score - its_score - slope * (cost - its_cost)
+    score, cost, _ = at(front, limit)
+    of_coin, cost_of_coin, slope = at(coin, cost.mean())
+    return score - of_coin - slope * (cost - cost_of_coin)
 
 
 def oracle(answers: Answers, limits: np.ndarray) -> np.ndarray:
@@ -294,27 +286,12 @@ def oracle(answers: Answers, limits: np.ndarray) -> np.ndarray:
 
     For every price of computation each example takes the layer that pays best.
     """
-    points = []
-    everyone = np.arange(answers.cost.shape[1])
-    for price in np.r_[np.geomspace(1e-3, 1e3, 400), 0]:
-        taken = (answers.scores - price * answers.cost).argmax(0), everyone
-        points.append((answers.cost[taken].mean(), answers.scores[taken].mean()))
-    return np.interp(limits, *np.array(sorted(points)).T)
+    everyone = np.arange(len(answers.labels))
+    front = best(outcomes(answers, "oracle", everyone), Parts(everyone, everyone))
+    return np.array([at(front, limit)[0].mean() for limit in limits])
 
 
 # Intervals.
-
-
-class Cell(NamedTuple):
-    """A mean over seeds and examples, with simultaneous 95% limits."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        text = f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
-        return f"**{text}**" if self.low > 0 or self.high < 0 else text
 
 
 def seed_factor(table: np.ndarray) -> float:
@@ -334,11 +311,11 @@ def seed_factor(table: np.ndarray) -> float:
     return float(student.ppf(0.975, freedom) / student.ppf(0.975, np.inf))
 
 
-def simultaneous(tables: list[np.ndarray], draws: int = 1000) -> list[Cell]:
+def simultaneous(tables: list[np.ndarray], draws: int = 1000) -> list[Estimate]:
     """Means of tables (seeds, examples) with limits that hold all at once with 95% (max-T).
 
     Both seeds and examples are resampled; tables of as many examples share these, of as many seeds
-    those. The spread between so few seeds is made that of an unbiased estimate.
+    those.
     """
     rng, examples, seeds = np.random.default_rng(1), {}, {}
     means, drawn = [], []
@@ -351,19 +328,17 @@ def simultaneous(tables: list[np.ndarray], draws: int = 1000) -> list[Cell]:
         count, size = table.shape
         weights = examples.setdefault(size, shares_of(size))
         shares = seeds.setdefault(count, shares_of(count))
-        if count > 1:
-            shares = 1 / count + np.sqrt(count / (count - 1)) * (shares - 1 / count)
         means.append(table.mean())
-        drawn.append((weights @ table.T * shares).sum(1))
+        drawn.append((weights @ table.T * widened(shares)).sum(1))
     deviations = np.stack(drawn, 1) - means
-    spread = deviations.std(0)
-    largest = np.abs(deviations / np.where(spread > 0, spread, 1)).max(1)
-    reach = np.quantile(largest, 0.95) * spread * [seed_factor(table) for table in tables]
-    return [Cell(m, m - r, m + r) for m, r in zip(means, reach, strict=True)]
+    error = deviations.std(0)
+    largest = np.abs(deviations / np.where(error > 0, error, 1)).max(1)
+    reach = np.quantile(largest, 0.95) * error * [seed_factor(table) for table in tables]
+    return [Estimate(m, m - r, m + r) for m, r in zip(means, reach, strict=True)]
 
 
-def halves(examples: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def halves(examples: int) -> list[Parts]:
     """Cross-fitting: each half of the examples chooses once and reports once."""
     order = np.random.default_rng(42).permutation(examples)
-    parts = np.sort(order[: examples // 2]), np.sort(order[examples // 2 :])
-    return [parts, parts[::-1]]
+    first, second = np.sort(order[: examples // 2]), np.sort(order[examples // 2 :])
+    return [Parts(first, second), Parts(second, first)]

@@ -15,17 +15,21 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.numpy import load_file
 
 from evaluation.figures import COLOURS, plt, save_figure
-from exit_lab.choice import certified
+from exit_lab.choice import certified, losses
+from exit_lab.compare import Frontier
 from experiments.comparison import analysis
-from experiments.comparison.analysis import LIMITS, TASKS, Answers, Menu, halves, load, seeds
+from experiments.comparison.analysis import LIMITS, TASKS, Answers, Outcomes, halves, load, seeds
+from modeling.elbert.rules import Entropy
+from modeling.rules import scan
 from utils.console import markdown_table
 
 RESULTS = Path(__file__).parent / "results"
 CURVE, FINE = np.arange(0.1, 1.051, 0.05), np.arange(0.05, 1.1, 0.01)
-Method = list[list[Menu]]  # of each seed the settings, chosen by each half
+Method = list[list[Frontier]]  # of each seed, chosen by each half
 Methods = dict[tuple[str, str], Method]  # by task and name
 Networks = dict[tuple[str, str], list[Answers]]  # by task and network, of each seed
 NETWORKS = {  # files, and the page's names
@@ -53,14 +57,19 @@ CERTIFIED = {  # task, network, seed, and whose rows calibrate
 }
 
 
-def name(rule: str, kind: str) -> str:
+def label(rule: str, kind: str) -> str:
     return f"{RULES[rule]}, {NETWORKS[kind]}"
 
 
-COIN = name("coin", "shared-exits")
-SHOWN = [name(rule, "shared-exits") for rule in ("coin", "entropy", "patience")]  # in the figure
-SHOWN += [name("halting", "pondernet"), ACT, name("entropy", "untied-exits"), TRAINED_TO["untied"]]
-SHOWN += [name("entropy", "rank32-exits")]
+COIN = label("coin", "shared-exits")
+SHOWN = [label(rule, "shared-exits") for rule in ("coin", "entropy", "patience")]  # in the figure
+SHOWN += [
+    label("halting", "pondernet"),
+    ACT,
+    label("entropy", "untied-exits"),
+    TRAINED_TO["untied"],
+]
+SHOWN += [label("entropy", "rank32-exits")]
 TIMED = {"shared": SHOWN[1], "untied": SHOWN[5], "untied-3": SHOWN[6], "rank32": SHOWN[7]}
 
 
@@ -91,21 +100,27 @@ def networks_of() -> Networks:
 
 def token_halting() -> Method:
     """ACT on SST-2 at every price and act_epsilon, as the settings of one method; to act.csv."""
-    menus: dict[str, list[Menu]] = {}
+    settings: dict[str, list[Outcomes]] = {}
     log, labels = [], analysis.rows("SST-2")["labels"]
     for path in sorted(analysis.RECORDED.glob("SST-2-act-tau*")):
         tau, seed = path.stem.removeprefix("SST-2-act-tau").split("-")
-        menu, updates, deviation = analysis.load_tokens(tau, int(seed))
-        verdict = analysis.failure(menu.score, labels, updates.std(1).max() < 0.1)
-        means = (x.mean(1).tolist() for x in (menu.cost, updates, deviation, menu.score))
+        found, updates, deviation = analysis.load_tokens(tau, int(seed))
+        verdict = analysis.failure(found.score, labels, updates.std(1).max() < 0.1)
+        means = (x.mean(1).tolist() for x in (found.cost, updates, deviation, found.score))
         for row in zip(analysis.EPSILONS, *means, strict=True):
             log.append((tau, seed, *row, verdict or "learnt"))
         if not verdict:
-            menus.setdefault(seed, []).append(menu)
+            settings.setdefault(seed, []).append(found)
     columns = "tau,seed,act_epsilon,cost,mean updates,deviation between tokens,accuracy,verdict"
     write("act", columns, log)
-    joined = [Menu(*map(np.concatenate, zip(*found, strict=True))) for found in menus.values()]
-    return [[menu.best(choose) for choose, _ in halves(menu.cost.shape[1])] for menu in joined]
+    return [
+        cross_fitted(*map(np.concatenate, zip(*found, strict=True))) for found in settings.values()
+    ]
+
+
+def cross_fitted(score: np.ndarray, cost: np.ndarray) -> list[Frontier]:
+    """One seed's frontiers, of scores and costs (settings, examples)."""
+    return [analysis.best(Outcomes(score, cost), parts) for parts in halves(score.shape[1])]
 
 
 def trained_to(task: str, family: str) -> Method:
@@ -114,35 +129,39 @@ def trained_to(task: str, family: str) -> Method:
     for seed in sorted({n for k in range(1, 7) for n in seeds(task, f"{family}-{k}")}):
         found = [k for k in range(1, 7) if seed in seeds(task, f"{family}-{k}")]
         scores = [load(task, f"{family}-{k}", seed).scores[-1] for k in found]
-        menu = Menu(np.stack(scores), np.stack([analysis.costs(task, family, k) for k in found]))
-        methods.append([menu.best(choose) for choose, _ in halves(len(scores[0]))])
+        costs = [analysis.costs(task, family, k) for k in found]
+        methods.append(cross_fitted(np.stack(scores), np.stack(costs)))
     return methods
 
 
 def methods_of(networks: Networks) -> Methods:
     """Every rule on every network that has it, and the models of a fixed depth; by task, name."""
     methods = {
-        (task, name(rule, kind)): [
-            [Menu.of(a, rule, choose) for choose, _ in halves(len(a.labels))] for a in answers
+        (task, label(rule, kind)): [
+            [
+                analysis.best(analysis.outcomes(a, rule, parts.calibration), parts)
+                for parts in halves(len(a.labels))
+            ]
+            for a in answers
         ]
         for (task, kind), answers in networks.items()
         for rule in analysis.rules_of(answers[0])
     }
     for task in TASKS:
-        for family, its_name in TRAINED_TO.items():
+        for family, title in TRAINED_TO.items():
             if found := trained_to(task, family):
-                methods[task, its_name] = found
+                methods[task, title] = found
     return methods
 
 
 def gains(method: Method, coin: Method) -> np.ndarray:
     """Cross-fitted gain over the coin, mean over LIMITS: (seeds, examples)."""
     tables = []
-    for menus, coins in zip(method, coin, strict=False):
-        found = np.empty(menus[0].cost.shape[1])
-        for menu, theirs, (choose, report) in zip(menus, coins, halves(len(found)), strict=True):
-            each = [analysis.gain(menu, theirs, limit, choose, report) for limit in LIMITS]
-            found[report] = np.mean(each, 0)
+    for fronts, coins in zip(method, coin, strict=False):
+        found = np.empty(sum(front.cost.shape[1] for front in fronts))
+        for front, other, parts in zip(fronts, coins, halves(len(found)), strict=True):
+            each = [analysis.gain(front, other, limit) for limit in LIMITS]
+            found[parts.report] = np.mean(each, 0)
         tables.append(found)
     return np.stack(tables)
 
@@ -150,11 +169,10 @@ def gains(method: Method, coin: Method) -> np.ndarray:
 def curve(method: Method, limits: Sequence[float]) -> np.ndarray:
     """Cross-fitted cost and score: (2, limits, seeds)."""
     found = np.zeros((2, len(limits), len(method)))
-    for i, menus in enumerate(method):
-        for menu, (choose, report) in zip(menus, halves(menus[0].cost.shape[1]), strict=True):
-            for j, limit in enumerate(limits):
-                score, cost, _ = menu.at(limit, choose, report)
-                found[:, j, i] += cost.mean() / 2, score.mean() / 2
+    for i, fronts in enumerate(method):
+        for front, (j, limit) in product(fronts, enumerate(limits)):
+            score, cost, _ = analysis.at(front, limit)
+            found[:, j, i] += cost.mean() / 2, score.mean() / 2
     return found
 
 
@@ -170,8 +188,8 @@ def write(file: str, columns: str, rows: Sequence[Sequence]) -> None:
 
 def by_task(title: str, cells: dict[tuple[str, str], object]) -> str:
     """A table with a row for each name, and a column for each task."""
-    names = dict.fromkeys(its_name for _, its_name in cells)
-    rows = [[row, *(cells.get((task, row), "–") for task in TASKS)] for row in names]
+    titles = dict.fromkeys(row for _, row in cells)
+    rows = [[row, *(cells.get((task, row), "–") for task in TASKS)] for row in titles]
     return markdown_table([title, *TASKS], rows)
 
 
@@ -226,7 +244,7 @@ def overview(methods: Methods, networks: Networks) -> str:
     write("gains", "task,method,gain over ELBERT's coin,low,high", rows)
     levels = {task: curve(coins[task], LIMITS)[1].mean() for task in TASKS}
     cells: dict = {(task, "the coin itself"): f"{100 * x:.1f}" for task, x in levels.items()}
-    cells |= dict(zip(tables, areas, strict=True))
+    cells |= {key: area.points() for key, area in zip(tables, areas, strict=True)}
     for task, level in levels.items():
         best = np.mean([analysis.oracle(a, LIMITS) for a in networks[task, "shared-exits"]])
         cells[task, "oracle"] = f"{100 * (best - level):+.1f}"
@@ -237,30 +255,30 @@ def who_stops(methods: Methods, networks: Networks) -> str:
     """Who stops × how it was trained: each network's rules over its own coin; efficiency η."""
     keys, own = [], []
     for (task, kind), answers in networks.items():
-        coin = methods[task, name("coin", kind)]
+        coin = methods[task, label("coin", kind)]
         level = curve(coin, LIMITS)[1].mean()
         room = np.mean([analysis.oracle(a, LIMITS) for a in answers]) - level
         for rule in analysis.rules_of(answers[0])[1:]:
             keys.append((task, kind, rule, float(level), float(room)))
-            own.append(gains(methods[task, name(rule, kind)], coin))
+            own.append(gains(methods[task, label(rule, kind)], coin))
     cells = analysis.simultaneous(own)
-    rows = [(*k, *cell, cell.mean / k[-1]) for k, cell in zip(keys, cells, strict=True)]
+    rows = [(*k, *cell, cell.value / k[-1]) for k, cell in zip(keys, cells, strict=True)]
     write("networks", "task,network,rule,coin,oracle - coin,gain,low,high,efficiency", rows)
     table = {}
     for (task, kind, rule, level, _), cell in zip(keys, cells, strict=True):
         table[task, f"{NETWORKS[kind]}: its coin"] = f"{100 * level:.1f}"
-        table[task, f"{NETWORKS[kind]}: {RULES[rule]}"] = cell
+        table[task, f"{NETWORKS[kind]}: {RULES[rule]}"] = cell.points()
     return by_task("gain over the coin of the same network, in points", table)
 
 
 def one_point(methods: Methods, networks: Networks) -> str:
     """The least cost that loses at most one point of ELBERT's full depth."""
     rows = []
-    for (task, its_name), method in methods.items():
+    for (task, title), method in methods.items():
         bar = np.mean([a.scores[-1].mean() for a in networks[task, "shared-exits"]]) - 0.01
         cost, score = curve(method, FINE).mean(2)
         reached = cost[score >= bar]
-        rows.append((task, its_name, f"{reached[0]:.2f}" if len(reached) else "never", float(bar)))
+        rows.append((task, title, f"{reached[0]:.2f}" if len(reached) else "never", float(bar)))
     write("one_point", "task,method,cost,bar", rows)
     return by_task("cost to lose at most a point", {row[:2]: row[2] for row in rows})
 
@@ -271,16 +289,20 @@ def certified_exits() -> str:
     The recorded rows are the population that calibration examples are drawn from; where those are
     the training set's phrases, the risk is that of the dev set's sentences: a shift.
     """
-    rows, rng, alpha, doubts = [], np.random.default_rng(3), 0.02, np.linspace(0, 1, 51)
+    rows, rng, alpha = [], np.random.default_rng(3), 0.02
+    rule = Entropy(exit_thres=torch.linspace(0, 1, 51, dtype=torch.float64)[:, None])
     counts = (100, 200, 400, 800, 2000)
     for title, (task, kind, seed, part) in CERTIFIED.items():
         answers = [load(task, kind, seed, x) for x in ("dev", part)]
-        exits = [analysis.entropy_exits(a, doubts) for a in answers]
-        lost = [analysis.lost(a, taken) for a, taken in zip(answers, exits, strict=True)]
-        risk, depth = lost[0].mean(1), (exits[0] + 1).mean(1) / 6
+        exits = [scan(rule, {"all_logits": torch.tensor(a.logits)}).numpy() for a in answers]
+        lost = [
+            losses(a.logits.argmax(-1), a.labels, taken)
+            for a, taken in zip(answers, exits, strict=True)
+        ]
+        risk, depth = lost[0].mean(1), exits[0].mean(1) / 6
         for count in counts:
-            draws = rng.integers(lost[1].shape[1], size=(1000, count))
-            sure = [certified(lost[1][:, draw], alpha, 0.05) for draw in draws]
+            chosen_by = rng.integers(lost[1].shape[1], size=(1000, count))
+            sure = [certified(lost[1][:, sample], alpha, 0.05) for sample in chosen_by]
             chosen = np.maximum(sure, 1) - 1  # the first setting is full depth
             above, cost = float((risk[chosen] > alpha).mean()), float(depth[chosen].mean())
             rows.append((title, count, above, cost))
@@ -297,9 +319,9 @@ def results_of(folder: str) -> dict[str, dict]:
 
 def milliseconds() -> str:
     """Accuracy, median and 95th percentile of an example's time, in PyTorch and in int8 files."""
-    rows, torch = [], results_of("milliseconds")
+    rows, float32 = [], results_of("milliseconds")
     for name, quantised in results_of("milliseconds/int8").items():
-        both = torch[name], quantised
+        both = float32[name], quantised
         scores = " / ".join(f"{100 * found['metrics']['acc']:.1f}" for found in both)
         spent = ("{median:.1f} ({p95:.1f})".format(**found["latency_ms"]) for found in both)
         network, _, threshold = name.rpartition("-")
@@ -314,7 +336,7 @@ def draw(methods: Methods, networks: Networks) -> None:
     colours = dict(zip(SHOWN, COLOURS, strict=False))
     figure, panels = plt.subplots(1, len(TASKS) + 1, figsize=(13, 3.4), layout="constrained")
     for task, panel in zip(TASKS, panels[:-1], strict=True):
-        for shown in (label for label in SHOWN if (task, label) in methods):
+        for shown in (title for title in SHOWN if (task, title) in methods):
             cost, score = curve(methods[task, shown], CURVE)
             x, mean, count = cost.mean(1), 100 * score.mean(1), score.shape[1]
             band = 200 * score.std(1, ddof=1) / np.sqrt(count) if count > 1 else 0

@@ -36,6 +36,7 @@ from training.start import call
 COMMON = "--do_train --do_lower_case --per_gpu_train_batch_size 32"
 COMMON += " --warmup_steps 50 --save_steps 0 --overwrite_output_dir"
 ELBERT = " --model_type elbert --set pooler_input=mean"
+EQUAL = " weight_name=equal use_out_pooler=false"
 ACT = " --model_type albert_act --set pooler_input=mean act_update=graves halting_bias=-1.6"
 # As published but for the budget, which is everybody's, and the prices compared.
 PONDER = " --load_best_model_at_end --metric_for_best_model acc@0.5 --max_eval_samples 1000"
@@ -55,6 +56,7 @@ PAIRS = {"SICK": "MNLI-from-SICK", "STS-B": "STS-B"}  # copies of these folders
 CORRECTED = ("rank8", "rank32")
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 TRAIN_ROWS = 8000
+UNLABELLED_ROWS = 24000  # behind those that choose
 DEPTHS = range(1, 7)
 CHOOSING = 7  # the seed of the trainings that compare learning rates
 ANSWERS = ("all_logits", "halt_probabilities")  # of what sweep_exits.py records
@@ -72,6 +74,9 @@ class Run(NamedTuple):
         ones share, as ELBERT.
     price: of what learns to halt: ACT's τ, of an update; PonderNet's β, of leaving the prior.
     data: a folder, see DATA.
+    recipe: "equal": all exits' losses weigh the same, and each has a pooler of its own. "taught":
+        so, and by the answers of MiniLM at full depth, on SST-2 also to rows without labels.
+        "teacher": that MiniLM. All three in bf16.
     """
 
     kind: str
@@ -80,6 +85,7 @@ class Run(NamedTuple):
     rate: float = 1e-4
     price: float | None = None
     data: str = "SST-2"
+    recipe: str = ""
 
     @property
     def place(self) -> Path:
@@ -88,7 +94,8 @@ class Run(NamedTuple):
         rate = f"-rate{self.rate:g}" if self.seed == CHOOSING else ""
         task = {"all": "SST-2-all"}.get(self.data, self.data)
         part = ("-dev" if rate else "-test") * (self.data == "SICK")
-        name = f"{task}-{self.kind}-{self.depth or form}{rate}-{self.seed}{part}"
+        recipe = self.recipe and f"-{self.recipe}"
+        name = f"{task}-{self.kind}-{self.depth or form}{recipe}{rate}-{self.seed}{part}"
         return RECORDED / f"{name}.safetensors"
 
     @property
@@ -97,9 +104,14 @@ class Run(NamedTuple):
         return f"{kind}-{self.depth or 6}"
 
     @property
+    def unlabelled(self) -> bool:
+        return self.recipe == "taught" and self.data == "SST-2"
+
+    @property
     def flags(self) -> list[str]:
         """Those of run_glue.py, but for its folders."""
         more = ELBERT + " num_exit_layers=6" * (self.kind == "untied" and not self.depth)
+        more += EQUAL * bool(self.recipe and not self.depth)
         if (self.depth or 0) > 1:
             # σ(−30) is 0: the last exit's loss alone counts, N times; so N times the norm is cut.
             more = f"{ELBERT} weight_name=dyn w_init=-30 w_lr=0 --max_grad_norm {self.depth}"
@@ -107,7 +119,9 @@ class Run(NamedTuple):
             more = f"{ACT} tau={self.price:g}"
         if self.kind in HEADS:  # a sum over the layers, by whose number β is divided
             more = f"{PONDER}{HEADS[self.kind]} kl_penalty_factor={self.price / 6:.4g}"
-        end = f"--learning_rate {self.rate:g} --seed {self.seed}"
+        end = f"--learning_rate {self.rate:g} --seed {self.seed}" + " --bf16" * bool(self.recipe)
+        if self.unlabelled:
+            end += " --num_train_epochs 1"
         return f"{DATA[self.data]} {COMMON}{more} {end}".split()
 
 
@@ -125,10 +139,28 @@ def queue() -> Iterator[Run]:
         if seed == 3:
             yield from (Run("untied", 1, depth, data="all") for depth in (None, 4, 3))
             yield from (Run("pondernet", 1, price=0.03), Run("act", 1, price=0.0))
+    yield from recipes()
     for rate in (5e-5, 1e-4, 2e-4):
         yield Run("untied", CHOOSING, 3, rate)
         yield from (Run(kind, CHOOSING, rate=rate) for kind in ("shared", "untied", "rank8"))
         yield from (Run("untied", CHOOSING, k, rate, data="SICK") for k in (None, 4))
+
+
+def recipes() -> Iterator[Run]:
+    """The trainings with other recipes than the published one, in the order of their worth."""
+    first, ks = (1, 2, 3), range(1, 6)
+    yield from (Run("untied", seed, recipe="taught") for seed in first)
+    for seed in range(1, 6):
+        yield from (Run("untied", seed, k, recipe="taught") for k in ks)
+        yield from (Run(kind, seed, recipe="taught") for kind in ("shared", "untied"))
+        if seed in first:
+            yield Run("untied", seed, recipe="equal")
+    for data, recipe in product(PAIRS, ("taught", "equal")):
+        yield from (Run("untied", seed, data=data, recipe=recipe) for seed in first)
+        if recipe == "taught":
+            depths = product(first, (2, 3, 4))
+            yield from (Run("untied", seed, k, data=data, recipe=recipe) for seed, k in depths)
+    yield from (Run("untied", seed, 6, recipe="taught") for seed in first)
 
 
 def prepare(bert: Path, glue: Path, work: Path) -> None:
@@ -142,6 +174,8 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "train.tsv").write_text("\n".join([header, *kept]) + "\n")
         (folder / "dev.tsv").write_text("\n".join([header, *dev]) + "\n")
+    more = rows[TRAIN_ROWS + CALIBRATION :][:UNLABELLED_ROWS]
+    (work / "data/SST-2/unlabelled.tsv").write_text("\n".join([header, *more]) + "\n")
     for name, source in PAIRS.items():
         shutil.copytree(glue / source, work / "data" / name, dirs_exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(bert)
@@ -175,6 +209,10 @@ def train(run: Run, work: Path) -> None:
     for data in ("SICK", "STS-B") if run.data == "STS-B" else (run.data,):
         where = ["--data_dir", str(work / "data" / data), "--output_dir", str(models / data)]
         where += ["--model_name_or_path", str(start)]
+        if run.recipe == "taught":
+            where += ["--teacher", str(teacher_of(data, work))]
+        if run.unlabelled:
+            where += ["--unlabelled_file", str(work / "data/SST-2/unlabelled.tsv")]
         call("run_glue.py", [*run._replace(data=data).flags, *where], log)
         start = models / data
     if run.kind == "act":
@@ -190,6 +228,18 @@ def train(run: Run, work: Path) -> None:
     notes = {"start": run.start, "flags": run.flags, "seconds": round(time.time() - began)}
     save_file(answers, run.place, {"run": json.dumps(notes)})
     shutil.rmtree(models)
+
+
+def teacher_of(data: str, work: Path) -> Path:
+    """Return the folder of MiniLM trained at full depth on a folder's data; trained if need be."""
+    folder, run = work / "teachers" / data, Run("untied", 1, 6, data=data, recipe="teacher")
+    with FileLock(work / "locks" / run.place.stem):
+        if not (folder / "training.json").exists():
+            where = ["--data_dir", str(work / "data" / data), "--output_dir", str(folder)]
+            start = teacher_of("SICK", work) if data == "STS-B" else work / "start" / run.start
+            where += ["--model_name_or_path", str(start)]
+            call("run_glue.py", [*run.flags, *where], work / "logs" / f"{run.place.stem}.log")
+    return folder
 
 
 @torch.inference_mode()

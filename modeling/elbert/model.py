@@ -16,7 +16,7 @@ from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of, pool
 from ..configuration import ElbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, layer_states
 from ..loading.weights import ELBERT_NAMES
-from ..losses import joint_loss, task_loss, warn_without_labels
+from ..losses import joint_loss, task_loss, taught_loss, warn_without_labels
 from ..rules import LayerOutput, State, exit_scores, scan_answers
 
 
@@ -100,6 +100,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        teacher_logits: Tensor | None = None,
     ) -> EarlyExitOutput:
         """Classify a batch.
 
@@ -110,6 +111,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
             output_all_exits: in eval(), run full depth and return every layer's answer too.
             output_hidden_states, output_attentions: also return those of the layers that ran; an
                 example that has exited keeps those of its exit layer.
+            teacher_logits: (batch, num_labels), in train(): what the exits learn, beside labels.
         """
         warn_without_labels(self, labels)
         if not self.training and not output_all_exits:
@@ -126,6 +128,9 @@ class ElbertForSequenceClassification(EarlyExitModel):
         if self.training:
             if labels is not None:
                 loss_of = partial(task_loss, labels=labels, smoothing=self.config.label_smoothing)
+                if teacher_logits is not None:
+                    how = {"teacher_logits": teacher_logits, "config": self.config}
+                    loss_of = partial(taught_loss, labels=labels, **how)
                 losses = torch.stack([loss_of(logits) for logits in all_logits])
                 loss = joint_loss(losses, self.exit_weights)
             last = torch.full((len(hidden),), len(all_logits), device=hidden.device)

@@ -10,7 +10,6 @@ from exit_lab.choice import Parts, first_allowed, split
 from exit_lab.compare import (
     Point,
     cell_at,
-    difference,
     estimate,
     frontier_set,
     held_out_report,
@@ -140,19 +139,19 @@ def test_a_comparison_chooses_on_one_part_and_reports_on_the_other():
             assert cell is None
             continue
         report = exits[best][None]
-        assert cell["metric"] == pytest.approx(found.main_metric(report, parts.report)[0])
+        assert cell["metric"].value == pytest.approx(found.main_metric(report, parts.report)[0])
         assert cell["cost"] == pytest.approx(found.cost(report, parts.report)[0])
-        assert cell["metric_low"] <= cell["metric"] <= cell["metric_high"]
+        assert cell["metric"].low <= cell["metric"].value <= cell["metric"].high
         coin = fronts.at(COIN, cell["cost"])
-        assert cell["over_coin"] == pytest.approx(cell["metric"] - coin.metric[0])
-        assert cell["over_full_depth"] == pytest.approx(cell["metric"] - right[-1].mean())
-    assert cell_at(fronts, FULL_DEPTH, 0.5)["metric"] == pytest.approx(right[-1].mean())
+        value = cell["metric"].value
+        assert cell["over_coin"].value == pytest.approx(value - coin.metric[0])
+        assert cell["over_full_depth"].value == pytest.approx(value - right[-1].mean())
+    assert cell_at(fronts, FULL_DEPTH, 0.5)["metric"].value == pytest.approx(right[-1].mean())
     assert cell_at(fronts, TRUNCATION, 0.5)["cost"] in (0.2, 0.4)
     # Paired: no draw differs from itself.
-    coin = cell_at(fronts, COIN, 0.5)
-    names = ("over_coin", "over_coin_low", "over_coin_high")
-    assert [coin[name] for name in names] == pytest.approx([0, 0, 0])
-    assert difference(coin, "over_coin") == "+0.0 [+0.0, +0.0]"
+    difference = cell_at(fronts, COIN, 0.5)["over_coin"]
+    assert difference == pytest.approx([0, 0, 0])
+    assert difference.points() == "+0.0 [+0.0, +0.0]"
 
 
 def test_models_of_different_data_are_not_compared(tmp_path):

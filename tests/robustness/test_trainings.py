@@ -45,6 +45,7 @@ ACT = ("--model_type", "albert_act")
 # Script and flags of each.
 TRAININGS = {
     "elbert": (run_glue.main, ()),
+    "taught": (run_glue.main, ("--set", "weight_name=equal")),
     "ponder": (run_glue.main, PONDER),
     "act": (run_glue.main, ACT),
     "pretraining": (run_pretraining.main, ()),
@@ -55,7 +56,7 @@ TRAININGS = {
 
 
 @pytest.fixture(scope="session")
-def small_training(tmp_path_factory, albert_dir, rte, corpus, spiece) -> Callable:
+def small_training(tmp_path_factory, albert_dir, rte, corpus, spiece, trained_once) -> Callable:
     """`small_training(name, out)`: a script and flags of 8 to 12 steps with dropout; `count`:
     without, and one process's share of so many."""
     folder = tmp_path_factory.mktemp("small")
@@ -71,6 +72,8 @@ def small_training(tmp_path_factory, albert_dir, rte, corpus, spiece) -> Callabl
         if main is run_glue.main:
             size = 10 // count if count else 4
             command = flags(calm if count else albert_dir, rte, out, "RTE", "--do_train")
+            if name == "taught":
+                command += ["--teacher", trained_once, "--unlabelled_file", rte / "test.tsv"]
             command += ["--num_train_epochs", 3 if count else 2, "--learning_rate", 1e-3]
         elif main is run_pretraining.main:
             config = corpus / "config.json" if count else dropping
@@ -341,6 +344,7 @@ def assert_close_weights(one: Path, other: Path) -> None:
         ("elbert", ()),  # 24 examples in batches of 10: the last of an epoch is not shared evenly
         slow("elbert", ("--gradient_accumulation_steps", 2)),
         slow("elbert", ("--set", "use_out_pooler=false", "num_exit_layers=2")),
+        ("taught", ()),
         slow("ponder", ()),
         slow("act", ()),
         ("pretraining", ("--do_eval",)),

@@ -1,0 +1,138 @@
+"""A teacher: a fine-tuned classifier whose answers, soft labels, another model learns from."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from safetensors.numpy import load_file, save
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from glue.features import sorted_batches
+from glue.tasks import Example, Split, Task
+from modeling.cpu_packing import packed_weights
+from modeling.depth import EarlyExitModel
+from modeling.errors import UserError
+from modeling.loading.files import find_file, read_json, weights_hash
+from modeling.loading.weights import abbreviate
+from modeling.public import CLASSES, Classifier
+from training.provenance import note
+from utils.console import progress
+from utils.files import fingerprint, write_file
+
+logger = logging.getLogger(__name__)
+
+BATCH_SIZE = 32
+
+
+def unlabelled_examples(task: Task, path: str) -> Iterator[Example]:
+    """Yield the texts of a table as examples of `task` whose label says that there is none: −100,
+    which cross-entropy ignores, or NaN."""
+    own = replace(task, folder="", files={"test": str(Path(path).absolute())}, spelled=())
+    label = float("nan") if task.is_regression else -100
+    for example in Split(own, "", "test").examples():
+        yield example._replace(label=label)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A folder with any fine-tuned classifier that transformers can load, and its tokenizer."""
+
+    folder: Path
+    task: Task
+    max_seq_length: int
+
+    def order(self, theirs: Sequence[str]) -> list[int]:
+        """The teacher's number of each of the task's labels, matched by name; UserError where the
+        two have others. Where no name is shared, both are taken in their order, with a warning."""
+        labels = self.task.labels or ("score",)
+        known = {name.lower(): number for number, name in enumerate(theirs)}
+        found = [known.get(label.lower()) for label in labels]
+        strange = found.count(None) == len(labels) == len(theirs)
+        if len(theirs) != len(labels) or not (strange or None not in found):
+            raise UserError(
+                f"--teacher {self.folder} answers {', '.join(theirs[:20])}; {self.task.name} has "
+                f"{', '.join(labels[:20])}: give a model that was fine-tuned for this task"
+            )
+        if strange and self.task.labels:
+            pairs = ", ".join(f"{a} as {b}" for a, b in zip(theirs, labels, strict=True))
+            logger.warning("--teacher: its labels are taken in their order: %s", pairs)
+        return list(range(len(labels))) if strange else found
+
+    def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        """Load model and tokenizer; UserError for a folder without either, or with a new head."""
+        path, how = find_file(self.folder, "config.json"), {"trust_remote_code": False}
+        if path and (read_json(path).get("model_type") in CLASSES):
+            own = Classifier(self.folder)
+            return own.model, own.tokenizer
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.folder, **how)
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                self.folder, output_loading_info=True, **how
+            )
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"--teacher {self.folder} cannot be loaded: {reason[:300]}") from error
+        if missing := report["missing_keys"]:
+            raise UserError(
+                f"--teacher {self.folder} is not fine-tuned: no weights for {abbreviate(missing)}"
+            )
+        return model.eval(), tokenizer
+
+    def answers(self, examples: Sequence[Example], accelerator: Accelerator) -> np.ndarray:
+        """The logits of examples at full depth, (examples, labels) float32 in the task's order.
+
+        Computed once: they stay in the teacher's folder, or where that cannot be written they are
+        computed at every start, under a name that follows from its weights and the tokens.
+        """
+        model, tokenizer = self.load()
+        order = self.order(list(model.config.id2label.values()))
+        longest = min(self.max_seq_length, tokenizer.model_max_length)
+        if isinstance(model, EarlyExitModel):
+            longest = min(longest, model.config.max_position_embeddings - model.config.extra_tokens)
+        pairs = [(x.text_a,) if x.text_b is None else (x.text_a, x.text_b) for x in examples]
+        encoded = tokenizer(
+            *map(list, zip(*pairs, strict=True)), truncation=True, max_length=longest
+        )
+        found = fingerprint(weights_hash(self.folder), self.folder / "config.json", dict(encoded))
+        path = self.folder / f"answers-{found[:16]}.safetensors"
+        with accelerator.main_process_first():
+            if path.exists():
+                logger.info("The teacher's answers are read from %s", path)
+                answers = load_file(path)["logits"]
+            else:
+                answers = self.compute(model.to(accelerator.device), tokenizer, encoded)
+                with suppress(UserError):
+                    content = save({"logits": answers}, {"fingerprint": found})
+                    write_file(path, lambda file: file.write(content))
+                    note(self.folder, [path])
+        return np.ascontiguousarray(answers[:, order])
+
+    @torch.inference_mode()
+    def compute(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, encoded: Any
+    ) -> np.ndarray:
+        """Answer tokenised examples, in batches of neighbours in length."""
+        lengths = np.array([len(ids) for ids in encoded["input_ids"]])
+        answers = np.empty((len(lengths), model.config.num_labels), np.float32)
+        deep = {"output_all_exits": True} if isinstance(model, EarlyExitModel) else {}
+        options = {"total": len(lengths), "desc": "Teacher", "unit": "example"}
+        with packed_weights(model), progress(**options) as bar:
+            for rows in sorted_batches(lengths, BATCH_SIZE):
+                texts = {name: [column[row] for row in rows] for name, column in encoded.items()}
+                batch = tokenizer.pad(texts, return_tensors="pt").to(model.device)
+                out = model(**batch, **deep)
+                logits = out.all_logits[-1] if deep else out.logits
+                answers[rows] = logits.float().cpu().numpy()
+                bar.update(len(rows))
+        return answers
