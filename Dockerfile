@@ -1,7 +1,12 @@
-# docker build --tag elbert .
-# docker run --rm --gpus all --volume "$PWD/data:/data" elbert python run_glue.py --help
+# docker build --tag elbert .                              for CPUs
+# docker build --tag elbert --build-arg TORCH=cu130 .      for GPUs; then docker run --gpus all
+# docker run --rm --user "$(id -u)" --volume "$PWD/data:/data" elbert python run_glue.py --help
 FROM python:3.11-slim
+ARG TORCH=cpu
 WORKDIR /project
-COPY requirements.txt .
-RUN pip install --no-cache-dir --requirement requirements.txt
+COPY requirements*.txt ./
+RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/$TORCH \
+    --requirement requirements-serve.txt --requirement requirements-onnx.txt
 COPY . .
+RUN pip install --no-cache-dir --no-deps . && useradd --create-home elbert
+USER elbert

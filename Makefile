@@ -20,9 +20,9 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
 	touch $@
 
-.venv/tf: .venv/dev requirements-tf.txt requirements-bench.txt requirements-serve.txt
-	$(BIN)/python -m pip install --quiet --requirement requirements-tf.txt \
-		--requirement requirements-bench.txt --requirement requirements-serve.txt
+EXTRAS := $(foreach name,tf bench serve ray lora,requirements-$(name).txt)
+.venv/tf: .venv/dev $(EXTRAS)
+	$(BIN)/python -m pip install --quiet $(EXTRAS:%=--requirement %)
 	touch $@
 
 .venv/docs: .venv/run requirements-docs.txt

@@ -20,12 +20,17 @@ Run = Callable[[Sequence[str], Mapping[str, np.ndarray]], Sequence[np.ndarray]] 
 FIXED = ("model_type", "num_hidden_layers")  # what no input of a file sets
 
 
+def labels_in(config: AlbertConfig) -> list[str]:
+    """The names of a model's classes, in the order of its logits."""
+    return [config.id2label[i] for i in range(config.num_labels)]
+
+
 def description(model: PreTrainedModel) -> dict[str, Any]:
     """What a file says of its model, by name; JSON in the file."""
     config = model.config
     return {
         "model_type": config.model_type,
-        "labels": [config.id2label[i] for i in range(config.num_labels)],
+        "labels": labels_in(config),
         "rule": config.exit_keys(),
         "num_hidden_layers": config.num_hidden_layers,
         "max_position_embeddings": config.max_position_embeddings,
@@ -48,17 +53,22 @@ class OnnxFile:
         weights: str = "",
         runtime: str = "onnxruntime",
     ) -> None:
-        self.config, session = config, session_of(str(path))
+        self.path, self.config, session = path, config, session_of(str(path))
         stored = session.get_modelmeta().custom_metadata_map
         try:
             there = {name: json.loads(stored[name]) for name in (*FIXED, "labels", "rule", "dtype")}
             rule, dtype = there["rule"], there["dtype"]
-            there |= {**rule, "num_labels": len(there["labels"])}
+            there |= {**rule, "labels": list(there["labels"])}
             exported = json.loads(stored.get("weights", "null"))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            reason = repr(error)[:200]
-            raise UserError(f"{path}: not a file of export_onnx.py: {reason}") from error
-        self.outputs = [value.name for value in session.get_outputs()]
+            raise self.foreign(repr(error)[:200]) from error
+        # What says how deep an example went: its layer, or its tokens' updates.
+        self.depth = "exit_layer" if config.exit_rules(config.num_labels == 1) else "updates"
+        types = {value.name: value.type for value in session.get_outputs()}
+        for name, kind in (("logits", "tensor(float)"), (self.depth, "tensor(int64)")):
+            if types.get(name) != kind:
+                raise self.foreign(f"its output {name} is {types.get(name)}, not {kind}")
+        self.outputs = list(types)
         values = (*session.get_inputs(), *session.get_overridable_initializers())
         kinds = {value.name: np.float32 if "float" in value.type else np.int64 for value in values}
         self.settings = {name: kind for name, kind in kinds.items() if name in rule}
@@ -67,26 +77,63 @@ class OnnxFile:
         if weights and exported not in (None, weights):
             raise UserError(f"{path}: exported from other weights than the model now has; {again}")
         fixed = [key for key in config.exit_keys() if key not in self.settings]
-        for name in (*FIXED, "num_labels", *fixed):
-            value = getattr(config, name)
+        now = {name: getattr(config, name) for name in (*FIXED, *fixed)}
+        for name, value in {**now, "labels": labels_in(config)}.items():
             if there.get(name) != value:
                 raise UserError(
                     f"{path}: exported with {name} = {there.get(name)}, the model now has {value}; "
                     f"{again}"
                 )
         is_openvino = runtime == "openvino"
-        self.run = openvino_runner(path, self.settings) if is_openvino else session.run
+        self.run = session.run
+        if is_openvino:
+            self.run = one_line(path, openvino_runner, path, self.settings)
         # What a report tells of it.
         self.about = {"dtype": dtype, "onnx": str(path), runtime: version(runtime)}
 
     def __call__(self, input_ids: torch.Tensor, **more: torch.Tensor) -> SimpleNamespace:
         """The file's outputs as tensors by name, as its model's output has them."""
         given = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), **more}
+        if unknown := [name for name in self.inputs if name not in given]:
+            raise self.foreign(f"it has inputs that no model has: {', '.join(unknown)[:200]}")
         feed = {name: given[name].cpu().numpy() for name in self.inputs}
         for name, kind in self.settings.items():
             feed[name] = np.array(getattr(self.config, name), kind)
-        arrays = zip(self.outputs, self.run(self.outputs, feed), strict=True)
-        return SimpleNamespace(**{name: torch.as_tensor(array) for name, array in arrays})
+        arrays = one_line(self.path, self.run, self.outputs, feed)
+        found = dict(zip(self.outputs, map(torch.as_tensor, arrays), strict=True))
+        self.check(found, given["attention_mask"].bool().cpu())
+        return SimpleNamespace(**found)
+
+    def check(self, found: Mapping[str, torch.Tensor], real: torch.Tensor) -> None:
+        """Raise UserError for what the model cannot have answered to texts whose tokens are `real`,
+        bool (batch, length)."""
+        config, logits, depth = self.config, found["logits"], found[self.depth]
+        per_text = self.depth == "exit_layer"
+        shapes = {"logits": (len(real), config.num_labels)}
+        shapes[self.depth] = real.shape[:1] if per_text else real.shape
+        for name, shape in shapes.items():
+            if found[name].shape != shape:
+                raise self.foreign(f"{name} has shape {(*found[name].shape,)}, not {(*shape,)}")
+        if not logits.isfinite().all():
+            raise self.foreign("its logits are NaN or infinite")
+        low, high = (depth if per_text else depth[real]).aminmax()
+        if low < 1 or high > config.num_hidden_layers:
+            allowed = f"1 to num_hidden_layers = {config.num_hidden_layers}"
+            raise self.foreign(f"{self.depth} is from {low} to {high}: allowed is {allowed}")
+
+    def foreign(self, reason: str) -> UserError:
+        return UserError(f"{self.path}: not a file of export_onnx.py: {reason}")
+
+
+def one_line(path: str | Path, action: Callable, *given: Any, **more: Any) -> Any:
+    """What a runtime's function returns; its errors, which have no common class, as UserErrors."""
+    try:
+        return action(*given, **more)
+    except UserError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{path}: {reason[:300]}") from error
 
 
 def session_of(path: str, **more: Any) -> Any:
@@ -100,11 +147,8 @@ def session_of(path: str, **more: Any) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # it warns of inputs that have defaults
-    try:
-        cpu = ["CPUExecutionProvider"]
-        return onnxruntime.InferenceSession(path, options, providers=cpu, **more)
-    except Exception as error:  # its errors have no common class
-        raise UserError(f"{path}: {str(error).splitlines()[0]}") from error
+    more["providers"] = ["CPUExecutionProvider"]
+    return one_line(path, onnxruntime.InferenceSession, path, options, **more)
 
 
 def openvino_runner(path: str | Path, given: Collection[str] = ()) -> Run:

@@ -6,7 +6,7 @@
 Parquet files with the same columns and those of the answers: label, score and exit_layer. Every
 actor keeps its slots full with texts at different depths.
 
-Needs requirements-serve.txt. On a cluster, all machines must see the model's folder and the files.
+Needs requirements-ray.txt. On a cluster, all machines must see the model's folder and the files.
 """
 
 import sys
@@ -14,8 +14,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import pyarrow as pa
-import ray
+try:
+    import pyarrow as pa
+    import ray
+except ImportError as missing:
+    sys.exit(f"error: {missing}; pip install -r requirements-ray.txt")
 
 from modeling import UserError
 from utils.files import run_script

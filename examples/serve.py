@@ -4,9 +4,12 @@
     curl localhost:8000/classify --json '{"texts": [["A man runs.", "He ran."]]}'
 
 POST /classify: one or more texts or pairs of texts. The answer has for each of them the label (or
-value), its score, the layer after which it exited, and the milliseconds since its arrival. While
---queue texts wait, requests are answered with 503. GET /health: how many texts wait and run.
-SIGTERM and Ctrl-C end the server when it has answered what it took.
+value), its score, the layer after which it exited, and the milliseconds from the request's arrival,
+waiting included. GET /health: how many texts wait and run.
+
+A request of more than --max_body_size bytes or --queue texts is answered with 413, what is no list
+of texts with 422, and any request with 503 while --queue texts wait. SIGTERM and Ctrl-C end the
+server when it has answered what it took, but after --shutdown_seconds whatever is still open.
 
 Needs requirements-serve.txt.
 """
@@ -16,6 +19,7 @@ import os
 import queue
 import sys
 import time
+import traceback
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
@@ -30,30 +34,37 @@ from modeling.runtime import keep_freed_memory, waiting
 os.environ.update(waiting())  # before torch is imported
 
 import torch
-import uvicorn
-from fastapi import FastAPI, HTTPException
-from pydantic import BaseModel, Field
+
+try:
+    import uvicorn
+    from fastapi import FastAPI, HTTPException, Request
+    from fastapi.concurrency import run_in_threadpool
+    from pydantic import BaseModel, FailFast, Field, ValidationError
+    from starlette.requests import ClientDisconnect
+except ImportError as missing:
+    sys.exit(f"error: {missing}; pip install -r requirements-serve.txt")
 
 from evaluation.job import load_finished
 from evaluation.modes import trained_mode
-from glue.features import Features
 from glue.tasks import Example
 from modeling import DepthBatcher, EarlyExitModel, UserError, load_tokenizer
 from modeling.cpu_packing import packed_weights
 from modeling.rules import exit_scores
+from training.start import check_vocab_size
 from utils.files import run_script
-from utils.flags import FlagParser
+from utils.flags import AT_LEAST_1, FlagParser
 
 Text = str | tuple[str, str]
+CHARACTERS = 16  # of a text that are read for each token that its model reads; English has 4 or 5
 
 
 class Body(BaseModel):
     """What /classify takes."""
 
-    texts: Annotated[list[Text], Field(min_length=1)]
+    texts: Annotated[list[Text], Field(min_length=1), FailFast()]
 
 
-class Request(NamedTuple):
+class Waiting(NamedTuple):
     """A text on its way to an answer."""
 
     example: tuple  # as DepthBatcher takes it
@@ -64,11 +75,10 @@ class Request(NamedTuple):
 class QueuedBatcher(DepthBatcher):
     """A batcher that takes its examples from a queue, and waits for some when no slot is taken."""
 
-    def __init__(self, model: EarlyExitModel, slots: int, limit: int, pad_token_id: int) -> None:
+    def __init__(self, model: EarlyExitModel, slots: int, pad_token_id: int) -> None:
         super().__init__(model, slots, pad_token_id=pad_token_id)
-        self.queue: queue.Queue[Request | None] = queue.Queue(limit)  # None: no more will come
-        self.requests: dict[int, Request] = {}  # by row
-        self.rows = 0
+        self.queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()  # None: the end
+        self.requests: dict[int, Waiting] = {}  # by row
 
     def fill_slots(self) -> None:
         while len(self.waiting) + len(self.slots) < self.window:
@@ -76,39 +86,50 @@ class QueuedBatcher(DepthBatcher):
                 request = self.queue.get(block=not self.slots and not self.waiting)
             except queue.Empty:
                 break
-            if request is None:
-                break
-            self.requests[self.rows], self.rows = request, self.rows + 1
+            if request is None:  # nobody waits for what is left
+                self.waiting, self.slots = [], []
+                return
+            self.requests[self.submitted] = request
             self.submit([request.example])
             super().fill_slots()
         super().fill_slots()
 
     def run(self) -> None:
-        """Answer requests until the queue says that no more will come."""
-        labels = self.model.config.id2label
-        with packed_weights(self.model):
-            for row, logits, exit_layer, _ in self.answers():
-                score, number = exit_scores(logits).max(-1)
-                request = self.requests.pop(row)
-                waited = round(1e3 * (time.perf_counter() - request.arrived), 1)
-                answer = {"score": float(score), "exit_layer": exit_layer, "milliseconds": waited}
-                if len(logits) > 1:
-                    answer = {"label": labels[int(number)], **answer}
-                if request.answer.set_running_or_notify_cancel():  # no client that has gone
-                    request.answer.set_result(answer)
+        """Answer requests until the end; an error ends the process, since nobody would answer."""
+        try:
+            with packed_weights(self.model):
+                for row, logits, exit_layer, _ in self.answers():
+                    self.reply(self.requests.pop(row), logits, exit_layer)
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
+
+    def reply(self, request: Waiting, logits: torch.Tensor, exit_layer: int) -> None:
+        score, number = exit_scores(logits).max(-1)
+        waited = round(1e3 * (time.perf_counter() - request.arrived), 1)
+        answer = {"score": float(score), "exit_layer": exit_layer, "milliseconds": waited}
+        if len(logits) > 1:
+            answer = {"label": self.model.config.id2label[int(number)], **answer}
+        if request.answer.set_running_or_notify_cancel():  # no client that has gone
+            request.answer.set_result(answer)
 
 
 class Server:
     """The HTTP side of a model: tokenises texts and hands them to a `QueuedBatcher`."""
 
-    def __init__(self, model_dir: Path, slots: int, limit: int) -> None:
+    def __init__(self, model_dir: Path, slots: int, limit: int, max_size: int) -> None:
         self.mode = trained_mode(model_dir)
         model, self.tokenizer = load_finished(model_dir, self.mode), load_tokenizer(model_dir)
         if not isinstance(model, EarlyExitModel):
             raise UserError(f"{model_dir}: in this model tokens halt, not texts")
+        check_vocab_size(self.tokenizer, str(model_dir), model.config)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model, pad = model.to(device), self.tokenizer.pad_token_id
-        self.batcher = QueuedBatcher(self.model, slots, limit, pad)
+        self.model = model.to(device)
+        self.length = min(512, model.config.max_position_embeddings)
+        self.examples(["the first call sets the tokenizer up; threads then read it alone"])
+        self.limit, self.max_size = limit, max_size  # texts that may wait; bytes of a request
+        self.taken = 0  # texts without an answer
+        self.batcher = QueuedBatcher(self.model, slots, self.tokenizer.pad_token_id)
         self.thread = Thread(target=self.batcher.run, daemon=True)
 
     @asynccontextmanager
@@ -118,51 +139,80 @@ class Server:
         self.batcher.queue.put(None)
         self.thread.join()
 
-    def features(self, texts: list[Text]) -> Features:
-        config = self.model.config
-        length = min(512, config.max_position_embeddings)
+    def examples(self, texts: list[Text]) -> list[tuple]:
+        """What DepthBatcher takes of texts. A long one is cut before it is tokenised, too."""
         parts = [(text, None) if isinstance(text, str) else text for text in texts]
         if len({second is None for _, second in parts}) > 1:
             raise HTTPException(422, "texts and pairs of texts: send them in requests of their own")
-        examples = [Example("", first, second, None) for first, second in parts]
-        return self.mode.features(config, examples, self.tokenizer, length, seed=time.time_ns())
-
-    async def classify(self, body: Body) -> dict[str, Any]:
-        arrived, waiting = time.perf_counter(), self.health()["waiting"]
-        if not self.thread.is_alive():
-            raise HTTPException(500, "the model's thread has ended: see the server's log")
-        if waiting + len(body.texts) > self.batcher.queue.maxsize:
-            full = f"{waiting} texts wait, of at most {self.batcher.queue.maxsize}: try again later"
-            raise HTTPException(503, full, headers={"Retry-After": "1"})
-        features = self.features(body.texts)
+        end = CHARACTERS * self.length
+        cut = (Example("", first[:end], second and second[:end], None) for first, second in parts)
+        config, seed = self.model.config, time.time_ns()
+        features = self.mode.features(config, cut, self.tokenizer, self.length, seed=seed)
         own = (features.inputs[name] for name in self.model.own_inputs if name in features.inputs)
-        futures = []
-        for example in zip(features.input_ids, features.token_type_ids, *own, strict=True):
-            futures.append(Future())
-            self.batcher.queue.put_nowait(Request(example, futures[-1], arrived))
-        return {"answers": await asyncio.gather(*map(asyncio.wrap_future, futures))}
+        return list(zip(features.input_ids, features.token_type_ids, *own, strict=True))
 
-    def health(self) -> dict[str, int]:
-        batcher = self.batcher
-        taken, running = len(batcher.requests), len(batcher.slots)
-        return {"waiting": batcher.queue.qsize() + max(0, taken - running), "running": running}
+    async def texts_of(self, request: Request) -> list[Text]:
+        """Read what a request asks for, of any length and kind."""
+        data = bytearray()
+        try:
+            async for part in request.stream():
+                data += part
+                if len(data) > self.max_size:
+                    raise HTTPException(413, f"a request has at most {self.max_size} bytes")
+            texts = Body.model_validate_json(data).texts
+        except ClientDisconnect as error:
+            raise HTTPException(400, "half a request") from error
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_context=False, include_input=False)
+            raise HTTPException(422, wrong) from error
+        if len(texts) > self.limit:
+            raise HTTPException(413, f"a request has at most {self.limit} texts")
+        return texts
+
+    async def classify(self, request: Request) -> dict[str, Any]:
+        texts, arrived = await self.texts_of(request), time.perf_counter()
+        if self.waiting + (count := len(texts)) > self.limit:
+            full = f"{self.waiting} texts wait, of at most {self.limit}: try again later"
+            raise HTTPException(503, full, headers={"Retry-After": "1"})
+        self.taken += count
+        try:
+            examples = await run_in_threadpool(self.examples, texts)
+            requests = [Waiting(example, Future(), arrived) for example in examples]
+            for request in requests:
+                self.batcher.queue.put(request)
+            answers = (asyncio.wrap_future(request.answer) for request in requests)
+            return {"answers": await asyncio.gather(*answers)}
+        finally:
+            self.taken -= count
+
+    @property
+    def waiting(self) -> int:
+        """Texts that no slot has yet."""
+        return max(0, self.taken - len(self.batcher.slots))
+
+    async def health(self) -> dict[str, int]:
+        return {"waiting": self.waiting, "running": len(self.batcher.slots)}
 
 
 def main() -> None:
     parser = FlagParser(__doc__)
-    add = partial(parser.add_argument, metavar="N", type=int)
+    add = partial(parser.add_argument, metavar="N", type=AT_LEAST_1.reader(int))
     parser.add_argument("--model_dir", type=Path, required=True, help="folder of a trained model")
     parser.add_argument("--host", default="127.0.0.1", help="this machine alone; 0.0.0.0: all")
-    add("--port", default=8000, help="0: any free one")
+    parser.add_argument("--port", type=int, metavar="N", default=8000, help="0: any free one")
     add("--slots", default=32, help="texts that share a layer pass")
     add("--queue", default=1000, help="texts that may wait")
+    add("--max_body_size", default=1_000_000, help="bytes of a request")
+    add("--shutdown_seconds", default=20, help="for open requests, from SIGTERM to the end")
     args = parser.parse_args()
     keep_freed_memory()
-    server = Server(args.model_dir, args.slots, args.queue)
+    server = Server(args.model_dir, args.slots, args.queue, args.max_body_size)
     app = FastAPI(title="Early exit", lifespan=server.lifespan)
-    app.post("/classify")(server.classify)
+    schema = {"content": {"application/json": {"schema": Body.model_json_schema()}}}
+    app.post("/classify", openapi_extra={"requestBody": schema})(server.classify)
     app.get("/health")(server.health)
-    uvicorn.run(app, host=args.host, port=args.port)
+    wait = {"timeout_graceful_shutdown": args.shutdown_seconds}
+    uvicorn.run(app, host=args.host, port=args.port, **wait)
 
 
 if __name__ == "__main__":

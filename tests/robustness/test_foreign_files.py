@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from evaluation.job import load_finished, statistics_folder
 from evaluation.modes import trained_mode
+from evaluation.onnx_file import OnnxFile
 from glue.custom import custom_task
 from glue.tasks import TASKS, get_task, read_examples
 from modeling import ElbertConfig, UserError, load_config, load_pretrained, load_tokenizer
@@ -181,6 +183,55 @@ def test_any_damage_to_a_tokenizer(model, name, start, length, new):
         assert refused(found) or all(isinstance(piece, int) for piece in found)
     finally:
         path.write_bytes(before)
+
+
+GOOD_FILE = {
+    "logits": [[0.5, -3.0]],
+    "layers": [4],
+    "kinds": (np.float32, np.int64),
+    "names": ("logits", "exit_layer"),
+    "labels": ["LABEL_0", "LABEL_1"],
+    "inputs": ["input_ids", "attention_mask", "token_type_ids"],
+}
+ANSWERS = st.lists(st.sampled_from([0.5, 1e30, float("nan"), float("inf")]), min_size=1, max_size=3)
+FOREIGN = {
+    "logits": ANSWERS.map(lambda row: [row]) | ANSWERS.map(lambda row: [row, row]),
+    "layers": st.lists(st.integers(-2, 6) | st.just(2**62), min_size=1, max_size=2),
+    "kinds": st.sampled_from([(np.float64, np.int64), (np.float32, np.float32)]),
+    "names": st.sampled_from([("logits", "updates"), ("a", "b")]),
+    "labels": st.sampled_from([["LABEL_1", "LABEL_0"], ["a"], [], "ab"]),
+    "inputs": st.sampled_from([["input_ids", "password"], ["input_ids"]]),
+}
+
+
+@pytest.mark.onnx
+@given(st.fixed_dictionaries({}, optional=FOREIGN))
+@example({})
+def test_anything_as_the_answers_of_an_onnx_file(tmp_path, changes):
+    """A file that answers constants to one text; only what the model could say is an answer."""
+    onnx, config = pytest.importorskip("onnx"), tiny_config()
+    pytest.importorskip("onnxruntime")
+    given, make = GOOD_FILE | changes, onnx.helper
+    arrays = [np.array(given[name]) for name in ("logits", "layers")]
+    arrays = [array.astype(kind) for array, kind in zip(arrays, given["kinds"], strict=True)]
+    stored = list(map(onnx.numpy_helper.from_array, arrays, given["names"]))
+    nodes = [make.make_node("Constant", [], [x.name], value=x) for x in stored]
+    outputs = [make.make_tensor_value_info(x.name, x.data_type, None) for x in stored]
+    inputs = [make.make_tensor_value_info(x, onnx.TensorProto.INT64, None) for x in given["inputs"]]
+    graph = make.make_graph(nodes, "constant", inputs, outputs)
+    opset = [make.make_opsetid("", 20)]
+    file = make.make_model(graph, opset_imports=opset, ir_version=10)
+    about = {"model_type": "elbert", "num_hidden_layers": 4, "dtype": "fp32"}
+    about |= {"labels": given["labels"], "rule": config.exit_keys()}
+    make.set_model_props(file, {name: json.dumps(x) for name, x in about.items()})
+    onnx.save(file, tmp_path / "a.onnx")
+    ids = torch.tensor([[2, 7, 3]])
+    found = tried(lambda: OnnxFile(tmp_path / "a.onnx", config)(ids, token_type_ids=ids * 0))
+    possible = not {*changes} & {"kinds", "names", "labels"} and "password" not in given["inputs"]
+    possible &= arrays[0].shape == (1, 2) and bool(np.isfinite(arrays[0]).all())
+    possible &= len(given["layers"]) == 1 and 1 <= given["layers"][0] <= 4
+    assert refused(found) != possible
+    assert not refused(found) or len(str(found).splitlines()) == 1
 
 
 # Paths that lead out, and code.

@@ -3,8 +3,10 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.conftest import sentence
 
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(run_glue.__file__).parent / "examples"
+LIMIT = 200_000  # bytes of a request
 PAIRS = [(sentence(i, 3 + i % 5), sentence(i + 1)) for i in range(24)]
 
 
@@ -25,7 +28,7 @@ def server(trained):
     """A running server of `trained`, with its port; at most 40 texts wait."""
     pytest.importorskip("fastapi")
     command = [sys.executable, EXAMPLES / "serve.py", "--model_dir", trained, "--port", 0]
-    command += ["--queue", 40, "--slots", 4]
+    command += ["--queue", 40, "--slots", 4, "--max_body_size", LIMIT, "--shutdown_seconds", 5]
     process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
         if found := re.search(r"running on http://127.0.0.1:(\d+)", line):
@@ -37,10 +40,11 @@ def server(trained):
     process.communicate()
 
 
-def post(port: int, body: object) -> tuple[int, dict]:
-    """The status and answer of a request with this JSON."""
+def post(port: int, body: object, **headers: str) -> tuple[int, dict]:
+    """The status and answer of a request with this JSON, or these bytes."""
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST", "/classify", json.dumps(body), {"Content-Type": "application/json"})
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    connection.request("POST", "/classify", data, {"Content-Type": "application/json", **headers})
     response = connection.getresponse()
     return response.status, json.loads(response.read())
 
@@ -65,9 +69,6 @@ def test_requests_share_slots_and_have_the_answers_of_classify(server, trained):
             )
             assert got["score"] == pytest.approx(wanted["score"], abs=1e-4)
             assert got["milliseconds"] > 0
-        assert post(port, {"texts": PAIRS * 2})[0] == 503
-        assert post(port, {"texts": []})[0] == 422
-        assert post(port, {"texts": ["alone", PAIRS[0]]})[0] == 422
         last = clients.submit(post, port, {"texts": PAIRS})
         while health(port)["running"] == 0 and not last.done():
             pass
@@ -75,6 +76,102 @@ def test_requests_share_slots_and_have_the_answers_of_classify(server, trained):
         status, answer = last.result()
     assert (status, len(answer["answers"])) == (200, len(PAIRS))
     assert "Finished server process" in process.communicate(timeout=30)[1]
+
+
+HOSTILE = {
+    413: [{"texts": ["a"] * 41}, b" " * (LIMIT + 1), {"texts": ["a" * LIMIT]}],
+    422: [
+        *({"texts": texts} for texts in ([], "a", None, [1], [["a"]], ["a", ["b", "c"]])),
+        *({"texts": [x] * 9} for x in (float("nan"), float("inf"), {}, [1, 2], ["a"] * 3)),
+        *(b'{"texts": [%s]}' % x for x in (b'"\\ud800"', b"1e999", b'"\xff"', b'"a", "')),
+        *(b'{"\\ud800": ["a"]}', b'{"texts": ["a"], "\\ud800": 1}', b"", b"NaN", b"{"),
+        b'{"texts": [' + b"1, " * (LIMIT // 4) + b"1]}",
+    ],
+}
+
+
+def test_a_request_that_cannot_be_answered_says_so_and_the_next_one_is(server):
+    """Nothing that a client sends ends in an error of the server's."""
+    _, port = server
+    _, wanted = post(port, {"texts": ["a man"]})
+    for status, bodies in HOSTILE.items():
+        for body in bodies:
+            found, answer = post(port, body)
+            assert found == status, (body, answer)
+            assert len(str(answer)) < 500
+            assert "at most " in str(answer) or status != 413
+    assert post(port, b"[" * LIMIT)[0] in (400, 422)  # deeper than a parser goes
+    chunks = (b"x" * 1000 for _ in range(LIMIT // 1000 + 1))  # of no declared length
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/classify", chunks, {"Content-Type": "application/json"})
+    assert connection.getresponse().status == 413
+    _, answer = post(port, {"texts": ["a man"]})
+    assert answer["answers"][0]["label"] == wanted["answers"][0]["label"]
+
+
+def test_of_a_long_text_the_beginning_counts(server, trained):
+    """It is cut before it is tokenised, far behind the last token that the model reads."""
+    _, port = server
+    long = " ".join([sentence(3, 12)] * (LIMIT // 200))
+    for texts in ([long], [(long, long)]):
+        (got,) = post(port, {"texts": texts})[1]["answers"]
+        (wanted,) = classify(trained, texts, max_length=40)
+        assert (got["label"], got["exit_layer"]) == (wanted["label"], wanted["exit_layer"])
+        assert got["score"] == pytest.approx(wanted["score"], abs=1e-4)
+
+
+def test_half_a_request_does_not_keep_the_server(server):
+    """--shutdown_seconds after SIGTERM it ends."""
+    process, port = server
+    head = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    halves = [head + b"Content-Length: 100\r\n\r\n{", head[:30], head]
+    clients = [socket.create_connection(("127.0.0.1", port)) for _ in halves]
+    for client, half in zip(clients, halves, strict=True):
+        client.sendall(half)
+    assert post(port, {"texts": ["a man"]})[0] == 200
+    process.send_signal(signal.SIGTERM)
+    assert "Finished server process" in process.communicate(timeout=30)[1]
+
+
+def test_under_load_memory_stays_level_and_the_latency_has_the_wait(server):
+    """2,000 requests of 1 to 8 texts of 1 to 200 words, 32 at a time."""
+    process, port = server
+    pages, seen = [], []
+
+    def ask(number: int) -> int:
+        texts = [sentence(number + i, 1 + number * 7 % 200) for i in range(1 + number % 8)]
+        start = time.perf_counter()
+        status, answer = post(port, {"texts": texts})
+        if status == 200:
+            waited = max(each["milliseconds"] for each in answer["answers"])
+            seen.append((waited, 1e3 * (time.perf_counter() - start)))
+        if number % 500 == 499:
+            pages.append(int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]))
+        return status
+
+    with ThreadPoolExecutor(32) as clients:
+        statuses = set(clients.map(ask, range(2_000)))
+    assert statuses <= {200, 503}  # of which a client is told when to come again
+    assert pages[-1] < 1.1 * pages[0]
+    assert all(told <= measured for told, measured in seen)
+    assert sum(told for told, _ in seen) > 0.5 * sum(measured for _, measured in seen)
+    assert health(port) == {"waiting": 0, "running": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "words"),
+    [
+        ("serve.py", "uvicorn", "pip install -r requirements-serve.txt"),
+        ("ray_predict.py", "ray", "pip install -r requirements-ray.txt"),
+    ],
+)
+def test_what_is_not_installed_is_said_in_a_line(name, missing, words):
+    code = f"import runpy, sys; sys.modules[{missing!r}] = None; runpy.run_path(sys.argv[1])"
+    command = [sys.executable, "-c", code, EXAMPLES / name]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_actors_on_ray_answer_as_classify(trained, tmp_path):
