@@ -76,10 +76,12 @@ def check_edit(key: str, text: str, model_type: str, config: Path) -> None:
 
 def main() -> None:
     parser = FlagParser(__doc__)
-    parser.add_argument("--key", required=True, help="e.g. exit_thres, cnt_thres, thres_name")
-    parser.add_argument("--value", required=True, help="its new value")
+    parser.add_argument(
+        "--key", required=True, help="key to set, e.g. exit_thres, cnt_thres, thres_name"
+    )
+    parser.add_argument("--value", required=True, help="new value")
     parser.add_argument("--task", required=True, help="folder of the task under --out_dir")
-    parser.add_argument("--model", required=True, help="name of the model, for the message")
+    parser.add_argument("--model", required=True, help="name of the model, printed in the message")
     parser.add_argument("--out_dir", default=".", help="folder that holds the tasks' folders")
     add = parser.add_argument
     add("--starts_from", help="only check: folder of the model that a training will start from")

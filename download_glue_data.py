@@ -188,10 +188,10 @@ def chosen_folders(tasks: str) -> list[str]:
 
 def main() -> None:
     parser = FlagParser(__doc__)
-    parser.add_argument("--data_dir", default="glue_data", help="where the task folders go")
-    parser.add_argument("--tasks", default="all", help="names with commas between; all; sample")
+    parser.add_argument("--data_dir", default="glue_data", help="folder for the task folders")
+    parser.add_argument("--tasks", default="all", help="comma-separated names, all, or sample")
     parser.add_argument("--path_to_mrpc", help=f"a folder with {TRAIN} and {TEST}")
-    parser.add_argument("--base_url", default=BASE_URL, help="the server, or a mirror of it")
+    parser.add_argument("--base_url", default=BASE_URL, help="address of the server or of a mirror")
     args = parser.parse_args()
     data_dir, base_url = Path(args.data_dir), args.base_url.rstrip("/")
     for folder in chosen_folders(args.tasks):

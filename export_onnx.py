@@ -31,16 +31,16 @@ class ExportSettings:
     """What is exported, and as what."""
 
     model_dir: Path = option(..., "folder of the trained model")
-    output: Path = option(..., "the file to write")
-    int8: bool = option(
-        False, "8-bit products, calibrated on the model's training texts: smaller and faster"
-    )
+    output: Path = option(..., "file to write")
+    int8: bool = option(False, "8-bit products, calibrated on training texts: smaller and faster")
     calibration_file: Path | None = option(
-        None, "of --int8: texts in place of those, with the columns sentence1[,sentence2]"
+        None, "texts to calibrate --int8 on instead, with columns sentence1[,sentence2]"
     )
-    layer_logits: bool = option(False, "one more output, every layer's answer")
+    layer_logits: bool = option(False, "add an output with every layer's answer")
     no_defaults: bool = option(
-        False, "the rule's numbers must be given: runtimes in JavaScript set no optional input"
+        False,
+        "make the exit settings required inputs, for runtimes in JavaScript, which set "
+        "no optional ones",
     )
 
 

@@ -58,8 +58,8 @@ class HubSettings:
     """What is published, and where."""
 
     model_dir: Path = option(..., "folder of the trained and evaluated model")
-    hub_model_id: str | None = option(None, "repository, as me/elbert-rte; default: only the card")
-    hub_private_repo: bool = option(False, "a new repository is private")
+    hub_model_id: str | None = option(None, "repository, e.g. me/rte; default: only the card")
+    hub_private_repo: bool = option(False, "make a new repository private")
 
 
 def evaluated(folder: Path) -> dict[str, Any]:

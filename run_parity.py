@@ -21,24 +21,24 @@ from utils.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, as_dict, option, 
 class ParitySettings:
     """The vectors whose ones are counted, the model that counts, and its training."""
 
-    n_elems: int = option(8, "elements of a vector", AT_LEAST_1)
-    extrapolate: bool = option(False, "train on emptier, test on fuller vectors")
-    n_hidden: int = option(64, "size of the GRU's state", AT_LEAST_1)
-    max_steps: int = option(20, "N, where the last example is made to halt", AT_LEAST_1)
-    lambda_p: float = option(0.2, "prior: 1/λ_p steps are expected", Allowed(low=1e-6, high=1))
-    beta: float = option(0.01, "weight of the KL to the prior", AT_LEAST_0)
-    epochs: int = option(20, "passes of --n_batches", AT_LEAST_1)
-    n_batches: int = option(500, "batches an epoch", AT_LEAST_1)
-    batch_size: int = option(128, "vectors of a batch", AT_LEAST_1)
-    lr: float = option(3e-4, "learning rate, at first", Allowed(low=1e-12))
+    n_elems: int = option(8, "elements per vector", AT_LEAST_1)
+    extrapolate: bool = option(False, "train on emptier vectors, test on fuller ones")
+    n_hidden: int = option(64, "GRU state size", AT_LEAST_1)
+    max_steps: int = option(20, "maximum steps N; every example halts at the last", AT_LEAST_1)
+    lambda_p: float = option(0.2, "prior halting probability λ_p", Allowed(low=1e-6, high=1))
+    beta: float = option(0.01, "weight of the KL divergence from the prior", AT_LEAST_0)
+    epochs: int = option(20, "epochs of --n_batches each", AT_LEAST_1)
+    n_batches: int = option(500, "batches per epoch", AT_LEAST_1)
+    batch_size: int = option(128, "vectors per batch", AT_LEAST_1)
+    lr: float = option(3e-4, "initial learning rate", Allowed(low=1e-12))
     schedule: str = option(
         "one_cycle",
         "one_cycle rises to 8 times --lr, then falls; constant, with --epochs 100, is the "
         "annotated PonderNet's, and takes several times as many batches",
         choices=("one_cycle", "constant"),
     )
-    output_dir: str = option("parity_out", "results.json and runs/")
-    seed: int = option(0, "of the vectors, the weights and the halting", SEED)
+    output_dir: str = option("parity_out", "folder for results.json and runs/")
+    seed: int = option(0, "random seed", SEED)
 
     def non_zeros(self) -> tuple[range, range]:
         """Numbers of non-zero elements: in training, and in the harder set (may be empty)."""

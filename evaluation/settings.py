@@ -47,18 +47,17 @@ class ModeSettings:
     )
     recipe: str = option(
         "published",
-        "keys that --do_train starts from: the papers' defaults, or those that measure best; "
+        "starting keys of --do_train: the papers' defaults, or those that measure best; "
         "--set overrides them",
         choices=tuple(RECIPES),
     )
     set: list[str] = option(
         [],
-        "override keys of the configuration, e.g. pooler_input=mean; after training only those "
-        "that decide an exit",
+        "configuration keys to override, e.g. pooler_input=mean; after training, exit keys only",
         metavar="KEY=VALUE",
     )
     exit_criteria: str | None = ponder_option("exit_criteria")
-    exit_thres: str | None = option(None, "threshold of the exit rule; as --set exit_thres=…")
+    exit_thres: str | None = option(None, "threshold of the exit rule; same as --set exit_thres=…")
     target_halt_probability: str | None = ponder_option("target_halt_probability")
     kl_penalty_factor: str | None = ponder_option("kl_penalty_factor")
     lambda_layer_arch: str | None = ponder_option("lambda_layer_arch")
@@ -106,37 +105,37 @@ class EvaluationSettings:
     """What is evaluated and predicted with a trained model, and how."""
 
     do_eval: bool = option(False, "evaluate on the dev set with early exit", FREE)
-    do_predict: bool = option(False, "answer the test set; GLUE submission files", FREE)
-    per_gpu_eval_batch_size: int = option(8, "examples of a batch", COUNT)
+    do_predict: bool = option(False, "predict the test set; write GLUE submission files", FREE)
+    per_gpu_eval_batch_size: int = option(8, "examples per batch", COUNT)
     out_mode: str = option(
         "all",
-        "eval_results.txt: one overwrites it, all appends a row",
+        "one: overwrite eval_results.txt; all: append a row to it",
         FREE,
         choices=("one", "all"),
     )
     skip_full_depth: bool = option(
-        False, "no second pass over all layers, so no metric of every layer and no exits.png", FREE
+        False, "skip the second pass over all layers: no metrics per layer, no exits.png", FREE
     )
     statistics_dir: str | None = option(
-        None, "for layers_all.csv and layers_exit.csv, in place of my_out_dir", FREE
+        None, "folder for layers_all.csv and layers_exit.csv; overrides my_out_dir", FREE
     )
-    eval_all_checkpoints: bool = option(False, "also every checkpoint-STEP", FREE)
+    eval_all_checkpoints: bool = option(False, "evaluate every checkpoint-STEP as well", FREE)
     compile: str = option(
         "auto",
-        "compile the layer pass; auto: for evaluation, when the number of examples repays it",
+        "compile the layer pass; auto: in evaluations that are long enough to repay it",
         choices=("auto", "on", "off"),
     )
     onnx: str | None = option(
         None,
-        "evaluate this file, which export_onnx.py made of the model in --output_dir",
+        "ONNX file to evaluate, exported from the model in --output_dir",
         FREE,
         metavar="FILE",
     )
     runtime: str = option(
-        "onnxruntime", "what runs the file of --onnx", FREE, choices=("onnxruntime", "openvino")
+        "onnxruntime", "runtime of --onnx", FREE, choices=("onnxruntime", "openvino")
     )
     dtype: str = option(
-        "fp32", "of evaluation and prediction", FREE, choices=("fp32", "bf16", "fp16")
+        "fp32", "precision of evaluation and prediction", FREE, choices=("fp32", "bf16", "fp16")
     )
 
 

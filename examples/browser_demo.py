@@ -102,7 +102,9 @@ def page_facts(model_dir: Path) -> dict[str, Any]:
 def main() -> None:
     parser = FlagParser(__doc__)
     parser.add_argument("--model_dir", type=Path, required=True, help="folder of a trained model")
-    parser.add_argument("--data_dir", type=Path, required=True, help="whose dev texts are shown")
+    parser.add_argument(
+        "--data_dir", type=Path, required=True, help="folder of the task, whose dev texts are shown"
+    )
     parser.add_argument("--task_name", required=True)
     parser.add_argument("--intro", default="", help="what the page says of the texts")
     parser.add_argument("--opening", nargs="+", default=[], help="texts to show first")

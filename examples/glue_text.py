@@ -32,7 +32,9 @@ def documents(data_dir: Path, split: str) -> list[str]:
 
 def main() -> None:
     parser = FlagParser(__doc__)
-    parser.add_argument("--data_dir", type=Path, required=True, help="holds a folder a task")
+    parser.add_argument(
+        "--data_dir", type=Path, required=True, help="folder with one folder per task"
+    )
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--split", choices=("train", "dev"), default="train")
     args = parser.parse_args()

@@ -15,28 +15,28 @@ PART = Allowed(low=0.01, high=0.99)
 class LabSettings(DevSettings):
     """Which models on which data."""
 
-    model_dir: list[str] = option(..., "trained model; with --compare also several")
+    model_dir: list[str] = option(..., "trained model; several with --compare")
     data_dir: str = option(".", "folder with the task's .tsv files")
-    output_dir: str | None = option(None, "where results go (default: MODEL_DIR/sweep)")
-    batch_size: int = option(1, "of the recorded pass; 1 is exact to the bit", AT_LEAST_1)
-    do_lower_case: bool = option(False, "for uncased models")
-    no_cuda: bool = option(False, "stay on the CPU")
-    seed: int = option(42, "of the split, the bootstrap and --verify", SEED)
+    output_dir: str | None = option(None, "folder of the results; default: MODEL_DIR/sweep")
+    batch_size: int = option(1, "batch size of the recording; 1 is exact to the bit", AT_LEAST_1)
+    do_lower_case: bool = option(False, "lower-case the text, for uncased models")
+    no_cuda: bool = option(False, "use the CPU only")
+    seed: int = option(42, "random seed of the split, the bootstrap and --verify", SEED)
 
 
 @dataclass(kw_only=True)
 class SweepSettings:
     """What is swept, and what is written."""
 
-    rules: list[str] | None = option(None, "exit rules to sweep (default: all)", nargs="+")
-    grid: list[str] = option([], "e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES")
+    rules: list[str] | None = option(None, "exit rules to sweep; default: all", nargs="+")
+    grid: list[str] = option([], "values, e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES")
     vary: str | None = option(
         None,
-        "only this key, the rest as configured: writes eval_results.txt anew, a row for each value",
+        "key to vary, the others as configured; writes a new eval_results.txt, one row per value",
         metavar="KEY[=VALUES]",
     )
-    verify: int = option(0, "rerun so many random settings for real", AT_LEAST_0, metavar="K")
-    tables_only: bool = option(False, "no figures, no explorer.html")
+    verify: int = option(0, "rerun K random settings with early exit", AT_LEAST_0, metavar="K")
+    tables_only: bool = option(False, "write no figures and no explorer.html")
 
 
 # What --pick may ask for; risk and delta together, each of the others alone.
@@ -54,10 +54,13 @@ class ChoiceSettings:
     """What is chosen and compared."""
 
     pick: list[str] | None = option(
-        None, "max_cost, max_p95_ms, max_drop, or risk and delta", metavar="GOAL=VALUE", nargs="+"
+        None,
+        "choose a setting by max_cost, max_p95_ms, max_drop, or risk and delta",
+        metavar="GOAL=VALUE",
+        nargs="+",
     )
-    compare: bool = option(False, "table of the rules at equal costs")
-    calibration_fraction: float = option(0.5, "of the dev set, to choose by", PART)
+    compare: bool = option(False, "compare the rules at equal costs")
+    calibration_fraction: float = option(0.5, "share of the dev set used for choosing", PART)
 
     def goal(self) -> dict[str, float]:
         """What --pick asks for, by name; raises UserError saying what goes together."""

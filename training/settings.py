@@ -23,21 +23,21 @@ SCHEDULES += ["constant_with_warmup", "inverse_sqrt"]
 class RunSettings:
     """Where a run writes, how it goes on, and what it runs on."""
 
-    do_train: bool = option(False, "train, from the beginning or from a checkpoint", FREE)
-    output_dir: str = option(..., "where the trained model and the results go", FREE)
-    overwrite_output_dir: bool = option(False, "write over what --output_dir holds", FREE)
+    do_train: bool = option(False, "train; --resume_from_checkpoint continues a stopped run", FREE)
+    output_dir: str = option(..., "folder of the trained model and the results", FREE)
+    overwrite_output_dir: bool = option(False, "overwrite the contents of --output_dir", FREE)
     resume_from_checkpoint: str | None = option(
         None,
-        "go on with a stopped training, from its latest checkpoint or from this one, or begin it",
+        "resume from PATH or the latest checkpoint; start anew if there is none",
         FREE,
         nargs="?",
         const="latest",
         metavar="PATH|latest",
     )
-    save_total_limit: int | None = option(None, "keep so many checkpoints, the newest", COUNT)
-    seed: int = option(42, "of everything that is left to chance", SEED)
-    do_lower_case: bool = option(False, "for uncased models")
-    no_cuda: bool = option(False, "stay on the CPU", FREE)
+    save_total_limit: int | None = option(None, "keep the N newest checkpoints", COUNT)
+    seed: int = option(42, "random seed", SEED)
+    do_lower_case: bool = option(False, "lower-case the text, for uncased models")
+    no_cuda: bool = option(False, "use the CPU only", FREE)
     bf16: bool = option(False, "bfloat16 mixed precision in training")
     report_to: list[str] = option(
         ["tensorboard"],
@@ -46,7 +46,7 @@ class RunSettings:
         choices=("none", *TRACKERS),
         metavar="TRACKER",
     )
-    max_grad_norm: float = option(1.0, "gradients are clipped to this norm", Allowed(low=0))
+    max_grad_norm: float = option(1.0, "maximum gradient norm", Allowed(low=0))
 
     def check(self) -> None:
         for name in self.trackers:
@@ -66,12 +66,14 @@ class ModelSettings:
     """The model that training starts from."""
 
     model_name_or_path: str = option(..., "folder or hub name of pre-trained weights", FREE)
-    config_name: str = option("", "config.json or its folder, if not the weights' own", FREE)
-    tokenizer_name: str = option("", "folder of the tokenizer, if not the weights' own", FREE)
-    cache_dir: str = option("", "where models from the hub are kept", FREE)
+    config_name: str = option("", "config.json or its folder; default: beside the weights", FREE)
+    tokenizer_name: str = option("", "folder of the tokenizer; default: beside the weights", FREE)
+    cache_dir: str = option("", "cache folder for models from the hub", FREE)
     from_scratch: bool = option(False, "start from random weights")
     teacher: str = option(
-        "", "folder or hub name of a fine-tuned classifier whose answers the exits learn, too", FREE
+        "",
+        "folder or hub name of a fine-tuned classifier, whose answers the exits learn, too",
+        FREE,
     )
 
 
@@ -82,13 +84,13 @@ class DevSettings:
     task_name: str | None = option(None, "GLUE task, e.g. RTE")
     data_dir: str | None = option(None, "folder with the task's .tsv files", FREE)
     dataset_name: str | None = option(
-        None, "instead: glue fetches it from the hub; or a folder with a copy of that", FREE
+        None, "glue: fetch the task from the hub; or a folder with a copy of that", FREE
     )
-    validation_file: str | None = option(None, "instead of all: your own dev set", FREE)
-    text_column_names: str | None = option(None, "default: sentence1[,sentence2]")
-    label_column_name: str | None = option(None, "of your own task: default label")
-    max_seq_length: int = option(128, "longer texts are truncated")
-    max_eval_samples: int | None = option(None, "use only the first so many", COUNT)
+    validation_file: str | None = option(None, "dev file, instead of --task_name", FREE)
+    text_column_names: str | None = option(None, "text columns; default: sentence1[,sentence2]")
+    label_column_name: str | None = option(None, "label column; default: label")
+    max_seq_length: int = option(128, "maximum tokens per text; longer texts are truncated")
+    max_eval_samples: int | None = option(None, "use only the first N", COUNT)
 
     @cached_property
     def folder(self) -> str:
@@ -113,13 +115,13 @@ class DevSettings:
 class DataSettings(DevSettings):
     """The task: one of GLUE's, or the user's own files: CSV, TSV or JSON lines."""
 
-    train_file: str | None = option(None, "of columns sentence1[,sentence2],label", FREE)
-    test_file: str | None = option(None, "test set of --train_file's task", FREE)
+    train_file: str | None = option(None, "training table: sentence1[,sentence2],label", FREE)
+    test_file: str | None = option(None, "test table, labels not needed", FREE)
     unlabelled_file: str | None = option(
-        None, "more examples to train on, without labels: --teacher answers them", FREE
+        None, "further training examples without labels, which --teacher answers", FREE
     )
-    max_train_samples: int | None = option(None, "use only the first so many", AT_LEAST_1)
-    overwrite_cache: bool = option(False, "accepted as published: every start tokenises anew", FREE)
+    max_train_samples: int | None = option(None, "use only the first N", AT_LEAST_1)
+    overwrite_cache: bool = option(False, "no effect; kept for compatibility", FREE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,39 +129,39 @@ class TrainingSettings:
     """How --do_train trains. METRIC@COST is the best METRIC that the configured rule reaches at a
     computation cost of at most COST, e.g. acc@0.5; METRIC alone that of the last layer."""
 
-    per_gpu_train_batch_size: int = option(8, "examples of a batch in each process", COUNT)
-    gradient_accumulation_steps: int = option(1, "batches of a step", AT_LEAST_1)
-    optimizer: str = option("adamw", "AdamW, or LAMB", choices=("adamw", "lamb"))
-    learning_rate: float = option(5e-5, "highest; see --lr_scheduler_type", AT_LEAST_0)
-    lr_scheduler_type: str | None = option(None, "default: linear, to 0", choices=SCHEDULES)
-    num_train_epochs: float = option(3.0, "passes over the training set", AT_LEAST_0)
-    max_steps: int = option(-1, "if > 0, instead of --num_train_epochs")
-    warmup_steps: int = option(0, "steps to the highest learning rate", AT_LEAST_0)
-    warmup_ratio: float | None = option(None, "the same as a share of all steps", SHARE)
-    weight_decay: float = option(0.0, "of all but biases and layer norms", AT_LEAST_0)
-    adam_epsilon: float = option(1e-8, "the optimiser's ε", AT_LEAST_0)
-    logging_steps: int = option(100, "steps between two lines of the log; 0: none", FREE)
-    save_steps: int = option(5000, "checkpoint every so many steps; 0: none", FREE)
+    per_gpu_train_batch_size: int = option(8, "examples per batch in each process", COUNT)
+    gradient_accumulation_steps: int = option(1, "batches per optimiser step", AT_LEAST_1)
+    optimizer: str = option("adamw", "optimiser: AdamW or LAMB", choices=("adamw", "lamb"))
+    learning_rate: float = option(5e-5, "peak learning rate", AT_LEAST_0)
+    lr_scheduler_type: str | None = option(None, "schedule; default: linear", choices=SCHEDULES)
+    num_train_epochs: float = option(3.0, "training epochs", AT_LEAST_0)
+    max_steps: int = option(-1, "number of optimiser steps; if > 0, overrides --num_train_epochs")
+    warmup_steps: int = option(0, "warm-up steps", AT_LEAST_0)
+    warmup_ratio: float | None = option(None, "warm-up as a share of all steps", SHARE)
+    weight_decay: float = option(0.0, "weight decay; not of biases and layer norms", AT_LEAST_0)
+    adam_epsilon: float = option(1e-8, "ε of the optimiser", AT_LEAST_0)
+    logging_steps: int = option(100, "steps between log lines; 0: none", FREE)
+    save_steps: int = option(5000, "steps between checkpoints; 0: none", FREE)
     save_format: str = option(
         "safetensors",
-        "pytorch: also pytorch_model.bin and spiece.model, for ELBERT's published code",
+        "pytorch: also write pytorch_model.bin and spiece.model, for ELBERT's published code",
         FREE,
         choices=("safetensors", "pytorch"),
     )
-    evaluate_during_training: bool = option(False, "dev metrics at each logging step", FREE)
+    evaluate_during_training: bool = option(False, "compute dev metrics at each logging step", FREE)
     eval_strategy: str = option(
-        "no", "steps: as --evaluate_during_training", FREE, choices=("no", "steps")
+        "no", "steps: same as --evaluate_during_training", FREE, choices=("no", "steps")
     )
-    load_best_model_at_end: bool | None = option(None, "keep the best logging step's model")
-    metric_for_best_model: str | None = option(None, "METRIC[@COST]; default: the main one")
+    load_best_model_at_end: bool | None = option(None, "keep the model of the best logging step")
+    metric_for_best_model: str | None = option(None, "METRIC[@COST]; default: the main metric")
     early_stopping_patience: int | None = option(
-        None, "stop after so many logging steps without a better dev metric", AT_LEAST_1
+        None, "stop after N logging steps without a better dev metric", AT_LEAST_1
     )
-    train_exits_only: bool = option(False, "the encoder stays as it is; DeeBERT's second stage")
-    gradient_checkpointing: bool = option(False, "less memory, slower training")
-    fp16: bool = option(False, "mixed precision in training (CUDA)")
+    train_exits_only: bool = option(False, "train the exits alone, as DeeBERT's second stage")
+    gradient_checkpointing: bool = option(False, "save memory by recomputing activations; slower")
+    fp16: bool = option(False, "float16 mixed precision in training (CUDA)")
     fp16_opt_level: str = option("O1", "O0: float32", choices=("O0", "O1", "O2", "O3"))
-    local_rank: int = option(-1, "set by old launchers", FREE)
+    local_rank: int = option(-1, "rank of the process, set by old launchers", FREE)
 
     @property
     def chooses_best(self) -> bool:
@@ -188,16 +190,18 @@ class TrainingSettings:
 class SearchSettings:
     """Each setting is trained with every seed; its metric is the mean over the seeds."""
 
-    hp_search: bool = option(False, "search; then --do_predict with the best model", FREE)
-    hp_sampler: str = option("tpe", "who chooses the settings", choices=("tpe", "grid", "random"))
-    hp_trials: int | None = option(None, "settings to try; default: 12, of grid all", COUNT)
-    hp_learning_rates: list[float] = option([2e-5, 3e-5, 5e-5], "default: 2e-5 3e-5 5e-5", SHARE)
-    hp_batch_sizes: list[int] = option([16, 32], "default: 16 32", AT_LEAST_1)
-    hp_epochs: list[float] = option([2.0, 3.0, 4.0], "default: 2 3 4", AT_LEAST_0)
-    hp_seeds: list[int] | None = option(None, "default: 0 to 4; MNLI, QNLI, QQP: 0", SEED)
-    hp_metric: str | None = option(None, "METRIC[@COST]; default: the main one")
+    hp_search: bool = option(False, "search; with --do_predict, predict with the best model", FREE)
+    hp_sampler: str = option("tpe", "search algorithm", choices=("tpe", "grid", "random"))
+    hp_trials: int | None = option(None, "settings to try; default: 12; for grid, all", COUNT)
+    hp_learning_rates: list[float] = option(
+        [2e-5, 3e-5, 5e-5], "learning rates to try; default: 2e-5 3e-5 5e-5", SHARE
+    )
+    hp_batch_sizes: list[int] = option([16, 32], "batch sizes to try; default: 16 32", AT_LEAST_1)
+    hp_epochs: list[float] = option([2.0, 3.0, 4.0], "epochs to try; default: 2 3 4", AT_LEAST_0)
+    hp_seeds: list[int] | None = option(None, "seeds; default: 0 to 4; MNLI, QNLI, QQP: 0", SEED)
+    hp_metric: str | None = option(None, "METRIC[@COST] to optimise; default: the main metric")
     hp_storage: str | None = option(None, "Optuna URL; default: SQLite in --output_dir", FREE)
-    hp_study: str | None = option(None, "its name; default: model type and task", FREE)
+    hp_study: str | None = option(None, "name of the study; default: model type and task", FREE)
 
 
 def fetch_models(group: Group, **weights: bool) -> Group:
