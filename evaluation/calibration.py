@@ -40,12 +40,11 @@ def training_split(directory: Path) -> tuple[Split, DataSettings]:
 
 def deepest_settings(mode: Mode, config: AlbertConfig) -> dict[str, np.ndarray]:
     """Give the rule's numbers under which the fewest examples exit early."""
-    rules, found = mode.model_class.config_class.exit_rules(config.num_labels == 1), {}
-    eager_when_low = rules[getattr(config, mode.rule_key)].eager_when_low if rules else ()
+    found = {}
     for name, key in mode.table.exit_keys.items():
         if key.kind in (int, float):
             highest = config.num_hidden_layers if key.counts_layers else key.maximum
-            value = highest if name in eager_when_low else key.minimum
+            value = highest if key.eager_when_low else key.minimum
             found[name] = np.array(value, np.int64 if key.kind is int else np.float32)
     return found
 

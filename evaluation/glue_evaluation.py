@@ -89,11 +89,10 @@ def open_job(
     lower = settings.run.do_lower_case
     model, tokenizer = load_trained(directory, mode, task, accelerator.device, lower, keys)
     mode.check_length(data.max_seq_length, model.config)
-    if rules := model.config.exit_rules(task.is_regression):
-        rule = model.config.exit_keys()[mode.rule_key]
-        for key in settings.mode.keys.values.keys() - {*rules[rule].reads}:
-            if key in mode.table.exit_keys and mode.table.exit_keys[key].kind in (int, float):
-                logger.warning("%s has no effect: the exit rule %s does not read it", key, rule)
+    in_force = model.config.keys_read()
+    for key in settings.mode.keys.values.keys() & mode.table.exit_keys.keys() - in_force.keys():
+        rule = in_force[model.config.rule_key]
+        logger.warning("%s has no effect: the exit rule %s does not read it", key, rule)
     features = features_of(settings, model.config, tokenizer, split)
     warn_of_cuts(settings, features)
     hashes = {"weights": weights_hash(directory), "data": features.digest()}

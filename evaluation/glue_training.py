@@ -134,7 +134,7 @@ def chosen_metric(mode: Mode, task: Task, text: str | None, flag: str) -> Metric
     """Read a flag's metric; UserError for one at a cost, of a mode that has one cost only."""
     metric = MetricAtCost.parse(text, task, flag)
     if metric.cost is not None:
-        mode.rules(regression=False)
+        mode.check_has_rules()
     return metric
 
 

@@ -16,7 +16,7 @@ from modeling.albert import attention_mask_of
 from modeling.cpu_packing import packed_weights
 from modeling.depth import iter_layers
 from modeling.depth_batching import DepthBatcher
-from modeling.rules import ExitRule
+from modeling.rules import LayerOutput
 from utils.console import progress
 
 Rows = Sequence[int] | np.ndarray
@@ -125,13 +125,12 @@ def answer_in_slots(job: Job, predictions: Predictions) -> None:
         predictions.add([answer.row], **values, seconds=seconds)
 
 
-def record_layers(job: Job, batch_size: int = 1, rule: ExitRule | None = None) -> Predictions:
+def record_layers(job: Job, batch_size: int = 1) -> Predictions:
     """Record what every layer says of every example, float32, and what else the mode's rules read.
 
-    all_logits: (layers, examples, num_labels), what an exit would answer under `rule`, by default
-    the configured one; seconds: (examples, layers), from the start of the batch to the layer's
-    answer; halt_probabilities, (examples, layers), of a model that has them; and the model's own
-    inputs, (examples,) each.
+    all_logits: (layers, examples, num_labels); seconds: (examples, layers), from the start of the
+    batch to the layer's answer; what else the model's `LayerOutput` has, (examples, layers) each;
+    and the model's own inputs, (examples,) each.
 
     Goes through the depths as inference does, with the exit check after each, so that at batch
     size 1 the answers are those of an early-exit run to the last bit. Larger batches are faster
@@ -140,33 +139,30 @@ def record_layers(job: Job, batch_size: int = 1, rule: ExitRule | None = None) -
     with sharded(job, "All layers") as predictions:
         features = predictions.features
         for rows in sorted_batches(features.lengths, batch_size):
-            predictions.add(rows, **layers_of(job, features, rows, rule))
+            predictions.add(rows, **layers_of(job, features, rows))
     predictions["all_logits"] = predictions["all_logits"].transpose(0, 1).contiguous()
     for name, column in job.features.inputs.items():
         predictions[name] = torch.as_tensor(column)
     return predictions
 
 
-def layers_of(
-    job: Job, features: Features, rows: Rows, rule: ExitRule | None
-) -> dict[str, torch.Tensor]:
-    """All layers' answers to a batch, and λ where there is one: (batch, layers, …) each."""
+def layers_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tensor]:
+    """What all layers say of a batch: (batch, layers, …) each."""
     model, batch = job.model, inputs_of(job, features, rows)
     start = time.perf_counter()
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
     mask = attention_mask_of(batch.get("attention_mask"))
     own = {name: batch[name] for name in model.own_inputs if name in batch}
-    decisions, seconds = [], []
-    for _, decision, _ in iter_layers(model, hidden, mask, own, allow_exit=False, rule=rule):
+    outputs, seconds = [], []
+    for _, decision, _ in iter_layers(model, hidden, mask, own, allow_exit=False):
         if model.device.type != "cpu":
             torch.accelerator.synchronize()
-        decisions.append(decision)
+        outputs.append(decision.seen)
         seconds.append(time.perf_counter() - start)
+    names = ("all_logits", *LayerOutput._fields[1:])
     recorded = {
-        "all_logits": torch.stack([decision.answer for decision in decisions], 1),
-        "seconds": torch.tensor(seconds).repeat(len(rows), 1),
+        name: torch.stack(values, 1)
+        for name, values in zip(names, zip(*outputs, strict=True), strict=True)
+        if values[0] is not None
     }
-    if decisions[0].seen.halt_probability is not None:
-        halts = [decision.seen.halt_probability for decision in decisions]
-        recorded["halt_probabilities"] = torch.stack(halts, 1)
-    return recorded
+    return recorded | {"seconds": torch.tensor(seconds).repeat(len(rows), 1)}

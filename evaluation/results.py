@@ -27,6 +27,8 @@ from utils.files import differences, run_all_then_raise, write_json, write_text
 logger = logging.getLogger(__name__)
 
 ROWS = "eval_results.txt"
+# Exit keys that are columns there, behind the metrics; exit_thres is the first column.
+COLUMNS = ("thres_name", "cnt_thres", "margin", "range_tmp", "exit_criteria", "act_epsilon")
 
 
 def predictions_of(logits: torch.Tensor) -> np.ndarray:
@@ -76,21 +78,20 @@ def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
     }
 
 
-def row_of(summary: dict[str, Any]) -> dict[str, str]:
+def row_of(summary: dict[str, Any], *more: str) -> dict[str, str]:
     """A row of the published CSV, by column.
 
-    The index 0, exit_thres where there is one, the metrics with compute_ratio after the first, and
-    the rest of the rule without window_score, which the published code lacks.
+    The index 0, exit_thres where there is one, the metrics with compute_ratio after the first, the
+    published exit keys, and `more` of them.
     """
     (first, value), *rest = summary["metrics"].items()
     numbers = dict([(first, value), ("compute_ratio", summary["computation_cost"]), *rest])
     rule, row = dict(summary["rule"]), {"": "0"}
-    rule.pop("window_score", None)
     if (threshold := rule.pop("exit_thres", None)) is not None:
         published = f"{threshold:.2f}"
         row["exit_thres"] = published if float(published) == threshold else str(threshold)
     row |= {name: f"{number:.4f}" for name, number in numbers.items()}
-    return row | {name: str(value) for name, value in rule.items()}
+    return row | {name: str(rule[name]) for name in (*COLUMNS, *more) if name in rule}
 
 
 def earlier_lines(path: Path, row: dict[str, str], out_mode: str) -> list[str]:
@@ -109,9 +110,9 @@ def earlier_lines(path: Path, row: dict[str, str], out_mode: str) -> list[str]:
     return lines
 
 
-def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
-    """Append a row to the published CSV; `one` starts the file anew."""
-    row, lock = row_of(summary), path.with_name(f".{path.name}.lock")
+def append_results(path: Path, summary: dict[str, Any], out_mode: str, *more: str) -> None:
+    """Append a row to the published CSV; `one` starts the file anew. more: as of `row_of`."""
+    row, lock = row_of(summary, *more), path.with_name(f".{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two evaluations may end at the same time; the lock keeps both rows.

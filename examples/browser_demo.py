@@ -29,7 +29,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from evaluation.job import load_finished
 from evaluation.modes import trained_mode
-from exit_lab.grids import parse_values
 from glue.tasks import get_task, read_examples
 from modeling import UserError
 from modeling.loading.tokenizers import load_tokenizer
@@ -74,16 +73,16 @@ def page_facts(model_dir: Path) -> dict[str, Any]:
     mode = trained_mode(model_dir)
     model = load_finished(model_dir, mode)
     config, loop = model.config, mode.export_loop(model)
-    rule = config.exit_keys()[mode.rule_key]
+    rule = config.exit_keys()[config.rule_key]
     manual = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
     meaning = re.search(rf"^\| `{rule}` \| (.*?) \|", manual, re.MULTILINE)
     if config.num_labels == 1 or not meaning:
         raise UserError(f"{model_dir}: the page shows classes and ELBERT's rules")
-    keys, sliders = mode.table.exit_keys, []
-    for name in config.exit_rule().reads:
-        key, now = keys[name], getattr(config, name)
-        grid = parse_values(name, key.grid, config.num_hidden_layers, keys)
-        slider = {"key": name, "meaning": key.meaning, "values": sorted({*grid, now})}
+    sliders = []
+    for name, now in config.keys_read().items():
+        if not (key := config.table.exit_keys[name]).grid:
+            continue
+        slider = {"key": name, "meaning": key.meaning, "values": sorted({*config.grid(name), now})}
         sliders.append({**slider, "value": now})
     return {
         "labels": [config.id2label[i] for i in range(config.num_labels)],

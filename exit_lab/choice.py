@@ -18,12 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
-from evaluation.modes.base import Mode
 from exit_lab.grids import RuleGrid
 from exit_lab.sweep import Sweep
 from glue.metrics import at_exit
 from modeling.errors import UserError
-from modeling.rules import ExitRule
+from modeling.keys import Key
 
 FEWEST_FOR_GUARANTEE = 30
 TOLERANCE = 1e-9  # of comparisons between sums that are equal on paper
@@ -85,7 +84,7 @@ def certified(path_losses: np.ndarray, alpha: float, delta: float) -> int:
     return len(rejected) if rejected.all() else int(rejected.argmin())
 
 
-def fixed_sequence(grid: RuleGrid, rule: type[ExitRule]) -> list[int]:
+def fixed_sequence(grid: RuleGrid, keys: Mapping[str, Key]) -> list[int]:
     """A walk through a grid's settings from the deepest corner to the most eager one.
 
     All keys move from their deepest to their most eager value at once, one step of one key at a
@@ -98,7 +97,7 @@ def fixed_sequence(grid: RuleGrid, rule: type[ExitRule]) -> list[int]:
         corner = []
         for key, length in zip(grid.values, lengths, strict=True):
             moved = (2 * step * (length - 1) + steps) // (2 * steps)  # rounded
-            corner.append(length - 1 - moved if key in rule.eager_when_low else moved)
+            corner.append(length - 1 - moved if keys[key].eager_when_low else moved)
         walk.append(int(np.ravel_multi_index(corner, lengths)) if lengths else 0)
     return list(dict.fromkeys(walk))
 
@@ -111,7 +110,7 @@ class Choice(NamedTuple):
 
 
 def control_risk(
-    swept: Sweep, mode: Mode, rules: Sequence[str], rows: np.ndarray, goal: Mapping[str, float]
+    swept: Sweep, rules: Sequence[str], rows: np.ndarray, goal: Mapping[str, float]
 ) -> Choice:
     """The cheapest setting of `rules` whose risk is at most α with probability ≥ 1 − δ.
 
@@ -131,10 +130,10 @@ def control_risk(
         )
     share = delta / len(rules)
     tested, passed = 0, []
-    grids, kinds = {grid.rule: grid for grid in swept.grids}, mode.rules(regression=False)
+    grids, keys = {grid.rule: grid for grid in swept.grids}, swept.config.table.exit_keys
     predictions, labels = swept.predictions[:, rows], swept.labels[rows]
     for rule in rules:
-        path = swept.of_rule(rule).start + np.array(fixed_sequence(grids[rule], kinds[rule]))
+        path = swept.of_rule(rule).start + np.array(fixed_sequence(grids[rule], keys))
         path_losses = losses(predictions, labels, swept.exit_layer[path][:, rows])
         tested += len(path)
         passed += [*path[: certified(path_losses, alpha, share)]]
@@ -157,11 +156,11 @@ def control_risk(
 
 
 def choose(
-    swept: Sweep, mode: Mode, goal: Mapping[str, float], rules: Sequence[str], rows: np.ndarray
+    swept: Sweep, goal: Mapping[str, float], rules: Sequence[str], rows: np.ndarray
 ) -> Choice:
     """What --pick asks for, chosen on the examples `rows`; a guarantee tests only `rules`."""
     if "risk" in goal:
-        return control_risk(swept, mode, rules, rows, goal)
+        return control_risk(swept, rules, rows, goal)
     metric, cost = (f(swept.exit_layer, rows) for f in (swept.main_metric, swept.cost))
     ((name, limit),) = goal.items()
     if name == "max_p95_ms":

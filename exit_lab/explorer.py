@@ -55,7 +55,7 @@ def explorer_page(
         "layers": swept.num_layers,
         "examples": len(examples),
         "listed": len(listed),
-        "rule_key": swept.rule_key,
+        "rule_key": swept.config.rule_key,
         "rules": rules(swept),
         "settings": settings_columns(swept, seed),
         **baselines(swept, seed),

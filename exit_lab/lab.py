@@ -12,14 +12,13 @@ import torch
 from evaluation.figures import save_figure
 from evaluation.job import Job, find_task, load_trained, results_folder
 from evaluation.modes import trained_mode
-from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, run_early_exit
 from evaluation.results import ROWS, append_results
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import frontier_set, held_out_report, write_comparison
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import frontier_figure, heatmap_figure
-from exit_lab.grids import RuleGrid, make_grids, parse_values
+from exit_lab.grids import RuleGrid, make_grids, sweepable
 from exit_lab.settings import SweepRequest
 from exit_lab.sweep import (
     RECORDING,
@@ -32,6 +31,7 @@ from exit_lab.sweep import (
 )
 from glue.metrics import at_exit, compute_metrics
 from glue.tasks import Example, Task, evaluation_tasks, read_examples
+from modeling.configuration import EarlyExitConfig
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, Setting, describe, resolve
 from modeling.loading.files import read_json, weights_hash
@@ -58,11 +58,10 @@ class Lab:
     job: Job  # the model on the dev set
     examples: list[Example]
     grids: tuple[RuleGrid, ...]
-    fixed: Setting  # exit keys that no grid varies, such as window_score
 
     @property
-    def mode(self) -> Mode:
-        return self.job.mode
+    def config(self) -> EarlyExitConfig:
+        return self.job.model.config
 
     @cached_property
     def recording(self) -> Recording | None:
@@ -70,7 +69,7 @@ class Lab:
 
     @cached_property
     def swept(self) -> Sweep:
-        return sweep(self.mode, self.grids, self.recording, self.job.task)
+        return sweep(self.config, self.grids, self.recording, self.job.task)
 
     @cached_property
     def parts(self) -> Parts:
@@ -83,11 +82,9 @@ class Lab:
 
         A rule that cannot be swept gives way to the first that can.
         """
-        mode, config, regression = self.mode, self.job.model.config, self.job.task.is_regression
-        keys = config.exit_keys()
-        if config.exit_rule().never_exits:
-            keys[mode.rule_key] = mode.swept(regression)[0]
-        return mode.named(keys, regression)
+        if self.config.exit_rule().never_exits:
+            return self.config.keys_read(**{self.config.rule_key: sweepable(self.config)[0]})
+        return self.config.keys_read()
 
 
 def run(request: SweepRequest) -> None:
@@ -143,8 +140,8 @@ def open_lab(
     """
     data, wanted = request.data, request.sweep
     check_finished(directory, "run_glue.py")
-    mode, regression = trained_mode(directory), task.is_regression
-    mode.rules(regression)  # raises for a mode with nothing to sweep
+    mode = trained_mode(directory)
+    mode.check_has_rules()
     model, tokenizer = load_trained(directory, mode, task, device, data.do_lower_case)
     mode.check_length(data.max_seq_length, model.config)
     examples = read_examples(part, data.folder, "dev", data.max_eval_samples)
@@ -153,13 +150,10 @@ def open_lab(
     hashes = {"weights": weights_hash(directory), "data": features.digest()}
     origin = {"provenance": provenance(as_dict(*request), **hashes)}
     job = Job(mode, model, tokenizer, part, features, data.batch_size, origin=origin)
-    rules = list(dict.fromkeys(wanted.rules or mode.swept(regression)))
-    layers, keys = model.config.num_hidden_layers, model.config.exit_keys()
-    named = [name for name, key in mode.table.exit_keys.items() if key.choices]
-    fixed = {name: keys[name] for name in named if name != mode.rule_key}
+    rules = list(dict.fromkeys(wanted.rules or sweepable(model.config)))
     texts = dict(item.partition("=")[::2] for item in wanted.grid)
-    grids = make_grids(mode, rules, texts, layers, regression, fixed)
-    return Lab(request, directory, output, job, examples, grids, fixed)
+    grids = make_grids(model.config, rules, texts)
+    return Lab(request, directory, output, job, examples, grids)
 
 
 def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
@@ -168,8 +162,8 @@ def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
     setting, choice = lab.own_setting(), None
     if goal:
         # Every rule costs a share of delta, so without --rules only the model's own is tested.
-        rules = flags.rules or [setting[swept.rule_key]]
-        choice = choose(swept, lab.mode, goal, rules, lab.parts.calibration)
+        rules = flags.rules or [setting[lab.config.rule_key]]
+        choice = choose(swept, goal, rules, lab.parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
     remove(lab.output, WRITTEN)  # of an earlier sweep
     make_room(lab.output, (lab.output / name for name in WRITTEN))
@@ -229,24 +223,24 @@ def verify(lab: Lab, count: int) -> None:
 
 def write_figures(lab: Lab, setting: Setting) -> None:
     """Write the figures, and the explorer, which opens at `setting`."""
-    task, swept = lab.job.task, lab.swept
-    exits = scan_setting(lab.mode, {**lab.fixed, **setting}, lab.recording)
+    task, swept, setting = lab.job.task, lab.swept, lab.config.keys_read(**setting)
+    exits = scan_setting(lab.config, setting, lab.recording)
     scores = exit_scores(lab.recording.tensors["all_logits"]).numpy()
     found = frontier_set([swept], lab.parts, BAND_DRAWS, lab.request.data.seed)
-    rule = describe(lab.mode.named(setting, task.is_regression))
     figures = {
         "frontier": frontier_figure(found, task),
-        "heatmap": heatmap_figure(scores, swept.labels, exits[0], task, rule),
+        "heatmap": heatmap_figure(scores, swept.labels, exits[0], task, describe(setting)),
     }
     for name, figure in figures.items():
         save_figure(figure, lab.output / f"{name}.png")
-    start = int((swept.exit_layer == exits).sum(1).argmax())  # which agrees most
-    if setting in swept.settings:
-        start = swept.settings.index(setting)
+    same = (i for i, one in enumerate(swept.settings) if one.items() <= setting.items())
+    start = next(same, int((swept.exit_layer == exits).sum(1).argmax()))  # or which agrees most
+    read = {name for grid in lab.grids for name in lab.config.exit_rules()[grid.rule].reads}
+    read -= {name for grid in lab.grids for name in grid.values}
     about = {
         "title": f"Exit explorer: {task.shown_name}, {lab.directory.name}",
         "start": start,
-        "fixed": lab.fixed,
+        "fixed": {name: x for name, x in lab.config.exit_keys().items() if name in read},
         "command": evaluation_command(lab),
     }
     page = explorer_page(swept, lab.examples, scores.max(-1), about, lab.request.data.seed)
@@ -257,7 +251,7 @@ def write_figures(lab: Lab, setting: Setting) -> None:
 def evaluation_command(lab: Lab) -> str:
     """The command that evaluates the model in its folder, on the data that the sweep has."""
     folder, data = str(lab.directory), lab.request.data
-    flags = {"model_type": lab.mode.name, "model_name_or_path": folder, "output_dir": folder}
+    flags = {"model_type": lab.job.mode.name, "model_name_or_path": folder, "output_dir": folder}
     names = ("validation_file", "text_column_names", "label_column_name")
     names = ("data_dir", "dataset_name", "task_name") if data.task_name else names
     flags |= {name: getattr(data, name) for name in (*names, "max_seq_length")}
@@ -271,13 +265,13 @@ def save_choice(lab: Lab, choice: Choice) -> None:
     exit_config.json; UserError when there is none."""
     if choice.setting is None:
         raise UserError(f"no setting qualifies: {choice.reason}; exit_config.json not written")
-    setting = lab.swept.settings[choice.setting]
+    setting = lab.config.keys_read(**lab.swept.settings[choice.setting])
     print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
     print(held_out_report(lab.swept, choice.setting, lab.parts, lab.request.data.seed))
     path, config_path = lab.directory / EXIT_FILE, lab.directory / "config.json"
     old = read_json(path) if path.is_file() and path.read_bytes().strip() else {}
-    kept = {name: value for name, value in old.items() if name not in lab.mode.table.exit_keys}
-    write_json(path, {**kept, **setting, **lab.fixed, **lab.job.origin})
+    kept = {name: value for name, value in old.items() if name not in lab.config.table.exit_keys}
+    write_json(path, {**kept, **setting, **lab.job.origin})
     print(f"written to {path}; the next evaluation of {lab.directory} uses it")
     config = read_json(config_path)
     pointed = config.get("exit_config_path")
@@ -291,31 +285,31 @@ def vary(lab: Lab, request: str, results: Path) -> None:
 
     request: KEY or KEY=VALUES; a KEY alone takes the published loop's values.
     """
-    config = lab.job.model.config
-    configured, layers = config.exit_keys(), config.num_hidden_layers
+    config, layers = lab.config, lab.config.num_hidden_layers
+    configured = config.exit_keys()
     if never := config.exit_rule().never_exits:
-        raise UserError(f"--vary {request}: {configured[lab.mode.rule_key]} has no exits: {never}")
+        raise UserError(f"--vary {request}: {configured[config.rule_key]} has no exits: {never}")
     key, _, text = request.partition("=")
-    counts = f"{min(2, layers)}:{min(12, layers)}"
-    keys = lab.mode.table.exit_keys
-    default = {name: known.grid for name, known in keys.items()}
-    default |= {"exit_thres": "0.9:0.1:-0.1", "cnt_thres": counts}
-    values = parse_values(key, text or default.get(key, ""), layers, keys)
+    published = {
+        "exit_thres": "0.9:0.1:-0.1",
+        "cnt_thres": f"{min(2, layers)}:{min(12, layers)}",
+    }
+    values = config.grid(key, text or published.get(key))
     recording = lab.recording
     if recording is None:  # another process goes on
         return
     make_room(results.parent, [results])
-    print(f"{key} varies; held: {resolve(lab.directory, lab.mode.table).line(without=key)}")
+    print(f"{key} varies; held: {resolve(lab.directory, config.table).line(without=key)}")
     for number, value in enumerate(values):
         rule = {**configured, key: value}
-        exits = scan_setting(lab.mode, rule, recording)[0]
+        exits = scan_setting(config, rule, recording)[0]
         answers = at_exit(recording.predictions, exits)
         summary = {
             "metrics": compute_metrics(lab.job.task, answers, recording.labels),
             "computation_cost": exits.mean(dtype=float) / layers,
             "rule": rule,
         }
-        append_results(results, summary, "all" if number else "one")
+        append_results(results, summary, "all" if number else "one", key)
         metrics = ", ".join(f"{name} = {v}" for name, v in sorted(summary["metrics"].items()))
         print(f"{key} {value:g}: Computation cost: {summary['computation_cost']:.4f}, {metrics}")
     note(results.parent, [results])

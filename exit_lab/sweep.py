@@ -13,16 +13,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from evaluation.job import Job
-from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, record_layers
 from evaluation.results import labels_of, predictions_of
 from exit_lab.grids import RuleGrid
 from glue.metrics import at_exit, chunks, concave_hull, frontier, metrics_at
 from glue.tables import as_csv
 from glue.tasks import Task
+from modeling.configuration import EarlyExitConfig
 from modeling.errors import UserError
 from modeling.exit_settings import Setting
-from modeling.rules import NeverExits, Tensors, scan
+from modeling.rules import Tensors, scan
 from training.provenance import make_room, note
 from utils.files import fingerprint, write_file, write_text
 
@@ -89,7 +89,7 @@ def record_anew(job: Job, why: str) -> Predictions:
     """What every layer says of the examples; UserError for an answer that is not finite."""
     if is_main():
         print(f"{why}: recording {len(job.features)} examples at full depth")
-    tensors = record_layers(job, job.batch_size, NeverExits())
+    tensors = record_layers(job, job.batch_size)
     finite = tensors["all_logits"].isfinite()
     if not finite.all():
         layer = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
@@ -125,12 +125,12 @@ class Sweep:
     """Where every setting of every rule lets every example exit."""
 
     task: Task
+    config: EarlyExitConfig  # whose exit keys hold where a setting has none
     grids: tuple[RuleGrid, ...]
-    settings: list[Setting]  # the rule's name and the keys that it reads
+    settings: list[Setting]  # the rule's name and the keys that vary
     exit_layer: np.ndarray  # (settings, examples) uint8, 1-based
     predictions: np.ndarray  # (layers, examples)
     labels: np.ndarray  # (examples,)
-    rule_key: str = "thres_name"
     seconds: np.ndarray | None = None  # (layers, examples), from a text's start to the answer
     flops: np.ndarray | None = None  # (layers, examples), of a `Recording`
 
@@ -224,31 +224,33 @@ def over_examples(
     return np.concatenate(pieces)
 
 
-def sweep(mode: Mode, grids: Sequence[RuleGrid], recording: Recording, task: Task) -> Sweep:
+def sweep(
+    config: EarlyExitConfig, grids: Sequence[RuleGrid], recording: Recording, task: Task
+) -> Sweep:
     """Scan the recording with every setting of `grids`; a byte for each setting and example."""
-    exit_layer = np.concatenate([scan_grid(mode, grid, recording.tensors) for grid in grids])
+    exit_layer = np.concatenate([scan_grid(config, grid, recording.tensors) for grid in grids])
     settings = [
-        {mode.rule_key: grid.rule, **combination}
+        {config.rule_key: grid.rule, **combination}
         for grid in grids
         for combination in grid.combinations()
     ]
     seconds = recording.tensors.get("seconds")
     return Sweep(
         task,
+        config,
         tuple(grids),
         settings,
         exit_layer,
         recording.predictions,
         recording.labels,
-        mode.rule_key,
         None if seconds is None else seconds.T.numpy(),
         recording.flops,
     )
 
 
-def scan_grid(mode: Mode, grid: RuleGrid, tensors: Tensors) -> np.ndarray:
+def scan_grid(config: EarlyExitConfig, grid: RuleGrid, tensors: Tensors) -> np.ndarray:
     """Exit layers of a grid's settings, (settings, examples), a chunk of settings at a time."""
-    setting, combinations = {**grid.fixed, mode.rule_key: grid.rule}, grid.combinations()
+    name, combinations = {config.rule_key: grid.rule}, grid.combinations()
     layers, examples = tensors["all_logits"].shape[:2]
     pieces, threads = [], torch.get_num_threads()
     # A scan is many small steps: on a busy machine, waiting for threads costs more than they do.
@@ -258,16 +260,16 @@ def scan_grid(mode: Mode, grid: RuleGrid, tensors: Tensors) -> np.ndarray:
         for rows in chunks(len(grid), examples):
             some = combinations[rows]
             keys = {key: torch.tensor([one[key] for one in some])[:, None] for key in grid.values}
-            exits = scan(mode.rule({**setting, **keys}, tensors), tensors)
+            exits = scan(config.exit_rule(**name, **keys), tensors)
             pieces.append(exits.reshape(-1, examples).numpy().astype(np.min_scalar_type(layers)))
     finally:
         torch.set_num_threads(threads)
     return np.concatenate(pieces)
 
 
-def scan_setting(mode: Mode, setting: Setting, recording: Recording) -> np.ndarray:
+def scan_setting(config: EarlyExitConfig, setting: Setting, recording: Recording) -> np.ndarray:
     """Exit layers of one setting, (1, examples)."""
-    exits = scan(mode.rule(setting, recording.tensors), recording.tensors)
+    exits = scan(config.exit_rule(**setting), recording.tensors)
     return exits.numpy().astype(np.min_scalar_type(len(recording.predictions)))[None]
 
 
@@ -293,7 +295,7 @@ def rows_of(swept: Sweep, baseline: str = "") -> list[dict[str, Any]]:
     Of a baseline a row for each layer at which everyone stops, by any rule or none; of the oracle
     for each that is the last it may look at.
     """
-    heads = [{**setting, "rule": setting[swept.rule_key]} for setting in swept.settings]
+    heads = [{**setting, "rule": setting[swept.config.rule_key]} for setting in swept.settings]
     exit_layer = swept.exit_layer
     if baseline:
         heads = [{"rule": baseline, "layer": n + 1} for n in range(swept.num_layers)]

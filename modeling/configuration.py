@@ -16,8 +16,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from .elbert.rules import RULES as ELBERT_RULES
 from .errors import UserError, no_remote_code
-from .exit_settings import resolve
-from .keys import ACT, ELBERT, PONDER, SIZES, KeyTable, checked, float_key, str_key
+from .exit_settings import Setting, resolve
+from .keys import MODE_KEYS, SIZES, KeyTable, checked, float_key, grid_values, str_key
 from .loading.tokenizers import TokenizerOfFolder
 from .ponder.rules import RULES as PONDER_RULES
 from .rules import ExitRule
@@ -42,17 +42,15 @@ ALBERT_KEYS = {
 class AdaptiveConfig(AlbertConfig):
     """ALBERT's configuration with the keys of one mode at top level.
 
-    A mode's class gives `model_type` and `table`. A key that a file lacks, or that is null there,
-    gets its default, so that a plain ALBERT `config.json` fits. Raises UserError for a key out of
-    range, or an architecture that cannot be built.
+    A mode's class gives `model_type`, under which MODE_KEYS has its table. A key that a file lacks,
+    or that is null there, gets its default, so that a plain ALBERT `config.json` fits. Raises
+    UserError for a key out of range, or an architecture that cannot be built.
 
     one_layer: why all layers must be shared, for an error; else "".
-    rule_key: the exit key that names the exit rule; "" in a mode without rules.
     """
 
     table: ClassVar[KeyTable]
     one_layer: ClassVar[str] = ""
-    rule_key: ClassVar[str] = ""
     extra_tokens = 0  # that a text has here beside its own
     # Of the outputs, HF's Trainer gathers logits alone: others differ in length between batches.
     keys_to_ignore_at_inference: ClassVar[list[str]] = (
@@ -64,6 +62,7 @@ class AdaptiveConfig(AlbertConfig):
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         super().__init_subclass__(*args, **kwargs)
         if "model_type" in vars(cls):
+            cls.table = MODE_KEYS[cls.model_type]
             AutoConfig.register(cls.model_type, cls, exist_ok=True)
             AutoTokenizer.register(cls, TokenizerOfFolder, exist_ok=True)
 
@@ -114,19 +113,9 @@ class AdaptiveConfig(AlbertConfig):
         """Return the keys that decide an exit, as they stand now."""
         return {name: getattr(self, name) for name in self.table.exit_keys}
 
-    @classmethod
-    def exit_rules(cls, regression: bool) -> Mapping[str, type[ExitRule]]:
-        """The mode's exit rules by name, for predicted values or for classes."""
-        return {}
-
-    def exit_rule(self, **replaced: Any) -> ExitRule:
-        """Make the exit rule in force; `replaced` settings are taken as they are.
-
-        Raises UserError for a key that is out of range.
-        """
-        keys, layers = self.table.exit_keys, self.num_hidden_layers
-        settings = {n: checked(n, v, keys, layers) for n, v in self.exit_keys().items()} | replaced
-        return self.exit_rules(self.num_labels == 1)[settings[self.rule_key]](**settings)
+    def keys_read(self, **setting: Any) -> Setting:
+        """Return the exit keys that have an effect, those of `setting` in place of the config's."""
+        return self.exit_keys() | setting
 
     # Floating-point operations: two for each multiply-add of a matrix product. Element-wise work is
     # left out: below 1% at the published sizes. `length` counts the tokens of a text.
@@ -162,7 +151,47 @@ class AdaptiveConfig(AlbertConfig):
         return self.embedding_flops(length) + layers + self.classifier_flops()
 
 
-class ElbertConfig(AdaptiveConfig):
+class EarlyExitConfig(AdaptiveConfig):
+    """The configuration of a mode whose examples exit by a rule.
+
+    rule_key: the exit key that names the rule.
+    """
+
+    rule_key: ClassVar[str]
+
+    def exit_rules(self) -> Mapping[str, type[ExitRule]]:
+        """Return the exit rules by name, for what the model predicts: classes, or a value."""
+        raise NotImplementedError
+
+    def exit_rule(self, **setting: Any) -> ExitRule:
+        """Make an exit rule, of the configured exit keys and those of `setting` in their place.
+
+        A number in `setting` may be a tensor, () or (settings, 1). Raises UserError for a
+        configured key that is out of range.
+        """
+        keys, layers = self.table.exit_keys, self.num_hidden_layers
+        values = {n: checked(n, v, keys, layers) for n, v in self.exit_keys().items()} | setting
+        rule = self.exit_rules()[values[self.rule_key]]
+        return rule(**{name: values[name] for name in rule.reads if name in values})
+
+    def keys_read(self, **setting: Any) -> Setting:
+        """Return the rule's name and the exit keys that it reads."""
+        values = self.exit_keys() | setting
+        reads = {self.rule_key, *self.exit_rules()[values[self.rule_key]].reads}
+        return {name: value for name, value in values.items() if name in reads}
+
+    def grid(self, name: str, text: str | None = None) -> tuple[float, ...]:
+        """Return the values of an exit key that `text` lists, by default those that a sweep tries.
+
+        Raises UserError for a text that lists none, or a value that the key cannot have.
+        """
+        keys = self.table.exit_keys
+        if text is None:
+            text = keys[name].grid_of(self.num_labels == 1) if name in keys else ""
+        return grid_values(name, text, keys, self.num_hidden_layers)
+
+
+class ElbertConfig(EarlyExitConfig):
     """ALBERT's configuration with the published ELBERT keys (`ELBERT_KEYS`).
 
     The default window, 8 layers, shrinks to the depth of a model with fewer. `num_exit`, `idx_lst`
@@ -170,7 +199,6 @@ class ElbertConfig(AdaptiveConfig):
     """
 
     model_type = "elbert"
-    table = ELBERT
     rule_key = "thres_name"
 
     def finalize(self) -> None:
@@ -181,9 +209,8 @@ class ElbertConfig(AdaptiveConfig):
         self.num_exit = self.num_hidden_layers - 1
         self.idx_lst = list(range(self.num_exit))
 
-    @classmethod
-    def exit_rules(cls, regression: bool) -> Mapping[str, type[ExitRule]]:
-        return {name: rules[regression] for name, rules in ELBERT_RULES.items()}
+    def exit_rules(self) -> Mapping[str, type[ExitRule]]:
+        return {name: rules[self.num_labels == 1] for name, rules in ELBERT_RULES.items()}
 
     def classifier_flops(self) -> int:
         widths = [self.hidden_size, self.fc_size1, self.num_labels]
@@ -200,7 +227,6 @@ class AlbertActConfig(AdaptiveConfig):
     """
 
     model_type = "albert_act"
-    table = ACT
     one_layer = "an ACT model updates every token by one layer"
 
     def classifier_flops(self) -> int:
@@ -219,11 +245,10 @@ class AlbertActConfig(AdaptiveConfig):
         return self.embedding_flops(length) + updates * per_update + self.classifier_flops()
 
 
-class PonderAlbertConfig(AdaptiveConfig):
+class PonderAlbertConfig(EarlyExitConfig):
     """ALBERT's configuration with the halting keys (`PONDER_KEYS`)."""
 
     model_type = "ponder_albert"
-    table = PONDER
     rule_key = "exit_criteria"
     one_layer = "a ponder model applies one layer at every depth"
 
@@ -232,8 +257,7 @@ class PonderAlbertConfig(AdaptiveConfig):
         """1 for the second [CLS]."""
         return int(self.pooler_input == "two_cls")
 
-    @classmethod
-    def exit_rules(cls, regression: bool) -> Mapping[str, type[ExitRule]]:
+    def exit_rules(self) -> Mapping[str, type[ExitRule]]:
         return PONDER_RULES
 
     def classifier_flops(self) -> int:

@@ -21,6 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .albert import AlbertPreTrainedModel, attention_mask_of
+from .configuration import EarlyExitConfig
 from .rules import ExitRule, LayerOutput, Size, State
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
     own_inputs: names of the numbers that an example may bring beside its text.
     """
 
+    config: EarlyExitConfig
     own_inputs: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -148,7 +150,6 @@ def iter_layers(
     mask: Tensor | None,
     inputs: Inputs,
     allow_exit: bool = True,
-    rule: ExitRule | None = None,
 ) -> Iterator[tuple[Tensor, ExitDecision, list[int]]]:
     """Run layer by layer with its exit check, until all examples have exited.
 
@@ -158,9 +159,8 @@ def iter_layers(
     Args:
         hidden: (batch, length, hidden), the states at depth 0.
         allow_exit: if off, run all layers for every example, and do not wait for the device.
-        rule: decides in the place of the configured one.
     """
-    rule = rule or model.config.exit_rule()
+    rule = model.config.exit_rule()
     state = model.start(rule, len(hidden), inputs)
     rows = torch.arange(len(hidden), device=hidden.device)
     for layer in range(model.config.num_hidden_layers):

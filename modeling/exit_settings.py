@@ -156,5 +156,5 @@ def read_exit_file(path: Path) -> dict[str, Any]:
 
 def describe(setting: Setting) -> str:
     """Write "bias_1, exit_thres 0.3, cnt_thres 4": for messages and titles."""
-    shown = (x if isinstance(x, str) else f"{key} {x:g}" for key, x in setting.items())
-    return ", ".join(shown)
+    name, *keys = setting.items()
+    return ", ".join([name[1], *(f"{k} {x if isinstance(x, str) else f'{x:g}'}" for k, x in keys)])

@@ -6,6 +6,7 @@ The keys are the published ones, at top level in `config.json`. `configuration.p
 
 import difflib
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -31,6 +32,12 @@ class Key:
     counts_layers: bool = False  # is it at most num_hidden_layers?
     shapes: bool = False  # does it fix the shape of the weights?
     grid: str = ""  # what a sweep tries, e.g. "0:1:0.02"; "1:N" is 1 to num_hidden_layers
+    regression_grid: str = ""  # in its place for predicted values, which have the labels' scale
+    eager_when_low: bool = False  # do low values let examples exit early? (else high ones do)
+
+    def grid_of(self, regression: bool) -> str:
+        """Return what a sweep tries, for predicted values or for classes."""
+        return self.regression_grid if regression and self.regression_grid else self.grid
 
     def initial(self, layers: int | None = None) -> Any:
         """Return the default for a model of so many layers."""
@@ -102,17 +109,29 @@ SIZES = {
 RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 
+# What every exit rule reads, in every mode that has rules (docs/extending.md).
+SHARED_EXIT_KEYS: dict[str, Key] = {}
+
 EXIT_KEYS = {
     "thres_name": str_key("bias_1", "exit rule", choices=RULE_NAMES),
     "exit_thres": float_key(0.1, "threshold of the exit rule", 0, 1, grid="0:1:0.02"),
-    "cnt_thres": int_key(8, "confidence window, in layers", 1, counts_layers=True, grid="1:N"),
-    "margin": float_key(0.0, "a class leads by more than 2·margin", 0, 0.5, grid="0,0.05,0.1"),
+    "cnt_thres": int_key(
+        8, "confidence window, in layers", 1, counts_layers=True, grid="1:N", eager_when_low=True
+    ),
+    "margin": float_key(
+        0.0, "a class leads by more than 2·margin", 0, 0.5, grid="0,0.05,0.1", eager_when_low=True
+    ),
     "range_tmp": float_key(
-        0.2, "how far a probability or value may move in the window", 0, grid="0.05,0.1,0.2"
+        0.2,
+        "how far a probability or value may move in the window",
+        0,
+        grid="0.05,0.1,0.2",
+        regression_grid="0.05:1:0.05,1.2:5:0.2",
     ),
     "window_score": str_key(
         "lead", "the window follows the leading class, or class 0", choices=("lead", "class0")
     ),
+    **SHARED_EXIT_KEYS,
 }
 ELBERT_KEYS = {
     **EXIT_KEYS,
@@ -169,7 +188,10 @@ CDF_GRID = "0:0.002:0.0001,0.002:0.02:0.001,0.02:1:0.02"
 
 PONDER_EXIT_KEYS = {
     "exit_criteria": str_key("sample", "halting criterion", choices=CRITERIA),
-    "exit_thres": float_key(0.5, "threshold on the halting CDF", 0, 1, grid=CDF_GRID),
+    "exit_thres": float_key(
+        0.5, "threshold on the halting CDF", 0, 1, grid=CDF_GRID, eager_when_low=True
+    ),
+    **SHARED_EXIT_KEYS,
 }
 PONDER_KEYS = {
     **PONDER_EXIT_KEYS,
@@ -273,6 +295,37 @@ def parse_value(name: str, text: str, keys: Mapping[str, Key], layers: int | Non
     """Parse a command line's `text` for key `name`."""
     value = text if keys[name].kind is str else plain_value(text)
     return checked(name, value, keys, layers)
+
+
+def grid_values(name: str, text: str, keys: Mapping[str, Key], layers: int) -> tuple[float, ...]:
+    """List the values of key `name` in `text`, in its order.
+
+    "0.1,0.3" is a list, "0:1:0.02" a range with both ends, "1:N" goes to the number of layers.
+    Raises UserError for what the key cannot have.
+    """
+    numbers = {name: key for name, key in keys.items() if key.kind in (int, float)}
+    if name not in numbers:
+        raise UserError(f"grid {name}={text}: {nearest_names(name, list(numbers))}")
+    try:
+        values = [value for piece in text.split(",") for value in expand(piece, layers)]
+        return tuple(checked(name, value, keys, layers) for value in values)
+    except UserError as error:
+        raise UserError(f"grid {name}={text}: {error}") from error
+
+
+def expand(piece: str, layers: int) -> list[float]:
+    """List the numbers of "0.3", "1:N" or "0:1:0.02"."""
+    try:
+        numbers = [float(layers if part == "N" else part) for part in piece.split(":")]
+        if len(numbers) == 1:
+            return numbers
+        start, stop, step = numbers if len(numbers) == 3 else [*numbers, 1.0]
+        count = math.floor((stop - start) / step + 1e-9) + 1
+    except (ValueError, ZeroDivisionError, OverflowError) as error:
+        raise UserError("expected a number, FROM:TO, or FROM:TO:STEP") from error
+    if not 0 < count <= 100_000:
+        raise UserError(f"{'an empty' if count < 1 else 'too large a'} range")
+    return [round(start + i * step, 10) for i in range(count)]
 
 
 def nearest_names(name: str, names: list[str]) -> str:

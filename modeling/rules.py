@@ -3,6 +3,7 @@
 A rule is a class: `start` gives its state at depth 0, `step` takes one layer's output and says who
 exits. The same two methods run at inference, layer by layer, and in `scan`, over recorded outputs.
 ELBERT's rules are in `elbert/rules.py`, the halting criteria of ponder models in `ponder/rules.py`.
+`EarlyExitConfig.exit_rule` makes every rule.
 
 Settings may be tensors, and with one setting a state's shapes are the same at every layer, so that
 the loop over depth can be exported as it is. Use a rule's decision only until it first says exit.
@@ -10,8 +11,8 @@ the loop over depth can be exported as it is. Use a rule's decision only until i
 
 import math
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
 import torch
 from torch import Tensor
@@ -19,14 +20,16 @@ from torch import Tensor
 State = Any  # what an example carries on: a tensor or a tuple of tensors, batch first; or ()
 Outcome = tuple[State, Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
 Tensors = Mapping[str, Tensor]
+# An exit key's value, or a tensor of its values: (), or (settings, 1).
+Number = float | Tensor
+Count = int | Tensor
 
 
 class LayerOutput(NamedTuple):
-    """What a layer says of the examples, for a rule to read."""
+    """What a layer says of the examples, for a rule to read; a recording keeps all of it."""
 
     logits: Tensor  # (batch, classes)
-    scores: Tensor  # class probabilities, or the predicted value, (batch, classes)
-    halt_probability: Tensor | None = None  # λ, (batch,), of a ponder model
+    halt_probabilities: Tensor | None = None  # λ, (batch,), of a ponder model
 
 
 class Size(NamedTuple):
@@ -48,38 +51,49 @@ class Size(NamedTuple):
         return torch.full((self.batch, *rest), math.nan, device=self.device)
 
 
-class ExitRule(SimpleNamespace):
-    """A rule with its settings: `Entropy(exit_thres=0.3)`; attributes are named as the exit keys.
+@dataclass_transform(kw_only_default=True, eq_default=False)
+@dataclass(kw_only=True, eq=False)
+class ExitRule:
+    """A rule with its settings.
 
-    A number may be a tensor of shape (settings, 1): then all settings are decided at once, and
-    exits get a leading dimension of settings.
+    The exit keys that a rule reads are its fields: what a class declares, and what its bases do. A
+    number may be a tensor of shape (settings, 1): then all settings are decided at once, and exits
+    get a leading dimension of settings.
 
     Attributes:
-        reads: the exit keys that it reads, which a sweep varies.
-        eager_when_low: those of them whose low values exit early; for all others high ones do.
+        reads: the exit keys that it reads.
         inputs: the model's own inputs that it reads (`EarlyExitModel.own_inputs`).
         cause: what ends a pass, where no window does; "" for the rule's name.
         never_exits: why every example goes to the last layer; "" for a rule with exits.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
-    eager_when_low: ClassVar[tuple[str, ...]] = ()
     inputs: ClassVar[tuple[str, ...]] = ()
     cause: ClassVar[str] = ""
     never_exits: ClassVar[str] = ""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.reads = tuple(field.name for field in fields(dataclass(kw_only=True, eq=False)(cls)))
+
+    def __post_init__(self) -> None:
         # A Python number is compared in the scores' float32; a tensor must be too, to decide alike.
-        for name, value in settings.items():
+        for name, value in vars(self).items():
             if isinstance(value, Tensor) and value.is_floating_point():
-                settings[name] = value.float()
-        super().__init__(**settings)
+                setattr(self, name, value.float())
 
     @property
     def settings_shape(self) -> tuple[int, ...]:
         """(settings,) for numbers of shape (settings, 1), () for scalars."""
         shapes = [value.shape for value in vars(self).values() if isinstance(value, Tensor)]
         return tuple(torch.broadcast_shapes(*shapes)[:-1])
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """What the rule compares of logits (batch, classes): class probabilities, or the value.
+
+        (settings, batch, classes) where they depend on a setting.
+        """
+        return exit_scores(logits)
 
     def start(self, size: Size, inputs: Tensors) -> State:
         """The state of `size.batch` examples at depth 0; inputs (batch,) each, by name."""
@@ -93,9 +107,9 @@ class ExitRule(SimpleNamespace):
         """What an exit answers, (batch, classes), given the newest layer and the state after it."""
         return seen.logits
 
-    def ends_by_window(self, scores: Tensor) -> Tensor:
-        """Which exits (examples,) a window of layers decided; scores: of the exit layers."""
-        return torch.zeros(len(scores), dtype=torch.bool)
+    def by_window(self, seen: LayerOutput) -> Tensor:
+        """Which exits here a window of layers decides, (batch,) bool."""
+        return torch.zeros(len(seen.logits), dtype=torch.bool, device=seen.logits.device)
 
 
 class NeverExits(ExitRule):
@@ -106,6 +120,11 @@ class NeverExits(ExitRule):
     def step(self, seen: LayerOutput, state: State) -> tuple[State, Tensor]:
         shape = (*self.settings_shape, len(seen.logits))
         return state, torch.zeros(shape, dtype=torch.bool, device=seen.logits.device)
+
+
+def per_class(setting: Number) -> Number:
+    """A setting in a shape that goes with logits (batch, classes)."""
+    return setting[..., None] if isinstance(setting, Tensor) and setting.ndim else setting
 
 
 def exit_scores(logits: Tensor) -> Tensor:
@@ -119,22 +138,22 @@ def normalised_entropy(probabilities: Tensor) -> Tensor:
     return torch.special.entr(probabilities).sum(-1) / math.log(max(classes, 2))
 
 
-def replay(rule: ExitRule, recorded: Tensors) -> Iterator[tuple[Tensor, Tensor]]:
-    """Step through recorded layers: of each the answers, (batch, classes), and who exits there.
+def replay(rule: ExitRule, recorded: Tensors) -> Iterator[tuple[LayerOutput, State, Tensor]]:
+    """Step through recorded layers: of each what it says, the state after it, and who exits there.
 
-    recorded: all_logits (layers, batch, classes) and what the rule reads beside it:
-    halt_probabilities (batch, layers), and its `inputs`.
+    recorded: all_logits (layers, batch, classes), what else a layer says, by `LayerOutput`'s names,
+    (batch, layers) each, and the rule's `inputs`.
     """
     all_logits = recorded["all_logits"]
     layers, batch, classes = all_logits.shape
-    size = Size(rule.settings_shape, batch, classes, layers, all_logits.device)
-    state, halts = rule.start(size, recorded), [None] * layers
-    if "halt_probabilities" in recorded:
-        halts = recorded["halt_probabilities"].T
-    for output in zip(all_logits, exit_scores(all_logits), halts, strict=True):
-        seen = LayerOutput(*output)
+    state = rule.start(
+        Size(rule.settings_shape, batch, classes, layers, all_logits.device), recorded
+    )
+    more = {name: recorded[name].T for name in LayerOutput._fields if name in recorded}
+    for layer, logits in enumerate(all_logits):
+        seen = LayerOutput(logits, **{name: values[layer] for name, values in more.items()})
         state, exit_mask = rule.step(seen, state)
-        yield rule.answer(seen, state), exit_mask
+        yield seen, state, exit_mask
 
 
 def scan(rule: ExitRule, recorded: Tensors) -> Tensor:
@@ -144,19 +163,29 @@ def scan(rule: ExitRule, recorded: Tensors) -> Tensor:
     the rule never fires exits at the last layer.
 
     Args:
-        rule: with its settings, such as `Entropy(exit_thres=0.3)`.
+        rule: as `EarlyExitConfig.exit_rule` makes it.
         recorded: `all_logits` (layers, batch, classes); for a halting criterion also
             `halt_probabilities` (batch, layers), and for `sample` its `draws` (batch,).
     """
     exit_layer = torch.zeros((), dtype=torch.long)
-    for layer, (_, exit_mask) in enumerate(replay(rule, recorded), start=1):
+    for layer, (_, _, exit_mask) in enumerate(replay(rule, recorded), start=1):
         exit_layer = torch.where(exit_mask & (exit_layer == 0), layer, exit_layer)
     return exit_layer.masked_fill(exit_layer == 0, layer)
+
+
+def layer_answers(rule: ExitRule, recorded: Tensors) -> Tensor:
+    """What an exit would answer at every layer: (layers, batch, classes)."""
+    return torch.stack([rule.answer(seen, state) for seen, state, _ in replay(rule, recorded)])
 
 
 def scan_answers(rule: ExitRule, recorded: Tensors) -> tuple[Tensor, Tensor]:
     """Return the answers (batch, classes) at the exit layers, and these layers, as `scan` does."""
     exit_layer = scan(rule, recorded)
-    answers = torch.stack([answer for answer, _ in replay(rule, recorded)])
     rows = torch.arange(exit_layer.shape[-1], device=exit_layer.device)
-    return answers[exit_layer - 1, rows], exit_layer
+    return layer_answers(rule, recorded)[exit_layer - 1, rows], exit_layer
+
+
+def exits_by_window(rule: ExitRule, recorded: Tensors, exit_layer: Tensor) -> Tensor:
+    """Which of the exits at these layers, (batch,), a window of layers decided: (batch,) bool."""
+    found = torch.stack([rule.by_window(seen) for seen, _, _ in replay(rule, recorded)])
+    return found[exit_layer - 1, torch.arange(len(exit_layer))]

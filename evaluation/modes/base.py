@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,10 +13,9 @@ from transformers.utils import ModelOutput
 
 from glue.features import Features, encode
 from glue.tasks import Example
+from modeling.configuration import EarlyExitConfig
 from modeling.errors import UserError
-from modeling.exit_settings import Setting
 from modeling.keys import KeyTable
-from modeling.rules import ExitRule, Tensors
 from training.fine_tuning import MetricAtCost
 
 if TYPE_CHECKING:
@@ -100,34 +99,10 @@ class Mode(ABC):
         results: their folder; trained: the model's folder; checkpoint: its name, or "".
         """
 
-    # What a sweep varies: the exit rules.
-
-    @property
-    def rule_key(self) -> str:
-        """The exit key that names the rule."""
-        return self.model_class.config_class.rule_key
-
-    def rules(self, regression: bool) -> Mapping[str, type[ExitRule]]:
-        """The exit rules by name; UserError for a mode with nothing to sweep."""
-        rules = self.model_class.config_class.exit_rules(regression)
-        if not rules:
+    def check_has_rules(self) -> None:
+        """UserError for a mode without exit rules, which has nothing to sweep."""
+        if not issubclass(self.model_class.config_class, EarlyExitConfig):
             raise UserError(
                 f"--model_type {self.name}: its depth follows from what was learned in training, "
                 "so there is nothing to sweep"
             )
-        return rules
-
-    def rule(self, setting: Setting, tensors: Tensors) -> ExitRule:
-        """The rule of a setting, for recorded answers."""
-        regression = tensors["all_logits"].shape[-1] == 1
-        return self.rules(regression)[setting[self.rule_key]](**setting)
-
-    def swept(self, regression: bool) -> list[str]:
-        """The rules that a sweep tries unless it is told which."""
-        return [name for name, rule in self.rules(regression).items() if not rule.never_exits]
-
-    def named(self, keys: Setting, regression: bool) -> Setting:
-        """Of all exit keys the rule's name and the keys that it reads."""
-        name = keys[self.rule_key]
-        reads = self.rules(regression)[name].reads
-        return {self.rule_key: name, **{key: keys[key] for key in reads}}

@@ -35,7 +35,14 @@ from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.exit_settings import describe
 from modeling.export.loops import DepthLoop
 from modeling.ponder.model import PonderAlbertClassifier
-from modeling.rules import Tensors, exit_scores, normalised_entropy, scan
+from modeling.rules import (
+    Tensors,
+    exit_scores,
+    exits_by_window,
+    layer_answers,
+    normalised_entropy,
+    scan,
+)
 from training.fine_tuning import MetricAtCost
 from training.provenance import make_room, note, remove
 from utils.files import write_text
@@ -51,7 +58,7 @@ class ExampleMode(Mode):
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric of every layer."""
         name, recorded = f"eval_{job.task.primary_metric}", record_layers(job, job.batch_size)
-        curve = layer_curve(job, recorded["all_logits"])
+        curve = layer_curve(job, layer_answers(job.model.config.exit_rule(), recorded))
         scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
         return scalars, {f"{name}_per_layer": curve}, selection_value(job, metric, recorded)
 
@@ -71,10 +78,12 @@ class ExampleMode(Mode):
         predictions = run_early_exit(fast)
         summary = summarise(fast, predictions)
         if recorded:
-            same = scan(job.model.config.exit_rule(), recorded) == predictions["exit_layer"]
+            rule = job.model.config.exit_rule()
+            same = scan(rule, recorded) == predictions["exit_layer"]
+            answers = layer_answers(rule, recorded)
             summary |= {
                 "same_exit_layer_as_fp32": same.float().mean().item(),
-                f"{job.task.primary_metric}_per_layer": layer_curve(job, recorded["all_logits"]),
+                f"{job.task.primary_metric}_per_layer": layer_curve(job, answers),
                 "frontier": rule_frontier(job, recorded),
             }
         if not is_main():
@@ -89,9 +98,10 @@ class ExampleMode(Mode):
         if recorded:
             labels = torch.tensor(labels_of(job.features))
             for path, exit_layer in zip(tables, (None, predictions["exit_layer"]), strict=True):
-                table = layer_table(recorded["all_logits"], labels, exit_layer)
+                table = layer_table(answers, labels, exit_layer)
                 files[path] = partial(write_text, path, table)
-            files[picture] = partial(plot_exits, picture, job, predictions, summary)
+            by_window = exits_by_window(rule, recorded, predictions["exit_layer"]).numpy()
+            files[picture] = partial(plot_exits, picture, job, predictions, summary, by_window)
         else:  # of an earlier evaluation, perhaps under another rule
             gone = remove(results, [picture.name])
             gone += remove(trained, [os.path.relpath(path, trained) for path in tables])
@@ -161,7 +171,8 @@ def selection_value(job: Job, metric: MetricAtCost, recorded: Tensors) -> float:
         if best is not None:
             return best
         layer = max(1, int(metric.cost * layers + 1e-9))
-    return metrics_of(job, recorded["all_logits"][layer - 1])[metric.name]
+    answers = layer_answers(job.model.config.exit_rule(), recorded)
+    return metrics_of(job, answers[layer - 1])[metric.name]
 
 
 def summarise(job: Job, predictions: Predictions) -> dict[str, Any]:
@@ -184,20 +195,18 @@ def summarise(job: Job, predictions: Predictions) -> dict[str, Any]:
 
 
 def rule_frontier(job: Job, recorded: Tensors) -> dict[str, list[list[float]]]:
-    """The configured rule's Pareto-optimal points over the values of the first key that it reads.
+    """The configured rule's Pareto-optimal points over the grid of the first key that it reads.
 
     By metric: [computation cost, metric] by rising cost.
     """
-    config, task, varied = job.model.config, job.task, {}
+    config, task = job.model.config, job.task
     layers, examples = recorded["all_logits"].shape[:2]
-    for name in config.exit_rule().reads[:1]:
-        key = config.table.exit_keys[name]
-        whole = torch.arange(1, layers + 1)
-        steps = whole if key.counts_layers else torch.linspace(key.minimum, key.maximum, 51)
-        varied[name] = steps[:, None]
+    swept = [name for name in config.keys_read() if config.table.exit_keys[name].grid][:1]
+    varied = {name: torch.tensor(config.grid(name))[:, None] for name in swept}
     exits = scan(config.exit_rule(**varied), recorded).reshape(-1, examples).unique(dim=0)
     costs = exits.double().mean(1).numpy() / layers
-    taken = predictions_of(recorded["all_logits"])[exits.numpy() - 1, np.arange(examples)]
+    answers = layer_answers(config.exit_rule(), recorded)
+    taken = predictions_of(answers)[exits.numpy() - 1, np.arange(examples)]
     found = METRICS[task.metric](taken, labels_of(job.features), np.ones((1, examples)))
     return {
         name: [[costs[i].item(), values[i, 0].item()] for i in frontier(costs, values[:, 0])]
@@ -245,9 +254,14 @@ def layer_table(
     return as_csv(rows)
 
 
-def plot_exits(path: Path, job: Job, predictions: Predictions, summary: dict[str, Any]) -> None:
+def plot_exits(
+    path: Path, job: Job, predictions: Predictions, summary: dict[str, Any], by_window: np.ndarray
+) -> None:
     """exits.png: the metric of every layer; below, exits per layer, coloured by what ended the
-    pass."""
+    pass.
+
+    by_window: which exits a window of layers decided, (examples,) bool.
+    """
     config, metric = job.model.config, job.task.primary_metric
     reached, curve = summary["metrics"][metric], summary[f"{metric}_per_layer"]
     layers, ends = np.arange(1, len(curve) + 1), predictions["exit_layer"].numpy()
@@ -259,11 +273,10 @@ def plot_exits(path: Path, job: Job, predictions: Predictions, summary: dict[str
     ):
         top.axhline(value, color=color, linestyle=style, linewidth=1.2, label=f"{name} {value:.3f}")
     top.margins(y=0.06)
-    rule, setting = config.exit_rule(), job.mode.named(config.exit_keys(), job.task.is_regression)
-    by_window = rule.ends_by_window(exit_scores(predictions["logits"])).numpy()
+    setting = config.keys_read()
     ran_all, base = ends == len(curve), np.zeros(len(layers))
     for cause, rows, color in (
-        (rule.cause or setting[job.mode.rule_key], ~by_window & ~ran_all, "#9db4d3"),
+        (config.exit_rule().cause or setting[config.rule_key], ~by_window & ~ran_all, "#9db4d3"),
         ("window", by_window & ~ran_all, "#e2b866"),
         ("all layers run", ran_all, "#cfd6de"),
     ):

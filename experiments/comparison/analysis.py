@@ -8,7 +8,7 @@ of two settings, chosen where choosing is allowed, and none loses by the steps o
 
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,9 +20,8 @@ from exit_lab.choice import Parts
 from exit_lab.compare import Estimate, Frontier, mixed, widened
 from glue.metrics import at_exit, concave_hull
 from modeling.configuration import AdaptiveConfig, AlbertActConfig, ElbertConfig, PonderAlbertConfig
-from modeling.elbert.rules import Entropy, Patience, PatienceOfValues, SameLeader
-from modeling.ponder.rules import GeneralizedGeometricDist, Threshold, prior
-from modeling.rules import exit_scores, normalised_entropy, scan
+from modeling.ponder.rules import GeneralizedGeometricDist, prior
+from modeling.rules import ExitRule, exit_scores, normalised_entropy, scan
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 TASKS = ("SST-2", "SICK", "STS-B")
@@ -138,22 +137,27 @@ def exits_of(answers: Answers, rule: str, choose: np.ndarray) -> np.ndarray:
     if rule == "learnt":
         return learnt_exits(answers, choose)
     recorded = {"all_logits": torch.tensor(answers.logits)}
-    windows = range(1, layers)
+    windows, config = range(1, layers), ElbertConfig(num_labels=classes)
+
+    def rule_of(name: str, **setting: Any) -> ExitRule:
+        return config.exit_rule(thres_name=name, **setting)
+
     if rule == "halting":
         recorded["halt_probabilities"] = torch.tensor(answers.halts.T)
         halted = 1 - np.cumprod(1 - answers.halts, axis=0)
-        made = [Threshold(exit_thres=quantiles(halted[:-1, choose]))]
+        halting = PonderAlbertConfig(exit_criteria="threshold")
+        made = [halting.exit_rule(exit_thres=quantiles(halted[:-1, choose]))]
     elif classes == 1:  # patience with a value: by how little it moves
         moves = quantiles(np.abs(np.diff(answers.logits[:, choose, 0], axis=0)))
-        made = [PatienceOfValues(exit_thres=moves, cnt_thres=n) for n in windows]
+        made = [rule_of("patience", exit_thres=moves, cnt_thres=n) for n in windows]
     elif rule == "patience":
-        made = [Patience(cnt_thres=torch.tensor(windows)[:, None])]
+        made = [rule_of("patience", cnt_thres=torch.tensor(windows)[:, None])]
     else:
         scores = exit_scores(recorded["all_logits"][:, choose])
         doubts = quantiles(normalised_entropy(scores).numpy())
-        made = [Entropy(exit_thres=doubts)]
+        made = [rule_of("entropy", exit_thres=doubts)]
         if rule == "windows":  # bias_1; a window of n layers is a patience of n - 1
-            made = [SameLeader(exit_thres=doubts, cnt_thres=n + 1, margin=0.0) for n in windows]
+            made = [rule_of("bias_1", exit_thres=doubts, cnt_thres=n + 1) for n in windows]
     return torch.cat([scan(rule, recorded) for rule in made]).numpy() - 1
 
 

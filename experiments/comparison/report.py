@@ -23,7 +23,7 @@ from exit_lab.choice import certified, losses
 from exit_lab.compare import Frontier
 from experiments.comparison import analysis
 from experiments.comparison.analysis import LIMITS, TASKS, Answers, Outcomes, halves, load, seeds
-from modeling.elbert.rules import Entropy
+from modeling.configuration import ElbertConfig
 from modeling.rules import scan
 from utils.console import markdown_table
 
@@ -290,7 +290,8 @@ def certified_exits() -> str:
     the training set's phrases, the risk is that of the dev set's sentences: a shift.
     """
     rows, rng, alpha = [], np.random.default_rng(3), 0.02
-    rule = Entropy(exit_thres=torch.linspace(0, 1, 51, dtype=torch.float64)[:, None])
+    thresholds = torch.linspace(0, 1, 51, dtype=torch.float64)[:, None]
+    rule = ElbertConfig().exit_rule(thres_name="entropy", exit_thres=thresholds)
     counts = (100, 200, 400, 800, 2000)
     for title, (task, kind, seed, part) in CERTIFIED.items():
         answers = [load(task, kind, seed, x) for x in ("dev", part)]

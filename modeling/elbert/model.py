@@ -17,7 +17,7 @@ from ..configuration import ElbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, layer_states
 from ..loading.weights import ELBERT_NAMES
 from ..losses import joint_loss, task_loss, taught_loss, warn_without_labels
-from ..rules import LayerOutput, State, exit_scores, scan_answers
+from ..rules import LayerOutput, State, scan_answers
 
 
 class ExitClassifier(nn.Module):
@@ -34,15 +34,12 @@ class ExitClassifier(nn.Module):
         else:
             self.classifier = ExitLinear(config.fc_size1, config.num_labels)
 
-    def forward(
-        self, hidden: Tensor, mask: Tensor | None, shared_pooler: Pooler
-    ) -> tuple[Tensor, Tensor]:
-        """All tensors of an exit check: (batch, length, hidden) -> its answers and their scores.
+    def forward(self, hidden: Tensor, mask: Tensor | None, shared_pooler: Pooler) -> Tensor:
+        """(batch, length, hidden) -> its answers, (batch, num_labels) float32.
 
-        Both are (batch, num_labels) float32. This is what `compile_for_inference` compiles.
+        This is what `compile_for_inference` compiles.
         """
-        logits = self.classify(pool(hidden, mask, self.config.pooler_input), shared_pooler)
-        return logits, exit_scores(logits)
+        return self.classify(pool(hidden, mask, self.config.pooler_input), shared_pooler)
 
     def classify(self, pooled: Tensor, shared_pooler: Pooler) -> Tensor:
         """(..., hidden) -> logits (..., num_labels), float32 as the thresholds are."""
@@ -170,7 +167,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         self, hidden: Tensor, mask: Tensor | None, index: int, state: ExampleState
     ) -> tuple[LayerOutput, State]:
         exit_ = self.exit_heads()[index % self.num_exits]
-        return LayerOutput(*exit_(hidden, mask, self.albert.pooler)), ()
+        return LayerOutput(exit_(hidden, mask, self.albert.pooler)), ()
 
 
 AutoModelForSequenceClassification.register(

@@ -1,20 +1,25 @@
 """ELBERT's exit rules: when a layer's answers are good enough to stop.
 
-A rule is a class here, a row of `RULES` at the end, and its name in RULE_NAMES of `keys.py`.
+A rule is a class here, a row of `RULES` at the end, and its name in RULE_NAMES of `keys.py`. Its
+annotations are the exit keys that it reads.
 
 Sources: ELBERT (Xie et al., 2021) for bias_1/2/3; DeeBERT (Xin et al., 2020) for entropy; PABEE
 (Zhou et al., 2020) for patience.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..rules import (
+    Count,
     ExitRule,
     LayerOutput,
     NeverExits,
+    Number,
     Outcome,
     Size,
     State,
@@ -26,33 +31,36 @@ from ..rules import (
 class Entropy(ExitRule):
     """entropy: the normalised entropy is below exit_thres."""
 
-    reads = ("exit_thres",)
+    exit_thres: Number
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
-        return state, normalised_entropy(seen.scores) < self.exit_thres
+        return state, normalised_entropy(self.scores(seen.logits)) < self.exit_thres
 
 
 class SmallestProbability(ExitRule):
     """logits: the smallest class probability is below exit_thres."""
 
-    reads = ("exit_thres",)
+    exit_thres: Number
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
-        return state, seen.scores.amin(-1) < self.exit_thres
+        return state, self.scores(seen.logits).amin(-1) < self.exit_thres
 
 
 class LargestProbability(ExitRule):
     """max_prob: the largest class probability is above 1 − exit_thres."""
 
-    reads = ("exit_thres",)
+    exit_thres: Number
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
         # As a distance to 1: 1 − exit_thres rounds differently for a number and for a tensor.
-        return state, 1 - seen.scores.amax(-1) < self.exit_thres
+        return state, 1 - self.scores(seen.logits).amax(-1) < self.exit_thres
 
 
 class Leaders(NamedTuple):
-    """Which class leads, by how much, and the scores whose course a window follows."""
+    """Which class leads, by how much, and the scores whose course a window follows.
+
+    All have a leading dimension of settings where the scores have one.
+    """
 
     top: Tensor  # (batch,) int64
     lead: Tensor  # (batch,)
@@ -67,11 +75,11 @@ def leaders(scores: Tensor, window_score: str) -> Leaders:
     sides stand in for classes.
     """
     if window_score == "class0":
-        first = scores[:, 0]
+        first = scores[..., 0]
         tracked = torch.stack((first, -first), -1)
         return Leaders((first < 0.5).long(), (2 * first - 1).abs(), tracked)
     values, classes = scores.topk(2)
-    return Leaders(classes[:, 0], values[:, 0] - values[:, 1], scores)
+    return Leaders(classes[..., 0], values[..., 0] - values[..., 1], scores)
 
 
 def extend_streak(length: Tensor, goes_on: Tensor) -> Tensor:
@@ -82,11 +90,10 @@ def extend_streak(length: Tensor, goes_on: Tensor) -> Tensor:
 class WindowRule(ExitRule):
     """A rule on the last cnt_thres layers."""
 
-    reads = ("cnt_thres",)
-    eager_when_low = ("cnt_thres", "margin")
+    cnt_thres: Count
 
-    def ends_by_window(self, scores: Tensor) -> Tensor:
-        return torch.ones(len(scores), dtype=torch.bool)
+    def by_window(self, seen: LayerOutput) -> Tensor:
+        return ~super().by_window(seen)
 
 
 class SameLeader(WindowRule):
@@ -96,19 +103,25 @@ class SameLeader(WindowRule):
     (batch,) or (settings, batch), and the class that led at its last layer, (batch,) int64.
     """
 
-    reads = ("exit_thres", "cnt_thres", "margin")
+    exit_thres: Number
+    margin: Number
+    window_score: str
     cause = "entropy"
-    window_score = "lead"
 
-    def ends_by_window(self, scores: Tensor) -> Tensor:
-        return normalised_entropy(scores) >= self.exit_thres
+    def by_window(self, seen: LayerOutput) -> Tensor:
+        return ~self.is_sure(self.scores(seen.logits))
+
+    def is_sure(self, scores: Tensor) -> Tensor:
+        """Whose entropy is low, whatever the window says."""
+        return normalised_entropy(scores) < self.exit_thres
 
     def start(self, size: Size, inputs: Tensors) -> State:
         return size.zeros(), size.zeros() - 1
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
-        state, holds = self.window_step(leaders(seen.scores, self.window_score), state)
-        return state, holds | (normalised_entropy(seen.scores) < self.exit_thres)
+        scores = self.scores(seen.logits)
+        state, holds = self.window_step(leaders(scores, self.window_score), state)
+        return state, holds | self.is_sure(scores)
 
     def window_step(self, now: Leaders, state: State) -> Outcome:
         """The state one layer later, and whose window holds."""
@@ -133,7 +146,7 @@ class RisingLeader(SameLeader):
     def window_step(self, now: Leaders, state: State) -> Outcome:
         length, before = state
         classes = torch.arange(before.shape[-1], device=before.device)
-        opens = (now.lead > 2 * self.margin)[..., None] & (classes == now.top[:, None])
+        opens = (now.lead > 2 * self.margin)[..., None] & (classes == now.top[..., None])
         goes_on = (now.tracked_scores >= before) & (length > 0)
         length = torch.where(goes_on, length + 1, opens.long())
         return (length, now.tracked_scores), length.amax(-1) >= self.cnt_thres
@@ -143,17 +156,18 @@ def extend_extremes(state: State, score: Tensor) -> State:
     """The highest and lowest score of the last 1, 2, … layers, (batch, layers) each: with the
     score (batch, 1) of one more."""
     highest, lowest = state
-    highest = torch.cat((score, highest[:, :-1].maximum(score)), 1)
-    return highest, torch.cat((score, lowest[:, :-1].minimum(score)), 1)
+    highest = F.pad(highest[..., :-1], (1, 0), value=-math.inf).maximum(score)
+    return highest, F.pad(lowest[..., :-1], (1, 0), value=math.inf).minimum(score)
 
 
-def spread(extremes: State, count: int | Tensor) -> Tensor:
+def spread(extremes: State, count: Count) -> Tensor:
     """Highest − lowest of the last `count` layers: (batch,), or (settings, batch)."""
-    spreads = extremes[0] - extremes[1]  # (batch, layers)
+    spreads = extremes[0] - extremes[1]  # (batch, layers), or (settings, batch, layers)
     if isinstance(count, int):
-        return spreads[:, count - 1]
-    columns = spreads.index_select(1, (count - 1).flatten())
-    return columns.T.reshape(*count.shape[:-1], -1)
+        return spreads[..., count - 1]
+    shape = torch.broadcast_shapes(spreads.shape[:-1], count.shape)
+    columns = (count - 1)[..., None].expand(*shape, 1)
+    return spreads.expand(*shape, -1).gather(-1, columns)[..., 0]
 
 
 class SteadyLeader(SameLeader):
@@ -163,27 +177,27 @@ class SteadyLeader(SameLeader):
     state is bias_1's, and the extremes of the scores.
     """
 
-    reads = (*SameLeader.reads, "range_tmp")
+    range_tmp: Number
 
     def start(self, size: Size, inputs: Tensors) -> State:
         return super().start(size, inputs), (size.unknown(size.layers), size.unknown(size.layers))
 
     def window_step(self, now: Leaders, state: State) -> Outcome:
         streak, leads = super().window_step(now, state[0])
-        extremes = extend_extremes(state[1], now.tracked_scores.gather(-1, now.top[:, None]))
+        extremes = extend_extremes(state[1], now.tracked_scores.gather(-1, now.top[..., None]))
         return (streak, extremes), leads & (spread(extremes, self.cnt_thres) <= self.range_tmp)
 
 
 class SteadyValue(WindowRule):
     """bias_1 to 3 for regression: the window's values lie within range_tmp of each other."""
 
-    reads = ("cnt_thres", "range_tmp")
+    range_tmp: Number
 
     def start(self, size: Size, inputs: Tensors) -> State:
         return size.unknown(size.layers), size.unknown(size.layers)
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
-        state = extend_extremes(state, seen.scores)
+        state = extend_extremes(state, self.scores(seen.logits))
         return state, spread(state, self.cnt_thres) <= self.range_tmp
 
 
@@ -198,7 +212,8 @@ class Patience(WindowRule):
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
         # NaN agrees with nothing.
-        top = seen.scores.argmax(-1).masked_fill(seen.scores[:, 0].isnan(), -2)
+        scores = self.scores(seen.logits)
+        top = scores.argmax(-1).masked_fill(scores[..., 0].isnan(), -2)
         length = extend_streak(state[0], top == state[1])
         return (length, top.clamp_min(-1)), length >= self.cnt_thres
 
@@ -206,13 +221,13 @@ class Patience(WindowRule):
 class PatienceOfValues(WindowRule):
     """patience for regression: the values of layers in a row differ by less than exit_thres."""
 
-    reads = ("exit_thres", "cnt_thres")
+    exit_thres: Number
 
     def start(self, size: Size, inputs: Tensors) -> State:
         return size.zeros(), size.unknown()
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
-        value = seen.scores[:, 0]
+        value = self.scores(seen.logits)[..., 0]
         length = extend_streak(state[0], (value - state[1]).abs() < self.exit_thres)
         return (length, value), length >= self.cnt_thres
 

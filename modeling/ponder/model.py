@@ -35,7 +35,7 @@ from ..loading.files import local_folder
 from ..loading.tokenizers import load_tokenizer
 from ..loading.weights import PONDER_NAMES, load_weights
 from ..losses import PonderClassificationLoss, task_loss, warn_without_labels
-from ..rules import ExitRule, LayerOutput, State, exit_scores, scan_answers
+from ..rules import ExitRule, LayerOutput, State, scan_answers
 from .heads import HaltingHead, mlp
 from .rules import GeneralizedGeometricDist, prior
 
@@ -242,7 +242,7 @@ class PonderAlbertClassifier(EarlyExitModel):
         halts = []
         for rows, decision, _ in iter_layers(self, hidden, mask, inputs):
             logits.append(logits[-1].index_copy(0, rows, decision.answer))
-            halts.append(none.index_copy(0, rows, decision.seen.halt_probability))
+            halts.append(none.index_copy(0, rows, decision.seen.halt_probabilities))
             exit_layer[rows] += 1
         return torch.stack(logits[1:]), torch.stack(halts, dim=1), exit_layer
 
@@ -340,9 +340,7 @@ class PonderAlbertClassifier(EarlyExitModel):
         halts = self.ponder(halting, state.model).sigmoid()
         if self.config.halt_normalization == "last_layer":
             halts = halts.masked_fill(state.depth + 1 == self.config.num_hidden_layers, 1.0)
-        logits = self.classifier(answering).float()
-        seen = LayerOutput(logits, exit_scores(logits), halts)
-        return seen, halting
+        return LayerOutput(self.classifier(answering).float(), halts), halting
 
 
 class PonderAlbertForSequenceClassification(PonderAlbertClassifier):

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AlbertConfig
 
-from ..rules import ExitRule, LayerOutput, Outcome, Size, State, Tensors
+from ..rules import ExitRule, LayerOutput, Number, Outcome, Size, State, Tensors
 
 
 def floored_log(probability: Tensor) -> Tensor:
@@ -104,19 +104,18 @@ class Threshold(ExitRule):
     Its state is Π (1 − λ_j), the probability of not having halted, (batch,).
     """
 
-    reads = ("exit_thres",)
-    eager_when_low = ("exit_thres",)
+    exit_thres: Number
     cause = "halting CDF above exit_thres"
 
     def start(self, size: Size, inputs: Tensors) -> Tensor:
         return torch.ones(size.batch, device=size.device)
 
     def step(self, seen: LayerOutput, state: Tensor) -> Outcome:
-        alive = state * (1 - seen.halt_probability)
+        alive = state * (1 - seen.halt_probabilities)
         return alive, 1 - alive > self.exit_thres
 
 
-class Sample(Threshold):
+class Sample(ExitRule):
     """sample: the halting CDF exceeds the example's own uniform number.
 
     By inversion of the CDF this halts with probability λ_n at each layer, as PonderNet does, and
@@ -124,7 +123,6 @@ class Sample(Threshold):
     Threshold's, and the draws, (batch,), uniform in [0, 1).
     """
 
-    reads = ()
     inputs = ("draws",)
     cause = "chance"
 
@@ -135,18 +133,17 @@ class Sample(Threshold):
         return torch.ones_like(draws), draws
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
-        alive = state[0] * (1 - seen.halt_probability)
+        alive = state[0] * (1 - seen.halt_probabilities)
         return (alive, state[1]), 1 - alive > state[1]
 
 
-class Expectation(Threshold):
+class Expectation(ExitRule):
     """expectation: full depth; the answer is the mean of the layers' answers so far under p.
 
     Log of the mean probabilities; for regression the mean value. Its state is Threshold's, then
     Σ p_j · scores_j, (batch, classes), and Σ p_j, (batch,), of the layers so far.
     """
 
-    reads = ()
     never_exits = "it mixes the answers of all layers, so every example goes to the last"
 
     def start(self, size: Size, inputs: Tensors) -> State:
@@ -156,10 +153,10 @@ class Expectation(Threshold):
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
         alive, weighted, mass = state
-        weight = alive * seen.halt_probability  # p_n
+        weight = alive * seen.halt_probabilities  # p_n
         weight = weight.clamp_min(torch.finfo(weight.dtype).tiny)
-        weighted = weighted + weight[:, None] * seen.scores
-        alive = alive * (1 - seen.halt_probability)
+        weighted = weighted + weight[:, None] * self.scores(seen.logits)
+        alive = alive * (1 - seen.halt_probabilities)
         return (alive, weighted, mass + weight), torch.zeros_like(alive) > 0
 
     def answer(self, seen: LayerOutput, state: State) -> Tensor:

@@ -6,13 +6,12 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from evaluation.modes import MODES
-from exit_lab.grids import make_grids
+from exit_lab.grids import make_grids, sweepable
 from exit_lab.sweep import Recording, Sweep, sweep
 from glue.tasks import TASKS, Example
+from modeling import ElbertConfig
 from modeling.elbert.rules import RULES
 
-ELBERT = MODES["elbert"]
 SWEPT_RULES = [*RULES]
 SMALL = {
     "exit_thres": "0:1:0.25",
@@ -39,12 +38,19 @@ def made_recording(classes: int, examples: int = 40, layers: int = 5, seed: int 
     return Recording({"all_logits": logits, "seconds": seconds}, labels.numpy())
 
 
+def config_of(recording: Recording, **keys) -> ElbertConfig:
+    """Of a model that could have been recorded."""
+    layers, _, classes = recording.tensors["all_logits"].shape
+    return ElbertConfig(num_hidden_layers=layers, num_labels=classes, **keys)
+
+
 def sweep_of(recording: Recording, task: str, rules=None, grid=SMALL) -> Sweep:
     """Each of the rules over its grid; all rules that fit the task unless some are named."""
-    layers, regression = len(recording.tensors["all_logits"]), TASKS[task].is_regression
-    rules = rules or ELBERT.swept(regression)
-    grids = make_grids(ELBERT, rules, grid, layers, regression)
-    return sweep(ELBERT, grids, recording, TASKS[task])
+    config = config_of(recording)
+    rules, kinds = rules or sweepable(config), config.exit_rules()
+    read = {key for name in rules for key in kinds[name].reads}
+    grids = make_grids(config, rules, {key: grid[key] for key in grid if key in read})
+    return sweep(config, grids, recording, TASKS[task])
 
 
 def swept(classes: int, task: str, rules=None, **made) -> tuple[Sweep, Recording]:

@@ -21,8 +21,9 @@ from exit_lab.choice import (
 from exit_lab.grids import make_grids
 from exit_lab.sweep import Recording, sweep
 from glue.tasks import TASKS
-from modeling import UserError
-from tests.exit_lab.builders import ELBERT, POINTS, swept
+from modeling import ElbertConfig, UserError
+from modeling.keys import EXIT_KEYS
+from tests.exit_lab.builders import POINTS, SWEPT_RULES, swept
 
 
 @given(POINTS, st.integers(0, 7))
@@ -45,7 +46,7 @@ def test_a_latency_limit_takes_the_best_setting_by_the_recorded_times():
     times = [[seconds[row, n - 1] for row, n in zip(rows, one, strict=True)] for one in exits]
     p95, metric = 1000 * np.quantile(times, 0.95, axis=1), made.main_metric(made.exit_layer, rows)
     for limit in (0.5, 2.5, 4.0, 9.0):
-        chosen = choose(made, ELBERT, {"max_p95_ms": limit}, [], rows).setting
+        chosen = choose(made, {"max_p95_ms": limit}, [], rows).setting
         allowed = [(-m, t) for m, t in zip(metric, p95, strict=True) if t <= limit]
         assert allowed or chosen is None
         assert not allowed or (-metric[chosen], p95[chosen]) == pytest.approx(min(allowed))
@@ -76,13 +77,11 @@ def test_losses_are_what_early_exit_gets_wrong():
     assert found.tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("rule", ["entropy", "patience", "bias_1", "bias_3"])
+@pytest.mark.parametrize("rule", SWEPT_RULES)
 def test_the_path_of_every_rule_lets_examples_exit_ever_earlier(rule):
     """Two classes: along the walk no example exits later than before."""
     found, _ = swept(2, "rte", rules=[rule], examples=200)
-    along = found.exit_layer[
-        fixed_sequence(found.grids[0], ELBERT.rules(False)[found.grids[0].rule])
-    ].astype(int)
+    along = found.exit_layer[fixed_sequence(found.grids[0], EXIT_KEYS)].astype(int)
     assert (np.diff(along, axis=0) <= 0).all()
 
 
@@ -113,14 +112,13 @@ def test_violations_stay_within_delta_from_logits_to_choice():
     alpha = 0.02
     safest = math.sqrt(2 * alpha)  # 0.2
     texts = {"exit_thres": "0,0.05,0.1,0.15,0.2005,0.25,0.3,0.5"}
-    grids = make_grids(ELBERT, ["entropy"], texts, 2, False)
+    config = ElbertConfig(num_hidden_layers=2)
+    grids = make_grids(config, ["entropy"], texts)
     rng = np.random.default_rng(11)
     violations = useful = 0
     for _ in range(SIMULATIONS):
-        found = sweep(ELBERT, grids, known_risk_recording(rng, 535), TASKS["rte"])
-        choice = control_risk(
-            found, ELBERT, ["entropy"], np.arange(535), {"risk": alpha, "delta": DELTA}
-        )
+        found = sweep(config, grids, known_risk_recording(rng, 535), TASKS["rte"])
+        choice = control_risk(found, ["entropy"], np.arange(535), {"risk": alpha, "delta": DELTA})
         chosen = found.settings[choice.setting]["exit_thres"]
         violations += chosen > safest
         useful += chosen >= 0.1
@@ -132,10 +130,10 @@ def test_violations_stay_within_delta_from_logits_to_choice():
 def test_the_cheapest_certified_setting_is_chosen(rules):
     """Of all settings before the first that fails scipy's test, where rules share δ evenly."""
     found, _ = swept(2, "rte", examples=400)
-    choice = control_risk(found, ELBERT, rules, np.arange(400), {"risk": 0.1, "delta": 0.1})
+    choice = control_risk(found, rules, np.arange(400), {"risk": 0.1, "delta": 0.1})
     grids, passed = {grid.rule: grid for grid in found.grids}, []
     for rule in rules:
-        walk = fixed_sequence(grids[rule], ELBERT.rules(False)[rule])
+        walk = fixed_sequence(grids[rule], EXIT_KEYS)
         path = [found.of_rule(rule).start + i for i in walk]
         risk = losses(found.predictions, found.labels, found.exit_layer[path]).mean(1)
         p = [binomtest(round(r * 400), 400, 0.1, alternative="less").pvalue for r in risk]
@@ -150,8 +148,8 @@ def test_the_cheapest_certified_setting_is_chosen(rules):
 def test_a_guarantee_from_too_few_examples_is_refused():
     found, _ = swept(2, "rte", examples=60)
     with pytest.raises(UserError, match=r"29 calibration examples is refused: fewer than 30"):
-        control_risk(found, ELBERT, ["entropy"], np.arange(29), {"risk": 0.02, "delta": 0.05})
-    choice = control_risk(found, ELBERT, ["entropy"], np.arange(30), {"risk": 0.02, "delta": 0.05})
+        control_risk(found, ["entropy"], np.arange(29), {"risk": 0.02, "delta": 0.05})
+    choice = control_risk(found, ["entropy"], np.arange(30), {"risk": 0.02, "delta": 0.05})
     assert choice.setting is None
     assert "even a setting without a single loss needs 149 examples" in choice.reason
 
@@ -159,4 +157,4 @@ def test_a_guarantee_from_too_few_examples_is_refused():
 def test_a_guarantee_needs_classes():
     found, _ = swept(1, "sts-b", examples=300)
     with pytest.raises(UserError, match="needs a task with classes"):
-        control_risk(found, ELBERT, ["bias_1"], np.arange(300), {"risk": 0.02, "delta": 0.05})
+        control_risk(found, ["bias_1"], np.arange(300), {"risk": 0.02, "delta": 0.05})

@@ -19,7 +19,7 @@ from exit_lab.explorer import explorer_page
 from exit_lab.figures import curve_of
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
 from glue.tasks import TASKS
-from modeling import UserError
+from modeling import ElbertConfig, UserError
 from tests.exit_lab.builders import EVIL, SWEPT_RULES, explored, swept
 
 # Answers of 4 layers to 10 examples whose label is 1. Layers are right on 4, 5, 9 and 9 of them.
@@ -37,7 +37,7 @@ def by_hand(answers: np.ndarray = ANSWERS, task: str = "rte", label: float = 1) 
     """A sweep without rules; one part of the examples chooses and reports."""
     examples = answers.shape[1]
     none = np.ones((0, examples), np.uint8)
-    return Sweep(TASKS[task], (), [], none, answers, np.full(examples, label))
+    return Sweep(TASKS[task], ElbertConfig(), (), [], none, answers, np.full(examples, label))
 
 
 def baselines(made: Sweep, draws: int = 20):

@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 
-from exit_lab.grids import parse_values
+from exit_lab.grids import make_grids
 from exit_lab.sweep import write_tables
 from glue.metrics import concave_hull, frontier
-from modeling import UserError
-from modeling.rules import scan
-from tests.exit_lab.builders import ELBERT, POINTS, swept
+from modeling import ElbertConfig, UserError
+from modeling.rules import exits_by_window, scan
+from tests.exit_lab.builders import POINTS, swept
 from tests.scripts.conftest import rows_of
 
 
@@ -26,7 +26,7 @@ from tests.scripts.conftest import rows_of
     ],
 )
 def test_grid_texts(key, text, expected):
-    assert parse_values(key, text, 6, ELBERT.table.exit_keys) == pytest.approx(expected)
+    assert ElbertConfig(num_hidden_layers=6).grid(key, text) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,15 @@ def test_grid_texts(key, text, expected):
 )
 def test_bad_grids_say_what_is_allowed(key, text, message):
     with pytest.raises(UserError, match=message):
-        parse_values(key, text, 6, ELBERT.table.exit_keys)
+        ElbertConfig(num_hidden_layers=6).grid(key, text)
+
+
+def test_a_grid_that_no_rule_reads_names_the_rules_that_do():
+    words = (
+        "grid margin=0.1: entropy, patience read no margin; rules that do: bias_1, bias_2, bias_3"
+    )
+    with pytest.raises(UserError, match=words):
+        make_grids(ElbertConfig(), ["entropy", "patience"], {"margin": "0.1"})
 
 
 def test_the_window_that_ended_a_pass_is_told():
@@ -56,9 +64,8 @@ def test_the_window_that_ended_a_pass_is_told():
     tensors = {"all_logits": logits}
 
     def by_window(name: str, **keys) -> bool:
-        rule = ELBERT.rule({"thres_name": name, **keys}, tensors)
-        (layer,) = scan(rule, tensors)
-        return bool(rule.ends_by_window(logits[layer - 1].softmax(-1))[0])
+        rule = ElbertConfig(thres_name=name, **keys).exit_rule()
+        return bool(exits_by_window(rule, tensors, scan(rule, tensors)))
 
     assert by_window("bias_1", exit_thres=0.1, cnt_thres=3, margin=0.0)
     assert not by_window("bias_1", exit_thres=0.1, cnt_thres=5, margin=0.0)  # layer 5, by entropy

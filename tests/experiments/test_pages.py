@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from exit_lab.choice import split
-from modeling.elbert.rules import RULES
+from modeling import ElbertConfig
 from modeling.rules import scan
 from tests.commands import ROOT
 
@@ -29,7 +29,7 @@ def test_early_exit_on_sst2_is_what_the_recording_gives(page, header):
     recorded = load_file(ROOT / "experiments/recorded/SST-2-all-1.safetensors")
     logits, labels = recorded["all_logits"], recorded["labels"]
     held_out = split(len(labels), 0.5, 42).report
-    rule = RULES["bias_1"][0](exit_thres=0.88, cnt_thres=3, margin=0.1)
+    rule = ElbertConfig().exit_rule(exit_thres=0.88, cnt_thres=3, margin=0.1)
     layer = scan(rule, {"all_logits": logits})[held_out]
     right = 100.0 * (logits.argmax(-1) == labels)[:, held_out].double()  # (layers, examples)
     mean, taken = layer.double().mean(), right[layer - 1, torch.arange(len(layer))].mean()

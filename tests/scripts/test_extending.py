@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,29 +17,40 @@ PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 LEFT = ("*.pyc", "__pycache__", ".git", ".venv", "out", "runs", "node_modules", "glue_data")
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
-    return [text for name, text in found if name == language]
-
-
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with the page's rule and mode added, and its commands run."""
+    """The project with the page's rule, key and mode added, and its commands run, in order."""
     copy = tmp_path_factory.mktemp("extended") / "project"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT))
-    for code in blocks("python"):
-        head, rest = code.split("\n", 1)
-        path, _, where = head.removeprefix("# ").partition(", in ")
-        text = (copy / path).read_text(encoding="utf-8") if (copy / path).exists() else ""
-        if where:  # a line of a table
-            text = re.sub(rf"(^{where} = [({{])\n?", rf"\1\n{rest}", text, flags=re.MULTILINE)
-        else:
-            text = f"{text}\n\n{rest}" if text else rest
-        (copy / path).write_text(text, encoding="utf-8")
-    for commands in blocks(""):
-        for command in commands.replace("\\\n", " ").splitlines():
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    for kind, block in blocks:
+        if kind:
+            edit(copy, kind, *block.split("\n", 1))
+            continue
+        for command in block.replace("\\\n", " ").splitlines():
             ran(sys.executable, *shlex.split(command)[1:], cwd=copy)
     return copy
+
+
+def edit(copy: Path, kind: str, head: str, rest: str) -> None:
+    """Append Python to the file that the block's first line names, or to a table in it; or change
+    the file's lines."""
+    name, _, where = head.removeprefix("# ").partition(", in ")
+    path = copy / name
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if kind == "diff":
+        old, new = ("".join(x[1:] for x in rest.splitlines(True) if x[0] in side) for side in PARTS)
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    elif where:
+        text = re.sub(rf"(^{where}\b.* = [({{])\n?", rf"\1\n{rest}", text, flags=re.MULTILINE)
+        assert rest in text
+    else:
+        text = f"{text}\n\n{rest}" if text else rest
+    path.write_text(text, encoding="utf-8")
+
+
+PARTS = ("- ", "+ ")  # of a diff: the lines before, and after
 
 
 @pytest.mark.slow
@@ -68,6 +80,54 @@ def test_a_new_mode_trains_evaluates_and_is_swept(extended):
     assert costs == pytest.approx([layer / 12 for layer in layers])
     accuracy = report["acc_per_layer"]
     assert [float(row["acc"]) for row in rows] == pytest.approx(accuracy, abs=0.02)
+
+
+@pytest.mark.slow
+def test_a_key_that_all_rules_read_is_honoured_everywhere(extended):
+    """A temperature of 4: at inference at both batch sizes, as in the sweep and in the file."""
+    out, has_onnx = extended / "out/hot", find_spec("onnxscript")
+    shutil.copytree(extended / "out/gap", out)
+    before = (out / "eval_results.txt").read_text().splitlines()
+    model = f"--model_type elbert --model_name_or_path {out} --output_dir {out} --do_lower_case "
+    evaluate = f"run_glue.py --do_eval {model} --task_name RTE --data_dir configs/sample/RTE"
+    if has_onnx:
+        exported = ["--model_dir", out, "--output", out / "a.onnx"]
+        ran(sys.executable, "export_onnx.py", *exported, cwd=extended)
+    swept = rows_of(extended / "out/temperatures/sweep.csv")
+    window = {"cnt_thres": 2, "margin": 0.0, "range_tmp": 0.1}
+    for rule, more, keys in (
+        ("gap", "--per_gpu_eval_batch_size 1", {}),
+        ("bias_3", "--per_gpu_eval_batch_size 16", window),
+        *([("gap", f"--onnx {out}/a.onnx", {})] if has_onnx else []),
+    ):
+        keys = {"exit_thres": 0.3, "exit_temperature": 4.0, **keys}
+        words = [f"thres_name={rule}", *(f"{key}={value}" for key, value in keys.items())]
+        printed = ran(
+            sys.executable, *evaluate.split(), *more.split(), "--set", *words, cwd=extended
+        )
+        assert "exit_temperature = 4.0 (--set)" in printed
+        assert "has no effect" not in printed
+        wanted = {"rule": rule, **{key: str(value) for key, value in keys.items()}}
+        (hot,) = (row for row in swept if wanted.items() <= row.items())
+        cool = next(
+            row for row in swept if (wanted | {"exit_temperature": "1.0"}).items() <= row.items()
+        )
+        found = json.loads((out / "eval_results.json").read_text())["exits_per_layer"]
+        assert found == [int(hot[f"exits_{n}"]) for n in range(1, 13)]
+        assert float(cool["compute_ratio"]) < float(hot["compute_ratio"])
+    after = (out / "eval_results.txt").read_text().splitlines()
+    assert after[: len(before)] == before
+
+
+@pytest.mark.slow
+def test_what_the_page_adds_fails_no_test(extended):
+    """Of those that know of rules and keys."""
+    files = (
+        "modeling/test_configuration.py modeling/test_exit_settings.py modeling/elbert exit_lab "
+    )
+    files += "evaluation/test_results.py modeling/test_export.py"
+    tests = [f"tests/{name}" for name in files.split()]
+    ran(sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", *tests, cwd=extended)
 
 
 @pytest.mark.slow

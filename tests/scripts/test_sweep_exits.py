@@ -21,6 +21,7 @@ from tests.forks import run_together
 from tests.scripts.conftest import LABELS, evaluated, flags, head_of, rows_of, save, write_data
 
 FEW = ("--grid", "exit_thres=0:1:0.2", "margin=0,0.1", "range_tmp=0.1,0.3")
+OF_VALUES = (*FEW[:2], FEW[3])  # of a regression, whose rules read no margin
 QUICK = ("--tables_only", *FEW)
 TIMES = {"latency_ms", "latency_p95_ms"}
 
@@ -49,7 +50,8 @@ def ponder_place(tmp_path, spiece) -> Path:
 def test_rows_of_the_sweep_are_what_real_runs_give(places, task, sweep, glue, request):
     """Rows from all over the sweep, each run again with early exit, one example at a time."""
     place, ponder = request.getfixturevalue(places), places == "ponder_place"
-    sweep(place, task, "--tables_only", *(THRESHOLDS if ponder else FEW)).done()
+    grid = THRESHOLDS if ponder else OF_VALUES if task == "sts-b" else FEW
+    sweep(place, task, "--tables_only", *grid).done()
     *rows, _, _, _, _ = rows_of(place / "models" / task / "sweep/sweep.csv")
     assert len({row["compute_ratio"] for row in rows}) > (3 if ponder else 5)
     if ponder:
@@ -161,7 +163,7 @@ def test_the_next_evaluation_uses_what_was_picked(place, sweep, glue):
     old = {"my_out_dir": "mine", "thres_name": "bias_3", "range_tmp": 0.1}
     (model / "exit_config.json").write_text(json.dumps(old))
     goal = ("--rules", "entropy", "--pick", "max_cost=0.6")
-    outcome = sweep(place, "rte", "--tables_only", *goal, *FEW).done()
+    outcome = sweep(place, "rte", "--tables_only", *goal, *THRESHOLDS).done()
     assert "a coin that stops each example at layer" in outcome.out
     picked = json.loads((model / "exit_config.json").read_text())
     assert "Picked: entropy" in outcome.out
@@ -181,10 +183,10 @@ def test_a_latency_is_measured_and_a_guarantee_names_its_path_and_its_examples(p
     assert "settings along 1 fixed path (bias_1) have a risk ≤ 0.6" in outcome.out
     assert "by 42 calibration examples" in outcome.out
     goal = (*goal, "--rules", "entropy", "patience")
-    outcome = sweep(place, "rte", "--tables_only", *goal, *FEW)
+    outcome = sweep(place, "rte", "--tables_only", *goal, *THRESHOLDS)
     assert "along 2 fixed paths (entropy, patience)" in outcome.out
     latency = ("--rules", "entropy", "--pick", "max_p95_ms=1000")
-    out = sweep(place, "rte", *QUICK, *latency).done().out
+    out = sweep(place, "rte", "--tables_only", *latency, *THRESHOLDS).done().out
     assert "95% of the answers within 1000 ms" in out
     assert "Measured, one text at a time: " in out
 
@@ -233,8 +235,10 @@ def test_several_models_are_compared_in_one_table(place, sweep):
 
 @pytest.mark.parametrize("task", [pytest.param("rte", marks=pytest.mark.slow), "mnli", "sts-b"])
 def test_all_of_it_works_for_every_kind_of_task(place, sweep, task):
-    goal = ("max_drop=1",) if task == "sts-b" else ("risk=0.7", "delta=0.5")
-    sweep(place, task, "--pick", *goal, "--compare", "--verify", 1, *FEW).done()
+    goal, grid = ("risk=0.7", "delta=0.5"), FEW
+    if task == "sts-b":
+        goal, grid = ("max_drop=1",), OF_VALUES
+    sweep(place, task, "--pick", *goal, "--compare", "--verify", 1, *grid).done()
     model = place / "models" / task
     names = "all_logits.safetensors sweep.csv frontier.csv compare.md compare.csv".split()
     for folder in (model, model.with_name("mnli-MM")) if task == "mnli" else (model,):

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from modeling import ElbertConfig, ElbertForSequenceClassification
-from modeling.elbert.rules import RULES
 from modeling.keys import EXIT_KEYS
 from modeling.rules import scan as scan_recorded
 from tests.golden_vectors import load_golden
@@ -39,7 +38,7 @@ def run_settings(run: dict) -> dict:
 
 
 def scan(all_logits: torch.Tensor, **settings) -> torch.Tensor:
-    rule = RULES[settings["thres_name"]][all_logits.shape[-1] == 1](**settings)
+    rule = ElbertConfig(num_labels=all_logits.shape[-1]).exit_rule(**settings)
     return scan_recorded(rule, {"all_logits": all_logits})
 
 

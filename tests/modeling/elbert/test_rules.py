@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modeling import ElbertConfig
 from modeling.elbert.rules import RULES as TABLE
 from modeling.keys import EXIT_KEYS
 from modeling.rules import ExitRule, LayerOutput, Size, exit_scores
@@ -26,7 +27,7 @@ def rule_of(thres_name: str = "bias_1", **settings) -> SimpleNamespace:
 
 
 def made(settings: SimpleNamespace, classes: int) -> ExitRule:
-    return TABLE[settings.thres_name][classes == 1](**vars(settings))
+    return ElbertConfig(num_labels=classes).exit_rule(**vars(settings))
 
 
 def scan(settings: SimpleNamespace, all_logits: torch.Tensor) -> torch.Tensor:
@@ -38,9 +39,10 @@ def exit_of(table, thres_name, **settings) -> int:
     scores = torch.tensor(table)[:, None]
     layers, batch, classes = scores.shape
     rule = made(rule_of(thres_name, **settings), classes)
+    rule.scores = lambda logits: logits
     state = rule.start(Size((), batch, classes, layers), {})
     for layer, newest in enumerate(scores, start=1):
-        state, fires = rule.step(LayerOutput(newest, newest), state)
+        state, fires = rule.step(LayerOutput(newest), state)
         if fires:
             return layer
     return layers
@@ -162,6 +164,10 @@ def window_holds(seen: list[list[float]], rule: SimpleNamespace) -> bool:
     return not less(rule.range_tmp, max(course) - min(course))
 
 
+def sure_or_held(seen: list[list[float]], rule: SimpleNamespace) -> bool:
+    return (len(seen[-1]) > 1 and low_entropy(seen[-1], rule)) or window_holds(seen, rule)
+
+
 def patient(seen: list[list[float]], rule: SimpleNamespace) -> bool:
     if len(seen) < rule.cnt_thres + 1:
         return False
@@ -172,18 +178,19 @@ def patient(seen: list[list[float]], rule: SimpleNamespace) -> bool:
     return all(a.index(max(a)) == b.index(max(b)) for a, b in pairs)
 
 
+# By rule: does it fire for these probabilities by layer? Without a window no value fires.
+NAIVE = {
+    "entropy": lambda seen, rule: low_entropy(seen[-1], rule),
+    "logits": lambda seen, rule: less(min(seen[-1]), rule.exit_thres),
+    "max_prob": lambda seen, rule: less(1 - rule.exit_thres, max(seen[-1])),
+}
+WINDOWS = {"patience": patient, **dict.fromkeys(("bias_1", "bias_2", "bias_3"), sure_or_held)}
+
+
 def fires(seen: list[list[float]], rule: SimpleNamespace) -> bool:
-    newest, is_regression = seen[-1], len(seen[-1]) == 1
-    if rule.thres_name == "patience":
-        return patient(seen, rule)
-    if rule.thres_name == "logits":
-        return not is_regression and less(min(newest), rule.exit_thres)
-    if rule.thres_name == "max_prob":
-        return not is_regression and less(1 - rule.exit_thres, max(newest))
-    sure = not is_regression and low_entropy(newest, rule)
-    if rule.thres_name == "entropy":
-        return sure
-    return sure or window_holds(seen, rule)
+    if rule.thres_name in WINDOWS:
+        return WINDOWS[rule.thres_name](seen, rule)
+    return len(seen[-1]) > 1 and NAIVE[rule.thres_name](seen, rule)
 
 
 def naive_exit_layer(layers: list[list[float]], rule: SimpleNamespace) -> int | None:

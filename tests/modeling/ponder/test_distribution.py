@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from modeling import GeneralizedGeometricDist, PonderAlbertConfig
-from modeling.ponder.rules import RULES, prior
+from modeling.ponder.rules import prior
 from modeling.rules import scan_answers
 from tests.models import SMALL, direct_pmf, ponder_batch, tiny_ponder
 
@@ -111,12 +111,12 @@ def test_a_scan_of_recorded_layers_gives_what_stepping_gives(criterion):
     full = model(**batch, output_all_exits=True, draws=draws)
     recorded = {"all_logits": full.logits, "halt_probabilities": full.halt_probabilities}
     recorded["draws"] = draws
-    column = RULES[criterion](exit_thres=torch.tensor(thresholds)[:, None])
+    column = model.config.exit_rule(exit_thres=torch.tensor(thresholds)[:, None])
     answers, exit_layers = scan_answers(column, recorded)
     for k, threshold in enumerate(thresholds):
         model.config.exit_thres = threshold
         stepped = model(**batch, draws=draws)
-        answer, exit_layer = scan_answers(RULES[criterion](exit_thres=threshold), recorded)
+        answer, exit_layer = scan_answers(model.config.exit_rule(), recorded)
         assert torch.equal(exit_layer, stepped.exit_layer)
         torch.testing.assert_close(answer, stepped.answer, atol=1e-5, rtol=1e-5)
         if criterion == "threshold":
