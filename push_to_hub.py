@@ -45,7 +45,8 @@ cost is the mean share of layers that ran.
 import elbert  # pip install it from its repository
 from transformers import pipeline
 
-classify = pipeline("text-classification", "{name}")
+how = {{"pipeline_class": elbert.EarlyExitPipeline}}  # says after which layer a text exits
+classify = pipeline("text-classification", "{name}", **how)
 classify.model.config.{key}  # an exit setting: a new value takes effect at the next call
 ```
 

@@ -145,15 +145,19 @@ class Table:
         return markdown_table(["ms an example", *shown], rows.values())
 
     def write_chart(self, path: Path) -> None:
-        """Draw the first case: milliseconds by cost, HF's time as a level line."""
-        import matplotlib.pyplot as plt
+        from evaluation.figures import save_figure, styled
 
-        from evaluation.figures import COLOURS, INK, save_figure
+        save_figure(styled(self.chart)(), path)
+
+    def chart(self) -> Any:
+        """Draw the first case: milliseconds by cost, HF's time as a level line."""
+        from evaluation.figures import COLOURS, INK, Figure
 
         case, times = next(iter(self.cases.items()))
         found = {name: 1e3 * statistics.median(seconds) for name, seconds in times.items()}
         hf = found["HF eager"]
-        figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
+        figure = Figure(figsize=(8, 4.2), layout="constrained")
+        axes = figure.subplots()
         axes.axhline(hf, color=INK, linewidth=1.2)
         axes.text(0.26, hf, "HF eager, always all layers", va="bottom", color=INK)
         names = [name for name in found if f"{name}, c = 0.5" in found]
@@ -164,7 +168,7 @@ class Table:
         axes.set(xlabel="computation cost: mean share of layers that run", ylabel="ms an example")
         axes.set(title=f"ALBERT-base, {case}", ylim=(0, None), xticks=[1.0, *COSTS])
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-        save_figure(figure, path)
+        return figure
 
     def write_csv(self, path: Path) -> None:
         """Write a row for every round."""

@@ -25,7 +25,7 @@ from modeling.exit_settings import KeyValues
 from modeling.loading.configs import load_config, trained_labels
 from modeling.loading.files import resolve_within
 from modeling.loading.tokenizers import load_tokenizer
-from modeling.loading.weights import abbreviate, load_model
+from modeling.loading.weights import load_trained_model
 from modeling.runtime import environment
 from training.settings import DevSettings
 from training.start import check_vocab_size
@@ -119,14 +119,7 @@ def load_finished(directory: Path, mode: Mode, keys: KeyValues | None = None) ->
     Raises UserError if it is not a trained model.
     """
     config = load_config(directory, mode.model_class.config_class, keys)
-    model, report = load_model(mode.model_class, directory, config)
-    untrained = [name for name in report.initialised if name not in mode.optional]
-    if untrained:
-        raise UserError(
-            f"{directory} is not a trained model of this project: no weights for "
-            f"{abbreviate(untrained)}; train it first with run_glue.py --do_train"
-        )
-    return model.eval()
+    return load_trained_model(mode.model_class, directory, config)
 
 
 def load_trained(

@@ -3,11 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from evaluation.figures import COLOURS, INK, SOFT
+from evaluation.figures import COLOURS, INK, SOFT, styled
 from exit_lab.compare import FrontierSet
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
 from glue.metrics import at_exit, interval
@@ -45,15 +44,14 @@ def curve_of(found: FrontierSet, name: str) -> Curve:
     return Curve(*(line[kept] for line in (cost, metric[:, 0], *interval(metric))))
 
 
+@styled
 def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     """A panel a rule: its frontier with its interval, the other rules' in grey, the baselines."""
     curves = {name: curve_of(found, name) for name in found.frontiers}
     columns = min(COLUMNS, len(found.rules))
     rows = -(-len(found.rules) // columns)
-    size = (max(6.4, 3.1 * columns), 3 * rows + 1.2)
-    figure, grid = plt.subplots(
-        rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False
-    )
+    figure = Figure(figsize=(max(6.4, 3.1 * columns), 3 * rows + 1.2))
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     full, coin, layers = (curves[name] for name in (FULL_DEPTH, COIN, TRUNCATION))
     for panel in grid.flat[len(found.rules) :]:
         panel.remove()
@@ -90,6 +88,7 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     return figure
 
 
+@styled
 def heatmap_figure(
     scores: np.ndarray, labels: np.ndarray, exit_layer: np.ndarray, task: Task, rule: str
 ) -> Figure:
@@ -108,7 +107,8 @@ def heatmap_figure(
     order = np.lexsort((-end, exit_layer))
     layers, examples = values.shape
     most = float(np.abs(values).max()) or 1.0 if regression else 1.0
-    figure, panel = plt.subplots(figsize=(6.6, 4.8), layout="constrained")
+    figure = Figure(figsize=(6.6, 4.8), layout="constrained")
+    panel = figure.subplots()
     image = panel.imshow(
         values[:, order].T,
         aspect="auto",

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from glue.tasks import Example
+from modeling.configuration import AdaptiveConfig
 
 CHUNK = 1000  # texts that the tokenizer gets at a time: it answers with Python lists
 
@@ -60,12 +61,6 @@ class Features:
         kept = (x if x is None else x[rows] for x in (self.labels, self.truncated))
         return Features(*texts, *kept, {name: x[rows] for name, x in self.inputs.items()})
 
-    def with_second_cls(self) -> "Features":
-        """Each text with its first token twice, and that token's segment id."""
-        both = self.input_ids, self.token_type_ids
-        tokens, segments = ([np.concatenate((x[:1], x)) for x in texts] for texts in both)
-        return replace(self, input_ids=tokens, token_type_ids=segments)
-
     def digest(self) -> str:
         """SHA-256 of all that there is: values, their types and their number."""
         arrays = {
@@ -85,9 +80,12 @@ class Features:
 
 
 def encode(
-    examples: Iterable[Example], tokenizer: PreTrainedTokenizerBase, max_seq_length: int
+    examples: Iterable[Example],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    config: AdaptiveConfig,
 ) -> Features:
-    """Tokenise `examples`, truncating each to `max_seq_length` tokens; no padding."""
+    """Tokenise `examples` for the models of `config`, each truncated to `max_seq_length` tokens."""
     examples, parts = iter(examples), Features([], [])
     labels, truncated = [], []
     while chunk := list(islice(examples, CHUNK)):
@@ -95,11 +93,12 @@ def encode(
             [example.text_a for example in chunk],
             None if chunk[0].text_b is None else [example.text_b for example in chunk],
             truncation=True,
-            max_length=max_seq_length,
+            max_length=max_seq_length - config.extra_tokens,
             return_token_type_ids=True,
             return_attention_mask=False,
         )
-        part = Features.from_lists(encoded["input_ids"], encoded["token_type_ids"])
+        both = encoded["input_ids"], encoded["token_type_ids"]
+        part = Features.from_lists(*(map(config.with_extra_tokens, rows) for rows in both))
         parts.input_ids.extend(part.input_ids)
         parts.token_type_ids.extend(part.token_type_ids)
         labels += [example.label for example in chunk]

@@ -24,12 +24,13 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .errors import UserError, no_remote_code
-from .layer import AlbertLayer
+from .layer import ATTENTIONS_ASKED, AlbertLayer
 
 
 class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
     """HF's loading, saving and initialisation; embeddings are in `albert` or the model itself."""
 
+    optional_parts: tuple[str, ...] = ()  # tensors that a trained model's checkpoint may lack
     supports_gradient_checkpointing = True
     accepts_loss_kwargs = False  # of HF's Trainer; `forward` hands what it does not know on
     # What `records_states` reads, and where.
@@ -74,12 +75,11 @@ def records_states(forward: Callable[..., ModelOutput]) -> Callable[..., ModelOu
                 others[name] = getattr(self.config, name)
         if not (others["output_hidden_states"] or others["output_attentions"]):
             return forward(self, *inputs, **others)
-        usual = self.config._attn_implementation
-        self.config._attn_implementation = "eager" if others["output_attentions"] else usual
+        asked = ATTENTIONS_ASKED.set(bool(others["output_attentions"]))
         try:
             out = recorded(self, *inputs, return_dict=True, **others)
         finally:
-            self.config._attn_implementation = usual
+            ATTENTIONS_ASKED.reset(asked)
         if (exits := out.get("exit_layer")) is not None:
             for name in out.keys() & {"hidden_states", "attentions"}:
                 out[name] = with_exited(out[name], exits)

@@ -3,7 +3,7 @@
 The published keys stand at top level in `config.json`; `keys.py` says what each may hold.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import pairwise
@@ -51,7 +51,7 @@ class AdaptiveConfig(AlbertConfig):
 
     table: ClassVar[KeyTable]
     one_layer: ClassVar[str] = ""
-    extra_tokens = 0  # that a text has here beside its own
+    extra_tokens = 0  # how many more [CLS] a text begins with here
     # Of the outputs, HF's Trainer gathers logits alone: others differ in length between batches.
     keys_to_ignore_at_inference: ClassVar[list[str]] = (
         "exit_layer all_logits halt_probabilities updates ponder_cost hidden_states attentions"
@@ -105,6 +105,10 @@ class AdaptiveConfig(AlbertConfig):
         if (self.num_labels == 1) != (self.problem_type == "regression"):
             self.problem_type = "regression" if self.num_labels == 1 else None
         self.finalize()
+
+    def with_extra_tokens(self, tokens: Sequence[int]) -> list[int]:
+        """Return what the model reads of a text's token ids, or of its segment ids."""
+        return [*tokens[: self.extra_tokens], *tokens]
 
     def finalize(self) -> None:
         """Set what follows from keys and architecture."""

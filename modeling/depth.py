@@ -12,11 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+from transformers import AutoModelForSequenceClassification
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -70,6 +71,11 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
 
     config: EarlyExitConfig
     own_inputs: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "config_class" in vars(cls):
+            AutoModelForSequenceClassification.register(cls.config_class, cls, exist_ok=True)
 
     @abstractmethod
     def exit_heads(self) -> Sequence[nn.Module]:

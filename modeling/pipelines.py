@@ -1,15 +1,16 @@
-"""What `transformers.pipeline("text-classification", …)` makes after `import elbert`."""
+"""A pipeline of transformers that says where a text exits."""
 
 from typing import Any
 
-from transformers.pipelines import PIPELINE_REGISTRY, TextClassificationPipeline
+from transformers import TextClassificationPipeline
 from transformers.utils import ModelOutput
 
 
 class EarlyExitPipeline(TextClassificationPipeline):
     """HF's, which also says where a text exits: `exit_layer`, or of Adaptive Depth its `updates`.
 
-    Other models' answers stay as they are.
+    `pipeline("text-classification", folder, pipeline_class=EarlyExitPipeline)` makes one. Other
+    models' answers stay as they are.
     """
 
     def _forward(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
@@ -32,6 +33,3 @@ def depth_of(out: dict[str, Any]) -> dict[str, float]:
     if "updates" in out:
         return {"updates": float(out["updates"][out["updates"] > 0].mean())}
     return {}
-
-
-PIPELINE_REGISTRY.supported_tasks["text-classification"]["impl"] = EarlyExitPipeline

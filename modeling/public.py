@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AlbertConfig
+from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AlbertConfig
 
 from .act.heads import (
     AlbertActConfig,
@@ -24,6 +24,7 @@ from .act.heads import (
     AlbertActModelOutput,
     AlbertActOutput,
 )
+from .configuration import config_class_of
 from .cpu_packing import packed_weights
 from .depth import EarlyExitModel, EarlyExitOutput
 from .depth_batching import DepthBatcher
@@ -32,7 +33,7 @@ from .errors import UserError
 from .loading.configs import load_config, mode_in
 from .loading.files import local_folder
 from .loading.tokenizers import load_tokenizer
-from .loading.weights import LoadReport, abbreviate, load_model
+from .loading.weights import LoadReport, load_model, load_trained_model
 from .losses import PonderClassificationLoss
 from .pipelines import EarlyExitPipeline, depth_of
 from .ponder.model import (
@@ -79,11 +80,12 @@ def load_act(
     return load_model(AlbertActForSequenceClassification, source, config, other_task, **keys)
 
 
-CLASSES = {
-    "elbert": ElbertForSequenceClassification,
-    "ponder_albert": PonderAlbertForSequenceClassification,
-    "albert_act": AlbertActForSequenceClassification,
-}
+# The modes, by the models that scripts train; a mode's name is its configuration's model_type.
+MODELS = (
+    ElbertForSequenceClassification,
+    PonderAlbertClassifier,
+    AlbertActForSequenceClassification,
+)
 
 
 class Classifier:
@@ -94,12 +96,8 @@ class Classifier:
 
     def __init__(self, source: Source, max_length: int = 128) -> None:
         folder = local_folder(source)
-        model, report = load_model(CLASSES[mode_in(folder)], folder)
-        if new := [name for name in report.initialised if name != "exit_weights"]:
-            raise UserError(
-                f"{source} is not a trained model of this project: no {abbreviate(new)}"
-            )
-        self.model, self.tokenizer = model.eval(), load_tokenizer(folder)
+        kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class_of(mode_in(folder))]
+        self.model, self.tokenizer = load_trained_model(kind, folder), load_tokenizer(folder)
         self.max_length = max_length
 
     def __call__(
@@ -115,17 +113,16 @@ class Classifier:
             max_length=self.max_length,
             return_token_type_ids=True,
         )
-        ids, types = map(list, (encoded["input_ids"], encoded["token_type_ids"]))
+        both = encoded["input_ids"], encoded["token_type_ids"]
+        ids, types = (list(map(self.model.config.with_extra_tokens, rows)) for rows in both)
         with packed_weights(self.model), noticing_contention(self.model.device):
             found = self.logits_and_depth(ids, types, batch_size)
         return [self.answer(logits, depth, top_k) for logits, depth in found]
 
     def logits_and_depth(self, ids: list, types: list, batch_size: int) -> list[tuple]:
         """Each text's logits, (num_labels,), and where it exits, as in the answer."""
-        if isinstance(self.model, AlbertActForSequenceClassification):
+        if not isinstance(self.model, EarlyExitModel):
             return self.by_batches(ids, types, batch_size)
-        if isinstance(self.model, PonderAlbertClassifier):
-            ids, types = ([row[:1] + row for row in rows] for rows in (ids, types))
         batcher = DepthBatcher(self.model, batch_size, pad_token_id=self.tokenizer.pad_token_id)
         batcher.submit(zip(ids, types, strict=True))
         found = sorted(batcher.answers(), key=lambda answer: answer.row)
@@ -142,7 +139,7 @@ class Classifier:
         return ranked[0] if top_k == 1 else ranked[:top_k]
 
     def by_batches(self, ids: list, types: list, batch_size: int) -> list[tuple]:
-        """Answer with Adaptive Depth, whose examples all run to the last layer."""
+        """Answer with a model whose examples all run to the last layer."""
         found: list[tuple] = [()] * len(ids)
         order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
         for start in range(0, len(order), batch_size):

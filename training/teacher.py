@@ -20,12 +20,13 @@ from transformers import (
 
 from glue.features import sorted_batches
 from glue.tasks import Example, Split, Task
+from modeling.configuration import config_class_of
 from modeling.cpu_packing import packed_weights
 from modeling.depth import EarlyExitModel
 from modeling.errors import UserError
 from modeling.loading.files import find_file, read_json, weights_hash
 from modeling.loading.weights import abbreviate
-from modeling.public import CLASSES, Classifier
+from modeling.public import Classifier
 from training.provenance import note
 from utils.console import progress
 from utils.files import fingerprint, write_file
@@ -72,7 +73,7 @@ class Teacher:
     def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """Load model and tokenizer; UserError for a folder without either, or with a new head."""
         path, how = find_file(self.folder, "config.json"), {"trust_remote_code": False}
-        if path and (read_json(path).get("model_type") in CLASSES):
+        if path and config_class_of(read_json(path).get("model_type")):
             own = Classifier(self.folder)
             return own.model, own.tokenizer
         try:

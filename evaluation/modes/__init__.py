@@ -6,11 +6,15 @@ from evaluation.modes.act import AdaptiveDepth
 from evaluation.modes.base import Mode
 from evaluation.modes.examples import Elbert, Ponder
 from modeling.loading.configs import mode_in
+from modeling.public import MODELS
 
+# What runs and reports a model; a model of a subclass is run in the same way.
+KINDS = (Elbert, Ponder, AdaptiveDepth)
 MODES: dict[str, Mode] = {
-    "elbert": Elbert(),
-    "ponder_albert": Ponder(),
-    "albert_act": AdaptiveDepth(),
+    model.config_class.model_type: kind(model)
+    for model in MODELS
+    for kind in KINDS
+    if issubclass(model, kind.runs)
 }
 
 

@@ -35,7 +35,7 @@ FILTER = """<fieldset><strong>Texts</strong>
 class AdaptiveDepth(Mode):
     """A learned halting probability an update stops a token."""
 
-    name, model_class = "albert_act", AlbertActForSequenceClassification
+    runs = AlbertActForSequenceClassification
     uncompiled = "stopped tokens change every pass's shape"
     loss = "task loss + τ × ponder cost, each a mean over the batch"
 

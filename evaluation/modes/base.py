@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 
 
 class Mode(ABC):
-    """A way to decide who stops, and when."""
+    """A way to decide who stops, and when.
 
-    name: ClassVar[str]  # of --model_type
-    model_class: ClassVar[type[PreTrainedModel]]  # its `config_class` has the keys
+    model_class: of its models, `runs` or a subclass; its `config_class` has the keys, and the name
+    of --model_type.
+    """
+
+    runs: ClassVar[type[PreTrainedModel]]
     uncompiled: ClassVar[str] = ""  # why torch.compile does not serve inference
     depth_batched: ClassVar[bool] = False  # larger batches are kept full by depth batching
-    optional: ClassVar[tuple[str, ...]] = ()  # tensors that a trained model may lack
     loss: ClassVar[str] = "the model's"  # and how it is averaged, for a log
+
+    def __init__(self, model_class: type[PreTrainedModel]) -> None:
+        self.model_class, self.name = model_class, model_class.config_class.model_type
 
     @property
     def table(self) -> KeyTable:
@@ -57,7 +62,7 @@ class Mode(ABC):
         seed: int,
     ) -> Features:
         """What the model reads of texts, each truncated to max_seq_length tokens."""
-        return encode(examples, tokenizer, max_seq_length - config.extra_tokens)
+        return encode(examples, tokenizer, max_seq_length, config)
 
     def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
         """The parts whose sum is a batch's loss, by name: scalars; none for a loss of one part."""

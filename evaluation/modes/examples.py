@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from transformers import AlbertConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from evaluation.figures import COLOURS, INK, LINE, SOFT, save_figure, stacked
+from evaluation.figures import COLOURS, INK, LINE, SOFT, save_figure, stacked, styled
 from evaluation.job import Job, statistics_folder
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, record_layers, run_early_exit
@@ -116,8 +116,7 @@ class ExampleMode(Mode):
 class Elbert(ExampleMode):
     """ELBERT, `--model_type elbert`: a rule over the exits' answers so far stops an example."""
 
-    name, model_class = "elbert", ElbertForSequenceClassification
-    optional = ("exit_weights",)  # the published code does not save it
+    runs = ElbertForSequenceClassification
     loss = "sum over the N exits of weight × task loss (mean over the batch); the weights sum to N"
 
     def scalars(self, model: ElbertForSequenceClassification, out: ModelOutput) -> dict[str, float]:
@@ -132,7 +131,7 @@ class Ponder(ExampleMode):
     """PonderNet and PALBERT, `--model_type ponder_albert`: a learned halting probability a layer
     stops an example."""
 
-    name, model_class = "ponder_albert", PonderAlbertClassifier
+    runs = PonderAlbertClassifier
     loss = (
         "weighted_task_loss, mean over layers and batch of p_n × the layer's task loss, + kl_loss, "
         "kl_penalty_factor × KL(p ‖ prior), mean over the batch"
@@ -142,7 +141,6 @@ class Ponder(ExampleMode):
         """Every example gets its own draw for `sample`, from `seed`."""
         features, generator = super().features(config, *texts, seed), torch.Generator()
         draws = torch.rand(len(features), generator=generator.manual_seed(seed)).numpy()
-        features = features.with_second_cls() if config.extra_tokens else features
         return replace(features, inputs={"draws": draws})
 
     def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
@@ -254,6 +252,7 @@ def layer_table(
     return as_csv(rows)
 
 
+@styled
 def plot_exits(
     path: Path, job: Job, predictions: Predictions, summary: dict[str, Any], by_window: np.ndarray
 ) -> None:

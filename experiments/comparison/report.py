@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from evaluation.figures import COLOURS, plt, save_figure
+from evaluation.figures import COLOURS, Figure, save_figure, styled
 from exit_lab.choice import certified, losses
 from exit_lab.compare import Frontier
 from experiments.comparison import analysis
@@ -332,10 +332,12 @@ def milliseconds() -> str:
     return markdown_table(["exits", *head], rows)
 
 
+@styled
 def draw(methods: Methods, networks: Networks) -> None:
     """A panel a task, with bands of two standard errors of the seeds; and one of milliseconds."""
     colours = dict(zip(SHOWN, COLOURS, strict=False))
-    figure, panels = plt.subplots(1, len(TASKS) + 1, figsize=(13, 3.4), layout="constrained")
+    figure = Figure(figsize=(13, 3.4), layout="constrained")
+    panels = figure.subplots(1, len(TASKS) + 1)
     for task, panel in zip(TASKS, panels[:-1], strict=True):
         for shown in (title for title in SHOWN if (task, title) in methods):
             cost, score = curve(methods[task, shown], CURVE)

@@ -33,7 +33,7 @@ from ..albert import (
 )
 from ..configuration import AlbertActConfig
 from ..keys import ACT_KEYS, checked
-from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
+from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention, is_eager
 from ..loading.weights import ACT_NAMES
 
 # The work of a layer pass that takes as long as gathering and scattering the running tokens: a
@@ -192,7 +192,7 @@ class AlbertActEncoder(nn.Module):
         """Is leaving out the halted tokens of (batch, length, hidden) worth its overhead?"""
         if self.training or torch.is_grad_enabled():
             return False  # autograd needs the keys and values that compaction overwrites
-        if self.config._attn_implementation == "eager":
+        if is_eager(self.config):
             return False  # whose attentions are of all tokens
         if self.compact is not None:
             return self.compact
@@ -318,23 +318,28 @@ class AlbertActModel(AlbertActPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        answers: list[AlbertActModelOutput] | None = None,
     ) -> AlbertActModelOutput:
         """Encode a batch, as HF ALBERT does; `return_dict=False` answers with a tuple.
 
         Ids, masks and segments are (batch, length) int64, inputs_embeds in place of input_ids
-        (batch, length, embedding); None for an optional output is what the configuration says.
+        (batch, length, embedding); None for an optional output is what the configuration says. The
+        answer is added to `answers`, for HF's heads, which keep only a part of it.
         """
         trail = [] if output_hidden_states else None
         mask = attention_mask_of(attention_mask, input_ids)
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         hidden, halting = self.encoder(embedded, mask, trail)
-        return AlbertActModelOutput(
+        answer = AlbertActModelOutput(
             last_hidden_state=hidden,
             pooler_output=None if self.pooler is None else self.pool(hidden, mask),
             updates=halting.updates[:, None, None],
             ponder_cost=(halting.updates + halting.remainder).sum(1),
             hidden_states=None if trail is None else tuple(trail),
         )
+        if answers is not None:
+            answers.append(answer)
+        return answer
 
     def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Final states (batch, length, hidden) -> what a classifier reads, (batch, hidden)."""

@@ -1,5 +1,6 @@
 """Adaptive Depth's models for the tasks: an encoder, `albert`, below a head."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -16,6 +17,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.albert import modeling_albert as hf_albert
+from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from ..configuration import AlbertActConfig
@@ -132,29 +134,26 @@ class AlbertActForPreTraining(AlbertActPreTrainedModel):
         return output(self.config.tau, encoded, loss, prediction_logits=words, sop_logits=order)
 
 
+def adaptive(hf_forward: Callable[..., ModelOutput]) -> Callable[..., AlbertActOutput]:
+    """Let HF's head answer with `updates`, and with the ponder cost, which is in the loss, too."""
+
+    @can_return_tuple
+    @wraps(hf_forward)  # HF's Trainer and pipelines read the inputs' names there
+    def forward(self: HeadOfAlbert, *inputs: Any, **others: Any) -> AlbertActOutput:
+        answers: list[AlbertActModelOutput] = []  # HF's hands it on to the encoder
+        out = hf_forward(self, *inputs, **{**others, "return_dict": True, "answers": answers})
+        (encoded,) = answers
+        logits = {name: value for name, value in out.items() if name.endswith("logits")}
+        batch = len(next(iter(logits.values())))
+        # Of several choices an example's cost is the sum.
+        encoded.ponder_cost = encoded.ponder_cost.view(batch, -1).sum(1)
+        return output(self.config.tau, encoded, out.loss, **logits)
+
+    return forward
+
+
 class HeadOfAlbert(AlbertActPreTrainedModel):
-    """HF ALBERT's head for a task, with its inputs and labels, on the adaptive encoder.
-
-    Its answer has `updates`, and the ponder cost, which is in the loss, too.
-    """
-
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        hf_forward = cls.forward
-
-        @wraps(hf_forward)  # HF's Trainer and pipelines read the inputs' names there
-        def forward(self: HeadOfAlbert, *inputs: Any, **others: Any) -> AlbertActOutput:
-            answers: list[AlbertActModelOutput] = []
-            with self.albert.register_forward_hook(lambda *call: answers.append(call[-1])):
-                out = hf_forward(self, *inputs, **{**others, "return_dict": True})
-            (encoded,) = answers
-            logits = {name: value for name, value in out.items() if name.endswith("logits")}
-            batch = len(next(iter(logits.values())))
-            # Of several choices an example's cost is the sum.
-            encoded.ponder_cost = encoded.ponder_cost.view(batch, -1).sum(1)
-            return output(self.config.tau, encoded, out.loss, **logits)
-
-        cls.forward = can_return_tuple(forward)
+    """HF ALBERT's head for a task, with its inputs and labels, on the adaptive encoder."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -165,17 +164,25 @@ class HeadOfAlbert(AlbertActPreTrainedModel):
 class AlbertActForMaskedLM(HeadOfAlbert, hf_albert.AlbertForMaskedLM):
     """Masked language model; labels (batch, length), the masked piece there, −100 elsewhere."""
 
+    forward = adaptive(hf_albert.AlbertForMaskedLM.forward)
+
 
 class AlbertActForTokenClassification(HeadOfAlbert, hf_albert.AlbertForTokenClassification):
     """A class for every token; labels (batch, length), −100 for a token without one."""
+
+    forward = adaptive(hf_albert.AlbertForTokenClassification.forward)
 
 
 class AlbertActForMultipleChoice(HeadOfAlbert, hf_albert.AlbertForMultipleChoice):
     """Which of several texts is right; inputs (batch, choices, length), labels (batch,)."""
 
+    forward = adaptive(hf_albert.AlbertForMultipleChoice.forward)
+
 
 class AlbertActForQuestionAnswering(HeadOfAlbert, hf_albert.AlbertForQuestionAnswering):
     """The span of the text that answers a question; start_positions, end_positions (batch,)."""
+
+    forward = adaptive(hf_albert.AlbertForQuestionAnswering.forward)
 
 
 for auto_class, act_class in (

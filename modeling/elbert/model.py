@@ -9,7 +9,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification
 from transformers import initialization as init
 
 from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of, pool, records_states
@@ -63,6 +62,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
     tensor_names = ELBERT_NAMES
     task_parts = ("albert.encoder.exit_out_layer", "exit_weights")
     new_parts = ("albert.pooler.", *task_parts)
+    optional_parts = ("exit_weights",)  # the published code does not save it
 
     def __init__(self, config: ElbertConfig) -> None:
         super().__init__(config)
@@ -168,8 +168,3 @@ class ElbertForSequenceClassification(EarlyExitModel):
     ) -> tuple[LayerOutput, State]:
         exit_ = self.exit_heads()[index % self.num_exits]
         return LayerOutput(exit_(hidden, mask, self.albert.pooler)), ()
-
-
-AutoModelForSequenceClassification.register(
-    ElbertConfig, ElbertForSequenceClassification, exist_ok=True
-)

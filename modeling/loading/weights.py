@@ -155,6 +155,19 @@ def load_model(
     return model, load_weights(model, folder, other_task)
 
 
+def load_trained_model(
+    model_class: type[PreTrainedModel], source: str | Path, config: AlbertConfig | None = None
+) -> Any:
+    """Load a trained model, in eval mode; UserError for weights that no task has trained."""
+    model, report = load_model(model_class, source, config)
+    if new := [name for name in report.initialised if name not in model.optional_parts]:
+        raise UserError(
+            f"{source} is not a trained model of this project: no weights for {abbreviate(new)}; "
+            "train it first with run_glue.py --do_train"
+        )
+    return model.eval()
+
+
 def load_weights(model: Any, folder: Path, other_task: bool = False) -> LoadReport:
     """Copy a checkpoint's weights into a model of any mode, as `load_model` does."""
     tensors = read_weights(folder, {})

@@ -379,7 +379,7 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
             loss=out.loss,
             logits=answer,
             exit_layer=out.exit_layer,
-            all_logits=out.logits,
+            all_logits=out.logits if self.training else None,
             hidden_states=out.hidden_states,
             attentions=out.attentions,
         )

@@ -8,7 +8,10 @@ import torch
 
 from glue.features import CHUNK, Features, collate, encode
 from glue.tasks import Example
-from tests.conftest import sentence
+from modeling import PonderAlbertConfig
+from tests.conftest import TINY, sentence, tiny_config
+
+PLAIN = tiny_config()
 
 
 def pairs(count: int = 4) -> list[Example]:
@@ -16,14 +19,16 @@ def pairs(count: int = 4) -> list[Example]:
 
 
 def test_truncated_texts_are_those_that_are_longer_whole(tokenizer):
-    whole = encode(pairs(12), tokenizer, 400)
+    whole = encode(pairs(12), tokenizer, 400, PLAIN)
     assert whole.size == "12"
     cut_at = int(np.median(whole.lengths))
-    got = encode(pairs(12), tokenizer, cut_at)
+    got = encode(pairs(12), tokenizer, cut_at, PLAIN)
     assert got.truncated.tolist() == (whole.lengths > cut_at).tolist()
     assert got.size == f"12 ({got.truncated.sum()} truncated, {got.truncated.mean():.1%})"
-    some = got.with_second_cls().take([5, 1])
-    assert some.truncated.tolist() == got.truncated[[5, 1]].tolist()
+    assert got.take([5, 1]).truncated.tolist() == got.truncated[[5, 1]].tolist()
+    ponder = encode(pairs(12), tokenizer, cut_at + 1, PonderAlbertConfig(**TINY))
+    for ids, twice in zip(got.input_ids, ponder.input_ids, strict=True):  # [CLS] twice
+        assert twice.tolist() == [ids[0], *ids]
 
 
 @pytest.mark.parametrize("count", [1, CHUNK, CHUNK + 1])
@@ -31,7 +36,7 @@ def test_texts_in_chunks_are_those_of_one_call(tokenizer, count):
     examples = [pairs(9)[i % 9]._replace(label=i) for i in range(count)]
     texts = [[getattr(example, name) for example in examples] for name in ("text_a", "text_b")]
     whole = tokenizer(*texts, return_token_type_ids=True)
-    got = encode(iter(examples), tokenizer, 512)
+    got = encode(iter(examples), tokenizer, 512, PLAIN)
     for name in ("input_ids", "token_type_ids"):
         assert [x.tolist() for x in getattr(got, name)] == whole[name]
     assert got.labels.tolist() == list(range(count))
@@ -64,7 +69,7 @@ def test_the_digest_tells_all_that_the_data_are_apart():
     others = [
         same,
         same.take([1, 0]),
-        same.with_second_cls(),
+        Features.from_lists([[2, 2, 3], [4, 4, 5]], [[0, 0, 1]] * 2, [0, 1]),
         Features.from_lists([[2, 3, 4], [5]], types, [0, 1]),
         Features.from_lists(ids, [[0, 1], [0, 0]], [0, 1]),
         Features.from_lists(ids, types, [0.0, 1.0]),

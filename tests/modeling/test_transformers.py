@@ -9,7 +9,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from transformers.trainer_pt_utils import LabelSmoother
 
 import modeling
-from modeling import Classifier, UserError, losses, packed_weights, with_halting_token
+from modeling import (
+    Classifier,
+    EarlyExitPipeline,
+    UserError,
+    losses,
+    packed_weights,
+    with_halting_token,
+)
 from tests.conftest import TINY, edit_json, sentence, tiny_model
 from tests.models import assert_near, one_of, padded_batch, ponder_batch, tiny_ponder
 
@@ -138,14 +145,15 @@ def test_a_pipeline_says_where_a_text_exits(mode, folder):
         if mode == "albert_act":
             name, wanted = "updates", [out.updates.mean().item() for out in outs]
     assert len(set(wanted)) > 1
-    classify = pipeline("sentiment-analysis", str(folder))
+    classify = pipeline("sentiment-analysis", str(folder), pipeline_class=EarlyExitPipeline)
     assert [found[name] for found in classify(TEXTS)] == pytest.approx(wanted)
     assert [found[name] for found in classify(TEXTS[0], top_k=None)] == [wanted[0]] * 2
 
 
 def test_one_text_and_many_are_answered_as_by_a_pipeline(mode, folder):
     """A text alone, a list, and all classes where `top_k` asks for them."""
-    ours, theirs = Classifier(folder), pipeline("text-classification", str(folder))
+    ours = Classifier(folder)
+    theirs = pipeline("text-classification", str(folder), pipeline_class=EarlyExitPipeline)
     texts = [*TEXTS, {"text": PAIR[0], "text_pair": PAIR[1]}]
 
     def near(found: list[dict]) -> list[dict]:
@@ -167,10 +175,12 @@ def test_a_checkpoint_s_heads_are_new_for_another_number_of_classes(mode, folder
     assert any(encoder in name for name in report.loaded)
 
 
-def test_a_pipeline_answers_with_other_models_as_before(albert_dir, tokenizer):
+@pytest.mark.parametrize("how", [{}, {"pipeline_class": EarlyExitPipeline}])
+def test_a_pipeline_answers_with_other_models_as_before(albert_dir, tokenizer, how):
     other = transformers.AlbertForSequenceClassification.from_pretrained(albert_dir)
-    (found,) = pipeline("text-classification", other, tokenizer=tokenizer)("a dog")
-    assert found.keys() == {"label", "score"}
+    classify = pipeline("text-classification", other, tokenizer=tokenizer, **how)
+    assert classify("a dog")[0].keys() == {"label", "score"}
+    assert type(classify) is how.get("pipeline_class", transformers.TextClassificationPipeline)
 
 
 def test_a_pipeline_gives_a_regression_s_value(mode, tokenizer, tmp_path):

@@ -80,6 +80,17 @@ def test_a_new_mode_trains_evaluates_and_is_swept(extended):
     assert costs == pytest.approx([layer / 12 for layer in layers])
     accuracy = report["acc_per_layer"]
     assert [float(row["acc"]) for row in rows] == pytest.approx(accuracy, abs=0.02)
+    asked = """
+from transformers import pipeline
+import modeling
+texts = ["a man sleeps", "a dog runs in the park"]
+for answer in [*modeling.classify("out/truncated", texts), *PIPELINE("out/truncated")(texts)]:
+    print(answer["exit_layer"])
+""".replace(
+        "PIPELINE(",
+        'pipeline("text-classification", pipeline_class=modeling.EarlyExitPipeline, model=',
+    )
+    assert ran(sys.executable, "-c", asked, cwd=extended).split() == ["3"] * 4
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers import pipeline
 
 import push_to_hub
+from modeling import EarlyExitPipeline
 from tests.commands import edit_key, report_of
 from tests.conftest import edit_json, sentence
 
@@ -50,7 +51,8 @@ def test_a_model_is_sent_with_what_its_evaluation_found(script, glue, trained, h
         assert f"| {key} | {value} |" in card.text
     assert card.data.model_name == "me/rte"
     assert str(trained.parent) not in card.content
-    assert pipeline("text-classification", str(hub))(sentence(1))[0]["exit_layer"] >= 1
+    classify = pipeline("text-classification", str(hub), pipeline_class=EarlyExitPipeline)
+    assert classify(sentence(1))[0]["exit_layer"] >= 1
 
 
 def test_a_card_is_true_and_never_written_over_one_s_own(script, glue, trained, hub):
