@@ -58,7 +58,7 @@ def task_files(folder: str) -> list[str]:
 
 
 def is_complete(target: Path) -> bool:
-    """Whether GLUE's own files are there, and not the sample's: its test files have known sizes."""
+    """Tell whether GLUE's own files are there, whose test files have known sizes."""
     tests = {t.files["test"]: t.test_lines for t in TASKS.values() if t.folder == target.name}
     try:
         whole = all(sum(1 for _ in read_lines(target / n)) == lines for n, lines in tests.items())

@@ -28,7 +28,7 @@ from utils.flags import as_dict, option, parse
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSettings:
-    """What is exported, and as what."""
+    """The model and the file."""
 
     model_dir: Path = option(..., "folder of the trained model")
     output: Path = option(..., "file to write")

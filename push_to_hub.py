@@ -56,7 +56,7 @@ classify.model.config.{key}  # an exit setting: a new value takes effect at the 
 
 @dataclass(frozen=True, kw_only=True)
 class HubSettings:
-    """What is published, and where."""
+    """The model and its repository."""
 
     model_dir: Path = option(..., "folder of the trained and evaluated model")
     hub_model_id: str | None = option(None, "repository, e.g. me/rte; default: only the card")

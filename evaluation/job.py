@@ -41,7 +41,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Job:
-    """What is run, and how."""
+    """A model, its data and its settings."""
 
     mode: Mode
     model: PreTrainedModel
@@ -77,7 +77,7 @@ class Job:
 
 
 def results_folder(model: Path, suffix: str, checkpoint: str = "") -> Path:
-    """Where an evaluation's results go: the folder of the trained model, with `suffix` for the
+    """Folder of an evaluation's results: that of the trained model, with `suffix` for the
     second half of a task, and in it one for a `checkpoint`."""
     # As text: "." has no name to add to.
     return Path(os.path.abspath(model) + suffix) / checkpoint

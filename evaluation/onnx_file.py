@@ -26,7 +26,7 @@ def labels_in(config: AlbertConfig) -> list[str]:
 
 
 def description(model: PreTrainedModel) -> dict[str, Any]:
-    """What a file says of its model, by name; JSON in the file."""
+    """Metadata of a model's file, by name; JSON in the file."""
     config = model.config
     return {
         "model_type": config.model_type,
@@ -126,7 +126,7 @@ class OnnxFile:
 
 
 def one_line(path: str | Path, action: Callable, *given: Any, **more: Any) -> Any:
-    """What a runtime's function returns; its errors, which have no common class, as UserErrors."""
+    """Call a runtime's function; raise its errors, which have no common class, as UserError."""
     try:
         return action(*given, **more)
     except UserError:

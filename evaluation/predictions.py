@@ -77,7 +77,7 @@ def processes() -> tuple[int, int]:
 
 
 def is_main() -> bool:
-    """Are reports and progress bars this process's work?"""
+    """Tell whether reports and progress bars are this process's work."""
     return processes()[0] == 0
 
 
@@ -147,7 +147,7 @@ def record_layers(job: Job, batch_size: int = 1) -> Predictions:
 
 
 def layers_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tensor]:
-    """What all layers say of a batch: (batch, layers, …) each."""
+    """All layers' answers to a batch: (batch, layers, …) each."""
     model, batch = job.model, inputs_of(job, features, rows)
     start = time.perf_counter()
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])

@@ -56,7 +56,7 @@ def layer_curve(job: Job, all_logits: torch.Tensor) -> list[float]:
 
 
 def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
-    """What every mode reports: task, metrics, the rule, and how fast it was under which
+    """Values that every mode reports: task, metrics, the rule, and how fast it was under which
     conditions."""
     median, p95 = np.percentile((predictions["seconds"] * 1000).numpy(), [50, 95]).tolist()
     means = f"of the call, for up to {job.batch_size} texts at once"

@@ -34,7 +34,7 @@ def ponder_option(name: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ModeSettings:
-    """Who stops, and when. --model_type albert is ELBERT here, by a published name; in
+    """The mode and its keys. --model_type albert is ELBERT here, by a published name; in
     run_pretraining.py it is the dense ALBERT, which always runs all of its layers."""
 
     model_type: str = option(
@@ -102,7 +102,7 @@ class ModeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """What is evaluated and predicted with a trained model, and how."""
+    """Evaluation and prediction with a trained model."""
 
     do_eval: bool = option(False, "evaluate on the dev set with early exit", FREE)
     do_predict: bool = option(False, "predict the test set; write GLUE submission files", FREE)

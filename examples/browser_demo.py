@@ -69,7 +69,7 @@ def plain(text: str) -> str:
 
 
 def page_facts(model_dir: Path) -> dict[str, Any]:
-    """What the page has to know of a model; UserError for one that has nothing to show there."""
+    """Facts of a model for the page; UserError for one that has nothing to show there."""
     mode = trained_mode(model_dir)
     model = load_finished(model_dir, mode)
     config, loop = model.config, mode.export_loop(model)

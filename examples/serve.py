@@ -59,7 +59,7 @@ CHARACTERS = 16  # of a text that are read for each token that its model reads; 
 
 
 class Body(BaseModel):
-    """What /classify takes."""
+    """Request body of /classify."""
 
     texts: Annotated[list[Text], Field(min_length=1), FailFast()]
 
@@ -140,7 +140,7 @@ class Server:
         self.thread.join()
 
     def examples(self, texts: list[Text]) -> list[tuple]:
-        """What DepthBatcher takes of texts. A long one is cut before it is tokenised, too."""
+        """Turn texts into DepthBatcher's inputs. A long one is cut before it is tokenised, too."""
         parts = [(text, None) if isinstance(text, str) else text for text in texts]
         if len({second is None for _, second in parts}) > 1:
             raise HTTPException(422, "texts and pairs of texts: send them in requests of their own")

@@ -73,7 +73,7 @@ def losses(predictions: np.ndarray, labels: np.ndarray, exit_layer: np.ndarray) 
 
 
 def certified(path_losses: np.ndarray, alpha: float, delta: float) -> int:
-    """How many settings of a path, from its start, have a risk ≤ α with probability ≥ 1 − δ.
+    """Number of settings of a path, from its start, that have a risk ≤ α with probability ≥ 1 − δ.
 
     path_losses: (path, examples) of 0 or 1, in the order fixed beforehand. A p-value is the
     probability of at most so many events when each of the examples has probability α. It is valid
@@ -103,7 +103,7 @@ def fixed_sequence(grid: RuleGrid, keys: Mapping[str, Key]) -> list[int]:
 
 
 class Choice(NamedTuple):
-    """What picking came to: a setting's number, None when none qualifies, and how it was chosen."""
+    """Outcome of picking: a setting's number, None when none qualifies, and how it was chosen."""
 
     setting: int | None
     reason: str
@@ -158,7 +158,7 @@ def control_risk(
 def choose(
     swept: Sweep, goal: Mapping[str, float], rules: Sequence[str], rows: np.ndarray
 ) -> Choice:
-    """What --pick asks for, chosen on the examples `rows`; a guarantee tests only `rules`."""
+    """Choose what --pick asks for on the examples `rows`; a guarantee tests only `rules`."""
     if "risk" in goal:
         return control_risk(swept, rules, rows, goal)
     metric, cost = (f(swept.exit_layer, rows) for f in (swept.main_metric, swept.cost))

@@ -135,7 +135,7 @@ class FrontierSet:
         return [name for name in self.frontiers if name not in BASELINES]
 
     def at(self, name: str, limits: float | np.ndarray) -> Point | None:
-        """What a method does at a cost limit, or at one a model; None if a model's is too low.
+        """A method's result at a cost limit, or one limit per model; None if a model's is too low.
 
         A mixture costs exactly the limit. Its metric is linear in it: of a metric that is no mean
         over the examples, that of a coin thrown once for all of them.
@@ -262,7 +262,7 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
 
 
 def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
-    """What a setting came to on both parts, and whether it beats a coin between two layers that
+    """Report a setting on both parts, and whether it beats a coin between two layers that
     costs as much, compared on the report part: as Markdown."""
     found = frontier_set([swept], parts, DRAWS, seed, (COIN, ORACLE))
     both, main = swept.exit_layer[setting][None], swept.task.primary_metric

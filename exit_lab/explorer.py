@@ -120,7 +120,7 @@ def settings_columns(swept: Sweep, seed: int) -> dict[str, str]:
 def example_columns(
     swept: Sweep, examples: Sequence[Example], confidence: np.ndarray, listed: np.ndarray
 ) -> dict[str, Any]:
-    """What the list of examples shows, packed: (settings, listed) and (layers, listed)."""
+    """Columns of the list of examples, packed: (settings, listed) and (layers, listed)."""
     regression = swept.task.is_regression
     kind, percent = "<f4" if regression else "<u2", (confidence[:, listed] * 100).round()
     return {

@@ -50,7 +50,7 @@ BAND_DRAWS = 400  # of a figure's intervals
 
 @dataclass(frozen=True)
 class Lab:
-    """What a sweep of one model works with."""
+    """Model, data and recording of one sweep."""
 
     request: SweepRequest
     directory: Path  # of the model

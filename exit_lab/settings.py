@@ -13,7 +13,7 @@ PART = Allowed(low=0.01, high=0.99)
 
 @dataclass(frozen=True, kw_only=True)
 class LabSettings(DevSettings):
-    """Which models on which data."""
+    """The models and their data."""
 
     model_dir: list[str] = option(..., "trained model; several with --compare")
     data_dir: str = option(".", "folder with the task's .tsv files")
@@ -26,7 +26,7 @@ class LabSettings(DevSettings):
 
 @dataclass(kw_only=True)
 class SweepSettings:
-    """What is swept, and what is written."""
+    """The sweep and its files."""
 
     rules: list[str] | None = option(None, "exit rules to sweep; default: all", nargs="+")
     grid: list[str] = option([], "values, e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES")
@@ -51,7 +51,7 @@ GOALS = {
 
 @dataclass(kw_only=True)
 class ChoiceSettings:
-    """What is chosen and compared."""
+    """Choice and comparison."""
 
     pick: list[str] | None = option(
         None,
@@ -63,7 +63,7 @@ class ChoiceSettings:
     calibration_fraction: float = option(0.5, "share of the dev set used for choosing", PART)
 
     def goal(self) -> dict[str, float]:
-        """What --pick asks for, by name; raises UserError saying what goes together."""
+        """Goals of --pick, by name; raises UserError saying what goes together."""
         goal: dict[str, float] = {}
         for item in self.pick or []:
             key, _, text = item.partition("=")

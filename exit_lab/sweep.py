@@ -44,7 +44,7 @@ ALL = slice(None)
 
 @dataclass(frozen=True)
 class Recording:
-    """What a sweep needs to know of a model and a data set."""
+    """All that a sweep reads of a model and a data set."""
 
     tensors: dict[str, torch.Tensor]  # as `record_layers` gives them
     labels: np.ndarray  # (examples,)
@@ -86,7 +86,7 @@ def load_or_record(folder: Path, job: Job) -> Recording | None:
 
 
 def record_anew(job: Job, why: str) -> Predictions:
-    """What every layer says of the examples; UserError for an answer that is not finite."""
+    """Record every layer's answers to the examples; UserError for an answer that is not finite."""
     if is_main():
         print(f"{why}: recording {len(job.features)} examples at full depth")
     tensors = record_layers(job, job.batch_size)
@@ -122,7 +122,7 @@ def flops_of(job: Job) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Where every setting of every rule lets every example exit."""
+    """Exit layers of every example under every setting of every rule."""
 
     task: Task
     config: EarlyExitConfig  # whose exit keys hold where a setting has none
@@ -196,7 +196,7 @@ class Sweep:
         return over_examples(1000 * self.seconds[:, rows], exit_layer[:, rows], p95)
 
     def columns(self, exit_layer: np.ndarray) -> dict[str, np.ndarray]:
-        """What settings come to, (settings,) each: every metric, cost, and where they are known
+        """Results of settings, (settings,) each: every metric, cost, and where they are known
         FLOPs ratio and the recorded latency in ms."""
         found = {**self.metrics(exit_layer), "compute_ratio": self.cost(exit_layer)}
         if self.flops is not None:
@@ -208,7 +208,7 @@ class Sweep:
         return found
 
     def exits_per_layer(self, exit_layer: np.ndarray) -> np.ndarray:
-        """How many examples exit after each layer: (settings, layers)."""
+        """Number of examples that exit after each layer: (settings, layers)."""
         layers = range(1, self.num_layers + 1)
         return np.stack([(exit_layer == layer).sum(1) for layer in layers], 1)
 

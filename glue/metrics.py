@@ -41,7 +41,7 @@ def chunks(count: int, width: int) -> Iterator[slice]:
 
 
 def at_exit(by_layer: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
-    """What each setting answers: (layers, examples) at (settings, examples) -> the latter.
+    """Answers under each setting: (layers, examples) at (settings, examples) -> the latter.
 
     One setting's exits may be (examples,).
     """
@@ -73,7 +73,7 @@ def metrics_at(
 
 
 def bootstrap_weights(examples: int, draws: int, seed: int) -> np.ndarray:
-    """How often each example is in the sample, and in each resample: (1 + draws, examples)."""
+    """Count each example in the sample, and in each resample: (1 + draws, examples)."""
     rng = np.random.default_rng(seed)
     resamples = rng.multinomial(examples, np.full(examples, 1 / examples), size=draws)
     return np.concatenate((np.ones((1, examples), dtype=int), resamples))
@@ -99,7 +99,7 @@ def accuracy(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> di
 
 
 def counted(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """How many examples of each draw are in `rows`, (…, examples) bool: (…, draws)."""
+    """Number of examples of each draw in `rows`, (…, examples) bool: (…, draws)."""
     return rows.astype(float) @ weights.T
 
 

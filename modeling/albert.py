@@ -223,7 +223,7 @@ class Pooler(nn.Module):
 
 
 def pool(hidden: Tensor, mask: Tensor | None, pooler_input: str) -> Tensor:
-    """What an exit or a head sees of a layer: (batch, length, hidden) -> (batch, hidden).
+    """Pool a layer for an exit or a head: (batch, length, hidden) -> (batch, hidden).
 
     `mask` is (batch, 1, 1, length) bool, None without padding. Means and maxima run over real
     tokens only. A name with a hyphen is the sum of its two parts, as published.
@@ -258,7 +258,7 @@ class AlbertBackbone(nn.Module):
         self.pooler = Pooler(config, config.hidden_size)
 
     def group_of(self, layer: int) -> int:
-        """Which group's weights layer `layer` (0-based) uses: groups share the depth evenly."""
+        """Group whose weights layer `layer` (0-based) uses: groups share the depth evenly."""
         # In floats, as HF does: for a few odd shapes it rounds differently from whole numbers.
         return int(layer / (self.num_layers / len(self.encoder.albert_layer_groups)))
 

@@ -237,7 +237,7 @@ class AlbertActConfig(AdaptiveConfig):
         return 2 * self.hidden_size * (self.hidden_size + self.num_labels)
 
     def halting_flops(self) -> int:
-        """Of one token."""
+        """FLOPs of one token."""
         return 2 * self.hidden_size
 
     def adaptive_flops(self, length: int, updates: int) -> int:

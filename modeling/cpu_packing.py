@@ -49,7 +49,7 @@ INSTRUCTIONS = {
 
 
 def is_emulated(dtype: torch.dtype, device: torch.device | str) -> bool:
-    """Is `device` a CPU without instructions for products of half precision or int8?
+    """Tell whether `device` is a CPU without half-precision or int8 products.
 
     Half precision then goes through float32 and takes longer than float32 (docs/speed.md).
     """
@@ -176,7 +176,7 @@ class PackedLayer:
         self.ffn_output = PackedLinear(layer.ffn_output.weight, layer.ffn_output.bias)
 
     def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """As AlbertLayer's forward, but that the states of padding are 0: no map works on them."""
+        """Run AlbertLayer's forward, with states of 0 for padding: no map works on them."""
         attention, shape = self.layer.attention, hidden.shape
         flat = hidden.reshape(-1, shape[-1])  # (tokens, hidden)
         real = None if mask is None else mask.flatten().nonzero()[:, 0]

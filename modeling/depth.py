@@ -31,7 +31,7 @@ Inputs = Mapping[str, Tensor]  # of `EarlyExitModel.own_inputs`, (batch,) each
 
 
 class ExampleState(NamedTuple):
-    """What an example carries from layer to layer."""
+    """State that an example carries from layer to layer."""
 
     depth: Tensor  # layers that ran, (batch,) int64
     rule: State
@@ -39,7 +39,7 @@ class ExampleState(NamedTuple):
 
 
 class ExitDecision(NamedTuple):
-    """What the exit check after a layer says."""
+    """Answer of the exit check after a layer."""
 
     answer: Tensor  # of an exit here, (batch, num_labels) float32
     exit_mask: Tensor  # who exits here, (batch,) bool
@@ -49,7 +49,7 @@ class ExitDecision(NamedTuple):
 
 @dataclass
 class EarlyExitOutput(SequenceClassifierOutput):
-    """What a model answers of a batch.
+    """Output of a model for a batch.
 
     Attributes:
         loss: scalar; train(): of all exits, eval(): of the answers.
@@ -100,10 +100,10 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
     def layer_output(
         self, hidden: Tensor, mask: Tensor | None, index: int, state: ExampleState
     ) -> tuple[LayerOutput, State]:
-        """What the layer that gave `hidden` says, and the model's own part of the next state."""
+        """Read the layer that gave `hidden`: its answer, and the model's own part of the state."""
 
     def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
-        """What so many examples carry at depth 0; inputs: of `own_inputs` those that they bring."""
+        """Initial state of `batch` examples; inputs: those of `own_inputs` that they bring."""
         config, device = self.config, self.device
         shape = batch, config.num_labels, config.num_hidden_layers
         remembered = rule.start(Size(rule.settings_shape, *shape, device), inputs)

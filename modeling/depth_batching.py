@@ -29,7 +29,7 @@ from .rules import ExitRule
 
 
 class Answer(NamedTuple):
-    """What an example left with."""
+    """Answer to an example."""
 
     row: int  # position among the submitted examples, from 0
     logits: Tensor  # (num_labels,) float32, on the CPU

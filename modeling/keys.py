@@ -20,7 +20,7 @@ NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 @dataclass(frozen=True)
 class Key:
-    """What a configuration key may hold."""
+    """Values that a configuration key may hold."""
 
     kind: type
     default: Any

@@ -50,7 +50,7 @@ class SelfAttention(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """What every token reads of its text: (batch, length, hidden) -> the same shape."""
+        """Attend over the text: (batch, length, hidden) -> the same shape."""
         states = hidden.to(self.query.weight.dtype)
         parts = (self.split_heads(linear(states)) for linear in self.projections)
         # Each (batch, heads, length, head_size); [0] in place of squeeze copies in an ONNX file.
@@ -59,7 +59,7 @@ class SelfAttention(nn.Module):
         return self.output(context)  # (batch, length, hidden)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """What each query reads: (batch, heads, queries, head_size), as `query`.
+        """Attend from each query: (batch, heads, queries, head_size), as `query`.
 
         key, value (batch, heads, length, head_size); mask (batch, 1, 1, length) bool or None.
         """

@@ -26,14 +26,14 @@ Count = int | Tensor
 
 
 class LayerOutput(NamedTuple):
-    """What a layer says of the examples, for a rule to read; a recording keeps all of it."""
+    """Answers of a layer, for a rule to read; a recording keeps all of it."""
 
     logits: Tensor  # (batch, classes)
     halt_probabilities: Tensor | None = None  # λ, (batch,), of a ponder model
 
 
 class Size(NamedTuple):
-    """What a state's shapes follow from."""
+    """Sizes that a state's shapes follow from."""
 
     settings: tuple[int, ...]  # (settings,), or () for one setting
     batch: int
@@ -89,7 +89,7 @@ class ExitRule:
         return tuple(torch.broadcast_shapes(*shapes)[:-1])
 
     def scores(self, logits: Tensor) -> Tensor:
-        """What the rule compares of logits (batch, classes): class probabilities, or the value.
+        """Values that the rule compares, from logits (batch, classes): probabilities or value.
 
         (settings, batch, classes) where they depend on a setting.
         """
@@ -104,11 +104,11 @@ class ExitRule:
         raise NotImplementedError
 
     def answer(self, seen: LayerOutput, state: State) -> Tensor:
-        """What an exit answers, (batch, classes), given the newest layer and the state after it."""
+        """Answer of an exit, (batch, classes), given the newest layer and the state after it."""
         return seen.logits
 
     def by_window(self, seen: LayerOutput) -> Tensor:
-        """Which exits here a window of layers decides, (batch,) bool."""
+        """Exits here that a window of layers decides, (batch,) bool."""
         return torch.zeros(len(seen.logits), dtype=torch.bool, device=seen.logits.device)
 
 
@@ -174,7 +174,7 @@ def scan(rule: ExitRule, recorded: Tensors) -> Tensor:
 
 
 def layer_answers(rule: ExitRule, recorded: Tensors) -> Tensor:
-    """What an exit would answer at every layer: (layers, batch, classes)."""
+    """Answers of an exit at every layer: (layers, batch, classes)."""
     return torch.stack([rule.answer(seen, state) for seen, state, _ in replay(rule, recorded)])
 
 
@@ -186,6 +186,6 @@ def scan_answers(rule: ExitRule, recorded: Tensors) -> tuple[Tensor, Tensor]:
 
 
 def exits_by_window(rule: ExitRule, recorded: Tensors, exit_layer: Tensor) -> Tensor:
-    """Which of the exits at these layers, (batch,), a window of layers decided: (batch,) bool."""
+    """Tell which of the exits at these layers, (batch,), a window decided: (batch,) bool."""
     found = torch.stack([rule.by_window(seen) for seen, _, _ in replay(rule, recorded)])
     return found[exit_layer - 1, torch.arange(len(exit_layer))]

@@ -25,7 +25,7 @@ OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # where the user says so
 
 
 def waiting() -> dict[str, str]:
-    """What the environment needs before torch is imported: nothing where the user has set it.
+    """Variables to set before torch is imported: nothing where the user has set it.
 
     Other OpenMP libraries do not look at it.
     """
@@ -63,7 +63,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def keep_freed_memory() -> None:
-    """From now on, this process keeps the memory that it frees: it stays as large as it once was.
+    """Make this process keep the memory that it frees: it stays as large as it once was.
 
     Otherwise glibc hands large tensors back to the system whenever a pass is done with them, and
     the system clears every page before the next pass may have it (docs/speed_internals.md, "Freed

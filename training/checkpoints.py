@@ -372,7 +372,7 @@ def finish_training(directory: Path) -> None:
 
 
 def is_finished(output_dir: str | Path) -> bool:
-    """Whether `output_dir` holds a model whose training came to its end."""
+    """Tell whether `output_dir` holds a model whose training came to its end."""
     directory = Path(output_dir)
     return (directory / "config.json").exists() and not (directory / IN_PROGRESS).exists()
 

@@ -12,7 +12,7 @@ LENGTH = Allowed(low=8)
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingModelSettings:
-    """What is trained. --model_type albert is the dense ALBERT here, which always runs all of its
+    """The model to train. --model_type albert is the dense ALBERT here, which always runs all
     layers; in run_glue.py it is ELBERT, whose examples stop early."""
 
     model_type: str = option(
@@ -60,7 +60,7 @@ class TextSettings(PlainText):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What both trainings on plain text have in common."""
+    """Fields that both trainings on plain text have."""
 
     weight_decay: float = option(0.01, "weight decay; not of biases and layer norms", AT_LEAST_0)
     adam_epsilon: float = option(1e-6, "ε of the optimiser", AT_LEAST_0)
@@ -84,7 +84,7 @@ class PretrainingSchedule(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingEvaluation:
-    """What a trained model is measured on."""
+    """Evaluation of a trained model."""
 
     do_eval: bool = option(False, "evaluate on --eval_file", FREE)
     eval_file: str | None = option(None, "held-out text file, formatted as --train_files", FREE)

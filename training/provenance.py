@@ -56,7 +56,7 @@ def note(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def is_own(folder: Path, name: str, known: dict[str, Any]) -> bool:
-    """Whether file `name` is in `folder`, is no link, and is as the list `known` says."""
+    """Tell whether file `name` is in `folder`, no link, and as the list `known` says."""
     path = folder / name
     if not os.path.isfile(path) or path.is_symlink() or not resolve_within(folder, name):
         return False

@@ -21,7 +21,7 @@ SCHEDULES += ["constant_with_warmup", "inverse_sqrt"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Where a run writes, how it goes on, and what it runs on."""
+    """Output, resuming and devices of a run."""
 
     do_train: bool = option(False, "train; --resume_from_checkpoint continues a stopped run", FREE)
     output_dir: str = option(..., "folder of the trained model and the results", FREE)
@@ -94,7 +94,7 @@ class DevSettings:
 
     @cached_property
     def folder(self) -> str:
-        """Of the task's files, which may have to be fetched first."""
+        """Folder of the task's files; fetched first if on the hub."""
         if not self.dataset_name:
             return self.data_dir or "."
         from glue.tasks import get_task, hub_folder  # NumPy
@@ -126,7 +126,7 @@ class DataSettings(DevSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """How --do_train trains. METRIC@COST is the best METRIC that the configured rule reaches at a
+    """Settings of --do_train. METRIC@COST is the best METRIC that the configured rule reaches at a
     computation cost of at most COST, e.g. acc@0.5; METRIC alone that of the last layer."""
 
     per_gpu_train_batch_size: int = option(8, "examples per batch in each process", COUNT)
@@ -169,7 +169,7 @@ class TrainingSettings:
 
     @property
     def looks_at_dev(self) -> bool:
-        """Is the dev set evaluated at each logging step?"""
+        """Tell whether the dev set is evaluated at each logging step."""
         during = self.evaluate_during_training or self.eval_strategy == "steps"
         return during or self.chooses_best
 

@@ -81,7 +81,7 @@ class AdaptiveDepth(Mode):
         return {"mean_updates": [f"{mean:.4f}" for mean in means.tolist()]}
 
     def evaluate(self, job: Job, results: Path, trained: Path, checkpoint: str) -> dict[str, Any]:
-        """How often tokens are updated, and at which cost."""
+        """Report how often tokens are updated, and the cost."""
         fast = job.for_inference()
         predictions = run_early_exit(fast)
         summary = summarise_updates(fast, predictions)

@@ -61,7 +61,7 @@ class Mode(ABC):
         max_seq_length: int,
         seed: int,
     ) -> Features:
-        """What the model reads of texts, each truncated to max_seq_length tokens."""
+        """Encode texts for the model, each truncated to max_seq_length tokens."""
         return encode(examples, tokenizer, max_seq_length, config)
 
     def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
@@ -70,7 +70,7 @@ class Mode(ABC):
 
     @abstractmethod
     def scalars(self, model: PreTrainedModel, out: ModelOutput) -> dict[str, float]:
-        """What to log of a training step, by name."""
+        """Values to log of a training step, by name."""
 
     @abstractmethod
     def dev_scalars(
@@ -81,14 +81,14 @@ class Mode(ABC):
 
     @abstractmethod
     def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> ExportLoop:
-        """What export_onnx.py writes of a trained model.
+        """Module that export_onnx.py exports for a trained model.
 
         layer_logits: with every layer's answer; UserError for a mode whose layers have none.
         """
 
     @abstractmethod
     def other_outputs(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
-        """What else to keep of a batch's output than its logits, (batch, …) on the CPU by name.
+        """Outputs of a batch to keep beside its logits, (batch, …) on the CPU, by name.
 
         longest: tokens of the longest example of the data set.
         """

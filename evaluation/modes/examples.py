@@ -72,7 +72,7 @@ class ExampleMode(Mode):
         return {"exit_layer": predictions["exit_layer"].tolist()}
 
     def evaluate(self, job: Job, results: Path, trained: Path, checkpoint: str) -> dict[str, Any]:
-        """Where examples exit, at which cost, and what every layer would answer."""
+        """Report where examples exit, the cost, and every layer's answers."""
         recorded = None if job.evaluation.skip_full_depth else record_layers(job, batch_size=32)
         fast = job.for_inference()
         predictions = run_early_exit(fast)

@@ -235,7 +235,7 @@ def at(front: Frontier, limit: float) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def load_tokens(tau: str, seed: int) -> tuple[Outcomes, np.ndarray, np.ndarray]:
-    """Of ACT trained on SST-2 at this price of an update: scores and costs under each of EPSILONS.
+    """Load ACT trained on SST-2 at this price of an update: scores and costs under EPSILONS.
 
     Then of a text's tokens the mean updates, and their standard deviation, (settings, examples).
     """
@@ -299,7 +299,7 @@ def oracle(answers: Answers, limits: np.ndarray) -> np.ndarray:
 
 
 def seed_factor(table: np.ndarray) -> float:
-    """How much wider Student's t makes an interval whose spread rests on so few seeds.
+    """Factor by which Student's t widens an interval whose spread rests on so few seeds.
 
     table (seeds, examples). The degrees of freedom are Welch and Satterthwaite's.
     """
@@ -325,7 +325,7 @@ def simultaneous(tables: list[np.ndarray], draws: int = 1000) -> list[Estimate]:
     means, drawn = [], []
 
     def shares_of(size: int) -> np.ndarray:
-        """What share of each resample is which, (draws, size)."""
+        """Share of each seed in each resample, (draws, size)."""
         return rng.multinomial(size, np.full(size, 1 / size), draws) / size
 
     for table in tables:

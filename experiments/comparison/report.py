@@ -206,7 +206,7 @@ def rates() -> list[tuple[str, float]]:
 
 
 def recorded() -> list[tuple[str, float, str]]:
-    """Of each recorded model the last layer's score, and that of every layer alone."""
+    """Score of each recorded model's last layer, and of every layer alone."""
     rows = []
     for task, path in ((t, path) for t in TASKS for path in analysis.RECORDED.glob(f"{t}-*")):
         stem = path.stem.removesuffix("-test" * (task == "SICK"))
@@ -252,7 +252,7 @@ def overview(methods: Methods, networks: Networks) -> str:
 
 
 def who_stops(methods: Methods, networks: Networks) -> str:
-    """Who stops × how it was trained: each network's rules over its own coin; efficiency η."""
+    """Tabulate who stops × how it was trained: each network's rules over its own coin; η."""
     keys, own = [], []
     for (task, kind), answers in networks.items():
         coin = methods[task, label("coin", kind)]

@@ -244,7 +244,7 @@ def teacher_of(data: str, work: Path) -> Path:
 
 @torch.inference_mode()
 def answers_of_tokens(model_dir: str, table: str) -> dict[str, np.ndarray]:
-    """What an ACT model answers under each of EPSILONS, and how often it updates a text's tokens.
+    """Answers of an ACT model under each of EPSILONS, and its updates of a text's tokens.
 
     all_logits (settings, examples, classes); tokens (settings, examples, layers + 1), how many
     tokens had so many updates, padding among those without.

@@ -42,7 +42,7 @@ COMPACTION_FLOPS = {"cpu": 1e7, "cuda": 5e9}
 
 
 class Halting(NamedTuple):
-    """How far each token is on its way to halting; all tensors have one shape."""
+    """State of each token on its way to halting; all tensors have one shape."""
 
     running: Tensor  # bool, is the token still updated?
     spent: Tensor  # the sum of its halting weights
@@ -189,7 +189,7 @@ class AlbertActEncoder(nn.Module):
         return Halting(running, *(torch.zeros_like(running, dtype=dtype) for _ in range(3)))
 
     def compaction_pays(self, hidden: Tensor, running: int) -> bool:
-        """Is leaving out the halted tokens of (batch, length, hidden) worth its overhead?"""
+        """Tell whether leaving out halted tokens of (batch, length, hidden) repays its overhead."""
         if self.training or torch.is_grad_enabled():
             return False  # autograd needs the keys and values that compaction overwrites
         if is_eager(self.config):
@@ -236,7 +236,7 @@ class RunningTokens:
         return self.states.view(*before.shape, -1), weight, halting
 
     def layer_pass(self, state: Tensor, running: Tensor) -> Tensor:
-        """What the layer makes of the running tokens' states, (running, hidden).
+        """New states of the running tokens, (running, hidden).
 
         Every query meets the keys of its own example; the linear layers see running tokens only.
         An example's queries stand side by side at the left of its row of a (batch, width) grid.
@@ -281,7 +281,7 @@ class AlbertActPreTrainedModel(AlbertPreTrainedModel):
 
 @dataclass
 class AlbertActModelOutput(BaseModelOutputWithPooling):
-    """What the encoder answers.
+    """Output of the encoder.
 
     last_hidden_state: (batch, length, hidden).
     pooler_output: (batch, hidden), of `pooler_input`; None without a pooler.

@@ -28,7 +28,7 @@ from .encoder import AlbertActModel, AlbertActModelOutput, AlbertActPreTrainedMo
 
 @dataclass
 class AlbertActOutput(SequenceClassifierOutput):
-    """What a model with a head answers: the logits that its task has, under HF's names.
+    """Output of a model with a head: the logits of its task, under HF's names.
 
     loss: scalar, task loss + τ · mean over examples of ponder_cost.
     logits: (batch, num_labels), (batch, length, num_labels), (batch, length, vocabulary) or
@@ -174,7 +174,7 @@ class AlbertActForTokenClassification(HeadOfAlbert, hf_albert.AlbertForTokenClas
 
 
 class AlbertActForMultipleChoice(HeadOfAlbert, hf_albert.AlbertForMultipleChoice):
-    """Which of several texts is right; inputs (batch, choices, length), labels (batch,)."""
+    """Choice of one of several texts; inputs (batch, choices, length), labels (batch,)."""
 
     forward = adaptive(hf_albert.AlbertForMultipleChoice.forward)
 

@@ -150,7 +150,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         return [encoder.exit_out_layer] if self.num_exits == 1 else encoder.exit_out_layers
 
     def exit_number(self, layer: int) -> int:
-        """Which of `exit_heads` follows layer `layer` (0-based): layers share in equal runs."""
+        """Index of `exit_heads` after layer `layer` (0-based): layers share in equal runs."""
         run = self.config.num_hidden_layers // self.num_exits
         return min(layer // run, self.num_exits - 1)
 

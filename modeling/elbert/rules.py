@@ -57,7 +57,7 @@ class LargestProbability(ExitRule):
 
 
 class Leaders(NamedTuple):
-    """Which class leads, by how much, and the scores whose course a window follows.
+    """The leading class, its lead, and the scores whose course a window follows.
 
     All have a leading dimension of settings where the scores have one.
     """
@@ -68,7 +68,7 @@ class Leaders(NamedTuple):
 
 
 def leaders(scores: Tensor, window_score: str) -> Leaders:
-    """Of one layer's probabilities (batch, classes).
+    """Find the leaders of one layer's probabilities (batch, classes).
 
     With two classes p_top1 − p_top2 > 2·margin is the published p > 0.5 + margin. `class0` looks
     at class 0 against 0.5 however many classes there are, as ELBERT's published code does: its two
@@ -112,7 +112,7 @@ class SameLeader(WindowRule):
         return ~self.is_sure(self.scores(seen.logits))
 
     def is_sure(self, scores: Tensor) -> Tensor:
-        """Whose entropy is low, whatever the window says."""
+        """Examples with a low entropy, whatever the window says."""
         return normalised_entropy(scores) < self.exit_thres
 
     def start(self, size: Size, inputs: Tensors) -> State:

@@ -12,7 +12,7 @@ MAPPING = "encoder.embedding_hidden_mapping_in"
 
 
 class Family(NamedTuple):
-    """What differs between families.
+    """One family's differences from BERT.
 
     names: regular expressions of tensors' names, and what takes their place, before LAYER_NAMES.
     skips_padding: only tokens that are no padding have positions; the first is pad_token_id + 1.

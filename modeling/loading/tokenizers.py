@@ -68,7 +68,7 @@ def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrained
 
 
 class TokenizerOfFolder:
-    """What AutoTokenizer asks where no tokenizer_config.json names a class: `load_tokenizer`."""
+    """AutoTokenizer's class where no tokenizer_config.json names one: `load_tokenizer`."""
 
     @staticmethod
     def from_pretrained(

@@ -96,7 +96,7 @@ def read_tensor_file(path: Path) -> Tensors:
 
 @dataclass
 class LoadReport:
-    """What became of a checkpoint's tensors.
+    """Fate of a checkpoint's tensors.
 
     Attributes:
         source: the folder or hub name.

@@ -45,7 +45,7 @@ Texts = Sequence[str] | tuple[Sequence[str], Sequence[str]]  # a list, or a pair
 
 @dataclass
 class PonderOutput(SequenceClassifierOutput):
-    """What the model answers; `layers` are those that ran.
+    """Output of the model; `layers` are those that ran.
 
     Attributes:
         loss: scalar; train(): total loss, eval(): loss of the answers.
@@ -235,7 +235,7 @@ class PonderAlbertClassifier(EarlyExitModel):
     def early_exits(
         self, hidden: Tensor, mask: Tensor | None, inputs: Inputs
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """As PonderOutput has them: logits, λ of the layers that ran, and exit layers (batch,)."""
+        """Run until all have halted: logits and λ of the layers that ran, exit layers (batch,)."""
         none = torch.zeros(len(hidden), device=hidden.device)
         exit_layer = torch.zeros_like(none, dtype=torch.long)
         logits = [none[:, None].expand(-1, self.config.num_labels)]
@@ -257,7 +257,7 @@ class PonderAlbertClassifier(EarlyExitModel):
         return self.classifier(answering).float(), halts
 
     def pooled(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """What classifier and halting head read of a layer's states, (batch, hidden) each."""
+        """Vectors that classifier and halting head read of a layer, (batch, hidden) each."""
         if self.pooler is None:
             return hidden[:, 0], hidden[:, HALTING_TOKEN]
         pooled = self.pooler(pool(hidden, mask, self.config.pooler_input))
@@ -321,14 +321,14 @@ class PonderAlbertClassifier(EarlyExitModel):
         return 0
 
     def embed(self, *text: Tensor | None) -> Tensor:
-        """As EarlyExitModel's, of ids or words that have the second [CLS]."""
+        """Embed as EarlyExitModel does, ids or words that have the second [CLS]."""
         return self.embedding_hidden_mapping_in(self.embeddings(*text))
 
     def layer_pass(self, hidden: Tensor, mask: Tensor | None, index: int) -> Tensor:
         return self.albert_layer(hidden, mask)
 
     def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
-        """As EarlyExitModel's, with the halting token's previous state (batch, hidden)."""
+        """Start as EarlyExitModel does, with the halting token's previous state (batch, hidden)."""
         size = (batch, self.config.hidden_size)
         previous = torch.zeros(size, device=self.device, dtype=self.dtype)
         return super().start(rule, batch, inputs)._replace(model=previous)
