@@ -97,7 +97,8 @@ class Teacher:
         computed at every start, under a name that follows from its weights and the tokens.
         """
         model, tokenizer = self.load()
-        order = self.order(list(model.config.id2label.values()))
+        names = model.config.id2label
+        order = self.order([names[number] for number in range(len(names))])
         longest = min(self.max_seq_length, tokenizer.model_max_length)
         if isinstance(model, EarlyExitModel):
             longest = min(longest, model.config.max_position_embeddings - model.config.extra_tokens)
