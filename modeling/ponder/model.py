@@ -379,7 +379,7 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
             loss=out.loss,
             logits=answer,
             exit_layer=out.exit_layer,
-            all_logits=out.logits if self.training else None,
+            all_logits=out.logits if self.training or states.get("output_all_exits") else None,
             hidden_states=out.hidden_states,
             attentions=out.attentions,
         )
