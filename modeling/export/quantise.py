@@ -1,8 +1,9 @@
 """Static 8-bit products in an exported file: scales are constants, fixed by calibration.
 
 A product X·W of the layer pass becomes Dequantize(Quantize(X))·Dequantize(W₈), which runtimes fuse
-into one product of whole numbers. As no scale depends on the input, an answer depends neither on
-the batch nor on padding. Exit classifiers, attention, softmax and norms stay in float32.
+into one product of whole numbers; so does the pooler's, whose weights every exit check reads. As no
+scale depends on the input, an answer depends neither on the batch nor on padding. Exit classifiers,
+attention, softmax and norms stay in float32.
 """
 
 import json
@@ -24,6 +25,29 @@ def loop_bodies(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Graph]]:
     for node in model.graph:
         if node.op_type == "Loop":
             yield node, node.attributes["body"].as_graph()
+
+
+def split_gemms(graph: ir.Graph, body: ir.Graph, narrowest: int) -> None:
+    """Write wide maps X·Wᵀ + b of rows (an exit's pooler) as a product with (in, out) and a sum."""
+    for node in tuple(body):
+        if node.op_type != "Gemm" or min(node.inputs[1].shape) < narrowest:
+            continue
+        rows, weight, *bias = node.inputs  # a bias of zeros is left out
+        name, transposed = node.outputs[0].name, weight.const_value.numpy().T
+        matrix = constant(graph, f"{name}_matrix", np.ascontiguousarray(transposed))
+        parts = [named_node("MatMul", [rows, matrix], f"{name}_product")]
+        if bias:
+            parts.append(named_node("Add", [*parts[0].outputs, *bias], f"{name}_sum"))
+        old, new = node.outputs, parts[-1].outputs
+        ir.convenience.replace_nodes_and_values(body, node, [node], parts, old, new)
+        forget_unused(graph, body, weight)
+
+
+def forget_unused(graph: ir.Graph, body: ir.Graph, value: ir.Value) -> None:
+    """Remove a constant that nothing reads; what was computed, a corrected matrix, is the loop's."""
+    if not value.uses():
+        owner = graph if value.name in graph.initializers else body
+        del owner.initializers[value.name]
 
 
 def products_by_input(body: ir.Graph, narrowest: int) -> dict[ir.Value, list[ir.Node]]:
@@ -72,13 +96,15 @@ def calibrate(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> list[np
 
 
 def to_int8(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> ir.Model:
-    """Quantise the layer passes' products and the word embeddings of an exported model.
+    """Quantise the layer passes' products, poolers and word embeddings of an exported model.
 
     Args:
         model: of `to_onnx`; it is changed and returned.
         narrowest: the model's hidden size.
         feeds: calibration texts, see `calibrate`.
     """
+    for _, body in loop_bodies(model):
+        split_gemms(model.graph, body, narrowest)
     ranges = iter(calibrate(model, narrowest, feeds))
     for _, body in loop_bodies(model):
         for value, users in products_by_input(body, narrowest).items():
@@ -140,9 +166,7 @@ def quantise_products(
         body.insert_before(node, [weight])
         node.replace_input_with(0, restored.outputs[0])
         node.replace_input_with(1, weight.outputs[0])
-        if not exact.uses():  # a corrected matrix was computed, so it is the loop's own
-            owner = graph if exact.name in graph.initializers else body
-            del owner.initializers[exact.name]
+        forget_unused(graph, body, exact)
 
 
 def quantise_embeddings(graph: ir.Graph) -> None:
