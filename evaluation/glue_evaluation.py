@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import AlbertConfig, PreTrainedTokenizerBase
 
-from evaluation.job import DTYPES, Job, find_task, load_trained, results_folder
+from evaluation.job import Job, find_task, load_trained, results_folder
 from evaluation.modes import MODES, trained_mode
 from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
@@ -20,7 +21,7 @@ from evaluation.results import check_results, write_predictions
 from evaluation.settings import GlueSettings
 from glue.features import Features
 from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
-from modeling.cpu_packing import EMULATED, is_emulated
+from modeling.cpu_packing import EMULATED, dtype_of, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
 from modeling.loading.files import read_json, weights_hash
@@ -78,8 +79,11 @@ def open_job(
     """Load the model of `directory`, trained on `task`, under the flags' exit keys, and a split: of
     the task, or of its second half."""
     mode, data, evaluation = mode_of(settings), settings.data, settings.evaluation
-    if is_emulated(DTYPES[evaluation.dtype], accelerator.device):
+    device, used = accelerator.device, dtype_of(evaluation.dtype, accelerator.device)
+    if is_emulated(used, device):
         logger.warning("--dtype %s: %s", evaluation.dtype, EMULATED)
+    if used == torch.float32 != dtype_of("auto", device) and not evaluation.onnx:
+        logger.info("--dtype auto: bf16 here, about 1.6 times as fast for ALBERT-base")
     if mode is not (trained_in := trained_mode(directory)):
         raise UserError(
             f"--model_type {mode.name}: {directory} holds a model that was trained with "

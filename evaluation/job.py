@@ -19,6 +19,7 @@ from glue.custom import custom_task
 from glue.features import Features
 from glue.tasks import Task, get_task
 from modeling.albert import cast_layers
+from modeling.cpu_packing import DTYPES, dtype_of
 from modeling.depth import compile_for_inference
 from modeling.errors import UserError
 from modeling.exit_settings import KeyValues
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REPAYING = 10_000  # examples that repay a minute of compiling: of each, 6 ms on CUDA (an estimate)
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Job:
         """The job with a copy of the model in --dtype, compiled where that is asked for and pays;
         its `origin` says so."""
         model, device, wanted = self.model, self.model.device, self.evaluation.compile
-        compiled, dtype = False, DTYPES[self.evaluation.dtype]
-        about = {"dtype": self.evaluation.dtype}
+        compiled, dtype = False, dtype_of(self.evaluation.dtype, device)
+        about = {"dtype": next(name for name, known in DTYPES.items() if known == dtype)}
         if wanted == "on" and self.mode.uncompiled:
             logger.warning("--compile on: %s; not compiled", self.mode.uncompiled)
         if self.file:

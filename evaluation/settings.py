@@ -135,7 +135,10 @@ class EvaluationSettings:
         "onnxruntime", "runtime of --onnx", FREE, choices=("onnxruntime", "openvino")
     )
     dtype: str = option(
-        "fp32", "precision of evaluation and prediction", FREE, choices=("fp32", "bf16", "fp16")
+        "fp32",
+        "number type of evaluation and prediction; auto: bf16 where the processor has it",
+        FREE,
+        choices=("fp32", "bf16", "fp16", "auto"),
     )
 
 

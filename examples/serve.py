@@ -48,7 +48,8 @@ from evaluation.job import load_finished
 from evaluation.modes import trained_mode
 from glue.tasks import Example
 from modeling import DepthBatcher, EarlyExitModel, UserError, load_tokenizer
-from modeling.cpu_packing import packed_weights
+from modeling.albert import cast_layers
+from modeling.cpu_packing import DTYPES, dtype_of, packed_weights
 from modeling.rules import exit_scores
 from training.start import check_vocab_size
 from utils.files import run_script
@@ -117,7 +118,9 @@ class QueuedBatcher(DepthBatcher):
 class Server:
     """The HTTP side of a model: tokenises texts and hands them to a `QueuedBatcher`."""
 
-    def __init__(self, model_dir: Path, slots: int, limit: int, max_size: int) -> None:
+    def __init__(
+        self, model_dir: Path, slots: int, limit: int, max_size: int, dtype: str = "fp32"
+    ) -> None:
         self.mode = trained_mode(model_dir)
         model, self.tokenizer = load_finished(model_dir, self.mode), load_tokenizer(model_dir)
         if not isinstance(model, EarlyExitModel):
@@ -125,6 +128,7 @@ class Server:
         check_vocab_size(self.tokenizer, str(model_dir), model.config)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = model.to(device)
+        cast_layers(self.model, dtype_of(dtype, device))
         self.length = min(512, model.config.max_position_embeddings)
         self.examples(["the first call sets the tokenizer up; threads then read it alone"])
         self.limit, self.max_size = limit, max_size  # texts that may wait; bytes of a request
@@ -204,9 +208,11 @@ def main() -> None:
     add("--queue", default=1000, help="texts that may wait")
     add("--max_body_size", default=1_000_000, help="bytes of a request")
     add("--shutdown_seconds", default=20, help="for open requests, from SIGTERM to the end")
+    named = {"choices": (*DTYPES, "auto"), "default": "fp32"}
+    parser.add_argument("--dtype", **named, help="auto: bf16 where the processor has it")
     args = parser.parse_args()
     keep_freed_memory()
-    server = Server(args.model_dir, args.slots, args.queue, args.max_body_size)
+    server = Server(args.model_dir, args.slots, args.queue, args.max_body_size, args.dtype)
     app = FastAPI(title="Early exit", lifespan=server.lifespan)
     schema = {"content": {"application/json": {"schema": Body.model_json_schema()}}}
     app.post("/classify", openapi_extra={"requestBody": schema})(server.classify)

@@ -31,7 +31,9 @@ from exit_lab.sweep import (
 )
 from glue.metrics import at_exit, compute_metrics
 from glue.tasks import Example, Task, evaluation_tasks, read_examples
+from modeling.albert import cast_layers
 from modeling.configuration import EarlyExitConfig
+from modeling.cpu_packing import dtype_of
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, Setting, describe, resolve
 from modeling.loading.files import read_json, weights_hash
@@ -143,6 +145,7 @@ def open_lab(
     mode = trained_mode(directory)
     mode.check_has_rules()
     model, tokenizer = load_trained(directory, mode, task, device, data.do_lower_case)
+    cast_layers(model, dtype_of(wanted.dtype, device))
     mode.check_length(data.max_seq_length, model.config)
     examples = read_examples(part, data.folder, "dev", data.max_eval_samples)
     texts = examples, tokenizer, data.max_seq_length

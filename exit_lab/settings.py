@@ -37,6 +37,11 @@ class SweepSettings:
     )
     verify: int = option(0, "rerun K random settings with early exit", AT_LEAST_0, metavar="K")
     tables_only: bool = option(False, "write no figures and no explorer.html")
+    dtype: str = option(
+        "fp32",
+        "number type; auto: bf16 where the processor has it",
+        choices=("fp32", "bf16", "fp16", "auto"),
+    )
 
 
 # What --pick may ask for; risk and delta together, each of the others alone.

@@ -33,6 +33,7 @@ def packable_types() -> tuple[torch.dtype, ...]:
 
 
 PACKABLE = packable_types()
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # On x86 processors without AVX-512, oneDNN's GELU is slower than torch's, and plain products of so
 # many rows are faster than packed ones (docs/speed_internals.md).
@@ -57,6 +58,21 @@ def is_emulated(dtype: torch.dtype, device: torch.device | str) -> bool:
         return False
     there = [name for name, has in torch.cpu.get_capabilities().items() if has is True]
     return not any(part in name for part in INSTRUCTIONS[dtype] for name in there)
+
+
+def dtype_of(name: str, device: torch.device | str) -> torch.dtype:
+    """The type of that name; `auto` is bf16 where the device has instructions for it, or float32.
+
+    On a processor with AVX-512's bf16 instructions alone, bf16 already takes two thirds of
+    float32's time or less (docs/speed.md).
+    """
+    if name != "auto":
+        return DTYPES[name]
+    if torch.device(device).type == "cuda":
+        is_native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        is_native = torch.bfloat16 in PACKABLE and not is_emulated(torch.bfloat16, device)
+    return torch.bfloat16 if is_native else torch.float32
 
 
 @contextmanager

@@ -24,8 +24,9 @@ from .act.heads import (
     AlbertActModelOutput,
     AlbertActOutput,
 )
+from .albert import cast_layers
 from .configuration import config_class_of
-from .cpu_packing import packed_weights
+from .cpu_packing import dtype_of, packed_weights
 from .depth import EarlyExitModel, EarlyExitOutput
 from .depth_batching import DepthBatcher
 from .elbert.model import ElbertConfig, ElbertForSequenceClassification
@@ -91,13 +92,17 @@ MODELS = (
 class Classifier:
     """A trained model of any mode and its tokenizer; called with texts, it answers as `classify`.
 
+    dtype: of its matrix products: fp32, bf16, fp16, or auto, which is bf16 where the processor has
+    instructions for it.
+
     Raises UserError if there is no model of this project in `source`, a folder or a hub name.
     """
 
-    def __init__(self, source: Source, max_length: int = 128) -> None:
+    def __init__(self, source: Source, max_length: int = 128, dtype: str = "fp32") -> None:
         folder = local_folder(source)
         kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class_of(mode_in(folder))]
         self.model, self.tokenizer = load_trained_model(kind, folder), load_tokenizer(folder)
+        cast_layers(self.model, dtype_of(dtype, self.model.device))
         self.max_length = max_length
 
     def __call__(

@@ -44,7 +44,7 @@ def split_gemms(graph: ir.Graph, body: ir.Graph, narrowest: int) -> None:
 
 
 def forget_unused(graph: ir.Graph, body: ir.Graph, value: ir.Value) -> None:
-    """Remove a constant that nothing reads; what was computed, a corrected matrix, is the loop's."""
+    """Remove a constant that nothing reads; a computed one, a corrected matrix, is the loop's."""
     if not value.uses():
         owner = graph if value.name in graph.initializers else body
         del owner.initializers[value.name]

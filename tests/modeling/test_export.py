@@ -152,11 +152,11 @@ def test_a_file_exits_where_the_model_does(name, data, seed):
     assert_same(found, out.answer if name in PONDER_MODELS else out.logits, depths)
 
 
-def test_the_matrices_of_every_corrected_layer_are_quantised():
+def test_the_matrices_of_every_corrected_layer_and_exit_are_quantised():
     found = graph_of(tiny_model(**MODELS["corrected"]))
     feed = {name: tensor.numpy() for name, tensor in ones_beside(random_ids(2, 7)).items()}
     found = quantise.to_int8(found, TINY["hidden_size"], [feed])
-    assert sum(name.endswith("_weight_int8") for name in found.graph.initializers) == 4 * 6
+    assert sum(name.endswith("_weight_int8") for name in found.graph.initializers) == 4 * 7
     session_of(found).run(None, feed)
 
 
