@@ -29,6 +29,7 @@ from dataclasses import replace
 from evaluation.settings import GROUPS, GlueSettings
 from modeling.errors import UserError
 from modeling.keys import keys_of
+from modeling.runtime import launched_processes
 from training.settings import fetch_models
 from utils.files import run_script
 from utils.flags import expand_config_file, parse
@@ -46,7 +47,7 @@ def read_settings() -> GlueSettings:
         os.environ.setdefault("LOCAL_RANK", str(training.local_rank))
     if not (run.do_train or evaluation.do_eval or evaluation.do_predict or search):
         raise UserError("nothing to do: give --do_train, --do_eval, --do_predict or --hp_search")
-    if search and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if search and launched_processes() > 1:
         raise UserError("--hp_search starts its own processes: run it without torchrun")
     others = {
         "--do_train": run.do_train,

@@ -17,6 +17,7 @@ from evaluation.onnx_file import OnnxFile
 from evaluation.settings import EvaluationSettings
 from glue.custom import custom_task
 from glue.features import Features
+from glue.tables import read_lines
 from glue.tasks import Task, get_task
 from modeling.albert import cast_layers
 from modeling.cpu_packing import DTYPES, dtype_of
@@ -100,7 +101,7 @@ def statistics_folder(model: Path, config: AlbertConfig, task: Task) -> Path:
 def find_task(data: DevSettings, trained: Path | None) -> Task:
     """The GLUE task, or the user's own from its files, with the labels of a `trained` model.
 
-    A title.txt beside a task's files says what figures call them."""
+    The first line of a title.txt beside a task's files says what figures call them."""
     names = ("train_file", "validation_file", "test_file")
     if not any(files := [getattr(data, name, None) for name in names]):
         if not data.task_name:
@@ -108,7 +109,9 @@ def find_task(data: DevSettings, trained: Path | None) -> Task:
         if not (data.data_dir or data.dataset_name):
             raise UserError("--data_dir is missing: the folder with the task's .tsv files")
         task, title = get_task(data.task_name), Path(data.folder, "title.txt")
-        return replace(task, title=title.read_text().strip()) if title.is_file() else task
+        if title.is_file() and (first := next(read_lines(title), None)):
+            return replace(task, title=first[1].strip()[:100])
+        return task
     labels = trained_labels(trained) if trained else None
     return custom_task(*files, labels, data.text_column_names, data.label_column_name)
 

@@ -63,7 +63,7 @@ class OnnxFile:
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise self.foreign(repr(error)[:200]) from error
         # What says how deep an example went: its layer, or its tokens' updates.
-        self.depth = "exit_layer" if config.exit_rules(config.num_labels == 1) else "updates"
+        self.depth = "exit_layer" if config.exit_rules() else "updates"
         types = {value.name: value.type for value in session.get_outputs()}
         for name, kind in (("logits", "tensor(float)"), (self.depth, "tensor(int64)")):
             if types.get(name) != kind:

@@ -7,6 +7,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def _arrow_table(path: Path) -> tuple[list[str], NumberedRows]:
         raise UserError(f"{path}: pip install pyarrow to read it") from error
     if (path / "dataset_dict.json").exists():
         raise UserError(f"{path} holds several splits; give the folder of one, such as train in it")
-    try:
+    with _arrow_errors(path):
         if kind_of(path) == ".parquet":
             file = parquet.ParquetFile(path)
             columns, batches = file.schema_arrow.names, file.iter_batches()
@@ -97,10 +98,22 @@ def _arrow_table(path: Path) -> tuple[list[str], NumberedRows]:
             files = [path / entry["filename"] for entry in state["_data_files"]]
             streams = [pyarrow.ipc.open_stream(pyarrow.memory_map(str(file))) for file in files]
             columns, batches = streams[0].schema.names, chain(*streams)
-    except (OSError, ValueError, LookupError) as error:  # pyarrow's errors are ValueErrors
-        raise UserError(f"cannot read {path}: {error}") from error
-    rows = (row for batch in batches for row in batch.to_pylist())
-    return columns, ((number, _texts(row)) for number, row in enumerate(rows, 1))
+
+    def rows() -> Iterator[dict[str, Any]]:
+        with _arrow_errors(path):  # of a damaged page
+            for batch in batches:
+                yield from batch.to_pylist()
+
+    return columns, ((number, _texts(row)) for number, row in enumerate(rows(), 1))
+
+
+@contextmanager
+def _arrow_errors(path: Path) -> Iterator[None]:
+    """Turn what a damaged file raises, of pyarrow mostly a ValueError, into a UserError."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UserError(f"cannot read {path}: {str(error)[:300]}") from error
 
 
 def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], NumberedRows]:

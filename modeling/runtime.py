@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .errors import UserError
+
 logger = logging.getLogger(__name__)
 
 # GNU OpenMP, which torch's wheels for Linux bring along, looks this often before a thread sleeps.
@@ -73,6 +75,15 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_MAX, 0)  # large blocks come from the heap as small ones do
         libc.mallopt(M_TRIM_THRESHOLD, -1)  # which never shrinks
+
+
+def launched_processes() -> int:
+    """Count the processes of a launcher such as torchrun; UserError for what is no number."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        value = os.environ.get(name, "0")
+        if not value.lstrip("-").isdecimal():
+            raise UserError(f"{name}={value}: not a whole number; unset it, or start with torchrun")
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def environment(device: Any) -> dict[str, str]:

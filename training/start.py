@@ -25,7 +25,7 @@ from transformers.utils import logging as hf_logging
 
 from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.errors import UserError
-from modeling.runtime import keep_freed_memory
+from modeling.runtime import keep_freed_memory, launched_processes
 from training.checkpoints import check_finished
 from training.pretraining_data import TEXT, read_sentences
 from training.provenance import ROOT
@@ -42,6 +42,7 @@ def make_accelerator(no_cuda: bool, precision: str, **options: Any) -> Accelerat
     for name in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
             raise UserError(f"ACCELERATE_USE_{name}: every process holds the whole model; unset it")
+    launched_processes()  # accelerate reads them without a check
     # Without `cpu`, several processes on a machine without a GPU would not find each other.
     cpu = no_cuda or not torch.accelerator.is_available()
     try:

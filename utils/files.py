@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping
@@ -13,6 +14,11 @@ from typing import Any, BinaryIO, TextIO
 from modeling.errors import UserError
 from modeling.loading.files import file_hash
 from modeling.runtime import waiting
+
+# What torch says where the machine gives no more; CUDA's error is a RuntimeError, too.
+OUT_OF_MEMORY = re.compile(
+    "(?i)out of memory|not enough memory|can't allocate memory|create a prim"
+)
 
 
 def write_file(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
@@ -157,6 +163,16 @@ def run_script(main: Callable[[], None]) -> None:
         except UserError as error:
             shown = "".join(x if x.isprintable() else "?" for x in str(error))
             print(f"error: {shown}", file=sys.stderr)
+            sys.exit(2)
+        except (MemoryError, RuntimeError) as error:
+            if not (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error))):
+                raise
+            reason = str(error).strip().partition("\n")[0][:200]
+            print(
+                f"error: out of memory ({reason}); smaller batches or a shorter "
+                "--max_seq_length take less",
+                file=sys.stderr,
+            )
             sys.exit(2)
         except KeyboardInterrupt:
             print("stopped by Ctrl-C", file=sys.stderr)

@@ -163,6 +163,17 @@ def test_anything_as_the_users_own_file(tmp_path, content, suffix):
         assert refused(task) or tried(read_examples, task, "", "train")
 
 
+@given(BYTES_OR_JSON | JSON.map(lambda value: json.dumps({"_data_files": value}).encode()))
+@example(b"[" * 100_000)
+@example(b'{"_data_files": [{"filename": 5}]}')
+@example(b'{"_data_files": [{"filename": "/dev/zero"}]}')
+def test_anything_as_the_state_of_a_datasets_folder(tmp_path, content):
+    pytest.importorskip("pyarrow")
+    write(tmp_path / "dataset_info.json", "{}")
+    write(tmp_path / "state.json", content)
+    assert refused(tried(custom_task, tmp_path))
+
+
 TEXTS = ("a man sings", "the dog \0 é 猫", "")
 NAMES = st.sampled_from(["tokenizer.json", "tokenizer_config.json"])
 

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import re
+import resource
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -10,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from evaluation import onnx_file
 from modeling import UserError
@@ -30,9 +33,14 @@ def device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
+def latin(path: Path) -> None:
+    path.write_bytes(b"\xff")
+
+
 @pytest.mark.parametrize(
     ("make", "name", "more", "words"),
     [
+        (latin, "RTE/title.txt", "--do_eval", ["title.txt", "not UTF-8"]),
         (pipe, "RTE/dev.tsv", "--do_eval", ["no regular file"]),
         (pipe, "RTE/train.tsv", ANEW, ["no regular file"]),
         (device, "a.tsv", f"{ANEW} --train_file PATH", ["a.tsv is no regular file"]),
@@ -90,6 +98,26 @@ def test_a_console_of_ascii_shows_what_it_can():
     file = io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True)
     print("mödel", file=Console(file), flush=True)
     assert file.buffer.getvalue() == b"m\\xf6del\n"
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "LOCAL_RANK"])
+@pytest.mark.parametrize("more", ["--do_train", "--hp_search"])
+def test_a_launchers_variable_that_is_no_number_is_named(name, more, glue, tmp_path, monkeypatch):
+    monkeypatch.setenv(name, "x")
+    glue(tmp_path / "out", more).refused(f"{name}=x")
+
+
+def test_too_little_memory_is_one_line(capsys):
+    def main() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit := 2**42, limits[1]))
+        torch.empty(limit // 4)
+
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        assert exit_status(main) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert re.fullmatch("error: out of memory .*\n", capsys.readouterr().err)
 
 
 def test_ctrl_c_is_one_line_and_130(capsys):
