@@ -29,7 +29,7 @@ from modeling.keys import path_keys
 from modeling.loading.configs import ORIGIN_KEYS, make_config
 from modeling.loading.files import read_json
 from training.provenance import CHECKSUMS, LIST, is_own, put_aside, read_list, remove
-from training.settings import RunSettings
+from training.settings import RunSettings, ScriptSettings
 from utils.files import apply_umask, differences, file_fingerprint, flush, write_json
 from utils.flags import entries
 
@@ -87,7 +87,7 @@ class TrainState:
     seconds: float = 0.0  # that the training took until it was last saved
 
 
-def run_fingerprint(settings: Any, processes: int, data: str = "") -> Json:
+def run_fingerprint(settings: ScriptSettings, processes: int, data: str = "") -> Json:
     """Say, as JSON, what a run is: only the same run goes on from its checkpoints. Flags that alter
     no step are left out; data: fingerprint of the training data, if known yet."""
     flags = {name: value for name, value, allowed in entries(*settings) if not allowed.resuming}
@@ -278,7 +278,7 @@ def damage(checkpoint: Path) -> str | None:
     return None
 
 
-def find_start(settings: Any, processes: int, *sources: str) -> tuple[bool, Path | None]:
+def find_start(settings: ScriptSettings, processes: int, *sources: str) -> tuple[bool, Path | None]:
     """Find out whether a training is finished already, and the checkpoint to go on from; None to
     begin, from the weights of `sources`."""
     if is_trained(settings, processes):
@@ -289,7 +289,7 @@ def find_start(settings: Any, processes: int, *sources: str) -> tuple[bool, Path
     return False, checkpoint
 
 
-def is_trained(settings: Any, processes: int) -> bool:
+def is_trained(settings: ScriptSettings, processes: int) -> bool:
     """Tell whether --resume_from_checkpoint finds its training finished; see `run_fingerprint`."""
     output_dir = Path(settings.run.output_dir)
     latest = settings.run.resume_from_checkpoint == "latest"

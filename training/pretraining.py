@@ -26,7 +26,11 @@ from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
 from training.checkpoints import TrainState, check_finished, find_start
 from training.optimizer import make_optimizer
 from training.pretraining_data import PretrainingData, TokenClass, train_tokenizer
-from training.pretraining_settings import PretrainingModelSettings, PretrainingSettings
+from training.pretraining_settings import (
+    PretrainingModelSettings,
+    PretrainingSettings,
+    TextScript,
+)
 from training.provenance import provenance, write_result
 from training.start import check_vocab_size
 from training.trainer import Batch, Trainer, TrainingLog
@@ -294,7 +298,7 @@ def evaluate(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     write_results(settings, source, summary)
 
 
-def write_results(settings: Any, source: str, summary: dict[str, Any]) -> None:
+def write_results(settings: TextScript, source: str, summary: dict[str, Any]) -> None:
     """Write what a model, in `source`, is on --eval_file: eval_results.json in --output_dir."""
     hashes = {"weights": weights_hash(source), "data": file_hash(settings.evaluation.eval_file)}
     summary = {**summary, "provenance": provenance(as_dict(*settings), **hashes)}

@@ -153,3 +153,6 @@ class SharingSettings(NamedTuple):
     run: RunSettings
     training: SharingSchedule
     evaluation: PretrainingEvaluation
+
+
+TextScript = PretrainingSettings | SharingSettings  # settings of a script on plain text

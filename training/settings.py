@@ -1,10 +1,11 @@
 """The settings that the scripts share: a run's, and run_glue.py's model, data, training, search."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from modeling.errors import UserError
 from modeling.loading.files import local_folder
@@ -59,6 +60,29 @@ class RunSettings:
 
 
 # run_glue.py's, for what is trained, on what, how, and in which search.
+
+
+class StepSettings(Protocol):
+    """Flags of the steps that every training has."""
+
+    @property
+    def per_gpu_train_batch_size(self) -> int: ...
+    @property
+    def gradient_accumulation_steps(self) -> int: ...
+    @property
+    def logging_steps(self) -> int: ...
+    @property
+    def save_steps(self) -> int: ...
+
+
+class ScriptSettings(Protocol):
+    """All settings of a script that trains: a tuple of groups, two of them known by name."""
+
+    @property
+    def run(self) -> RunSettings: ...
+    @property
+    def training(self) -> StepSettings: ...
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 @dataclass(frozen=True, kw_only=True)

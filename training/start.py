@@ -28,6 +28,7 @@ from modeling.errors import UserError
 from modeling.runtime import keep_freed_memory, launched_processes
 from training.checkpoints import check_finished
 from training.pretraining_data import TEXT, read_sentences
+from training.pretraining_settings import TextScript
 from training.provenance import ROOT
 from training.settings import RunSettings
 from utils.console import StdoutHandler
@@ -123,7 +124,7 @@ def lock_of(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def text_session(settings: Any, writes: bool) -> Iterator[Accelerator]:
+def text_session(settings: TextScript, writes: bool) -> Iterator[Accelerator]:
     """Begin a script on plain text, and end it without what it tokenised into --output_dir.
 
     writes: is --output_dir written anew? Reads --eval_file now: a bad one fails before training.

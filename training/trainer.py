@@ -42,7 +42,7 @@ from training.checkpoints import (
 )
 from training.optimizer import clipped_parameters
 from training.provenance import note, provenance, remove_results, write_result
-from training.settings import RunSettings
+from training.settings import RunSettings, ScriptSettings
 from training.start import StopSignal
 from utils.console import progress
 from utils.flags import as_dict
@@ -71,7 +71,7 @@ class Trainer:
 
     accelerator: Accelerator
     state: TrainState
-    settings: Any
+    settings: ScriptSettings
     data: str
 
     def __post_init__(self) -> None:
@@ -231,7 +231,7 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
 
-def start_trackers(settings: Any) -> list[GeneralTracker]:
+def start_trackers(settings: ScriptSettings) -> list[GeneralTracker]:
     """Start accelerate's trackers of --report_to; TensorBoard's files go to `runs`."""
     # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which is slow.
     sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
