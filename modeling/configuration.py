@@ -17,6 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from .elbert.rules import RULES as ELBERT_RULES
 from .errors import UserError, no_remote_code
 from .exit_settings import Setting, resolve
+from .flops import CountingConfig
 from .keys import MODE_KEYS, SIZES, KeyTable, checked, float_key, grid_values, str_key
 from .loading.tokenizers import TokenizerOfFolder
 from .ponder.rules import RULES as PONDER_RULES
@@ -39,7 +40,7 @@ ALBERT_KEYS = {
 }
 
 
-class AdaptiveConfig(AlbertConfig):
+class AdaptiveConfig(CountingConfig):
     """ALBERT's configuration with the keys of one mode at top level.
 
     A mode's class gives `model_type`, under which MODE_KEYS has its table. A key that a file lacks,
@@ -120,39 +121,6 @@ class AdaptiveConfig(AlbertConfig):
     def keys_read(self, **setting: Any) -> Setting:
         """Return the exit keys that have an effect, those of `setting` in place of the config's."""
         return self.exit_keys() | setting
-
-    # Floating-point operations: two for each multiply-add of a matrix product. Element-wise work is
-    # left out: below 1% at the published sizes. `length` counts the tokens of a text.
-
-    def classifier_flops(self) -> int:
-        """Count those of one answer for one example: pooler and classifier."""
-        raise NotImplementedError
-
-    def halting_flops(self) -> int:
-        """Count those of one halting probability; 0 in a mode without any."""
-        return 0
-
-    def embedding_flops(self, length: int) -> int:
-        """Count those of the mapping from embedding to hidden size."""
-        return 2 * self.embedding_size * self.hidden_size * length
-
-    def layer_pass_flops(self, length: int) -> int:
-        """Count those of one layer pass."""
-        hidden, inner = self.hidden_size, self.intermediate_size
-        projections = 4 * hidden * hidden * length  # query, key, value, output
-        attention = 2 * hidden * length * length  # scores, and the weighted sum of values
-        feed_forward = 2 * hidden * inner * length
-        return 2 * (projections + attention + feed_forward) * self.inner_group_num
-
-    def early_exit_flops(self, length: int, exit_layer: int) -> int:
-        """Count those of a text that exits after `exit_layer` passes, with a check after each."""
-        check = self.classifier_flops() + self.halting_flops()
-        return self.embedding_flops(length) + exit_layer * (self.layer_pass_flops(length) + check)
-
-    def full_depth_flops(self, length: int) -> int:
-        """Count those of a text through all layers, classified once: of a model without exits."""
-        layers = self.num_hidden_layers * self.layer_pass_flops(length)
-        return self.embedding_flops(length) + layers + self.classifier_flops()
 
 
 class EarlyExitConfig(AdaptiveConfig):

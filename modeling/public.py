@@ -37,6 +37,7 @@ from .loading.tokenizers import load_tokenizer
 from .loading.weights import LoadReport, load_model, load_trained_model
 from .losses import PonderClassificationLoss
 from .pipelines import EarlyExitPipeline, depth_of
+from .ponder.distribution import GeneralizedGeometricDist
 from .ponder.model import (
     PonderAlbertClassifier,
     PonderAlbertConfig,
@@ -51,7 +52,6 @@ from .ponder.pondernet import (
     ReconstructionLoss,
     RegularizationLoss,
 )
-from .ponder.rules import GeneralizedGeometricDist
 from .rules import ExitRule, exit_scores, scan, scan_answers
 from .runtime import noticing_contention
 

@@ -20,7 +20,7 @@ from exit_lab.choice import Parts
 from exit_lab.compare import Estimate, Frontier, mixed, widened
 from glue.metrics import at_exit, concave_hull
 from modeling.configuration import AdaptiveConfig, AlbertActConfig, ElbertConfig, PonderAlbertConfig
-from modeling.ponder.rules import GeneralizedGeometricDist, prior
+from modeling.ponder.distribution import GeneralizedGeometricDist, prior
 from modeling.rules import ExitRule, exit_scores, normalised_entropy, scan
 
 RECORDED = Path(__file__).parents[1] / "recorded"

@@ -3,7 +3,7 @@
 λ_n, the probability of halting at layer n for an example that has not halted before, is read from
 a second [CLS] token; the first one feeds the classifier. With another `pooler_input` than two_cls
 there is no second [CLS]: both read what ALBERT's pooler makes of a layer, and the classifier is one
-linear layer, as in PALBERT. `rules.py` says who stops, given λ.
+linear layer, as in PALBERT. `distribution.py` has what λ means, `rules.py` says who stops, given λ.
 
 Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022) for the halting
 head that sees two layers; the public PonderALBERT for the model and its names.
@@ -25,7 +25,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from ..albert import AlbertEmbeddings, ExitLinear, Pooler, attention_mask_of, pool, records_states
-from ..configuration import PonderAlbertConfig
+from ..configuration import HEAD_WIDTH, PonderAlbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, Inputs, iter_layers, layer_states
 from ..errors import UserError
 from ..keys import PONDER_KEYS, checked
@@ -36,8 +36,7 @@ from ..loading.tokenizers import load_tokenizer
 from ..loading.weights import PONDER_NAMES, load_weights
 from ..losses import PonderClassificationLoss, task_loss, warn_without_labels
 from ..rules import ExitRule, LayerOutput, State, scan_answers
-from .heads import HaltingHead, mlp
-from .rules import GeneralizedGeometricDist, prior
+from .distribution import GeneralizedGeometricDist, prior
 
 HALTING_TOKEN = 1  # position of the second [CLS]
 Texts = Sequence[str] | tuple[Sequence[str], Sequence[str]]  # a list, or a pair of lists
@@ -76,6 +75,35 @@ def with_halting_token(values: Tensor) -> Tensor:
     For token ids, segment ids and attention masks alike; [CLS] must come first.
     """
     return torch.cat((values[..., :1], values), dim=-1)
+
+
+def mlp(hidden: int, outputs: int) -> list[nn.Module]:
+    """The layers of PonderALBERT's heads: (…, hidden) -> (…, outputs)."""
+    return [ExitLinear(hidden, HEAD_WIDTH), nn.GELU(), ExitLinear(HEAD_WIDTH, outputs)]
+
+
+class HaltingHead(nn.Sequential):
+    """Gives the logit of λ, from the halting token's states after this layer and the previous one.
+
+    mlp is PonderALBERT's. linear, linear_cat and linear_diff are PALBERT's: `num_lambda_layers`
+    tanh layers (none for 1) and an output layer, on this state; on both; on their difference.
+    """
+
+    def __init__(self, config: PonderAlbertConfig) -> None:
+        reads = config.lambda_layer_arch
+        width = config.hidden_size * (2 if reads == "linear_cat" else 1)
+        depth = config.num_lambda_layers if reads != "mlp" and config.num_lambda_layers > 1 else 0
+        layers = [layer for _ in range(depth) for layer in (ExitLinear(width, width), nn.Tanh())]
+        super().__init__(*(mlp(width, 1) if reads == "mlp" else [*layers, ExitLinear(width, 1)]))
+        self.reads = reads
+
+    def forward(self, now: Tensor, previous: Tensor) -> Tensor:
+        """Logits (…) of states (…, hidden); `previous` is 0 at the first layer."""
+        if self.reads == "linear_cat":
+            now = torch.cat((now, previous), dim=-1)
+        elif self.reads == "linear_diff":
+            now = now - previous
+        return super().forward(now)[..., 0].float()
 
 
 class SharedLayer(GradientCheckpointingLayer, AlbertLayer):

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from ..keys import PONDER_KEYS, checked
-from .rules import GeneralizedGeometricDist, floored_log
+from .distribution import GeneralizedGeometricDist, floored_log
 
 
 class PonderNet(nn.Module):

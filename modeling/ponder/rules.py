@@ -1,101 +1,14 @@
-"""Halting: its distribution over the layers, and the exit rules that read it.
+"""The halting criteria of ponder models: exit rules that read halting probabilities.
 
-A process that halts at step n with probability λ_n, if it has not before, stops there with
-probability p_n = λ_n Π_{j<n} (1 − λ_j).
-
-Sources: PonderNet (Banino et al., 2021), also for `sample`; PALBERT (Balagansky and Gavrilov, 2022)
-for the normal prior and `threshold`, its Q-exit; the public PonderALBERT for names.
+Sources: PonderNet (Banino et al., 2021) for `sample`; PALBERT (Balagansky and Gavrilov, 2022) for
+`threshold`, its Q-exit.
 """
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from transformers import AlbertConfig
 
 from ..rules import ExitRule, LayerOutput, Number, Outcome, Size, State, Tensors
-
-
-def floored_log(probability: Tensor) -> Tensor:
-    """log p, with p = 0 as the smallest normal number: finite, and so is the gradient."""
-    return probability.clamp_min(torch.finfo(probability.dtype).tiny).log()
-
-
-class GeneralizedGeometricDist:
-    """Distribution of the step at which a process stops, given each step's stop probability.
-
-    p_n = λ_n Π_{j<n} (1 − λ_j), kept in logarithms, so that λ = 0 and λ = 1 are ordinary values.
-
-    Args:
-        stop_probabilities: λ, (batch, steps); or one λ for all, with `max_steps` and `batch_size`.
-        device: where to put a distribution given by one λ.
-    """
-
-    def __init__(
-        self,
-        stop_probabilities: Tensor | float,
-        max_steps: int | None = None,
-        batch_size: int | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        if not isinstance(stop_probabilities, Tensor):
-            shape = (batch_size, max_steps)
-            stop_probabilities = torch.full(shape, float(stop_probabilities), device=device)
-        self.stop_probabilities = stop_probabilities
-        self.log_stop = floored_log(stop_probabilities)  # log λ, (batch, steps)
-        self.log_keep = floored_log(1 - stop_probabilities)  # log (1 − λ), (batch, steps)
-
-    @classmethod
-    def from_logits(cls, logits: Tensor) -> "GeneralizedGeometricDist":
-        """λ = σ(logits), (batch, steps); exact, with gradient, however close to 0 or 1 λ is."""
-        dist = cls(logits.sigmoid())
-        dist.log_stop, dist.log_keep = F.logsigmoid(logits), F.logsigmoid(-logits)
-        return dist
-
-    def log_pmf(self, normalize: bool = True) -> Tensor:
-        """Logarithm of `pmf`, (batch, steps)."""
-        not_before = F.pad(self.log_keep.cumsum(1)[:, :-1], (1, 0))  # Σ_{j<n} log(1 − λ_j)
-        log_pmf = self.log_stop + not_before
-        return log_pmf.log_softmax(1) if normalize else log_pmf
-
-    def pmf(self, normalize: bool = True) -> Tensor:
-        """p_n, (batch, steps); normalised: given that the process stops within these steps."""
-        return self.log_pmf(normalize).exp()
-
-    def kl_div(self, target: "GeneralizedGeometricDist") -> Tensor:
-        """Mean over the batch of Σ_n target_n (log target_n − log self_n) = KL(target ‖ self).
-
-        The direction is the published one; `prior.kl_div(model)` is KL(model ‖ prior), the
-        regulariser of PonderNet's loss.
-        """
-        log_p, log_q = self.log_pmf(), target.log_pmf()
-        return F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
-
-    def expected_steps(self) -> Tensor:
-        """Σ_n n·p_n, (batch,)."""
-        pmf = self.pmf()
-        return pmf @ torch.arange(1, pmf.shape[1] + 1, device=pmf.device, dtype=pmf.dtype)
-
-
-def prior(
-    config: AlbertConfig, batch: int, steps: int, device: torch.device
-) -> GeneralizedGeometricDist:
-    """The distribution over the first `steps` layers that the loss pulls to.
-
-    geometric: λ_p at every layer. normal: p_n ∝ exp(−(n − 1/λ_p)²), as PALBERT has it.
-    """
-    halt = config.target_halt_probability
-    if config.prior_type == "normal":
-        log_pmf = -((torch.arange(1.0, steps + 1, device=device) - 1 / halt) ** 2)
-        log_pmf = log_pmf.log_softmax(0).expand(batch, -1)
-        log_rest = log_pmf.flip(1).logcumsumexp(1).flip(1)  # log Σ_{j≥n} p_j
-        dist = GeneralizedGeometricDist((log_pmf - log_rest).exp())
-        dist.log_stop = log_pmf - log_rest
-        dist.log_keep = F.pad(log_rest[:, 1:], (0, 1), value=-torch.inf) - log_rest
-        return dist
-    halts = torch.full((batch, steps), halt, device=device)
-    if config.halt_normalization == "last_layer" and steps == config.num_hidden_layers:
-        halts[:, -1] = 1.0
-    return GeneralizedGeometricDist(halts)
+from .distribution import floored_log
 
 
 class Threshold(ExitRule):

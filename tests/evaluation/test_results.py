@@ -11,8 +11,8 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss
 
+from evaluation.exits import layer_table
 from evaluation.modes.act import token_section
-from evaluation.modes.examples import layer_table
 from evaluation.results import append_results, write_results
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from modeling import GeneralizedGeometricDist, PonderAlbertConfig
-from modeling.ponder.rules import prior
+from modeling.ponder.distribution import prior
 from modeling.rules import scan_answers
 from tests.models import SMALL, direct_pmf, ponder_batch, tiny_ponder
 
