@@ -60,6 +60,10 @@ class HubSettings:
 
     model_dir: Path = option(..., "folder of the trained and evaluated model")
     hub_model_id: str | None = option(None, "repository, e.g. me/rte; default: only the card")
+    license: str | None = option(None, "licence for the card, as apache-2.0")
+    language: str | None = option(None, "language of the texts for the card, as en")
+    dataset: str | None = option(None, "training data on the hub; default: GLUE's for its tasks")
+    base_model: str | None = option(None, "starting model on the hub; default: the training's")
     hub_private_repo: bool = option(False, "make a new repository private")
 
 
@@ -91,18 +95,23 @@ def data_of(results: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def model_card(folder: Path, name: str) -> ModelCard:
+def model_card(settings: HubSettings) -> ModelCard:
     """Make the card of an evaluated model; raises UserError as `evaluated`."""
-    results = evaluated(folder)
+    folder = settings.model_dir
+    name, results = settings.hub_model_id or folder.absolute().name, evaluated(folder)
     data, rule = data_of(results), results["rule"]
     numbers = results["metrics"] | {x: results[x] for x in ("computation_cost", "flops_ratio")}
     flags = provenance_in(folder / "training.json").get("flags", {})
     # From the hub, weights are read out of its cache.
     base = re.search("models--(.+?)--(.+?)/snapshots", str(flags.get("model_name_or_path")))
-    task = "text-classification"
+    task, glue = "text-classification", data["dataset_type"]
+    on_the_hub = None if glue == "custom" else [glue]
     about = ModelCardData(
         model_name=name,
-        base_model="/".join(base.groups()) if base else None,
+        base_model=settings.base_model or ("/".join(base.groups()) if base else None),
+        license=settings.license,
+        language=settings.language,
+        datasets=[settings.dataset] if settings.dataset else on_the_hub,
         library_name="transformers",
         pipeline_tag=task,
         tags=["early-exit", read_json(folder / "config.json")["model_type"]],
@@ -116,7 +125,8 @@ def model_card(folder: Path, name: str) -> ModelCard:
         results=markdown_table(
             (f"{data['dataset_name']}, {results['examples']} examples", ""),
             [(metric, f"{value:.4f}") for metric, value in numbers.items()],
-        ),
+        )
+        + "".join(f"\n\n**Suspect:** {x}." for x in results.get("remarks", ())),
         picture=f"![Where examples exit]({PICTURE})" if find_file(folder, PICTURE) else "",
         settings=markdown_table(
             ("exit settings, and the training's", ""),
@@ -134,7 +144,7 @@ def main() -> None:
     if card.exists() and not is_own(folder, CARD, read_list(folder)):
         print(f"{card} is your own: it is left as it is")
     else:
-        write_text(card, str(model_card(folder, target or folder.absolute().name)))
+        write_text(card, str(model_card(settings)))
         note(folder, [card])
         print(f"written: {card}")
     if target:

@@ -12,6 +12,13 @@ import numpy as np
 import torch
 from filelock import FileLock
 
+from evaluation.answers import (
+    class_lines,
+    class_scores,
+    plot_confusion,
+    remark_lines,
+    remarks,
+)
 from evaluation.job import Job
 from evaluation.predictions import Predictions, is_main, run_early_exit
 from glue.features import Features
@@ -64,11 +71,16 @@ def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
         means = "one text at a time, from the call to its answer"
     elif job.mode.depth_batched and not job.file:
         means = f"from entering one of {job.batch_size} slots to the answer"
+    answers, labels = predictions_of(predictions["logits"]), labels_of(job.features)
+    exits, layers = predictions.get("exit_layer"), job.model.config.num_hidden_layers
+    exits = None if exits is None else exits.numpy()
     return {
         "task": job.task.name,
         "dataset": job.task.shown_name,
         "examples": len(job.features),
-        "metrics": metrics_of(job, predictions["logits"]),
+        "metrics": compute_metrics(job.task, answers, labels),
+        **class_scores(job.task, answers, labels),
+        "remarks": remarks(job.task, answers, labels, exits, layers),
         "latency_ms": {"median": median, "p95": p95},
         "latency_means": means,
         "texts_per_second": len(job.features) / max(predictions.wall_seconds, 1e-9),
@@ -150,6 +162,9 @@ def write_results(
         logger.warning(
             "%s holds rows of other %s; --out_mode one starts it anew", rows, " and ".join(others)
         )
+    if "confusion" in summary:
+        picture = folder / "confusion.png"
+        files = {**files, picture: partial(plot_confusion, picture, summary)}
     make_room(folder, [path, *([rows] if out_mode == "one" else []), *files])
     run_all_then_raise(
         partial(append_results, rows, summary, out_mode),
@@ -178,22 +193,32 @@ def write_predictions(job: Job, examples: Sequence[Example], output: Path, detai
 def predictions_table(
     task: Task, examples: Sequence[Example], logits: torch.Tensor, details: dict[str, Sequence]
 ) -> str:
-    """TSV with index, label, prediction, confidence and `details` of every example.
+    """TSV with index, label, prediction, confidence, `details`, every class's probability and the
+    texts of every example.
 
     details: further columns by name, e.g. exit_layer.
     """
     scores, predictions = exit_scores(logits), predictions_of(logits)
-    lines = ["\t".join(["index", "label", "prediction", "confidence", *details])]
+    columns = ["index", "label", "prediction", "confidence", *details]
+    columns += [f"probability of {label_text(task, k)}" for k in range(len(task.labels))]
+    lines = ["\t".join([*columns, *task.text_columns])]
     for i, example in enumerate(examples):
         label = "" if example.label is None else label_text(task, example.label)
         confidence = "" if task.is_regression else f"{scores[i].max():.4f}"
         more = (str(column[i]) for column in details.values())
-        index = " ".join(example.index.split())  # only CSV and JSON can carry a tab or line break
-        if index[:1] in ("=", "+", "-", "@") and not index[1:].isdecimal():
-            index = f"'{index}"  # which no spreadsheet takes for a formula
-        fields = [index, label, label_text(task, predictions[i]), confidence, *more]
+        of_classes = [f"{score:.4f}" for score in scores[i]] if task.labels else []
+        texts = [cell(text) for text in (example.text_a, example.text_b) if text is not None]
+        fields = [cell(example.index), label, label_text(task, predictions[i]), confidence, *more]
+        fields += [*of_classes, *texts]
         lines.append("\t".join(fields))
     return "\n".join(lines) + "\n"
+
+
+def cell(text: str) -> str:
+    """Write a text in one line, which no spreadsheet takes for a formula."""
+    text = " ".join(text.split())
+    is_formula = text[:1] in ("=", "+", "-", "@") and not text[1:].isdecimal()
+    return f"'{text}" if is_formula else text
 
 
 def print_summary(summary: dict[str, Any], checkpoint: str, details: Sequence[str]) -> None:
@@ -209,5 +234,7 @@ def print_summary(summary: dict[str, Any], checkpoint: str, details: Sequence[st
         f"({summary['latency_means']})",
         f"throughput = {summary['texts_per_second']:.1f} texts/s (all texts, start to end)",
         f"rule: {rule.line()}",
+        *class_lines(summary),
+        *remark_lines(summary["remarks"], summary["provenance"]["flags"]["output_dir"]),
     ]
     print("\n".join(lines))

@@ -39,7 +39,8 @@ def explorer_page(
 
     confidence: (layers, examples) probability of the class answered; unused for regression.
     about: title; start, number of the setting that is shown first; fixed, exit keys that are the
-    same in all; command, that evaluates the model, but for the exit keys.
+    same in all; command, that evaluates the model, but for the exit keys; remarks, on what is
+    suspect.
     seed: of the bootstrap, and of the sample that is listed of too many examples.
     """
     most = max(1, LARGEST // len(swept.settings))

@@ -170,7 +170,8 @@ async function start() {
   const count = data.rules.reduce((sum, rule) => sum + rule.count, 0);
   byId("about").textContent =
     `${count} settings of ${data.rules.length} exit rules on ${data.examples} examples, `
-    + `${data.layers} layers. Nothing is computed here: the page shows the sweep's results.`;
+    + `${data.layers} layers. Nothing is computed here: the page shows the sweep's results.`
+    + (data.remarks ?? []).map((remark) => ` Suspect at first: ${remark}.`).join("");
   if (data.regression) {
     byId("wrong-title").textContent = "Examples whose answer gets worse by exiting early";
     byId("filter").hidden = true;

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from evaluation.answers import remarks
 from evaluation.figures import save_figure
 from evaluation.job import Job, find_task, load_trained, results_folder
 from evaluation.modes import trained_mode
@@ -245,6 +246,9 @@ def write_figures(lab: Lab, setting: Setting) -> None:
         "start": start,
         "fixed": {name: x for name, x in lab.config.exit_keys().items() if name in read},
         "command": evaluation_command(lab),
+        "remarks": remarks(
+            task, at_exit(swept.predictions, exits)[0], swept.labels, exits[0], swept.num_layers
+        ),
     }
     page = explorer_page(swept, lab.examples, scores.max(-1), about, lab.request.data.seed)
     write_text(lab.output / "explorer.html", page)

@@ -150,7 +150,10 @@ def require_columns(path: Path, columns: Sequence[str], needed: Iterable[str]) -
         if columns.count(name) != 1:
             fault = "two columns" if name in columns else "no column"
             there = ", ".join(columns[:20])[:300]
-            raise UserError(f"{path}, line 1: {fault} {name!r}; the columns are: {there}")
+            raise UserError(
+                f"{path}, line 1: {fault} {name!r}; the columns are: {there}; of your own files, "
+                "--text_column_names and --label_column_name say which to read"
+            )
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:

@@ -87,7 +87,7 @@ class Example(NamedTuple):
     index: str  # the index or id column of a test file, otherwise a running number from 0
     text_a: str
     text_b: str | None  # None when the task has single sentences
-    label: int | float | None  # class id, score, or None: the labels of a test file are not read
+    label: int | float | None  # class id, score, or None: of GLUE's test files they are not read
 
 
 _MNLI = Task("mnli", "MNLI", "MNLI-m.tsv", 9797, MATCHED, TWO, "gold_label", NLI)
@@ -246,10 +246,13 @@ class Split(NamedTuple):
         if task.folder and path.suffix == ".parquet":
             task = as_on_the_hub(task)
         needed = task.text_columns + (() if test else (task.label_column,))
+        known = {label: i for i, label in enumerate(task.labels)} if not task.folder else {}
         for number, (line, row) in enumerate(islice(self.rows(needed), limit)):
             text_a, text_b = [*(row[name] for name in task.text_columns), None][:2]
             if test:
-                index, label = row.get("index", row.get("id", str(number))), None
+                index = row.get("index", row.get("id", str(number)))
+                spelled = row.get(task.label_column, "").strip()
+                label = known.get(spelled) if task.labels or task.folder else parse_number(spelled)
             else:
                 index = str(number)
                 label = _label(task, row[task.label_column], f"{path}, line {line}")

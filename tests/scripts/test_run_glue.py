@@ -83,7 +83,9 @@ def test_prediction_writes_the_official_file_and_the_details(trained, glue, rte)
     assert official[0] == "index\tprediction"
     assert [line.split("\t")[0] for line in official[1:]] == list("01234")
     details = list(csv.DictReader((trained / "predictions.tsv").open(), delimiter="\t"))
-    assert list(details[0]) == ["index", "label", "prediction", "confidence", "exit_layer"]
+    columns = "index label prediction confidence exit_layer".split()
+    classes = [f"probability of {name}" for name in ("entailment", "not_entailment")]
+    assert list(details[0]) == [*columns, *classes, "sentence1", "sentence2"]
     for line, row in zip(official[1:], details, strict=True):
         assert line.split("\t")[1] == row["prediction"]
         assert row["prediction"] in ("entailment", "not_entailment")
@@ -174,6 +176,16 @@ def test_the_users_own_task_with_many_labels(albert_dir, tmp_path, script, mode)
     lines = (out / "custom.tsv").read_text().splitlines()
     assert len(lines) == 23
     assert {line.split("\t")[1] for line in lines[1:]} <= {row["label"] for row in rows}
+    details = list(csv.DictReader((out / "predictions.tsv").open(), delimiter="\t"))
+    assert [(row["label"], row["sentence1"]) for row in details] == [
+        (row["label"], row["sentence1"]) for row in rows
+    ]
+    for row in details:
+        chances = {
+            name: float(row[f"probability of {name}"]) for name in {r["label"] for r in rows}
+        }
+        assert row["confidence"] == f"{max(chances.values()):.4f}"
+        assert chances[row["prediction"]] == max(chances.values())
 
 
 def test_a_glue_model_evaluates_and_answers_the_users_own_file(trained, tmp_path, script, caplog):

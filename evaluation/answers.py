@@ -1,0 +1,117 @@
+"""What a data set's answers say of each class, and what is suspect about them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from sklearn.metrics import ConfusionMatrixDisplay, classification_report, confusion_matrix
+
+from evaluation.figures import save_figure, styled
+from glue.metrics import compute_metrics
+from glue.tasks import Task
+
+NO_EXITS = "no example exits early"
+MOST = 20  # classes that are printed, and named in a picture
+
+
+def class_scores(task: Task, answers: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """Precision, recall and F1 of each class by its name, and counts of answers by label.
+
+    answers, labels: (examples,) class ids. `confusion` has a row a label, a column an answer.
+    Nothing for regression.
+    """
+    if task.is_regression:
+        return {}
+    ids, names = range(task.num_labels), list(task.labels)
+    how = {"labels": ids, "target_names": names, "output_dict": True, "zero_division": 0}
+    report = classification_report(labels, answers, **how)
+    columns = {
+        "precision": "precision",
+        "recall": "recall",
+        "f1": "f1-score",
+        "examples": "support",
+    }
+    classes = {name: {ours: report[name][x] for ours, x in columns.items()} for name in names}
+    macro = report["macro avg"]["f1-score"]
+    counts = confusion_matrix(labels, answers, labels=ids)
+    return {"classes": classes, "macro_f1": macro, "confusion": counts.tolist()}
+
+
+def class_lines(scores: dict[str, Any]) -> list[str]:
+    """Lines for the console: each class's scores, and their mean F1."""
+    classes = scores.get("classes", {})
+    lines = [
+        f"{name}: precision {x['precision']:.4f}, recall {x['recall']:.4f}, F1 {x['f1']:.4f}, "
+        f"{x['examples']:.0f} examples"
+        for name, x in list(classes.items())[:MOST]
+    ]
+    if len(classes) > MOST:
+        lines.append(f"({len(classes) - MOST} more classes in eval_results.json)")
+    return [*lines, f"macro F1 = {scores['macro_f1']:.4f}"] if classes else []
+
+
+@styled
+def plot_confusion(path: Path, scores: dict[str, Any]) -> None:
+    """Draw confusion.png: how many examples of each label get each answer."""
+    counts, names = np.array(scores["confusion"]), list(scores["classes"])
+    size = 2.5 + 0.5 * min(len(names), MOST)
+    figure = Figure(figsize=(size, size))
+    panel = figure.subplots()
+    few = len(names) <= MOST
+    display = ConfusionMatrixDisplay(counts, display_labels=names if few else None)
+    display.plot(ax=panel, cmap="Blues", colorbar=False, include_values=few)
+    panel.set(xlabel="answer", ylabel="label")
+    panel.tick_params(axis="x", rotation=90 if few else 0)
+    save_figure(figure, path)
+
+
+def remarks(
+    task: Task,
+    answers: np.ndarray,
+    labels: np.ndarray,
+    exit_layer: np.ndarray | None = None,
+    layers: int = 1,
+) -> list[str]:
+    """Say what is suspect about answers: nothing exits early, one answer, no better than chance.
+
+    answers, labels: (examples,) class ids, or values for regression; exit_layer: (examples,),
+    1-based, of a model of so many `layers`; None where examples do not exit.
+    """
+    found = []
+    if exit_layer is not None and layers > 1 and (exit_layer == layers).all():
+        found.append(NO_EXITS)
+    kinds = np.unique(answers)
+    if len(kinds) == 1 and len(answers) > 1:
+        name = f"{kinds[0]:.6g}" if task.is_regression else repr(task.labels[int(kinds[0])])
+        return [*found, f"all examples get the answer {name}"]
+    if not task.is_regression:
+        missing = [(task.labels[i], (labels == i).sum()) for i in np.setdiff1d(labels, kinds)]
+        found += [f"class {name!r} is never answered: {n} examples" for name, n in missing]
+    metric = task.primary_metric
+    value, chance = compute_metrics(task, answers, labels)[metric], at_chance(task, labels)
+    if value <= chance:
+        found.append(f"{metric} {value:.4f} is at chance: {chance_meaning(task, labels, chance)}")
+    return found
+
+
+def at_chance(task: Task, labels: np.ndarray) -> float:
+    """The main metric that says nothing: of the commonest class, or two standard errors of a
+    correlation that is 0."""
+    if task.primary_metric == "acc":
+        return np.unique(labels, return_counts=True)[1].max() / len(labels)
+    return 2 / len(labels) ** 0.5
+
+
+def chance_meaning(task: Task, labels: np.ndarray, chance: float) -> str:
+    if task.primary_metric == "acc":
+        kinds, counts = np.unique(labels, return_counts=True)
+        return f"always answering {task.labels[int(kinds[counts.argmax()])]!r} gets {chance:.4f}"
+    return f"with {len(labels)} examples, up to {chance:.2f} is no sign of a relation"
+
+
+def remark_lines(found: Sequence[str], folder: Path | str) -> list[str]:
+    """Lines for the console; where nothing exits early, with the command that helps."""
+    advice = f"; try sweep_exits.py --model_dir {folder} --pick max_drop=0.01 with the data's flags"
+    return [f"suspect: {x}{advice if x == NO_EXITS else ''}" for x in found]
