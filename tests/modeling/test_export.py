@@ -152,6 +152,7 @@ def test_a_file_exits_where_the_model_does(name, data, seed):
     assert_same(found, out.answer if name in PONDER_MODELS else out.logits, depths)
 
 
+@pytest.mark.slow
 def test_the_matrices_of_every_corrected_layer_and_exit_are_quantised():
     found = graph_of(tiny_model(**MODELS["corrected"]))
     feed = {name: tensor.numpy() for name, tensor in ones_beside(random_ids(2, 7)).items()}
