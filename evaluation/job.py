@@ -94,7 +94,8 @@ def statistics_folder(model: Path, config: AlbertConfig, task: Task) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             return folder
         except OSError as error:
-            logger.warning("my_out_dir %s: %s", name, error.strerror)
+            used = "stat_out in the model's folder, or --statistics_dir FOLDER"
+            logger.warning("my_out_dir %s: %s; instead: %s", name, error.strerror, used)
     return model
 
 
