@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers import AlbertConfig, PreTrainedModel
 
+from modeling.configuration import EarlyExitConfig
 from modeling.errors import UserError
 
 Run = Callable[[Sequence[str], Mapping[str, np.ndarray]], Sequence[np.ndarray]]  # of a session
@@ -63,7 +64,7 @@ class OnnxFile:
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise self.foreign(repr(error)[:200]) from error
         # What says how deep an example went: its layer, or its tokens' updates.
-        self.depth = "exit_layer" if config.exit_rules() else "updates"
+        self.depth = "exit_layer" if isinstance(config, EarlyExitConfig) else "updates"
         types = {value.name: value.type for value in session.get_outputs()}
         for name, kind in (("logits", "tensor(float)"), (self.depth, "tensor(int64)")):
             if types.get(name) != kind:

@@ -121,6 +121,9 @@ class FlagParser(argparse.ArgumentParser):
                 add_flag(group, entry)
 
     def parse_args(self, *arguments: Any) -> argparse.Namespace:
+        for text in arguments[0] if arguments else sys.argv[1:]:
+            if text != text.encode(errors="replace").decode():  # no result could name it
+                self.error(f"{text!r} is not UTF-8")
         found, unknown = self.parse_known_args(*arguments)
         if unknown:
             flag = unknown[0].partition("=")[0]
