@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 import modeling
 from modeling import ElbertConfig, UserError
 from modeling.exit_settings import KeyValues, resolve
-from modeling.keys import ELBERT
+from modeling.keys import ELBERT, EXIT_KEYS
 from tests.conftest import edit_json, tiny_model
 from tests.golden_vectors import load_golden
 
@@ -32,16 +32,12 @@ def test_each_value_has_the_source_that_wins(tmp_path):
     )
     flags = KeyValues.given({"margin": 0.2, "pooler_input": "mean"}, "--set")
     found = resolve(folder, ELBERT, flags)
-    assert found.values == {
-        "thres_name": "bias_1",
-        "exit_thres": 0.7,
-        "cnt_thres": 4,  # the default 8, of a model of 4 layers
-        "margin": 0.2,
-        "range_tmp": 0.5,
-        "window_score": "lead",
-    }
     own, other = "config.json", "exit_config.json"
-    assert list(found.sources.values()) == ["default", other, "default", "--set", own, "default"]
+    written = {"exit_thres": (0.7, other), "margin": (0.2, "--set"), "range_tmp": (0.5, own)}
+    written["cnt_thres"] = (4, "default")  # 8, of a model of 4 layers
+    defaults = {name: (key.default, "default") for name, key in EXIT_KEYS.items()}
+    both = {name: (value, found.sources[name]) for name, value in found.values.items()}
+    assert both == {**defaults, **written}
     assert "exit_thres = 0.7 (exit_config.json)" in found.line()
     assert "exit_thres" not in found.line(without="exit_thres")
 
