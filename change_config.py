@@ -16,8 +16,9 @@ from modeling.errors import UserError
 from modeling.exit_settings import depth_of, overriding_file, read_exit_file
 from modeling.keys import SIZES, Key, keys_of, nearest_names, parse_value, plain_value
 from modeling.loading.files import has_weights, read_json
-from utils.files import run_script, write_json
+from utils.files import write_json
 from utils.flags import FlagParser
+from utils.processes import run_script
 
 
 def change(path: Path, key: str, text: str, directory: Path | None = None) -> tuple[Any, Any]:

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from modeling.errors import UserError
-from utils.files import run_script, write_file
+from utils.files import write_file
 from utils.flags import FlagParser
+from utils.processes import run_script
 
 # A tokenizer's files, and the names that they have beside published checkpoints.
 VOCABULARIES = {

@@ -25,9 +25,9 @@ from tempfile import TemporaryDirectory
 from glue.tables import read_lines
 from glue.tasks import TASKS, get_task
 from modeling.errors import UserError
-from training.provenance import put_aside
-from utils.files import run_script, write_file, write_text
+from utils.files import put_aside, write_file, write_text
 from utils.flags import FlagParser
+from utils.processes import run_script
 
 BASE_URL = "https://dl.fbaipublicfiles.com"
 FOLDERS = "CoLA SST-2 STS-B QQP MNLI QNLI RTE WNLI MRPC diagnostic".split()

@@ -22,8 +22,9 @@ from modeling.exit_settings import resolve
 from modeling.loading.files import weights_hash
 from training.provenance import provenance
 from utils.console import StdoutHandler
-from utils.files import run_script, write_file
+from utils.files import write_file
 from utils.flags import as_dict, option, parse
+from utils.processes import run_script
 
 
 @dataclass(frozen=True, kw_only=True)

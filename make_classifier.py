@@ -25,8 +25,9 @@ from glue.tasks import Split, Task
 from modeling.errors import UserError
 from modeling.loading.files import read_json
 from utils.console import markdown_table
-from utils.files import run_script, write_text
+from utils.files import write_text
 from utils.flags import FlagParser
+from utils.processes import run_script
 
 SMALL = 512  # hidden size up to which an encoder takes the higher learning rate
 
@@ -57,7 +58,7 @@ def split_rows(args: Namespace, task: Task, folder: Path) -> tuple[Path, Path]:
 
 def run(script: str, *flags: Any) -> None:
     """Show a script's command and run it; UserError where it ends in an error."""
-    from training.start import call
+    from utils.processes import call
 
     words = [str(flag) for flag in flags]
     print(f"\n$ python {shlex.join([script, *words])}", flush=True)

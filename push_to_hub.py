@@ -20,10 +20,11 @@ from modeling.errors import UserError
 from modeling.exit_settings import resolve
 from modeling.keys import keys_of
 from modeling.loading.files import find_file, read_json, weights_hash
-from training.provenance import is_own, note, provenance_in, read_list
+from training.provenance import provenance_in
 from utils.console import markdown_table
-from utils.files import run_script, write_text
+from utils.files import is_own, read_list, write_text
 from utils.flags import option, parse
+from utils.processes import run_script
 
 CARD, PICTURE = "README.md", "exits.png"
 SENT = "config.json exit_config.json *token*.json spiece.model vocab.txt merges.txt"
@@ -144,8 +145,7 @@ def main() -> None:
     if card.exists() and not is_own(folder, CARD, read_list(folder)):
         print(f"{card} is your own: it is left as it is")
     else:
-        write_text(card, str(model_card(settings)))
-        note(folder, [card])
+        write_text(card, str(model_card(settings)), listed_in=folder)
         print(f"written: {card}")
     if target:
         files = {"allow_patterns": SENT.split(), "ignore_patterns": ["*/*"]}

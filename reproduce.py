@@ -25,10 +25,10 @@ from typing import Any
 from glue.tasks import evaluation_tasks, get_task
 from modeling.errors import UserError
 from modeling.loading.files import read_json
-from training.provenance import ROOT
 from utils.console import markdown_table
-from utils.files import run_script, write_json
+from utils.files import write_json
 from utils.flags import FlagParser
+from utils.processes import ROOT, run_script
 
 ENTRIES = tomllib.loads((ROOT / "experiments/published.toml").read_text("utf-8"))
 CARD_TEXT = "a lump in the middle of the monkeys stirred and then fell quiet ."
@@ -142,7 +142,7 @@ def run_entry(args: Namespace) -> dict[str, Any]:
 
     args: the flags of reproduce.py; `flags` are for the entry's scripts, beyond the published ones.
     """
-    from training.start import call
+    from utils.processes import call
 
     args.output = Path(args.output_dir, args.entry)
     args.weights = args.weights or ENTRIES[args.entry]["weights"]

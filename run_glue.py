@@ -31,8 +31,8 @@ from modeling.errors import UserError
 from modeling.keys import keys_of
 from modeling.runtime import launched_processes
 from training.settings import fetch_models
-from utils.files import run_script
 from utils.flags import expand_config_file, parse
+from utils.processes import run_script
 
 
 def read_settings() -> GlueSettings:

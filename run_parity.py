@@ -12,9 +12,10 @@ tested on fuller ones. Progress goes to TensorBoard, final results to results.js
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.provenance import make_room, note, provenance
-from utils.files import run_script, write_json
+from training.provenance import provenance
+from utils.files import write_json
 from utils.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, as_dict, option, parse
+from utils.processes import run_script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +62,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     directory = Path(settings.output_dir)
     path, results = directory / "results.json", {"provenance": provenance(as_dict(settings))}
-    make_room(directory, [path])
-    write_json(path, results)  # fails now, not at the end
+    write_json(path, results, listed_in=directory)  # fails now, not at the end
     known, harder = settings.non_zeros()
     model = ParityPonderGRU(settings.n_elems, settings.n_hidden, settings.max_steps).to(device)
     history = []
@@ -78,8 +78,7 @@ def main() -> None:
             results[name.replace(" ", "_")] = {**mean, "by_non_zeros": scores}
             shown = f"accuracy = {mean['accuracy']:.4f}, steps = {mean['steps']:.2f}"
             print(f"{name} ({non_zeros[0]} to {non_zeros[-1]} non-zero elements): {shown}")
-    write_json(path, {**results, "history": history})
-    note(directory, [path])
+    write_json(path, {**results, "history": history}, listed_in=directory)
     print(path)
 
 

@@ -26,8 +26,8 @@ steps at length 512 with 2.75e-4. Raise --gradient_accumulation_steps if your ba
 from modeling.errors import UserError
 from training.pretraining_settings import PretrainingSettings
 from training.settings import fetch_models
-from utils.files import run_script
 from utils.flags import parse
+from utils.processes import run_script
 
 
 def read_settings() -> PretrainingSettings:

@@ -17,8 +17,8 @@ On several GPUs: `torchrun --nproc_per_node 8 share_layers.py …` with the same
 from modeling.errors import UserError
 from training.pretraining_settings import SharingSettings
 from training.settings import fetch_models
-from utils.files import run_script
 from utils.flags import parse
+from utils.processes import run_script
 
 
 def main() -> None:

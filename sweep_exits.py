@@ -20,8 +20,8 @@ by chance, with the oracle each at its first right layer. Then
 """
 
 from exit_lab.settings import SweepRequest
-from utils.files import run_script
 from utils.flags import parse
+from utils.processes import run_script
 
 
 def main() -> None:

@@ -37,8 +37,8 @@ from modeling.depth import EarlyExitModel
 from modeling.depth_batching import Answer, DepthBatcher
 from modeling.runtime import environment, keep_freed_memory
 from utils.console import markdown_table
-from utils.files import run_script
 from utils.flags import FlagParser
+from utils.processes import run_script
 
 COLUMNS = "load|offered / s|model|contender|accuracy|layers|answered / s|p50, ms|p99, ms".split("|")
 

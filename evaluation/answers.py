@@ -64,7 +64,7 @@ def plot_confusion(path: Path, scores: dict[str, Any]) -> None:
     display.plot(ax=panel, cmap="Blues", colorbar=False, include_values=few)
     panel.set(xlabel="answer", ylabel="label")
     panel.tick_params(axis="x", rotation=90 if few else 0)
-    save_figure(figure, path)
+    save_figure(figure, path, listed_in=path.parent)
 
 
 def remarks(

@@ -79,4 +79,4 @@ def plot_exits(
         f"{job.task.shown_name}: {metric} {reached:.3f} at a computation cost of "
         f"{summary['computation_cost']:.2f}\n{describe(setting)}"
     )
-    save_figure(figure, path)
+    save_figure(figure, path, listed_in=path.parent)

@@ -31,9 +31,10 @@ styled = rc_context(
 
 
 @styled
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path, listed_in: Path | None = None) -> None:
     """Write a PNG in one step."""
-    write_file(path, partial(figure.savefig, dpi=150, bbox_inches="tight", format="png"))
+    draw = partial(figure.savefig, dpi=150, bbox_inches="tight", format="png")
+    write_file(path, draw, listed_in)
 
 
 def stacked(x: str, upper: str, lower: str) -> tuple[Figure, Axes, Axes]:

@@ -1,7 +1,6 @@
 """run_glue.py's evaluation: a trained model on the dev set, and its answers to the test set."""
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ from modeling.errors import UserError
 from modeling.exit_settings import resolve
 from modeling.loading.files import read_json, weights_hash
 from training.checkpoints import checkpoints_of
-from training.provenance import check_inputs, note, provenance, provenance_in
+from training.provenance import check_inputs, provenance, provenance_in
 from training.start import check_output_dir, lock_output_dir, make_accelerator, start_script
 from training.trainer import start_trackers
 from utils.console import log_facts
@@ -156,7 +155,6 @@ def track(settings: GlueSettings, summary: dict[str, Any], prefix: str, step: in
     for tracker in start_trackers(settings):
         tracker.log({f"{prefix}/{name}": value for name, value in values.items()}, step)
         tracker.finish()
-    note(directory, (directory / "runs").glob(f"**/events*.{os.getpid()}.*"))
 
 
 def predict(settings: GlueSettings, accelerator: Accelerator) -> None:

@@ -25,13 +25,12 @@ from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_model
 from training.checkpoints import find_start
 from training.fine_tuning import MetricAtCost, task_batches, task_state, total_steps
-from training.provenance import write_result
 from training.search import Search, flags_of_every_run, run_search
 from training.start import check_vocab_size
 from training.teacher import Teacher, unlabelled_examples
 from training.trainer import Trainer, TrainingLog
 from utils.console import log_facts
-from utils.files import file_fingerprint, fingerprint
+from utils.files import file_fingerprint, fingerprint, write_json
 from utils.flags import entries
 
 logger = logging.getLogger(__name__)
@@ -209,8 +208,8 @@ def copy_exit_file(settings: GlueSettings, directory: Path) -> None:
     source, copy = exit_file(settings), directory / EXIT_FILE
     if source and not copy.exists():
         given = settings.mode.keys.values  # which win over the file
-        keys = read_exit_file(source).items()
-        write_result(copy, {key: value for key, value in keys if key not in given})
+        keys = {k: value for k, value in read_exit_file(source).items() if k not in given}
+        write_json(copy, keys, listed_in=directory)
 
 
 def dev_evaluation(job: Job, metric: MetricAtCost, log: TrainingLog) -> Callable[[], float]:

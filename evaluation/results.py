@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 
 from evaluation.answers import (
     class_lines,
@@ -23,13 +22,21 @@ from evaluation.job import Job
 from evaluation.predictions import Predictions, is_main, run_early_exit
 from glue.features import Features
 from glue.metrics import compute_metrics
-from glue.tasks import Example, Task, label_text, write_submission
+from glue.tasks import Example, Task, label_text, submission
 from modeling.errors import UserError
 from modeling.exit_settings import KeyValues
 from modeling.loading.files import read_regular_file
 from modeling.rules import exit_scores
-from training.provenance import make_room, note, provenance_in
-from utils.files import differences, run_all_then_raise, write_json, write_text
+from training.provenance import provenance_in
+from utils.files import (
+    differences,
+    is_own,
+    locked,
+    read_list,
+    run_all_then_raise,
+    write_json,
+    write_text,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -124,14 +131,14 @@ def earlier_lines(path: Path, row: dict[str, str], out_mode: str) -> list[str]:
 
 def append_results(path: Path, summary: dict[str, Any], out_mode: str, *more: str) -> None:
     """Append a row to the published CSV; `one` starts the file anew. more: as of `row_of`."""
-    row, lock = row_of(summary, *more), path.with_name(f".{path.name}.lock")
+    row, folder = row_of(summary, *more), path.parent
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Two evaluations may end at the same time; the lock keeps both rows.
-        with FileLock(lock):
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(path):  # two evaluations may end at the same time
             lines = [*earlier_lines(path, row, out_mode), ",".join(row.values())]
-            write_text(path, "\n".join(lines) + "\n")
-            lock.unlink()  # who waits for it sees that, and makes another
+            grows = out_mode == "all" and path.exists()
+            users = grows and not is_own(folder, path.name, read_list(folder))
+            write_text(path, "\n".join(lines) + "\n", None if users else folder)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -165,14 +172,12 @@ def write_results(
     if "confusion" in summary:
         picture = folder / "confusion.png"
         files = {**files, picture: partial(plot_confusion, picture, summary)}
-    make_room(folder, [path, *([rows] if out_mode == "one" else []), *files])
     run_all_then_raise(
         partial(append_results, rows, summary, out_mode),
-        partial(write_json, path, summary),
+        partial(write_json, path, summary, listed_in=folder),
         *files.values(),
     )
     print("written:", *(f"  {os.path.abspath(x)}" for x in (rows, path, *files)), sep="\n")
-    note(folder, (rows, path, *files))
 
 
 def write_predictions(job: Job, examples: Sequence[Example], output: Path, details: str) -> None:
@@ -180,13 +185,12 @@ def write_predictions(job: Job, examples: Sequence[Example], output: Path, detai
     predictions = run_early_exit(job.for_inference())
     if not is_main():
         return
-    logits, table = predictions["logits"], output / details
-    make_room(output, (output / job.task.submission, table, table.with_suffix(".json")))
-    path = write_submission(job.task, examples, predictions_of(logits), output)
-    write_text(table, predictions_table(job.task, examples, logits, job.mode.details(predictions)))
+    logits, table, path = predictions["logits"], output / details, output / job.task.submission
+    write_text(path, submission(job.task, examples, predictions_of(logits)), listed_in=output)
+    text = predictions_table(job.task, examples, logits, job.mode.details(predictions))
+    write_text(table, text, listed_in=output)
     about = {"files": [str(path), str(table)], "rule": job.model.config.exit_keys(), **job.origin}
-    write_json(table.with_suffix(".json"), about)
-    note(output, (path, table, table.with_suffix(".json")))
+    write_json(table.with_suffix(".json"), about, listed_in=output)
     print(f"{len(examples)} predictions: {path}, {table}, {table.with_suffix('.json')}")
 
 

@@ -32,9 +32,9 @@ from evaluation.modes import trained_mode
 from glue.tasks import get_task, read_examples
 from modeling import UserError
 from modeling.loading.tokenizers import load_tokenizer
-from training.start import call
-from utils.files import run_script, write_text
+from utils.files import write_text
 from utils.flags import FlagParser
+from utils.processes import call, run_script
 
 ROOT = Path(__file__).parent.parent
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")

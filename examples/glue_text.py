@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from glue.tasks import TASKS, read_examples
 from modeling.errors import UserError
-from utils.files import run_script, write_text
+from utils.files import write_text
 from utils.flags import FlagParser
+from utils.processes import run_script
 
 
 def documents(data_dir: Path, split: str) -> list[str]:

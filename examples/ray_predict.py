@@ -21,8 +21,8 @@ except ImportError as missing:
     sys.exit(f"error: {missing}; pip install -r requirements-ray.txt")
 
 from modeling import UserError
-from utils.files import run_script
 from utils.flags import FlagParser
+from utils.processes import run_script
 
 
 class Predictor:

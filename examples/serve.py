@@ -52,8 +52,8 @@ from modeling.albert import cast_layers
 from modeling.cpu_packing import DTYPES, dtype_of, packed_weights
 from modeling.rules import exit_scores
 from training.start import check_vocab_size
-from utils.files import run_script
 from utils.flags import AT_LEAST_1, FlagParser
+from utils.processes import run_script
 
 Text = str | tuple[str, str]
 CHARACTERS = 16  # of a text that are read for each token that its model reads; English has 4 or 5

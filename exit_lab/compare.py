@@ -253,10 +253,9 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
     ):
         rows = [[name, *(write(row) if row else "–" for row in cells[name])] for name in names]
         text += f"\n{heading}{markdown_table(columns, rows)}\n"
-    write_text(output / "compare.md", text)
-    write_text(
-        output / "compare.csv", as_csv([row_of(cell) for cell in chain(*cells.values()) if cell])
-    )
+    write_text(output / "compare.md", text, listed_in=output)
+    rows = [row_of(cell) for cell in chain(*cells.values()) if cell]
+    write_text(output / "compare.csv", as_csv(rows), listed_in=output)
     print(f"\n{text}")
     return found
 

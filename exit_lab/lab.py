@@ -37,17 +37,14 @@ from modeling.configuration import EarlyExitConfig
 from modeling.cpu_packing import dtype_of
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, Setting, describe, resolve
-from modeling.loading.files import read_json, weights_hash
+from modeling.loading.files import read_json, resolve_within, weights_hash
 from modeling.rules import exit_scores
 from training.checkpoints import check_finished
-from training.provenance import check_inputs, make_room, note, provenance, remove
+from training.provenance import check_inputs, provenance
 from training.start import make_accelerator, start_script
-from utils.files import run_all_then_raise, write_json, write_text
+from utils.files import read_list, remove, run_all_then_raise, write_json, write_text
 from utils.flags import as_dict
 
-# What a sweep leaves beside its recording: another sweep there begins without.
-WRITTEN = "sweep.csv frontier.csv compare.csv compare.md explorer.html provenance.json".split()
-WRITTEN += "frontier.png heatmap.png exits.png compare.png".split()
 BAND_DRAWS = 400  # of a figure's intervals
 
 
@@ -109,9 +106,11 @@ def run_part(
         output = Path(data.output_dir + suffix if data.output_dir else "")
         if not data.output_dir:
             output = results_folder(directory, suffix) / "sweep"
+            if not resolve_within(output.parent, output.name):
+                raise UserError(f"{output} leads out of {output.parent}: give --output_dir")
         elif len(data.model_dir) > 1:
             output /= f"{number}-{directory.name}"
-        check_inputs(output, {"validation_file": data.validation_file}, WRITTEN)
+        check_inputs(output, {"validation_file": data.validation_file})
         labs.append(open_lab(request, directory, output, task, part, device))
     if request.sweep.vary:
         vary(labs[0], request.sweep.vary, results_folder(labs[0].directory, suffix) / ROWS)
@@ -124,8 +123,7 @@ def run_part(
         folder = labs[0].output if len(labs) == 1 else labs[0].output.parent
         found = write_comparison([lab.swept for lab in labs], labs[0].parts, data.seed, folder)
         if len(labs) > 1 and not request.sweep.tables_only:
-            save_figure(frontier_figure(found, part), folder / "compare.png")
-        note(folder, (folder / name for name in WRITTEN))
+            save_figure(frontier_figure(found, part), folder / "compare.png", folder)
 
 
 def open_lab(
@@ -169,9 +167,8 @@ def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
         rules = flags.rules or [setting[lab.config.rule_key]]
         choice = choose(swept, goal, rules, lab.parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
-    remove(lab.output, WRITTEN)  # of an earlier sweep
-    make_room(lab.output, (lab.output / name for name in WRITTEN))
-    write_json(lab.output / "provenance.json", lab.job.origin["provenance"])
+    remove(lab.output, read_list(lab.output).keys() - {RECORDING})  # of an earlier sweep
+    write_json(lab.output / "provenance.json", lab.job.origin["provenance"], lab.output)
     write_tables(swept, lab.output)
     if flags.verify:
         verify(lab, flags.verify)
@@ -180,10 +177,7 @@ def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
         last.append(partial(write_figures, lab, setting))
     if choice:
         last.append(partial(save_choice, lab, choice))
-    try:
-        run_all_then_raise(*last)
-    finally:
-        note(lab.output, (lab.output / name for name in (*WRITTEN, RECORDING)))
+    run_all_then_raise(*last)
     if "max_p95_ms" in goal:
         seconds = run_one_by_one(lab.job, setting)["seconds"]
         median, p95 = np.percentile(seconds * 1000, [50, 95])
@@ -236,7 +230,7 @@ def write_figures(lab: Lab, setting: Setting) -> None:
         "heatmap": heatmap_figure(scores, swept.labels, exits[0], task, describe(setting)),
     }
     for name, figure in figures.items():
-        save_figure(figure, lab.output / f"{name}.png")
+        save_figure(figure, lab.output / f"{name}.png", lab.output)
     same = (i for i, one in enumerate(swept.settings) if one.items() <= setting.items())
     start = next(same, int((swept.exit_layer == exits).sum(1).argmax()))  # or which agrees most
     read = {name for grid in lab.grids for name in lab.config.exit_rules()[grid.rule].reads}
@@ -251,7 +245,7 @@ def write_figures(lab: Lab, setting: Setting) -> None:
         ),
     }
     page = explorer_page(swept, lab.examples, scores.max(-1), about, lab.request.data.seed)
-    write_text(lab.output / "explorer.html", page)
+    write_text(lab.output / "explorer.html", page, lab.output)
     print(f"figures ({', '.join(figures)}) and explorer.html: {lab.output}")
 
 
@@ -305,7 +299,6 @@ def vary(lab: Lab, request: str, results: Path) -> None:
     recording = lab.recording
     if recording is None:  # another process goes on
         return
-    make_room(results.parent, [results])
     print(f"{key} varies; held: {resolve(lab.directory, config.table).line(without=key)}")
     for number, value in enumerate(values):
         rule = {**configured, key: value}
@@ -319,5 +312,4 @@ def vary(lab: Lab, request: str, results: Path) -> None:
         append_results(results, summary, "all" if number else "one", key)
         metrics = ", ".join(f"{name} = {v}" for name, v in sorted(summary["metrics"].items()))
         print(f"{key} {value:g}: Computation cost: {summary['computation_cost']:.4f}, {metrics}")
-    note(results.parent, [results])
     print(f"{len(values)} rows: {results}")

@@ -23,7 +23,6 @@ from modeling.configuration import EarlyExitConfig
 from modeling.errors import UserError
 from modeling.exit_settings import Setting
 from modeling.rules import Tensors, scan
-from training.provenance import make_room, note
 from utils.files import fingerprint, write_file, write_text
 
 # In the place of a rule's name: everyone stops at one layer; each example at one of two layers, by
@@ -75,9 +74,7 @@ def load_or_record(folder: Path, job: Job) -> Recording | None:
         return None
     if problem:
         kept = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": known})
-        make_room(folder, [path])
-        write_file(path, lambda file: file.write(kept))
-        note(folder, [path])
+        write_file(path, lambda file: file.write(kept), listed_in=folder)
     else:
         print(f"{path} reused: its weights and data are these")
     left_out = {"labels", "seconds"} if job.batch_size > 1 else {"labels"}  # times of a batch
@@ -284,8 +281,8 @@ def write_tables(swept: Sweep, output: Path) -> None:
     baselines = best_rows(layers, metric)
     for name in (COIN, ORACLE):
         baselines += best_rows(rows_of(swept, name), metric, concave_hull)
-    write_text(output / "sweep.csv", as_csv([*rows, *layers]))
-    write_text(output / "frontier.csv", as_csv([*best, *baselines]))
+    write_text(output / "sweep.csv", as_csv([*rows, *layers]), listed_in=output)
+    write_text(output / "frontier.csv", as_csv([*best, *baselines]), listed_in=output)
     print(f"{len(rows)} settings: {output / 'sweep.csv'}; {len(best)} on the frontier")
 
 

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from glue.tables import NumberedRows, read_table, require_columns
 from modeling.errors import UserError
 from modeling.loading.files import fetch_repository
-from utils.files import write_text
 
 logger = logging.getLogger(__name__)
 
@@ -304,14 +303,10 @@ def label_text(task: Task, prediction: float) -> str:
     return f"{min(max(prediction, low), high) + 0.0:.3f}"  # + 0.0 turns -0.0 into 0.0
 
 
-def write_submission(
-    task: Task, examples: Sequence[Example], predictions: Sequence[float], directory: str | Path
-) -> Path:
-    """Write the task's official file, of index and prediction, and return its path."""
+def submission(task: Task, examples: Sequence[Example], predictions: Sequence[float]) -> str:
+    """Format the task's official file, of index and prediction."""
     lines = ["index\tprediction"]
     for example, prediction in zip(examples, predictions, strict=True):
         index = " ".join(example.index.split())
         lines.append(f"{index}\t{label_text(task, prediction)}")
-    path = Path(directory) / task.submission
-    write_text(path, "\n".join(lines) + "\n")
-    return path
+    return "\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
 """Saving and resuming: what a training run leaves on disk, and how another goes on from it.
 
 A model's folder counts once its config.json is there, which comes last, when all other files are on
-disk. A checkpoint lists the size and SHA-256 of each of its files, so that a damaged one is told
-from an intact one. Tensors are safetensors and the rest is JSON: reading either runs no code.
+disk. The list of what a run wrote (`utils/files.py`) tells a damaged checkpoint from an intact one.
+Tensors are safetensors and the rest is JSON: reading either runs no code.
 """
 
 import logging
@@ -28,9 +28,20 @@ from modeling.errors import UserError
 from modeling.keys import path_keys
 from modeling.loading.configs import ORIGIN_KEYS, make_config
 from modeling.loading.files import read_json
-from training.provenance import CHECKSUMS, LIST, is_own, put_aside, read_list, remove
 from training.settings import RunSettings, ScriptSettings
-from utils.files import apply_umask, differences, file_fingerprint, flush, write_json
+from utils.files import (
+    LIST,
+    PARTIAL,
+    clear_partials,
+    differences,
+    flush,
+    is_own,
+    list_first,
+    put_aside,
+    read_list,
+    remove,
+    write_json,
+)
 from utils.flags import entries
 
 logger = logging.getLogger(__name__)
@@ -40,7 +51,6 @@ FINISHED = "training_finished.json"
 STATE = "training_state.json"
 OPTIMIZER = "optimizer.safetensors"
 BEST = "best_model"  # so far, while the training goes on
-PARTIAL = ".partial"  # ends the name of what is not whole yet
 POSITION = ("step", "epoch", "batch")
 Json = dict[str, Any]  # that is written as JSON
 
@@ -110,32 +120,25 @@ def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = F
     """Let `fill` write files into a temporary directory, then move them to `directory`, its
     configuration last.
 
-    own: it is the run's alone, lists its files, and takes the place of an earlier one; UserError
-    where it would write over what no run wrote.
+    own: it is the run's alone, lists its files, and takes the place of an earlier one.
     """
     if own and directory.is_symlink():  # what is there may be another run's
         put_aside(directory, "is a link")
     parent = directory.parent if own else directory  # which may be a mount point
-    temporary = parent / f".{os.getpid()}{PARTIAL}"
+    temporary = parent / f".{directory.name}.{os.getpid()}{PARTIAL}"
     try:
         temporary.mkdir(parents=True)
-        (temporary / CHECKSUMS).write_text("{}")  # tells that the directory is a run's
         fill(temporary)
-        files = {x.name: file_fingerprint(x) for x in temporary.iterdir() if x.name != CHECKSUMS}
-        moved = sorted(files, key=lambda name: name == "config.json")
-        if own:
-            earlier = files if (directory / STATE).exists() else read_list(directory, CHECKSUMS)
-            remove(directory, listed=CHECKSUMS)
-            if others := [x for x in files if x not in earlier and (directory / x).exists()]:
-                raise UserError(f"{directory} holds {', '.join(others)}, of no run: move it away")
-        for name in moved:
+        names = sorted(os.listdir(temporary), key=lambda name: name == "config.json")
+        for name in names:
             apply_umask(temporary / name)
             flush(temporary / name)
+        if own:
+            remove(directory)
         directory.mkdir(exist_ok=True)
-        if own:  # the list first: by it the next run removes what a kill leaves here
-            write_json(temporary / LIST, files)
-            os.replace(temporary / LIST, directory / CHECKSUMS)
-        for name in moved:
+        if own:
+            list_first(directory, {directory / name: temporary / name for name in names})
+        for name in names:
             os.replace(temporary / name, directory / name)
         flush(directory)
         flush(directory.parent)
@@ -143,6 +146,13 @@ def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = F
         raise UserError(f"cannot write {directory}: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def apply_umask(path: Path) -> None:
+    """Give a file the permissions of any new one: safetensors makes its files private."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def save_model(
@@ -249,7 +259,7 @@ def check_config(checkpoint: Path, config: AlbertConfig) -> None:
 def checkpoints_of(output_dir: str | Path) -> list[Path]:
     """List the checkpoints of a run, in order of their steps."""
     named = [x for x in Path(output_dir).glob("checkpoint-*") if x.name[11:].isdecimal()]
-    of_runs = [x for x in named if (x / STATE).exists() or (x / CHECKSUMS).exists()]
+    of_runs = [x for x in named if (x / STATE).exists() or read_list(x)]
     whole = [path for path in of_runs if (path / "config.json").exists()]
     return sorted(whole, key=lambda path: int(path.name[11:]))
 
@@ -264,17 +274,15 @@ def prune(output_dir: str | Path, keep: int | None) -> None:
     kept = [path for path in found if not damage(path)][-keep:] if keep else found
     for path in found:
         if kept and path not in kept and not path.is_symlink():
-            remove(path, listed=CHECKSUMS)
+            remove(path)
 
 
 def damage(checkpoint: Path) -> str | None:
     """Say what is wrong with the files of a checkpoint; None when it is intact."""
-    known = read_list(checkpoint, CHECKSUMS)
-    if not known.keys() >= {STATE, OPTIMIZER, SAFE_WEIGHTS_NAME}:
-        return f"{CHECKSUMS} is missing, or does not list a checkpoint's files"
-    for name in known:
+    known = read_list(checkpoint)
+    for name in (STATE, OPTIMIZER, SAFE_WEIGHTS_NAME, "config.json"):
         if not is_own(checkpoint, name, known):
-            return f"{name} is missing, or not what was written (size or SHA-256 differ)"
+            return f"{name} is missing, or not as {LIST} lists it (SHA-256 differs)"
     return None
 
 
@@ -303,6 +311,7 @@ def is_trained(settings: ScriptSettings, processes: int) -> bool:
             "--resume_from_checkpoint; to evaluate what is there, leave out --do_train"
         )
     logger.info("Training in %s is finished: nothing to resume", output_dir)
+    remove_best(output_dir)  # a killed run had no time for it
     return True
 
 
@@ -351,24 +360,23 @@ def begin_training(output_dir: str | Path, run: Json, resumed: bool = False) -> 
     this one overwrites go, for they would pass for its own, and what a killed save left behind."""
     directory = Path(output_dir)
     write_json(directory / IN_PROGRESS, run)
-    for partial in directory.glob(f".*{PARTIAL}"):
-        if (partial / CHECKSUMS).exists() or not any(partial.glob("*")):
-            with suppress(OSError):
-                for path in sorted(partial.iterdir(), key=lambda x: x.name == CHECKSUMS):
-                    path.unlink()  # the mark of a run last: a kill may come in between
-                partial.rmdir()
+    clear_partials(directory)
     for path in directory.glob("checkpoint-*"):
         mine = path.name[11:].isdecimal() and not path.is_symlink()  # no copy, nor another run's
         if mine and not (resumed and (path / "config.json").exists()):
-            remove(path, listed=CHECKSUMS)
+            remove(path)
 
 
 def finish_training(directory: Path) -> None:
     """Say that the training came to its end and keep what was trained, then remove its `BEST`."""
     with suppress(FileNotFoundError):  # somebody took it away meanwhile
         os.replace(directory / IN_PROGRESS, directory / FINISHED)
-    if not (directory / BEST).is_symlink():
-        remove(directory / BEST, listed=CHECKSUMS)
+    remove_best(directory)
+
+
+def remove_best(directory: Path) -> None:
+    if not (directory / BEST).is_symlink():  # to another run's
+        remove(directory / BEST)
 
 
 def is_finished(output_dir: str | Path) -> bool:

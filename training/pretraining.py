@@ -31,10 +31,11 @@ from training.pretraining_settings import (
     PretrainingSettings,
     TextScript,
 )
-from training.provenance import provenance, write_result
+from training.provenance import provenance
 from training.start import check_vocab_size
 from training.trainer import Batch, Trainer, TrainingLog
 from utils.console import markdown_table
+from utils.files import write_json
 from utils.flags import as_dict
 
 logger = logging.getLogger(__name__)
@@ -302,4 +303,5 @@ def write_results(settings: TextScript, source: str, summary: dict[str, Any]) ->
     """Write what a model, in `source`, is on --eval_file: eval_results.json in --output_dir."""
     hashes = {"weights": weights_hash(source), "data": file_hash(settings.evaluation.eval_file)}
     summary = {**summary, "provenance": provenance(as_dict(*settings), **hashes)}
-    write_result(Path(settings.run.output_dir) / "eval_results.json", summary)
+    folder = Path(settings.run.output_dir)
+    write_json(folder / "eval_results.json", summary, listed_in=folder)

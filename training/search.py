@@ -32,13 +32,12 @@ from glue.tables import as_csv
 from glue.tasks import Task
 from modeling.errors import UserError
 from modeling.loading.files import read_json, resolve_within
-from training import start
 from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
-from training.provenance import write_result
 from training.settings import SearchSettings
+from utils import processes
 from utils.console import markdown_table
-from utils.files import differences
+from utils.files import differences, write_text
 from utils.flags import add_flag, spellings
 
 # The published search uses one seed on these, five on the smaller tasks.
@@ -166,7 +165,7 @@ class Search:
             flags += [FLAGS[name][0], str(value)]
         flags += ["--out_mode", "one", "--output_dir", str(folder)]
         flags += ["--resume_from_checkpoint", "latest", "--do_train", "--do_eval"]
-        start.call("run_glue.py", flags, folder / "run.log")
+        processes.call("run_glue.py", flags, folder / "run.log")
         results = read_json(folder / "eval_results.json")
         cost, metric = results["computation_cost"], self.metric
         value = results["metrics"][metric.name]
@@ -193,7 +192,7 @@ class Search:
             row["std"] = f"{statistics.stdev(values):.4f}" if len(values) > 1 else ""
             row["computation_cost"] = f"{trial.user_attrs['computation_cost']:.4f}"
             rows.append(row)
-        write_result(self.directory / "hp_search.csv", as_csv(rows))
+        write_text(self.directory / "hp_search.csv", as_csv(rows), listed_in=self.directory)
         print(markdown_table([*rows[0]], [[*row.values()] for row in rows]))
         best, *others = ranked
         print(f"best setting: {name_of(best.params)}, mean {self.metric} = {best.value:.4f}")

@@ -1,18 +1,12 @@
-"""What a training script begins with: devices, logging, a directory to write to, signals; and
-scripts as processes of their own."""
+"""What a script that trains or evaluates begins with: devices, logging, a directory to write to."""
 
 import logging
 import os
 import platform
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -29,7 +23,6 @@ from modeling.runtime import keep_freed_memory, launched_processes
 from training.checkpoints import check_finished
 from training.pretraining_data import TEXT, read_sentences
 from training.pretraining_settings import TextScript
-from training.provenance import ROOT
 from training.settings import RunSettings
 from utils.console import StdoutHandler
 
@@ -151,66 +144,3 @@ def check_vocab_size(tokenizer: Tokenizer, source: str, config: PreTrainedConfig
         raise UserError(
             f"{source}: the tokenizer has {pieces} pieces, vocab_size is {config.vocab_size}"
         )
-
-
-class StopSignal:
-    """SIGTERM, Ctrl-C and a closed terminal as a wish, granted after the step at hand.
-
-    Only a second Ctrl-C acts at once. Other signals may well come twice: launchers such as torchrun
-    pass on, Ctrl-C too, what their workers have already received.
-    """
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-
-    def __enter__(self) -> "StopSignal":
-        wanted = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup a terminal may close
-            wanted.append(signal.SIGHUP)
-        self.old = {number: signal.signal(number, self.receive) for number in wanted}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.old.items():
-            signal.signal(number, handler)
-
-    def receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = self.received or number
-        if number == signal.SIGINT and "LOCAL_RANK" not in os.environ:  # which launchers set
-            signal.signal(number, self.old[number])
-
-    def on_any_rank(self, accelerator: Accelerator) -> int:
-        """Number of a signal that any of the processes received; 0 for none."""
-        number = self.received or 0
-        if accelerator.num_processes == 1:
-            return number
-        asked = torch.tensor([number], device=accelerator.device)
-        return int(accelerator.gather(asked).max())
-
-
-def call(script: str, flags: Sequence[str], log: Path | None = None) -> None:
-    """Run a script of the project's root to its end, with its output in `log`; UserError where that
-    is an error. A signal to stop is passed on to it, as SIGTERM; when it has saved and is gone, a
-    KeyboardInterrupt with the signal's number follows."""
-    with StopSignal() as stop, log.open("a") if log else nullcontext() as output:
-        # A session of its own: a terminal's Ctrl-C would reach it twice, and so at once.
-        child = subprocess.Popen(
-            [sys.executable, str(ROOT / script), *flags],
-            stdout=output,
-            stderr=subprocess.STDOUT if log else None,
-            start_new_session=True,
-        )
-        try:
-            while child.poll() is None and not stop.received:
-                time.sleep(0.1)
-            if stop.received:
-                child.terminate()
-            status = child.wait()
-        finally:
-            child.kill()  # at a second Ctrl-C
-    if stop.received:
-        raise KeyboardInterrupt(stop.received)
-    if status:
-        last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log else ""
-        said = f": {last} (see {log})" if log else ""
-        raise UserError(f"{script} ended with status {status}{said}")

@@ -27,7 +27,6 @@ from modeling.errors import UserError
 from modeling.loading.files import find_file, read_json, weights_hash
 from modeling.loading.weights import abbreviate
 from modeling.public import Classifier
-from training.provenance import note
 from utils.console import progress
 from utils.files import fingerprint, write_file
 
@@ -116,8 +115,7 @@ class Teacher:
                 answers = self.compute(model.to(accelerator.device), tokenizer, encoded)
                 with suppress(UserError):
                     content = save({"logits": answers}, {"fingerprint": found})
-                    write_file(path, lambda file: file.write(content))
-                    note(self.folder, [path])
+                    write_file(path, lambda file: file.write(content), listed_in=self.folder)
         return np.ascontiguousarray(answers[:, order])
 
     @torch.inference_mode()

@@ -41,11 +41,12 @@ from training.checkpoints import (
     save_model,
 )
 from training.optimizer import clipped_parameters
-from training.provenance import note, provenance, remove_results, write_result
+from training.provenance import provenance, remove_results
 from training.settings import RunSettings, ScriptSettings
-from training.start import StopSignal
 from utils.console import progress
+from utils.files import list_growing, write_json
 from utils.flags import as_dict
+from utils.processes import StopSignal
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +219,7 @@ class Trainer:
                 if best.step:
                     report["best"] = best.state()
                 report["provenance"] = provenance(as_dict(*self.settings), data=self.data)
-                write_result(self.directory / "training.json", report)
+                write_json(self.directory / "training.json", report, listed_in=self.directory)
                 finish_training(self.directory)
                 if best.should_stop:
                     logger.info("Stopped early: no better dev metric in %d evaluations", best.since)
@@ -248,6 +249,7 @@ def start_trackers(settings: ScriptSettings) -> list[GeneralTracker]:
         if name != "tensorboard":  # which would put them into a run of their own
             tracker.store_init_configuration(as_dict(*settings))
         trackers.append(tracker)
+    list_growing(directory, (directory / "runs").glob(f"**/events*.{os.getpid()}.*"))
     return trackers
 
 
@@ -285,8 +287,6 @@ class TrainingLog:
         self.bar.close()
         for tracker in self.trackers:
             tracker.finish()
-        curves = (self.trainer.directory / "runs").glob(f"**/events*.{os.getpid()}.*")
-        note(self.trainer.directory, curves if self.trackers else ())
 
     def step(self, loss: float, learning_rate: float, outs: list[ModelOutput]) -> bool:
         """Count an optimiser step; whether its entry was due, which is then written."""

@@ -1,53 +1,72 @@
-"""Whole-file writing, fingerprints (are these the same data?), and how a script starts and ends."""
+"""Whole-file writing; what a run wrote; fingerprints (are these the same data?).
+
+A list in a folder, `written.json`, has the names of the files that runs wrote into it, with the
+SHA-256 of each. A file is put on the list before it is moved to its name: so at whatever moment a
+run is killed, each of its files is on the list, and no other is. Only what is on it, and unchanged
+since, is ever removed or written over; a link is not followed.
+"""
 
 import hashlib
 import json
+import logging
 import os
 import re
-import sys
-import tempfile
-from collections.abc import Callable, Collection, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
+
+from filelock import FileLock
 
 from modeling.errors import UserError
-from modeling.loading.files import file_hash
-from modeling.runtime import waiting
+from modeling.loading.files import file_hash, read_json, resolve_within
 
-# What torch says where the machine gives no more; CUDA's error is a RuntimeError, too.
-OUT_OF_MEMORY = re.compile(
-    "(?i)out of memory|not enough memory|can't allocate memory|create a prim"
-)
+logger = logging.getLogger(__name__)
+
+LIST, OLD_LIST = "written.json", "checksums.json"  # an earlier version's, of a checkpoint
+GROWING = "any content"  # in place of a hash
+PARTIAL = ".partial"  # ends the name of what is not whole yet
 
 
-def write_file(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
+def write_file(
+    path: str | Path, write: Callable[[BinaryIO], Any], listed_in: Path | None = None
+) -> None:
     """Replace `path` by what `write` writes; the old content stays until the new one is on disk.
 
-    Raises UserError when the directory cannot be written or the disk is full.
+    listed_in: of a run's result, the folder that has the list. What stands at `path` and is on no
+    list is renamed. Raises UserError when the directory cannot be written or the disk is full.
     """
     path = Path(path)
-    temporary = None
+    # The same directory, because a rename is atomic only within one file system.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The same directory, because a rename is atomic only within one file system.
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
+        clear_partials(path.parent, path.name)
+        with temporary.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        apply_umask(temporary)
-        os.replace(temporary, path)
+        with locked(listed_in / LIST) if listed_in else nullcontext():
+            if listed_in:
+                list_first(listed_in, {path: temporary})
+            os.replace(temporary, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
-def write_text(path: str | Path, text: str) -> None:
+def write_text(path: str | Path, text: str, listed_in: Path | None = None) -> None:
     """Replace `path` by a text in UTF-8, as `write_file`."""
-    write_file(path, lambda file: file.write(text.encode("utf-8")))
+    write_file(path, lambda file: file.write(text.encode("utf-8")), listed_in)
+
+
+def write_json(path: str | Path, value: Any, listed_in: Path | None = None) -> None:
+    """Replace `path` by JSON, two spaces, keys in the order given, as `write_file`."""
+    write_text(path, json.dumps(value, indent=2) + "\n", listed_in)
 
 
 def flush(path: str | Path) -> None:
@@ -59,16 +78,112 @@ def flush(path: str | Path) -> None:
         os.close(handle)
 
 
-def apply_umask(path: str | Path) -> None:
-    """Give a file the permissions of any new one: mkstemp and safetensors make theirs private."""
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(path, 0o666 & ~mask)
+def clear_partials(folder: Path, name: str = "*") -> None:
+    """Remove what processes that were killed had begun to write in `folder`."""
+    for path in folder.glob(f".{name}.*{PARTIAL}"):
+        owner = re.fullmatch(r"\d{1,9}", path.name.removesuffix(PARTIAL).rpartition(".")[2])
+        if owner and not is_running(int(owner[0])):
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def write_json(path: str | Path, value: Any) -> None:
-    """Replace `path` by JSON, two spaces, keys in the order given, as `write_file`."""
-    write_text(path, json.dumps(value, indent=2) + "\n")
+def is_running(process: int) -> bool:
+    """Tell whether there is a process of this number, this one among them."""
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Let one process at a time change `path`."""
+    lock = path.with_name(f".{path.name}.lock")
+    with FileLock(lock):
+        yield
+        lock.unlink()  # who waits for it sees that, and makes another
+
+
+# What a run wrote.
+
+
+def read_list(folder: Path) -> dict[str, Any]:
+    """Read a folder's list, of hashes by name; {} where there is none that can be read."""
+    known: dict[str, Any] = {}
+    for name in (OLD_LIST, LIST):
+        with suppress(UserError):
+            known |= read_json(folder / name) if (folder / name).is_file() else {}
+    return known
+
+
+def is_own(folder: Path, name: str, known: Mapping[str, Any]) -> bool:
+    """Whether file `name` is in `folder`, is no link, and is as the list `known` says."""
+    path, listed = folder / name, str(known.get(name))  # an earlier version's: a size, too
+    if not os.path.isfile(path) or path.is_symlink() or not resolve_within(folder, name):
+        return False
+    with suppress(OSError):  # not readable
+        return listed == GROWING or file_hash(path) in listed
+    return False
+
+
+def list_first(folder: Path, files: Mapping[Path, Path]) -> None:
+    """Put files on the list of `folder`, by where they go, from where they are; rename what stands
+    in their way and is not on it. Those that lead out of `folder` are left out."""
+    known = read_list(folder)
+    inside = [x for x in files if resolve_within(folder, os.path.abspath(x.parent))]
+    for path in inside:
+        name, hashes = os.path.relpath(path, folder), [file_hash(files[path])]
+        if is_own(folder, name, known):
+            hashes.append(file_hash(path))  # until it is replaced
+        elif os.path.lexists(path):
+            put_aside(path, "has the name of a result that is written now")
+        known[name] = " ".join(hashes)
+    if inside:
+        write_json(folder / LIST, known)
+
+
+def list_growing(folder: Path, paths: Iterable[Path]) -> None:
+    """Put files that a library goes on writing on the list of `folder`, whatever they will hold."""
+    found = {os.path.relpath(path, folder): GROWING for path in paths}
+    with locked(folder / LIST):
+        write_json(folder / LIST, read_list(folder) | found)
+
+
+def put_aside(path: Path, why: str) -> None:
+    """Rename a file to NAME.1 (.2, …), and say so."""
+    old = next(x for n in count(1) if not os.path.lexists(x := Path(f"{path}.{n}")))
+    try:
+        path.rename(old)
+    except OSError as error:
+        raise UserError(f"cannot rename {path} to {old}: {error.strerror}") from error
+    logger.warning("%s %s: it is now %s", path, why, old)
+
+
+def remove(folder: Path, names: Iterable[str] | None = None) -> list[str]:
+    """Delete what runs wrote into `folder`, or those of these `names`, and folders that are empty
+    then; return what was deleted. Raises UserError for what cannot be."""
+    known, gone = read_list(folder), []
+    # A checkpoint without its configuration does not pass for one: that goes first.
+    for name in sorted(known if names is None else names, key=lambda x: x != "config.json"):
+        if is_own(folder, name, known):
+            try:
+                (folder / name).unlink()
+            except OSError as error:
+                raise UserError(f"cannot remove {folder / name}: {error.strerror}") from error
+            gone.append(name)
+            with suppress(OSError):  # not empty
+                for parent in list(Path(name).parents)[:-1]:
+                    (folder / parent).rmdir()
+    if names is None and known:
+        for name in (LIST, OLD_LIST):
+            (folder / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
+    return gone
+
+
+# Are these the same?
 
 
 def fingerprint(*values: Any) -> str:
@@ -112,71 +227,3 @@ def run_all_then_raise(*steps: Callable[[], Any]) -> None:
             errors.append(error)
     if errors:
         raise UserError("; ".join(map(str, errors))) from errors[0]
-
-
-class Console:
-    """stdout or stderr. Its terminal may be closed, the reader of its pipe may go, its file may
-    fill the disk: then what is written is lost, and nothing else.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-    def write(self, text: str) -> int:
-        self.attempt(self.stream.write, text)
-        return len(text)
-
-    def flush(self) -> None:
-        self.attempt(self.stream.flush)
-
-    def attempt(self, action: Callable[..., Any], *given: Any) -> None:
-        try:
-            action(*given)
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.stream.fileno())  # where its buffer goes, too
-            os.close(nowhere)
-
-
-def run_script(main: Callable[[], None]) -> None:
-    """Call `main`; a UserError becomes one line on stderr and exit status 2, Ctrl-C one and 130.
-
-    Its threads wait for each other as `waiting` says. A console may be closed, or take ASCII
-    alone.
-    """
-    os.environ.update(waiting())
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:  # else the next file that is opened would be the console
-            os.open(os.devnull, os.O_RDWR)
-    nowhere = Path(os.devnull).open("w")  # noqa: SIM115 - to the end
-    out, err = (Console(stream or nowhere) for stream in (sys.stdout, sys.stderr))
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            main()
-        except UserError as error:
-            shown = "".join(x if x.isprintable() else "?" for x in str(error))
-            print(f"error: {shown}", file=sys.stderr)
-            sys.exit(2)
-        except (MemoryError, RuntimeError) as error:
-            if not (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error))):
-                raise
-            reason = str(error).strip().partition("\n")[0][:200]
-            print(
-                f"error: out of memory ({reason}); smaller batches or a shorter "
-                "--max_seq_length take less",
-                file=sys.stderr,
-            )
-            sys.exit(2)
-        except KeyboardInterrupt:
-            print("stopped by Ctrl-C", file=sys.stderr)
-            sys.exit(130)
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()

@@ -161,7 +161,7 @@ def write_tokens(page: Path, job: Job, predictions: Predictions, summary: dict[s
         scale="".join(scale),
         examples="\n".join(sections),
     )
-    write_text(page, text)
+    write_text(page, text, listed_in=page.parent)
 
 
 def token_section(

@@ -39,8 +39,7 @@ from modeling.rules import (
     scan,
 )
 from training.fine_tuning import MetricAtCost
-from training.provenance import make_room, note, remove
-from utils.files import write_text
+from utils.files import remove, write_text
 
 
 class ExampleMode(Mode):
@@ -94,7 +93,7 @@ class ExampleMode(Mode):
             labels = torch.tensor(labels_of(job.features))
             for path, exit_layer in zip(tables, (None, predictions["exit_layer"]), strict=True):
                 table = layer_table(answers, labels, exit_layer)
-                files[path] = partial(write_text, path, table)
+                files[path] = partial(write_text, path, table, listed_in=trained)
             by_window = exits_by_window(rule, recorded, predictions["exit_layer"]).numpy()
             files[picture] = partial(plot_exits, picture, job, predictions, summary, by_window)
         else:  # of an earlier evaluation, perhaps under another rule
@@ -102,9 +101,7 @@ class ExampleMode(Mode):
             gone += remove(trained, [os.path.relpath(path, trained) for path in tables])
             if gone:
                 print("removed, of an earlier evaluation:", ", ".join(gone))
-        make_room(trained, tables if recorded else ())
         write_results(results, summary, job.evaluation.out_mode, files)
-        note(trained, tables)
         return summary
 
 

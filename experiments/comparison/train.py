@@ -31,7 +31,7 @@ from transformers import AutoModel, AutoTokenizer
 from experiments.comparison.analysis import CALIBRATION, EPSILONS, RECORDED
 from modeling import AlbertActForSequenceClassification
 from modeling.errors import UserError
-from training.start import call
+from utils.processes import call
 
 COMMON = "--do_train --do_lower_case --per_gpu_train_batch_size 32"
 COMMON += " --warmup_steps 50 --save_steps 0 --overwrite_output_dir"

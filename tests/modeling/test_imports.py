@@ -50,7 +50,7 @@ OPENMP = Path(find_spec("torch").origin).parent / "lib" / "libgomp.so.1"
 # Loads the library as torch does, without the rest of torch.
 SCRIPT = """
 import ctypes, sys
-from utils.files import run_script
+from utils.processes import run_script
 assert "torch" not in sys.modules
 run_script(lambda: ctypes.CDLL(sys.argv[1]))
 """

@@ -24,8 +24,8 @@ from modeling.exit_settings import NOTHING, resolve
 from modeling.keys import ELBERT, ELBERT_KEYS, EXIT_KEYS, INERT_KEYS
 from tests.conftest import edit_json, tiny_config, write
 from training.checkpoints import damage
-from training.provenance import CHECKSUMS, LIST, remove_results
-from utils.files import write_json
+from training.provenance import remove_results
+from utils.files import LIST, write_json
 
 RTE = get_task("rte")
 JSON = st.recursive(
@@ -136,7 +136,7 @@ def test_anything_as_weights(tmp_path, content, name):
 @given(BYTES_OR_JSON)
 def test_anything_as_a_checkpoints_list_of_files(tmp_path, content):
     write(tmp_path / "config.json", "{}")
-    write(tmp_path / CHECKSUMS, content)
+    write(tmp_path / LIST, content)
     assert damage(tmp_path)
 
 

@@ -18,7 +18,7 @@ from evaluation import onnx_file
 from modeling import UserError
 from tests.commands import ROOT, exit_status, flags, report_of
 from tests.conftest import slow, tiny_config, tiny_model, write, write_rte
-from utils.files import Console
+from utils.processes import Console
 
 ANEW = "--do_train --overwrite_output_dir"
 HAS_ONNX = pytest.mark.skipif(not find_spec("onnxscript"), reason="no requirements-onnx.txt")

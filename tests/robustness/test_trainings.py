@@ -35,8 +35,8 @@ from tests.conftest import contents, edit_json, slow, write_rte
 from tests.forks import assert_same_weights, run, run_together, start_together, survive_kills
 from training import trainer
 from training.checkpoints import checkpoints_of, is_finished, latest_checkpoint
-from training.start import StopSignal
 from training.trainer import Trainer
+from utils.processes import StopSignal
 
 LAMB = ("--optimizer", "lamb")
 PONDER = ("--model_type", "ponder_albert", "--lambda_lr", 0.01)
@@ -234,7 +234,7 @@ def cut(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [flip, cut, Path.unlink])
 @pytest.mark.parametrize(
-    "name", ["model.safetensors", "optimizer.safetensors", "training_state.json", "checksums.json"]
+    "name", ["model.safetensors", "optimizer.safetensors", "training_state.json", "written.json"]
 )
 def test_a_damaged_checkpoint_is_refused_and_the_newest_intact_one_offered(
     harm, name, stopped, again, script

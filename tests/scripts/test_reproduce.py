@@ -33,7 +33,7 @@ def reproduced(script, tmp_path, monkeypatch):
         done = script(reproduce.main, entry, "--output_dir", out, *more).done()
         return done, json.loads((out / entry / "reproduction.json").read_text())["measured"]
 
-    monkeypatch.setattr("training.start.call", call)
+    monkeypatch.setattr("utils.processes.call", call)
     return run
 
 

@@ -23,7 +23,7 @@ from tests.berts import sharing_flags as flags
 from tests.forks import assert_same_weights, run, run_together
 from tests.models import padded_batch
 from training.layer_sharing import Teacher
-from training.provenance import ROOT
+from utils.processes import ROOT
 
 
 @pytest.fixture(scope="session")

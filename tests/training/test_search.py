@@ -17,7 +17,6 @@ import optuna
 import pytest
 
 import run_glue
-import training.start
 from glue.tasks import get_task
 from modeling import UserError
 from tests.conftest import edit_json, write_rte
@@ -25,6 +24,7 @@ from tests.forks import assert_same_weights
 from training.fine_tuning import MetricAtCost
 from training.search import Search
 from training.settings import SearchSettings
+from utils import processes
 from utils.flags import parse
 
 RUNS = {f"lr{rate}-bs8-ep1-seed{seed}" for rate in ("2e-05", "5e-05") for seed in (0, 1)}
@@ -76,7 +76,7 @@ def commands(monkeypatch):
         }
         (given.output_dir / "eval_results.json").write_text(json.dumps(report))
 
-    monkeypatch.setattr(training.start, "call", call)
+    monkeypatch.setattr(processes, "call", call)
     return seen
 
 
@@ -223,11 +223,11 @@ def failing(script, flags, log):
 def test_a_run_that_fails_is_left_out_and_tried_again_next_time(search, commands, monkeypatch):
     """The first ends the search: what fails once mostly fails again."""
     with monkeypatch.context() as patch:
-        patch.setattr(training.start, "call", failing)
+        patch.setattr(processes, "call", failing)
         search().refused("ended with status 2: error: the disk is full")
     search("--hp_trials", 1).done()
     with monkeypatch.context() as patch:
-        patch.setattr(training.start, "call", failing)
+        patch.setattr(processes, "call", failing)
         outcome = search().done()
     assert outcome.out.count("left out: run_glue.py ended with status 2: error: the disk") == 1
     assert set(names_of(commands)) < RUNS
@@ -243,7 +243,7 @@ def test_a_stopped_search_says_so_and_its_run_goes_on(search, commands, monkeypa
         raise KeyboardInterrupt(signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.start, "call", stop)
+        patch.setattr(processes, "call", stop)
         outcome = search()
     assert outcome.status == 128 + signal.SIGTERM
     assert outcome.err == "SIGTERM: stopped. Go on with the same command\n"
@@ -255,7 +255,7 @@ def test_a_stopped_search_says_so_and_its_run_goes_on(search, commands, monkeypa
 
 def test_a_worker_that_was_taken_for_dead_goes_on(search, commands, monkeypatch, tmp_path):
     """After a pause of minutes it finds that another one has failed its trial."""
-    call, url = training.start.call, f"sqlite:///{tmp_path}/out/hp_search.db"
+    call, url = processes.call, f"sqlite:///{tmp_path}/out/hp_search.db"
 
     def paused(*arguments):
         if not commands:
@@ -263,7 +263,7 @@ def test_a_worker_that_was_taken_for_dead_goes_on(search, commands, monkeypatch,
             study.tell(0, state=optuna.trial.TrialState.FAIL)
         call(*arguments)
 
-    monkeypatch.setattr(training.start, "call", paused)
+    monkeypatch.setattr(processes, "call", paused)
     search().done()
     assert set(names_of(commands)) == RUNS
 
@@ -321,7 +321,7 @@ def test_the_best_setting_has_the_highest_mean_and_ties_are_said(
 
 def test_a_script_that_fails_is_named_with_its_last_line(tmp_path):
     with pytest.raises(UserError, match=r"status 2: error: unknown flag --x.*\(see .*/log\)"):
-        training.start.call("run_parity.py", ["--x"], tmp_path / "log")
+        processes.call("run_parity.py", ["--x"], tmp_path / "log")
 
 
 def children_of(process: subprocess.Popen) -> list[int]:
