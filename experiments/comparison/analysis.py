@@ -2,11 +2,15 @@
 
 A *setting* gives every example an exit layer. Any method has every cost between two settings by a
 coin: each example gets one setting or the other at random. So all methods are compared as mixtures
-of two settings, chosen where choosing is allowed, and none loses by the steps of its settings. The
-*coin* itself mixes two fixed layers of the network; the *oracle* sees the labels.
+of two settings, chosen on one half of the examples and reported on the other, and none loses by the
+steps of its settings. At a *budget*, the share of the coin is such that the mean cost on the
+reporting half is the budget, which needs no labels; a method whose best setting costs less stays at
+that setting. The *coin* itself mixes two fixed layers of the network; the *oracle* sees the labels.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +20,9 @@ from safetensors.numpy import load_file
 from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 
-from exit_lab.choice import Parts
+from exit_lab.choice import Parts, split
 from exit_lab.compare import Estimate, Frontier, mixed, widened
-from glue.metrics import at_exit, concave_hull
+from glue.metrics import at_exit, bootstrap_weights, concave_hull, frontier
 from modeling.configuration import AdaptiveConfig, AlbertActConfig, ElbertConfig, PonderAlbertConfig
 from modeling.ponder.distribution import GeneralizedGeometricDist, prior
 from modeling.rules import ExitRule, exit_scores, normalised_entropy, scan
@@ -29,7 +33,7 @@ CALIBRATION = 1000  # rows before SST-2's dev set in the newer recordings
 THRESHOLDS = 21  # of a confidence, for each layer
 EPSILONS = (0.01, 0.2, 0.4, 0.6, 0.8)  # act_epsilon of the recorded settings of ACT
 UNMOVED = "depth as at the start"
-LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # costs; their mean gain is a method's *area*
+DRAWS = 1000  # of the bootstrap
 PRICES = np.r_[np.geomspace(1e-3, 1e3, 400), 0]  # of computation, in score, that an oracle pays
 
 
@@ -87,24 +91,33 @@ def rows(task: str, part: str = "dev") -> dict[str, np.ndarray]:
 
 
 @cache
-def costs(task: str, network: str, depth: int = 0, part: str = "dev") -> np.ndarray:
-    """FLOPs as shares of the shared encoder's mean full depth without exits on the dev set.
+def costs(task: str, network: str, part: str = "dev") -> np.ndarray:
+    """FLOPs as shares of the mean of MiniLM's six layers without exits on the dev set.
 
-    Of an exit at each layer, (layers, examples); with `depth`, of a model of so many layers that
-    answers once, at its end, (examples,).
+    Of an exit at each layer, (layers, examples); of a model trained to k layers, of its only
+    answer, (1, examples).
     """
+    depth = depth_of(network)
     config = config_of(network, depth or 6)
     lengths = rows(task, part)["lengths"].astype(int) + config.extra_tokens
-    full = np.mean([config_of("shared").full_depth_flops(int(n)) for n in rows(task)["lengths"]])
+    full = np.mean([config_of("untied").full_depth_flops(int(n)) for n in rows(task)["lengths"]])
     known = range(lengths.max() + 1)
     if depth:
-        return np.array([config.full_depth_flops(n) for n in known])[lengths] / full
+        return np.array([[config.full_depth_flops(n) for n in known]])[:, lengths] / full
     layers = range(1, config.num_hidden_layers + 1)
     table = np.array([[config.early_exit_flops(n, k) for n in known] for k in layers])
     return table[:, lengths] / full
 
 
+def depth_of(network: str) -> int:
+    """To how many layers "untied-3-taught" was trained; 0 for a network with exits."""
+    depth = (*network.split("-"), "")[1]
+    return int(depth) if depth.isdigit() else 0
+
+
 def path_of(task: str, network: str, seed: int) -> Path:
+    """The file of a recording; of the other tasks ELBERT's own is named so."""
+    network = "elbert" if network == "shared-exits" and task != "SST-2" else network
     return RECORDED / f"{task}-{network}-{seed}{'-test' * (task == 'SICK')}.safetensors"
 
 
@@ -116,8 +129,8 @@ def load(task: str, network: str, seed: int, part: str = "dev") -> Answers:
     logits, halts = tensors["all_logits"][:, kept], tensors.get("halt_probabilities")
     halts = None if halts is None else halts[kept].T
     newer = part == "dev" and len(tensors["all_logits"][0]) > len(labels)
-    others = load(task, network, seed, "phrases") if newer else None
-    return Answers(logits, labels, costs(task, network, part=part)[: len(logits)], halts, others)
+    others = load(task, network, seed, "phrases") if newer and len(logits) > 1 else None
+    return Answers(logits, labels, costs(task, network, part), halts, others)
 
 
 def seeds(task: str, network: str) -> list[int]:
@@ -212,26 +225,68 @@ def outcomes(answers: Answers, rule: str, choose: np.ndarray) -> Outcomes:
     return Outcomes(at_exit(answers.scores, exits), at_exit(answers.cost, exits))
 
 
-def best(found: Outcomes, parts: Parts) -> Frontier:
-    """The settings that no mixture of two others beats on the rows that choose."""
-    score, cost = (x[:, parts.calibration].mean(1) for x in found)
-    hull = concave_hull(cost, score)
-    score, spent = (x[hull][:, parts.report] for x in found)
-    return Frontier(cost[hull], spent, score, mixes=True)
+def joined(found: Iterable[Outcomes]) -> Outcomes:
+    """The settings of all as those of one."""
+    return Outcomes(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def at(front: Frontier, limit: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """Each reporting example's score and cost under a cost limit, and the score gained per cost.
+def cascade(truncated: Sequence[Answers], choose: np.ndarray) -> Outcomes:
+    """Outcomes of each network alone, and of each with any later one.
 
-    Below the cheapest setting they are that setting's, above the best one that one's.
+    The second of two networks runs, from the start, where the first's entropy is high.
     """
-    position = max(0.0, front.position(limit))
+    found = [outcomes(one, "coin", choose) for one in truncated]
+    for first, second in combinations(truncated, 2):
+        logits = np.concatenate([first.logits, second.logits])
+        both = np.concatenate([first.cost, first.cost + second.cost])
+        found.append(outcomes(Answers(logits, first.labels, both), "entropy", choose))
+    return joined(found)
+
+
+Method = list[list[Frontier]]  # of each seed; one by each half, which the other half chose
+
+
+def method_of(
+    task: str, seeds: Iterable[Callable[[np.ndarray], Outcomes]], mixes: bool = True
+) -> Method:
+    """A method from each seed's outcomes, which depend on the rows that choose."""
+    parts = halves(len(rows(task)["labels"]))
+    return [[best(found(part.calibration), part, mixes) for part in parts] for found in seeds]
+
+
+def best(found: Outcomes, parts: Parts, mixes: bool = True) -> Frontier:
+    """The settings that no other, and no mixture of two others, beats on the rows that choose."""
+    score, cost = (x[:, parts.calibration].mean(1) for x in found)
+    chosen = (concave_hull if mixes else frontier)(cost, score)
+    score, cost = (x[chosen][:, parts.report] for x in found)
+    order = cost.mean(1).argsort(kind="stable")
+    return Frontier(cost.mean(1)[order], cost[order], score[order], mixes=mixes)
+
+
+def at(front: Frontier, budget: float) -> tuple[np.ndarray, np.ndarray]:
+    """Each reporting example's score and cost at a budget.
+
+    Below the cheapest setting they are that setting's. An example that costs more than the mean
+    pays for it what the method buys for as much: so resampled scores are scores at the budget.
+    """
+    position = max(0.0, front.position(budget))
     score, cost = mixed(front.metric, position), mixed(front.cost, position)
-    low, slope = int(position), 0.0
+    low = int(position)
     if position > low:
         gained, paid = ((x[low + 1] - x[low]).mean() for x in (front.metric, front.cost))
-        slope = gained / paid if paid else 0.0
-    return score, cost, slope
+        score = score - gained / paid * (cost - cost.mean())
+    return score, cost
+
+
+def at_budgets(method: Method, budgets: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean costs, (budgets, seeds), and scores, (budgets, seeds, examples), cross-fitted."""
+    examples = sum(front.cost.shape[1] for front in method[0])
+    cost, score = (np.empty((len(budgets), len(method), examples)) for _ in range(2))
+    for seed, fronts in enumerate(method):
+        for front, parts in zip(fronts, halves(examples), strict=True):
+            for i, budget in enumerate(budgets):
+                score[i, seed, parts.report], cost[i, seed, parts.report] = at(front, budget)
+    return cost.mean(-1), score
 
 
 def load_tokens(tau: str, seed: int) -> tuple[Outcomes, np.ndarray, np.ndarray]:
@@ -244,7 +299,7 @@ def load_tokens(tau: str, seed: int) -> tuple[Outcomes, np.ndarray, np.ndarray]:
     lengths, counts = known["lengths"].astype(int), np.arange(tokens.shape[-1])
     total, squares = (tokens * counts).sum(-1), (tokens * counts**2).sum(-1)
     spent = np.vectorize(config_of("act").adaptive_flops)(lengths, total)
-    full = np.vectorize(config_of("shared").full_depth_flops)(lengths).mean()
+    full = np.vectorize(config_of("untied").full_depth_flops)(lengths).mean()
     mean, right = total / lengths, logits.argmax(-1) == known["labels"]
     deviation = np.sqrt(np.maximum(squares / lengths - mean**2, 0))
     return Outcomes(right.astype(float), spent / full), mean, deviation
@@ -275,74 +330,79 @@ def failure(scores: np.ndarray, labels: np.ndarray, unmoved: bool) -> str:
     return UNMOVED if unmoved else ""
 
 
-def gain(front: Frontier, coin: Frontier, limit: float) -> np.ndarray:
-    """(examples,): by how much a method beats the coin at the cost that it really had.
-
-    An example that costs more than the mean pays what the coin would have made of it.
-    """
-    score, cost, _ = at(front, limit)
-    of_coin, cost_of_coin, slope = at(coin, cost.mean())
-    return score - of_coin - slope * (cost - cost_of_coin)
-
-
-def oracle(answers: Answers, limits: np.ndarray) -> np.ndarray:
-    """The best mean scores at these mean costs, were every label known.
+def oracle(answers: Answers, budgets: Sequence[float]) -> np.ndarray:
+    """The best mean scores at these budgets, were every label known.
 
     For every price of computation each example takes the layer that pays best.
     """
     everyone = np.arange(len(answers.labels))
     front = best(outcomes(answers, "oracle", everyone), Parts(everyone, everyone))
-    return np.array([at(front, limit)[0].mean() for limit in limits])
+    return np.array([at(front, budget)[0].mean() for budget in budgets])
 
 
-# Intervals.
+# Intervals, over seeds and examples. A contrast is a list of independent tables (seeds, examples),
+# whose means add up.
 
 
-def seed_factor(table: np.ndarray) -> float:
-    """Factor by which Student's t widens an interval whose spread rests on so few seeds.
+def difference(table: np.ndarray, other: np.ndarray) -> list[np.ndarray]:
+    """Their contrast; seed by seed where both have as many: these saw the data in one order."""
+    return [table - other] if len(table) == len(other) else [table, -other]
 
-    table (seeds, examples). The degrees of freedom are Welch and Satterthwaite's.
+
+@cache
+def shares_of(count: int, seed: int) -> np.ndarray:
+    """What share of each draw is which, (count, 1 + DRAWS); the first draw has equal shares."""
+    return bootstrap_weights(count, DRAWS, seed).T / count
+
+
+def drawn(tables: np.ndarray) -> np.ndarray:
+    """Means of tables (…, seeds, examples) in every draw: (…, 1 + DRAWS).
+
+    Tables of as many examples share the draws of these, of as many seeds those.
     """
-    seeds, examples = table.shape
-    if seeds == 1:
-        return 1.0
-    of_examples = table.mean(0).var(ddof=1) / examples
-    of_seeds = max(0.0, table.mean(1).var(ddof=1) / seeds - of_examples / (seeds - 1))
-    both = of_seeds + of_examples
-    if both == 0:
-        return 1.0
-    freedom = both**2 / (of_seeds**2 / (seeds - 1) + of_examples**2 / (examples - 1))
+    seeds = widened(shares_of(tables.shape[-2], 2).T).T
+    return (tables @ shares_of(tables.shape[-1], 1) * seeds).sum(-2)
+
+
+def seed_factor(contrast: list[np.ndarray]) -> float:
+    """How much wider Student's t makes an interval that rests on so few seeds.
+
+    The degrees of freedom are Welch and Satterthwaite's.
+    """
+    of_examples = sum(table.mean(0) for table in contrast).var(ddof=1) / contrast[0].shape[1]
+    both, squares = of_examples, of_examples**2 / (contrast[0].shape[1] - 1)
+    for seeds, table in ((len(table), table) for table in contrast if len(table) > 1):
+        noise = table.mean(0).var(ddof=1) / table.shape[1] / (seeds - 1)
+        of_seeds = max(0.0, table.mean(1).var(ddof=1) / seeds - noise)
+        both, squares = both + of_seeds, squares + of_seeds**2 / (seeds - 1)
+    freedom = both**2 / squares if squares else np.inf
     return float(student.ppf(0.975, freedom) / student.ppf(0.975, np.inf))
 
 
-def simultaneous(tables: list[np.ndarray], draws: int = 1000) -> list[Estimate]:
-    """Means of tables (seeds, examples) with limits that hold all at once with 95% (max-T).
-
-    Both seeds and examples are resampled; tables of as many examples share these, of as many seeds
-    those.
-    """
-    rng, examples, seeds = np.random.default_rng(1), {}, {}
-    means, drawn = [], []
-
-    def shares_of(size: int) -> np.ndarray:
-        """Share of each seed in each resample, (draws, size)."""
-        return rng.multinomial(size, np.full(size, 1 / size), draws) / size
-
-    for table in tables:
-        count, size = table.shape
-        weights = examples.setdefault(size, shares_of(size))
-        shares = seeds.setdefault(count, shares_of(count))
-        means.append(table.mean())
-        drawn.append((weights @ table.T * widened(shares)).sum(1))
-    deviations = np.stack(drawn, 1) - means
+def simultaneous(contrasts: list[list[np.ndarray]]) -> list[Estimate]:
+    """Means of contrasts with limits that hold all at once with 95% probability (max-T)."""
+    found = np.stack([sum(map(drawn, contrast)) for contrast in contrasts])
+    means = found[:, 0]
+    deviations = found[:, 1:].T - means
     error = deviations.std(0)
     largest = np.abs(deviations / np.where(error > 0, error, 1)).max(1)
-    reach = np.quantile(largest, 0.95) * error * [seed_factor(table) for table in tables]
-    return [Estimate(m, m - r, m + r) for m, r in zip(means, reach, strict=True)]
+    reach = np.quantile(largest, 0.95) * error * [seed_factor(x) for x in contrasts]
+    return [Estimate(*map(float, (m, m - r, m + r))) for m, r in zip(means, reach, strict=True)]
 
 
-def halves(examples: int) -> list[Parts]:
+def cost_to_reach(method: Method, bar: np.ndarray, budgets: Sequence[float]) -> Estimate:
+    """The cost of the least budget whose score reaches the bar, (1 + DRAWS,); ∞ where none does.
+
+    The interval's ends are the 2.5 and 97.5% of the draws, in each of which the bar is its own.
+    """
+    cost, score = at_budgets(method, budgets)
+    reached = drawn(score) >= bar
+    least = np.where(reached.any(0), cost.mean(1)[reached.argmax(0)], np.inf)
+    low, high = np.sort(least[1:])[[round(0.025 * DRAWS), round(0.975 * DRAWS) - 1]]
+    return Estimate(*map(float, (least[0], low, high)))
+
+
+def halves(examples: int) -> tuple[Parts, Parts]:
     """Cross-fitting: each half of the examples chooses once and reports once."""
-    order = np.random.default_rng(42).permutation(examples)
-    first, second = np.sort(order[: examples // 2]), np.sort(order[examples // 2 :])
-    return [Parts(first, second), Parts(second, first)]
+    parts = split(examples, 0.5, 42)
+    return parts, Parts(*reversed(parts))

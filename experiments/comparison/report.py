@@ -1,16 +1,18 @@
-"""Tables, CSV files and the figure of docs/results.md's comparison, from the recorded answers.
+"""Tables, CSV files and the figure of docs/results.md and its appendix, from the recorded answers.
 
     python -m experiments.comparison.report
 
-Thresholds are cross-fitted: one half of the examples chooses, the other reports, then the other way
-round. Costs are FLOPs, with an exit check after every pass that runs and the ponder models' extra
-token, as shares of the shared encoder's full depth without exits (ten MiniLM layers). Writes
-results/*.csv beside this file, results/tables.md with the page's tables, and docs/comparison.png.
+Reads what is in experiments/recorded; a row whose recordings are not there is left out. Thresholds
+are cross-fitted: one half of the examples chooses, the other reports, then the other way round.
+Costs are FLOPs, with an exit check after every layer that runs and the ponder models' extra token,
+as shares of MiniLM's six layers without exits. Writes results/*.csv beside this file,
+results/tables.md with the pages' tables, and docs/comparison.png.
 """
 
 import csv
 import json
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -20,36 +22,69 @@ from safetensors.numpy import load_file
 
 from evaluation.figures import COLOURS, Figure, save_figure, styled
 from exit_lab.choice import certified, losses
-from exit_lab.compare import Frontier
 from experiments.comparison import analysis
-from experiments.comparison.analysis import LIMITS, TASKS, Answers, Outcomes, halves, load, seeds
+from experiments.comparison.analysis import (
+    TASKS,
+    Answers,
+    Method,
+    Outcomes,
+    at_budgets,
+    cost_to_reach,
+    difference,
+    drawn,
+    joined,
+    load,
+    method_of,
+    outcomes,
+    seeds,
+    simultaneous,
+)
 from modeling.configuration import ElbertConfig
 from modeling.rules import scan
 from utils.console import markdown_table
 
 RESULTS = Path(__file__).parent / "results"
-CURVE, FINE = np.arange(0.1, 1.051, 0.05), np.arange(0.05, 1.1, 0.01)
-Method = list[list[Frontier]]  # of each seed, chosen by each half
+BUDGETS = (0.2, 0.3, 0.4, 0.5)  # of a table's columns
+WIDE = np.arange(0.6, 1.21, 0.1)  # that all methods have; the mean over these is an *area*
+FINE = np.arange(0.15, 1.75, 0.01)  # of costs, and of the figure
 Methods = dict[tuple[str, str], Method]  # by task and name
 Networks = dict[tuple[str, str], list[Answers]]  # by task and network, of each seed
-NETWORKS = {  # files, and the page's names
+PRIOR = "β = {:g}, λ_p = 0.3"
+NETWORKS = {  # files, and the pages' names
     "shared-exits": "ELBERT",
+    "shared-exits-equal": "ELBERT, equal weights",
+    "shared-exits-taught": "ELBERT, taught",
     "still-exits": "ELBERT without dropout",
-    "untied-exits": "untied layers with exits",
+    "untied-exits": "MiniLM with exits",
+    "untied-exits-equal": "MiniLM with exits, equal weights",
+    "untied-exits-taught": "MiniLM with exits, taught",
     "rank8-exits": "corrections of rank 8",
     "rank32-exits": "corrections of rank 32",
-    "pondernet-beta0.5": "PonderNet as published",
-    "palbert-beta0.5": "PALBERT as published",
-    "pondernet-beta0.03": "PonderNet, β = 0.03",
+    "pondernet-beta0.5": f"PonderNet, PALBERT's {PRIOR.format(0.5)}",
+    "palbert-beta0.5": f"PALBERT, {PRIOR.format(0.5)}",
+    "pondernet-beta0.03": f"PonderNet, {PRIOR.format(0.03)}",
     "pondernet": "PonderNet on [CLS]",
     "palbert": "PALBERT's heads on [CLS]",
 }
 RULES = {"coin": "coin", "entropy": "entropy", "windows": "windows (bias_1)"}
 RULES |= {"learnt": "learnt exit", "patience": "patience", "halting": "halting CDF"}
-TRAINED_TO = {"untied": "untied, trained to k layers", "shared": "shared, trained to k passes"}
-TRAINED_TO |= {f"rank{n}": f"corrections of rank {n}, trained to k passes" for n in (8, 32)}
+TRUNCATED = {  # files of models trained to k layers, and their name
+    "untied-{}": "truncated MiniLM",
+    "untied-{}-taught": "truncated MiniLM, taught",
+    "shared-{}": "shared passes, trained to k",
+    "rank8-{}": "corrections of rank 8, trained to k",
+    "rank32-{}": "corrections of rank 32, trained to k",
+}
+MIXED, CASCADE = "{}: two, by a coin", "{}: two, as a cascade"
 ACT = "ACT in Graves' form"
-SCALES = {"SST-2": (74, 89), "SICK": (58, 95), "STS-B": (20, 88)}
+LAYERS = {"untied": "MiniLM", "rank32": "corrections of rank 32", "shared": "shared"}
+HOW = {  # files of a family, and how they were trained
+    "{}-{}": "trained to this depth",
+    "{}-{}-taught": "trained to this depth, taught",
+    "{}-exits": "an exit after each",
+    "{}-exits-equal": "an exit after each, equal weights",
+    "{}-exits-taught": "an exit after each, taught",
+}
 CERTIFIED = {  # task, network, seed, and whose rows calibrate
     "SST-2's dev set": ("SST-2", "shared-exits", 1, "dev"),
     "phrases of its training set": ("SST-2", "shared-exits", 1, "phrases"),
@@ -62,15 +97,25 @@ def label(rule: str, kind: str) -> str:
 
 
 COIN = label("coin", "shared-exits")
-SHOWN = [label(rule, "shared-exits") for rule in ("coin", "entropy", "patience")]  # in the figure
-SHOWN += [
-    label("halting", "pondernet"),
-    ACT,
-    label("entropy", "untied-exits"),
-    TRAINED_TO["untied"],
-]
-SHOWN += [label("entropy", "rank32-exits")]
-TIMED = {"shared": SHOWN[1], "untied": SHOWN[5], "untied-3": SHOWN[6], "rank32": SHOWN[7]}
+TAUGHT, EQUAL, PLAIN = (label("entropy", f"untied-exits{x}") for x in ("-taught", "-equal", ""))
+SHARED, SHARED_TAUGHT = (label("entropy", f"shared-exits{x}") for x in ("", "-taught"))
+CUT, CUT_TAUGHT = TRUNCATED["untied-{}"], TRUNCATED["untied-{}-taught"]
+HEADLINES = (TAUGHT, EQUAL, PLAIN, CUT_TAUGHT, CUT, CASCADE.format(CUT_TAUGHT), CASCADE.format(CUT))
+HEADLINES += (MIXED.format(CUT_TAUGHT), MIXED.format(CUT), SHARED_TAUGHT, SHARED)
+CLAIMS = (  # a method, and what it is compared with
+    (TAUGHT, MIXED.format(CUT_TAUGHT)),
+    (TAUGHT, CASCADE.format(CUT_TAUGHT)),
+    (TAUGHT, MIXED.format(CUT)),
+    (TAUGHT, PLAIN),
+    (EQUAL, PLAIN),
+    (EQUAL, MIXED.format(CUT)),
+    (SHARED_TAUGHT, SHARED),
+    (SHARED, MIXED.format(TRUNCATED["shared-{}"])),
+    (label("entropy", "pondernet-beta0.5"), SHARED),
+    (label("entropy", "pondernet-beta0.5"), label("entropy", "still-exits")),
+)
+SHOWN = {TAUGHT: "exits, taught", CUT_TAUGHT: "truncated, taught"}  # in the figure
+SHOWN |= {PLAIN: "exits, published loss", SHARED: "shared layer with exits"}
 
 
 # Methods, from the recordings.
@@ -80,9 +125,8 @@ def networks_of() -> Networks:
     """All networks with exits that learnt something, without unmoved halting; to halting.csv."""
     networks, log = {}, []
     for task, kind in product(TASKS, NETWORKS):
-        file = "elbert" if task != "SST-2" and kind == "shared-exits" else kind
-        for seed in seeds(task, file):
-            found = load(task, file, seed)
+        for seed in seeds(task, kind):
+            found = load(task, kind, seed)
             if found.halts is not None:
                 depths, unmoved = analysis.depths_of(found.halts)
                 verdict = analysis.failure(found.scores, found.labels, unmoved)
@@ -113,67 +157,36 @@ def token_halting() -> Method:
             settings.setdefault(seed, []).append(found)
     columns = "tau,seed,act_epsilon,cost,mean updates,deviation between tokens,accuracy,verdict"
     write("act", columns, log)
-    return [
-        cross_fitted(*map(np.concatenate, zip(*found, strict=True))) for found in settings.values()
-    ]
-
-
-def cross_fitted(score: np.ndarray, cost: np.ndarray) -> list[Frontier]:
-    """One seed's frontiers, of scores and costs (settings, examples)."""
-    return [analysis.best(Outcomes(score, cost), parts) for parts in halves(score.shape[1])]
-
-
-def trained_to(task: str, family: str) -> Method:
-    """Models of a fixed depth, untied-K or shared-K, as the settings of one method."""
-    methods = []
-    for seed in sorted({n for k in range(1, 7) for n in seeds(task, f"{family}-{k}")}):
-        found = [k for k in range(1, 7) if seed in seeds(task, f"{family}-{k}")]
-        scores = [load(task, f"{family}-{k}", seed).scores[-1] for k in found]
-        costs = [analysis.costs(task, family, k) for k in found]
-        methods.append(cross_fitted(np.stack(scores), np.stack(costs)))
-    return methods
+    found = [joined(settings[seed]) for seed in settings]
+    return method_of("SST-2", [lambda _, x=x: x for x in found])
 
 
 def methods_of(networks: Networks) -> Methods:
-    """Every rule on every network that has it, and the models of a fixed depth; by task, name."""
+    """Every rule on every network that has it, and what models of a fixed depth give; by task."""
     methods = {
-        (task, label(rule, kind)): [
-            [
-                analysis.best(analysis.outcomes(a, rule, parts.calibration), parts)
-                for parts in halves(len(a.labels))
-            ]
-            for a in answers
-        ]
+        (task, label(rule, kind)): method_of(task, [partial(outcomes, a, rule) for a in answers])
         for (task, kind), answers in networks.items()
         for rule in analysis.rules_of(answers[0])
     }
-    for task in TASKS:
-        for family, title in TRAINED_TO.items():
-            if found := trained_to(task, family):
-                methods[task, title] = found
+    for task, (files, title) in product(TASKS, TRUNCATED.items()):
+        if trained := truncated(task, files):
+            alone = [
+                lambda rows, x=x: joined(outcomes(a, "coin", rows) for a in x) for x in trained
+            ]
+            methods[task, title] = method_of(task, alone, mixes=False)
+            methods[task, MIXED.format(title)] = method_of(task, alone)
+            if files.startswith("untied") and task != "STS-B":
+                cascades = [partial(analysis.cascade, x) for x in trained]
+                methods[task, CASCADE.format(title)] = method_of(task, cascades)
     return methods
 
 
-def gains(method: Method, coin: Method) -> np.ndarray:
-    """Cross-fitted gain over the coin, mean over LIMITS: (seeds, examples)."""
-    tables = []
-    for fronts, coins in zip(method, coin, strict=False):
-        found = np.empty(sum(front.cost.shape[1] for front in fronts))
-        for front, other, parts in zip(fronts, coins, halves(len(found)), strict=True):
-            each = [analysis.gain(front, other, limit) for limit in LIMITS]
-            found[parts.report] = np.mean(each, 0)
-        tables.append(found)
-    return np.stack(tables)
-
-
-def curve(method: Method, limits: Sequence[float]) -> np.ndarray:
-    """Cross-fitted cost and score: (2, limits, seeds)."""
-    found = np.zeros((2, len(limits), len(method)))
-    for i, fronts in enumerate(method):
-        for front, (j, limit) in product(fronts, enumerate(limits)):
-            score, cost, _ = analysis.at(front, limit)
-            found[:, j, i] += cost.mean() / 2, score.mean() / 2
-    return found
+def truncated(task: str, files: str) -> list[list[Answers]]:
+    """Models trained to k layers or passes, of each seed that has all depths but the last."""
+    found = {k: seeds(task, files.format(k)) for k in range(1, 7)}
+    depths = [k for k in found if found[k]] or [1]
+    complete = [n for n in found[depths[0]] if all(n in found[k] for k in depths[:-1])]
+    return [[load(task, files.format(k), n) for k in depths if n in found[k]] for n in complete]
 
 
 # Tables.
@@ -186,11 +199,11 @@ def write(file: str, columns: str, rows: Sequence[Sequence]) -> None:
         csv.writer(out, lineterminator="\n").writerows([columns.split(","), *lines])
 
 
-def by_task(title: str, cells: dict[tuple[str, str], object]) -> str:
-    """A table with a row for each name, and a column for each task."""
-    titles = dict.fromkeys(row for _, row in cells)
-    rows = [[row, *(cells.get((task, row), "–") for task in TASKS)] for row in titles]
-    return markdown_table([title, *TASKS], rows)
+def table(corner: str, columns: Sequence[str], cells: dict[tuple[str, str], object]) -> str:
+    """Format cells by column and row; a row for each that has a cell."""
+    names = dict.fromkeys(row for _, row in cells)
+    rows = [[row, *(cells.get((column, row), "–") for column in columns)] for row in names]
+    return markdown_table([corner, *columns], rows)
 
 
 def rates() -> list[tuple[str, float]]:
@@ -218,69 +231,110 @@ def recorded() -> list[tuple[str, float, str]]:
 
 
 def layers() -> str:
-    """Accuracy on SST-2 of every layer alone, and of the models of a fixed depth."""
-    page, depths = [], range(1, 7)
-    for family in ("untied", "rank8", "rank32", "shared"):
-        title = family.replace("rank", "corrections of rank ")
-        for exits, how in ((False, "trained to this depth"), (True, "an exit after each")):
-            row, costs = [], []
-            for k in depths:
-                file = f"{family}-exits" if exits else f"{family}-{k}"
-                answers = [load("SST-2", file, seed) for seed in seeds("SST-2", file)]
-                scores = [100 * a.scores[k - 1 if exits else -1].mean() for a in answers]
-                row.append(f"{np.mean(scores):.1f}" if scores else "–")
-                costs += [f"{a.cost[k - 1].mean():.2f}" for a in answers[:1] if exits]
-            page.append([f"{title}, {how}", *row])
-        page.append(["*their cost*", *costs])
-    return markdown_table(["layers or passes", *depths], page)
+    """Score of every layer alone, and of the models of a fixed depth, mean of the seeds."""
+    cells, depths = {}, [str(k) for k in range(1, 7)]
+    for task, family, files in product(TASKS, LAYERS, HOW):
+        row = f"{task}: {LAYERS[family]}, {HOW[files]}"
+        for depth in depths:
+            file = files.format(family, depth)
+            found = [load(task, file, seed).scores for seed in seeds(task, file)]
+            if found:
+                scores = [100 * x[min(len(x), int(depth)) - 1].mean() for x in found]
+                cells[depth, f"{row} ({len(found)})"] = f"{np.mean(scores):.1f}"
+    for family in ("untied", "shared"):
+        for depth, cost in zip(depths, analysis.costs("SST-2", family).mean(1), strict=True):
+            cells[depth, f"*cost of an exit on SST-2, {LAYERS[family]}*"] = f"{cost:.2f}"
+    return table("100 × score (seeds)", depths, cells)
+
+
+def area(method: Method) -> np.ndarray:
+    """Scores at the WIDE budgets, their mean: (seeds, examples)."""
+    return at_budgets(method, WIDE)[1].mean(0)
 
 
 def overview(methods: Methods, networks: Networks) -> str:
-    """Gains over the coin of ELBERT's network at equal FLOPs, means over LIMITS."""
-    coins = {task: methods[task, COIN] for task in TASKS}
-    tables = {key: gains(m, coins[key[0]]) for key, m in methods.items() if key[1] != COIN}
-    areas = analysis.simultaneous(list(tables.values()))
-    rows = [(*key, *area) for key, area in zip(tables, areas, strict=True)]
+    """Gains over the coin of ELBERT's network at equal budgets, means over WIDE."""
+    coins = {task: area(methods[task, COIN]) for task in TASKS}
+    keys = [key for key in methods if key[1] != COIN]
+    gains = simultaneous([difference(area(methods[key]), coins[key[0]]) for key in keys])
+    rows = [(*key, *gain) for key, gain in zip(keys, gains, strict=True)]
     write("gains", "task,method,gain over ELBERT's coin,low,high", rows)
-    levels = {task: curve(coins[task], LIMITS)[1].mean() for task in TASKS}
-    cells: dict = {(task, "the coin itself"): f"{100 * x:.1f}" for task, x in levels.items()}
-    cells |= {key: area.points() for key, area in zip(tables, areas, strict=True)}
-    for task, level in levels.items():
-        best = np.mean([analysis.oracle(a, LIMITS) for a in networks[task, "shared-exits"]])
-        cells[task, "oracle"] = f"{100 * (best - level):+.1f}"
-    return by_task("gain over the coin of ELBERT's network, in points", cells)
+    cells: dict = {(task, "the coin itself"): f"{100 * x.mean():.1f}" for task, x in coins.items()}
+    cells |= {key: gain.points() for key, gain in zip(keys, gains, strict=True)}
+    for task, coin in coins.items():
+        most = np.mean([analysis.oracle(a, WIDE) for a in networks[task, "shared-exits"]])
+        cells[task, "oracle"] = f"{100 * (most - coin.mean()):+.1f}"
+    return table("gain over the coin of ELBERT's network, in points", TASKS, cells)
 
 
 def who_stops(methods: Methods, networks: Networks) -> str:
-    """Tabulate who stops × how it was trained: each network's rules over its own coin; η."""
-    keys, own = [], []
+    """Who stops × how it was trained: each network's rules over its own coin; efficiency η."""
+    keys, contrasts = [], []
     for (task, kind), answers in networks.items():
-        coin = methods[task, label("coin", kind)]
-        level = curve(coin, LIMITS)[1].mean()
-        room = np.mean([analysis.oracle(a, LIMITS) for a in answers]) - level
+        coin = area(methods[task, label("coin", kind)])
+        room = np.mean([analysis.oracle(a, WIDE) for a in answers]) - coin.mean()
         for rule in analysis.rules_of(answers[0])[1:]:
-            keys.append((task, kind, rule, float(level), float(room)))
-            own.append(gains(methods[task, label(rule, kind)], coin))
-    cells = analysis.simultaneous(own)
-    rows = [(*k, *cell, cell.value / k[-1]) for k, cell in zip(keys, cells, strict=True)]
+            keys.append((task, kind, rule, float(coin.mean()), float(room)))
+            contrasts.append([area(methods[task, label(rule, kind)]) - coin])
+    gains = simultaneous(contrasts)
+    rows = [(*k, *gain, gain.value / k[-1]) for k, gain in zip(keys, gains, strict=True)]
     write("networks", "task,network,rule,coin,oracle - coin,gain,low,high,efficiency", rows)
-    table = {}
-    for (task, kind, rule, level, _), cell in zip(keys, cells, strict=True):
-        table[task, f"{NETWORKS[kind]}: its coin"] = f"{100 * level:.1f}"
-        table[task, f"{NETWORKS[kind]}: {RULES[rule]}"] = cell.points()
-    return by_task("gain over the coin of the same network, in points", table)
+    cells = {}
+    for (task, kind, rule, level, _), gain in zip(keys, gains, strict=True):
+        cells[task, f"{NETWORKS[kind]}: its coin"] = f"{100 * level:.1f}"
+        cells[task, f"{NETWORKS[kind]}: {RULES[rule]}"] = gain.points()
+    return table("gain over the coin of the same network, in points", TASKS, cells)
 
 
-def one_point(methods: Methods, networks: Networks) -> str:
-    """The least cost that loses at most one point of ELBERT's full depth."""
-    rows = []
-    for (task, title), method in methods.items():
-        bar = np.mean([a.scores[-1].mean() for a in networks[task, "shared-exits"]]) - 0.01
-        cost, score = curve(method, FINE).mean(2)
-        reached = cost[score >= bar]
-        rows.append((task, title, f"{reached[0]:.2f}" if len(reached) else "never", float(bar)))
-    write("one_point", "task,method,cost,bar", rows)
-    return by_task("cost to lose at most a point", {row[:2]: row[2] for row in rows})
+def within(cost: np.ndarray, budget: float) -> bool:
+    """Whether a method's mean cost, (seeds,), is no more than a budget; its cheapest may be."""
+    return bool(cost.mean() < budget + 0.01)
+
+
+def at_equal_cost(methods: Methods, task: str) -> str:
+    """Scores of the headline methods at BUDGETS."""
+    cells = {}
+    for title in (title for title in HEADLINES if (task, title) in methods):
+        method = methods[task, title]
+        for budget, cost, score in zip(BUDGETS, *at_budgets(method, BUDGETS), strict=True):
+            if within(cost, budget):
+                cells[f"{budget}", f"{title} ({len(method)})"] = f"{100 * score.mean():.1f}"
+    return table(f"{task}: accuracy at a cost of (seeds)", [f"{x}" for x in BUDGETS], cells)
+
+
+def claims(methods: Methods) -> str:
+    """Differences of the methods that CLAIMS sets side by side, at BUDGETS."""
+    keys, contrasts = [], []
+    for task, pair in product(TASKS, CLAIMS):
+        if all((task, title) in methods for title in pair):
+            found = [at_budgets(methods[task, title], BUDGETS) for title in pair]
+            for budget, *both in zip(BUDGETS, *(zip(*x, strict=True) for x in found), strict=True):
+                if all(within(cost, budget) for cost, _ in both):
+                    keys.append((task, *pair, budget))
+                    contrasts.append(difference(*(score for _, score in both)))
+    found = simultaneous(contrasts)
+    rows = [(*key, *gain) for key, gain in zip(keys, found, strict=True)]
+    write("claims", "task,method,less,cost,difference,low,high", rows)
+    cells = {
+        (f"{budget}", f"{task}: {title} less {other}"): gain.points()
+        for (task, title, other, budget), gain in zip(keys, found, strict=True)
+    }
+    return table("difference in points at a cost of", [f"{x}" for x in BUDGETS], cells)
+
+
+def one_point(methods: Methods) -> str:
+    """The least cost that loses at most one point, or two, of the deepest truncated MiniLM."""
+    rows, cells = [], {}
+    for task in TASKS:
+        best = drawn(np.stack([x[-1].scores[0] for x in truncated(task, "untied-{}")]))
+        for title, points in product((*HEADLINES, COIN), (1, 2)):
+            if (task, title) in methods:
+                cost = cost_to_reach(methods[task, title], best - points / 100, FINE)
+                rows.append((task, title, points, *cost))
+                cells[f"{task}, {points}", title] = cost.text().replace("inf", "never")
+    write("one_point", "task,method,points,cost,low,high", rows)
+    columns = [f"{task}, {points}" for task in TASKS for points in (1, 2)]
+    return table("cost to lose at most (points)", columns, cells)
 
 
 def certified_exits() -> str:
@@ -333,30 +387,25 @@ def milliseconds() -> str:
 
 
 @styled
-def draw(methods: Methods, networks: Networks) -> None:
-    """A panel a task, with bands of two standard errors of the seeds; and one of milliseconds."""
-    colours = dict(zip(SHOWN, COLOURS, strict=False))
-    figure = Figure(figsize=(13, 3.4), layout="constrained")
-    panels = figure.subplots(1, len(TASKS) + 1)
-    for task, panel in zip(TASKS, panels[:-1], strict=True):
-        for shown in (title for title in SHOWN if (task, title) in methods):
-            cost, score = curve(methods[task, shown], CURVE)
-            x, mean, count = cost.mean(1), 100 * score.mean(1), score.shape[1]
-            band = 200 * score.std(1, ddof=1) / np.sqrt(count) if count > 1 else 0
-            colour = colours[shown]
-            panel.plot(x, mean, color=colour, label=shown, marker="." * ("untied" in shown))
-            panel.fill_between(x, mean - band, mean + band, color=colour, alpha=0.15, lw=0)
-        answers = networks[task, "shared-exits"]
-        truth = np.mean([analysis.oracle(a, CURVE) for a in answers], 0)
-        dots = answers[0].cost[0].mean() <= CURVE  # no exit is cheaper than the first
-        panel.plot(CURVE[dots], 100 * truth[dots], color="0.6", ls=":", label="oracle")
-        panel.set(title=task, xlabel="FLOPs / full depth", xlim=(0.1, 1.05), ylim=SCALES[task])
-    for file, found in results_of("milliseconds").items():
-        point = 1000 / found["texts_per_second"], 100 * found["metrics"]["acc"]
-        panels[-1].plot(*point, color=colours[TIMED[file.rpartition("-")[0]]], marker="o")
-    panels[-1].set(title="SST-2, one by one in PyTorch", xlabel="mean ms an example")
-    panels[0].set_ylabel("100 × score")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncol=4)
+def draw(methods: Methods) -> None:
+    """Draw accuracy on SST-2 against cost, with bands of two standard errors of the seeds."""
+    figure = Figure(figsize=(6.9, 4.2), layout="constrained")
+    panel = figure.subplots()
+    panel.grid()
+    for colour, (title, name) in zip(COLOURS, SHOWN.items(), strict=False):
+        if ("SST-2", title) not in methods:
+            continue
+        cost, score = at_budgets(methods["SST-2", title], FINE)
+        x, by_seed = cost.mean(1), 100 * score.mean(-1)
+        y, count = by_seed.mean(1), by_seed.shape[1]
+        band = 2 * by_seed.std(1, ddof=1) / np.sqrt(count) if count > 1 else 0
+        style = {"drawstyle": "steps-post"} if title in TRUNCATED.values() else {}
+        panel.plot(x, y, color=colour, linewidth=2, **style)
+        panel.fill_between(x, y - band, y + band, color=colour, alpha=0.15, lw=0)
+        panel.annotate(
+            name, (x[-1], y[-1]), xytext=(6, 0), textcoords="offset points", color=colour
+        )
+    panel.set(xlabel="cost: FLOPs, 1 = MiniLM's six layers", ylabel="accuracy on SST-2, %")
     save_figure(figure, RESULTS.parents[2] / "docs/comparison.png")
 
 
@@ -366,11 +415,12 @@ def main() -> None:
     methods["SST-2", ACT] = token_halting()
     write("rates", "training,accuracy on rows that do not report", rates())
     write("layers", "model,score,of every layer alone", recorded())
-    tables = [overview(methods, networks), one_point(methods, networks), layers()]
-    tables += [who_stops(methods, networks), certified_exits(), milliseconds()]
+    tables = [at_equal_cost(methods, "SST-2"), at_equal_cost(methods, "SICK"), one_point(methods)]
+    tables += [milliseconds(), certified_exits(), layers(), claims(methods)]
+    tables += [overview(methods, networks), who_stops(methods, networks)]
     (RESULTS / "tables.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
     print("\n\n".join(tables))
-    draw(methods, networks)
+    draw(methods)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,15 @@ from experiments.comparison.analysis import (
     Answers,
     Outcomes,
     at,
+    at_budgets,
     best,
+    cascade,
+    cost_to_reach,
     depths_of,
+    difference,
+    drawn,
     exits_of,
     failure,
-    gain,
     halves,
     oracle,
     outcomes,
@@ -86,19 +90,57 @@ def test_what_a_failed_training_is():
 
 
 def test_a_coin_has_every_cost_between_two_layers(answers):
-    score, cost, _ = at(best(outcomes(answers, "coin", EVERYBODY), BOTH), 0.75)
+    score, cost = at(best(outcomes(answers, "coin", EVERYBODY), BOTH), 0.75)
     assert cost == pytest.approx([0.75] * 4)
     assert score == pytest.approx([1, 0.5, 0.5, 0.5])  # half the first, half the second
 
 
-def test_the_gain_is_over_the_coin_at_the_cost_that_was_had(answers):
-    coin = best(outcomes(answers, "coin", EVERYBODY), BOTH)
-    assert gain(coin, coin, 0.75) == pytest.approx([0] * 4)
-    # Half leave at layer 1, one of them right; at layer 2 one of the others: a coin has 5/8.
-    exits = np.array([[0, 1, 0, 1]])
-    rule = Outcomes(answers.scores[exits, EVERYBODY], answers.cost[exits, EVERYBODY])
-    gains = gain(best(rule, BOTH), coin, 0.75)
-    assert gains.mean() == pytest.approx(2 / 4 - 5 / 8)
+def test_a_budget_is_met_on_the_half_that_reports_and_what_is_unspent_buys_nothing():
+    """One setting costs 0.2 to 0.6 and scores 0, another 1 for everybody and scores 1."""
+    cost = np.array([[0.2, 0.2, 0.6, 0.6], [1.0] * 4])
+    found = Outcomes(np.array([[0.0] * 4, [1.0] * 4]), cost)
+    front = best(found, Parts(np.array([0, 1]), np.array([2, 3])))
+    score, spent = at(front, 0.8)  # half of 0.6 and half of 1, not what the other half would mix
+    assert (score.tolist(), spent.tolist()) == (pytest.approx([0.5] * 2), pytest.approx([0.8] * 2))
+    assert [x.mean() for x in at(front, 2.0)] == [1, 1]
+    single = best(found, BOTH, mixes=False)
+    assert [x.mean() for x in at(single, 0.8)] == pytest.approx([0, 0.4])
+
+
+def test_an_example_pays_for_its_cost_what_the_method_buys_for_as_much():
+    """Twice the dearer example costs 0.2 more, which the method turns into 0.2 of score."""
+    found = Outcomes(np.array([[0.0, 0.0], [1.0, 1.0]]), np.array([[0.0, 0.4], [1.0, 1.4]]))
+    both = Parts(np.arange(2), np.arange(2))
+    score, cost = at(best(found, both), 0.7)
+    assert score == pytest.approx([0.7, 0.3])
+    assert (score.mean(), cost.mean()) == (pytest.approx(0.5), pytest.approx(0.7))
+
+
+def test_a_cascade_pays_both_networks_where_the_first_is_unsure(answers):
+    small, large = (
+        Answers(answers.logits[[k]], LABELS, np.full((1, 4), cost))
+        for k, cost in enumerate((0.5, 1.0))
+    )
+    found = cascade([small, large], EVERYBODY)
+    points = {tuple(map(tuple, x)) for x in zip(found.score, found.cost, strict=True)}
+    assert ((1, 0, 0, 1), (0.5,) * 4) in points  # the small one alone
+    assert ((1, 1, 1, 0), (1.0,) * 4) in points  # the large one alone, and not the small one first
+    assert ((1, 1, 0, 0), (0.5, 1.5, 0.5, 1.5)) in points
+
+
+def test_the_cost_of_a_bar_and_its_interval():
+    """Two seeds whose score is the cost, plus or minus 0.1: the bar is met at 0.1 more or less."""
+    parts = halves(40)
+    costs = np.array([[0.0] * 40, [1.0] * 40])
+    method = [
+        [best(Outcomes(costs + shift, costs), part) for part in parts] for shift in (-0.1, 0.1)
+    ]
+    grid = np.arange(0, 1.01, 0.01)
+    assert at_budgets(method, [0.3])[1].mean(-1)[0] == pytest.approx([0.2, 0.4])
+    found = cost_to_reach(method, np.full(1001, 0.5), grid)
+    reach = 0.1 * np.sqrt(2)  # both draws the one seed, spread by √(n/(n−1))
+    assert found == pytest.approx([0.5, 0.5 - reach, 0.5 + reach], abs=0.011)
+    assert cost_to_reach(method, np.full(1001, 2.0), grid).text() == "inf [inf, inf]"
 
 
 def test_the_oracle_stops_at_the_first_right_layer_as_far_as_the_cost_allows(answers):
@@ -121,12 +163,24 @@ def test_simultaneous_intervals_cover_all_their_truths_nearly_always(between_see
         hardness = rng.normal(0, 0.3, (1, 1, 400))
         seeds = rng.normal(0, between_seeds, (10, 3, 1))
         tables = 0.01 + hardness + seeds + rng.normal(0, 0.3, (10, 3, 400))
-        cells = simultaneous(list(tables), draws=200)
+        cells = simultaneous([[table] for table in tables])
         covered += all(cell.low <= 0.01 <= cell.high for cell in cells)
     assert covered / studies >= 0.88
 
 
 def test_few_seeds_that_differ_widen_an_interval():
     alike = np.random.default_rng(0).normal(size=(3, 500))
-    assert seed_factor(alike) == pytest.approx(1.2, abs=0.2)
-    assert seed_factor(alike + np.array([[-1.0], [0.0], [1.0]])) > 2
+    assert seed_factor([alike]) == pytest.approx(1.2, abs=0.2)
+    differ = alike + np.array([[-1.0], [0.0], [1.0]])
+    assert seed_factor([differ]) > 2
+    many = np.random.default_rng(1).normal(size=(5, 500))
+    assert seed_factor([alike]) <= seed_factor(difference(differ, many)) < seed_factor([differ])
+
+
+def test_networks_with_other_numbers_of_seeds_are_drawn_apart():
+    tables = [np.array([[x] * 50 for x in seeds]) for seeds in ((0.0, 1.0, 2.0), (5.0, 9.0))]
+    (found,) = simultaneous([difference(*tables)])
+    assert found.value == pytest.approx(1 - 7)
+    both = np.var([0, 1, 2], ddof=1) / 3 + np.var([5, 9], ddof=1) / 2
+    assert sum(drawn(t)[1:].var() for t in tables) == pytest.approx(both, rel=0.1)
+    assert found.high - found.value > 1.96 * np.sqrt(both)
