@@ -77,11 +77,13 @@ class ForcedExits(ElbertForSequenceClassification):
         return decision._replace(exit_mask=exits, state=decision.state._replace(model=state.model))
 
 
-def hf_model(keeping: bool = False, compiled: bool = False) -> nn.Module:
+def hf_model(
+    keeping: bool = False, compiled: bool = False, dtype: torch.dtype = torch.float32
+) -> nn.Module:
     """Make HF's ALBERT; keeping: freed memory, as our scripts do."""
     if keeping:
         keep_freed_memory()
-    model = AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE)
+    model = AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE, dtype)
     return torch.compile(model, dynamic=True) if compiled else model
 
 

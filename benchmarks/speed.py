@@ -189,6 +189,7 @@ def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, len
     hf, ours = partial(run_hf, batch, None), partial(run_ours, batch)
     rows = [
         ("HF eager", "hf", hf, some),
+        ("HF eager bf16", "hf bf16", hf, some),
         ("HF eager, freed memory kept", "hf keeping", hf, some),
         ("HF compiled", "hf compiled", hf, some),
         ("ours", "fp32", partial(ours, 1.0), some),
@@ -197,6 +198,7 @@ def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, len
     ]
     for cost in COSTS:
         rows.append((f"ours, c = {cost}", "fp32", partial(ours, cost), many))
+        rows.append((f"ours bf16, c = {cost}", "bf16", partial(ours, cost), many))
     for name, process, exits in runtimes.ROWS:
         run = partial(runtimes.run_file, batch)
         rows.append((name, process, partial(run, 1.0 if exits else None), some))
@@ -291,7 +293,8 @@ def start_processes(args: argparse.Namespace, stack: ExitStack) -> dict[str, Clo
     """Start all contenders, until the stack ends; the runtimes' where they are installed."""
     hf, ours = contenders.hf_model, contenders.our_model
     made = {"hf": (hf,), "fp32": (ours, waiting())}
-    if HAS_BF16 and (args.more or args.quick):
+    if HAS_BF16:
+        made["hf bf16"] = (partial(hf, dtype=torch.bfloat16),)
         made["bf16"] = partial(ours, torch.bfloat16), waiting()
     if args.more:
         made["hf keeping"] = (partial(hf, keeping=True),)

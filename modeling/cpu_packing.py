@@ -63,8 +63,7 @@ def is_emulated(dtype: torch.dtype, device: torch.device | str) -> bool:
 def dtype_of(name: str, device: torch.device | str) -> torch.dtype:
     """The type of that name; `auto` is bf16 where the device has instructions for it, or float32.
 
-    On a processor with AVX-512's bf16 instructions alone, bf16 already takes two thirds of
-    float32's time or less (docs/speed.md).
+    AVX-512's bf16 instructions suffice: no matrix units are needed (docs/speed.md).
     """
     if name != "auto":
         return DTYPES[name]
