@@ -131,13 +131,11 @@ def test_ctrl_c_is_one_line_and_130(capsys):
 @pytest.mark.parametrize(
     ("console", "wrong"),
     [
-        ("<&- >&- 2>&-", False),
-        slow("<&- >&- 2>&-", True),
-        slow(">/dev/full 2>&1", False),
-        slow("2>&1 | head -c 1; exit ${PIPESTATUS[0]}", False),
+        ("2>&1 | head -c 1; exit ${PIPESTATUS[0]}", False),
+        slow("2>&1 | head -c 1; exit ${PIPESTATUS[0]}", True),
     ],
 )
-def test_a_lost_console_stops_nothing_and_the_status_is_right(
+def test_a_closed_pipe_stops_nothing_and_the_status_is_right(
     console, wrong, trained, albert_dir, rte
 ):
     command = flags(albert_dir, rte, trained.parent if wrong else trained, "RTE", "--do_eval")
