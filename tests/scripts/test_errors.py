@@ -10,7 +10,8 @@ import run_parity
 import run_pretraining
 from modeling import ElbertForSequenceClassification
 from tests.berts import tiny_bert
-from tests.conftest import contents, edit_json, tsv
+from tests.conftest import contents, edit_json
+from utils.files import write_text
 
 # run_glue.py.
 
@@ -70,7 +71,8 @@ def test_a_bad_data_file_is_named_with_its_line_before_training(name, glue, rte,
 
 
 def test_an_input_that_is_an_output_is_refused(tmp_path, glue):
-    own = tsv(tmp_path / "own/custom.tsv", "sentence1\tlabel", [("a b", "x"), ("c d", "y")])
+    own = tmp_path / "own/custom.tsv"
+    write_text(own, "sentence1\tlabel\na b\tx\nc d\ty\n", listed_in=own.parent)
     for flag in ("--train_file", "--test_file"):
         outcome = glue(own.parent, "--do_train", "--overwrite_output_dir", flag, own)
         outcome.refused(flag, str(own), "move it out of that folder")
