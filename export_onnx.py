@@ -19,7 +19,7 @@ from pathlib import Path
 
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
-from modeling.loading.files import weights_hash
+from modeling.loading.files import hashed_weights
 from training.provenance import provenance
 from utils.console import StdoutHandler
 from utils.files import write_file
@@ -72,11 +72,12 @@ def main() -> None:
     if settings.int8 and is_emulated(torch.int8, "cpu"):
         print("--int8: this processor has no int8 instructions (VNNI), so the file gains less here")
     mode = trained_mode(settings.model_dir)
-    rule = resolve(settings.model_dir, mode.table)
-    model = load_finished(settings.model_dir, mode, rule)
+    with hashed_weights(settings.model_dir) as weights:
+        rule = resolve(settings.model_dir, mode.table)
+        model = load_finished(settings.model_dir, mode, rule)
     if settings.int8:
         feeds = list(calibration_feeds(settings.model_dir, mode, model, settings.calibration_file))
-    described = provenance(as_dict(settings), weights=weights_hash(settings.model_dir))
+    described = provenance(as_dict(settings), weights=weights)
     described |= description(model) | {"rule_sources": rule.sources}
     about = {name: json.dumps(value) for name, value in described.items()}
     loop = mode.export_loop(model, settings.layer_logits)

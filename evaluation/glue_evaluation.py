@@ -23,7 +23,7 @@ from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
 from modeling.cpu_packing import EMULATED, dtype_of, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
-from modeling.loading.files import read_json, weights_hash
+from modeling.loading.files import hashed_weights, read_json
 from training.checkpoints import checkpoints_of
 from training.provenance import check_inputs, provenance, provenance_in
 from training.start import check_output_dir, lock_output_dir, make_accelerator, start_script
@@ -88,9 +88,10 @@ def open_job(
             f"--model_type {mode.name}: {directory} holds a model that was trained with "
             f"--model_type {trained_in.name}; give that one"
         )
-    keys = resolve(directory, mode.table, settings.mode.keys)
     lower = settings.run.do_lower_case
-    model, tokenizer = load_trained(directory, mode, task, accelerator.device, lower, keys)
+    with hashed_weights(directory) as weights:
+        keys = resolve(directory, mode.table, settings.mode.keys)
+        model, tokenizer = load_trained(directory, mode, task, accelerator.device, lower, keys)
     mode.check_length(data.max_seq_length, model.config)
     in_force = model.config.keys_read()
     for key in settings.mode.keys.values.keys() & mode.table.exit_keys.keys() - in_force.keys():
@@ -98,10 +99,8 @@ def open_job(
         logger.warning("%s has no effect: the exit rule %s does not read it", key, rule)
     features = features_of(settings, model.config, tokenizer, split)
     warn_of_cuts(settings, features)
-    hashes = {"weights": weights_hash(directory), "data": features.digest()}
-    about_run = provenance(as_dict(*settings), **hashes)
+    about_run = provenance(as_dict(*settings), weights=weights, data=features.digest())
     size, path = evaluation.per_gpu_eval_batch_size, evaluation.onnx
-    weights = hashes["weights"]
     file = OnnxFile(path, model.config, weights, evaluation.runtime) if path else None
     origin = {"rule_sources": keys.sources, "provenance": about_run}
     return Job(mode, model, tokenizer, split.task, features, size, evaluation, file, origin)

@@ -37,7 +37,7 @@ from modeling.configuration import EarlyExitConfig
 from modeling.cpu_packing import dtype_of
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, Setting, describe, resolve
-from modeling.loading.files import read_json, resolve_within, weights_hash
+from modeling.loading.files import hashed_weights, read_json, resolve_within
 from modeling.rules import exit_scores
 from training.checkpoints import check_finished
 from training.provenance import check_inputs, provenance
@@ -143,13 +143,14 @@ def open_lab(
     check_finished(directory, "run_glue.py")
     mode = trained_mode(directory)
     mode.check_has_rules()
-    model, tokenizer = load_trained(directory, mode, task, device, data.do_lower_case)
+    with hashed_weights(directory) as weights:
+        model, tokenizer = load_trained(directory, mode, task, device, data.do_lower_case)
     cast_layers(model, dtype_of(wanted.dtype, device))
     mode.check_length(data.max_seq_length, model.config)
     examples = read_examples(part, data.folder, "dev", data.max_eval_samples)
     texts = examples, tokenizer, data.max_seq_length
     features = mode.features(model.config, *texts, seed=data.seed)
-    hashes = {"weights": weights_hash(directory), "data": features.digest()}
+    hashes = {"weights": weights, "data": features.digest()}
     origin = {"provenance": provenance(as_dict(*request), **hashes)}
     job = Job(mode, model, tokenizer, part, features, data.batch_size, origin=origin)
     rules = list(dict.fromkeys(wanted.rules or sweepable(model.config)))

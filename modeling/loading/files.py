@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,21 @@ def weights_hash(source: str | Path) -> str:
     """Return the SHA-256 of a checkpoint's tensors."""
     hashes = [file_hash(path) for path in weight_files(source)]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+
+@contextmanager
+def hashed_weights(folder: str | Path) -> Iterator[str]:
+    """Give the hash of the weights that are loaded inside, for what is computed with them.
+
+    Raises UserError where another process replaces them meanwhile.
+    """
+    before = weights_hash(folder)
+    yield before
+    if weights_hash(folder) != before:
+        raise UserError(
+            f"{folder}: its weights were replaced while they were read, so nothing was written; "
+            "give the command again when the other one has ended"
+        )
 
 
 def has_weights(folder: str | Path) -> bool:

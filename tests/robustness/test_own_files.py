@@ -16,6 +16,7 @@ import run_parity
 import run_pretraining
 import share_layers
 import sweep_exits
+from evaluation import job
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import edit_key, exit_status, flags, pretraining_flags
 from tests.conftest import contents, slow
@@ -166,3 +167,29 @@ def test_an_export_does_not_write_over_a_models_files(name, trained, script):
     export = ("--model_dir", trained, "--output", trained / name)
     script(export_onnx.main, *export).refused(trained / name, "is no .onnx file: choose another")
     assert contents(trained) == before
+
+
+def test_a_result_is_signed_with_the_weights_that_it_was_computed_with(
+    trained, glue, script, rte, monkeypatch, tmp_path
+):
+    """A training that ends while a command reads its model is said, and nothing is written."""
+    load, weights = job.load_trained_model, trained / "model.safetensors"
+    numbers = iter(range(1, 9))
+
+    def swapped(*arguments):
+        model = load(*arguments)
+        weights.write_bytes(weights.read_bytes()[:-4] + bytes([next(numbers), 0, 0, 0]))
+        return model
+
+    monkeypatch.setattr(job, "load_trained_model", swapped)
+    data, before = ["--data_dir", rte, "--task_name", "RTE"], {*trained.rglob("*")}
+    outcomes = [glue(trained, "--do_eval")]
+    pick = ("--pick", "max_cost=0.5")
+    outcomes.append(script(sweep_exits.main, "--model_dir", trained, *data, *pick))
+    if find_spec("onnxscript"):
+        file = tmp_path / "own.onnx"
+        outcomes.append(script(export_onnx.main, "--model_dir", trained, "--output", file))
+        assert not file.exists()
+    for outcome in outcomes:
+        outcome.refused(trained, "weights were replaced", "give the command again")
+    assert {*trained.rglob("*")} == before
