@@ -103,7 +103,8 @@ class Classifier:
         kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class_of(mode_in(folder))]
         self.model, self.tokenizer = load_trained_model(kind, folder), load_tokenizer(folder)
         cast_layers(self.model, dtype_of(dtype, self.model.device))
-        self.max_length = max_length
+        config = self.model.config
+        self.max_length = min(max_length, config.max_position_embeddings - config.extra_tokens)
 
     def __call__(
         self, texts: Text | Sequence[Text], batch_size: int = 32, top_k: int | None = 1
