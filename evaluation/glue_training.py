@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -24,7 +25,7 @@ from modeling.loading.files import find_file, read_json, weight_files, weights_h
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_model
 from training.checkpoints import find_start
-from training.fine_tuning import MetricAtCost, task_batches, task_state, total_steps
+from training.fine_tuning import MetricAtCost, class_weights, task_batches, task_state, total_steps
 from training.search import Search, flags_of_every_run, run_search
 from training.start import check_vocab_size
 from training.teacher import Teacher, unlabelled_examples
@@ -180,13 +181,18 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     model = mode.model_class(config) if checkpoint else new_model(settings, config)
     features = training_features(settings, accelerator, config, tokenizer, task)
     total = total_steps(training, len(features), accelerator.num_processes)
+    weights = class_weights(training.class_weights or [], task, features.labels)
     announce(settings, accelerator, task, features.size, total)
     scores = features.labels if task.is_regression else np.empty(0)
     state = task_state(training, model, tokenizer, total, scores[~np.isnan(scores)].tolist())
     if settings.evaluation.compile == "on":
         for group in layer_groups(model):
             group.compile(dynamic=True)
-    trainer = Trainer(accelerator, state, settings, features.digest())
+    if weights:
+        logger.info("Class weights: %s", {name: round(x, 4) for name, x in weights.items()})
+        model.class_weights = torch.tensor([*weights.values()], device=accelerator.device)
+    about = {"class_weights": weights} if weights else {}
+    trainer = Trainer(accelerator, state, settings, features.digest(), about)
     trainer.begin(checkpoint)
     if accelerator.is_main_process:
         copy_exit_file(settings, trainer.directory)

@@ -31,6 +31,7 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
     """HF's loading, saving and initialisation; embeddings are in `albert` or the model itself."""
 
     optional_parts: tuple[str, ...] = ()  # tensors that a trained model's checkpoint may lack
+    class_weights: Tensor | None = None  # of the task's loss in train(), (num_labels,)
     supports_gradient_checkpointing = True
     accepts_loss_kwargs = False  # of HF's Trainer; `forward` hands what it does not know on
     # What `records_states` reads, and where.

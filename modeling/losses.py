@@ -27,25 +27,38 @@ def warn_without_labels(model: nn.Module, labels: Tensor | None) -> None:
 
 
 def task_loss(
-    logits: Tensor, labels: Tensor, reduction: str = "mean", smoothing: float = 0.0
+    logits: Tensor,
+    labels: Tensor,
+    reduction: str = "mean",
+    smoothing: float = 0.0,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy, or squared error for a single output; `reduction` over the batch.
 
     smoothing: share of each label that goes to all classes evenly.
+    weights: of the classes, (classes,). The mean is over examples, so that no example's part in it
+    depends on the others (torch's own divides by the sum of their weights).
     """
     if logits.shape[-1] == 1:
         return F.mse_loss(logits.squeeze(-1), labels.float(), reduction=reduction)
-    return F.cross_entropy(logits, labels, reduction=reduction, label_smoothing=smoothing)
+    each = "none" if weights is not None else reduction
+    losses = F.cross_entropy(logits, labels, weights, reduction=each, label_smoothing=smoothing)
+    return losses if reduction == "none" else losses.mean()
 
 
 def taught_loss(
-    logits: Tensor, labels: Tensor, teacher_logits: Tensor, config: AlbertConfig
+    logits: Tensor,
+    labels: Tensor,
+    teacher_logits: Tensor,
+    config: AlbertConfig,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """(1 − s)·task loss + s·T²·KL(teacher ‖ answer), both softened by the temperature T; mean over
     the batch (Hinton et al., 2015). Of a single output: squared errors.
 
     labels: (batch,); of an example without a label, −100 or NaN, the second term counts alone.
     teacher_logits: (batch, num_labels). config: has s and T, teacher_share and teacher_temperature.
+    weights: as of `task_loss`, which has them alone.
     """
     if logits.shape[-1] == 1:
         known, labels = labels.isfinite(), labels.nan_to_num()
@@ -54,7 +67,7 @@ def taught_loss(
         known, heat = labels >= 0, config.teacher_temperature
         softened = ((x / heat).log_softmax(-1) for x in (logits, teacher_logits))
         taught = heat**2 * F.kl_div(*softened, reduction="none", log_target=True).sum(-1)
-    told = task_loss(logits, labels, "none", config.label_smoothing)
+    told = task_loss(logits, labels, "none", config.label_smoothing, weights)
     share = torch.where(known, config.teacher_share, 1.0)
     return ((1 - share) * told + share * taught).mean()
 
@@ -78,8 +91,11 @@ class PonderClassificationLoss(nn.Module):
     PonderNet's Σ_n p_n L_n, so that PonderNet's β is N · kl_penalty_factor.
     """
 
-    def __init__(self, kl_penalty_factor: float = 5e-3) -> None:
+    def __init__(
+        self, kl_penalty_factor: float = 5e-3, class_weights: Tensor | None = None
+    ) -> None:
         super().__init__()
+        self.class_weights = class_weights
         self.kl_penalty_factor = checked("kl_penalty_factor", kl_penalty_factor, PONDER_KEYS)
 
     def forward(
@@ -91,7 +107,8 @@ class PonderClassificationLoss(nn.Module):
         """
         logits, dist = result["logits"], result["model_halt_dist"]
         labels = torch.as_tensor(labels, device=logits.device)
-        losses = torch.stack([task_loss(step, labels, "none") for step in logits])
+        how = {"reduction": "none", "weights": self.class_weights}
+        losses = torch.stack([task_loss(step, labels, **how) for step in logits])
         weighted = (losses * dist.pmf().T).mean()
         kl_loss = self.kl_penalty_factor * result["target_halt_dist"].kl_div(dist)
         return {"total_loss": weighted + kl_loss, "weighted_ce_loss": weighted, "kl_loss": kl_loss}

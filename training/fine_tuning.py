@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
 from accelerate.utils import send_to_device
 from transformers import PreTrainedModel as Model
@@ -13,9 +14,9 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from glue.features import Features, collate, epoch_batches
 from glue.metrics import compute_metrics
-from glue.tasks import Task
+from glue.tasks import Task, parse_number
 from modeling.errors import UserError
-from modeling.keys import nearest_names
+from modeling.keys import LARGEST, nearest_names
 from training.checkpoints import Best, TrainState
 from training.optimizer import make_optimizer, make_schedule
 from training.settings import TrainingSettings
@@ -50,6 +51,32 @@ def task_state(
     schedule = make_schedule(optimizer, warmup_steps, steps, flags.lr_scheduler_type or "linear")
     best = Best(flags.early_stopping_patience, bool(flags.load_best_model_at_end))
     return TrainState(model, tokenizer, optimizer, schedule, best=best)
+
+
+def class_weights(given: Sequence[str], task: Task, labels: np.ndarray) -> dict[str, float]:
+    """Read --class_weights: of each class its weight in the loss; {} where none are given.
+
+    `balanced` is scikit-learn's, examples / (classes · examples of the class). labels: of the
+    training, (examples,) class ids, −100 for none.
+    """
+    names = task.labels
+    if given and task.is_regression:
+        raise UserError("--class_weights: the labels are scores, and have no classes")
+    if [*given] == ["balanced"]:
+        from sklearn.utils.class_weight import compute_class_weight
+
+        known = labels[labels >= 0]
+        if missing := [name for i, name in enumerate(names) if i not in known]:
+            raise UserError(f"--class_weights balanced: no training example is {missing[0]!r}")
+        found = compute_class_weight("balanced", classes=np.arange(len(names)), y=known).tolist()
+        return dict(zip(names, found, strict=True))
+    numbers = [parse_number(text) for text in given]
+    if given and (len(numbers) != len(names) or not all(x and 0 < x < LARGEST for x in numbers)):
+        raise UserError(
+            f"--class_weights {' '.join(given)}: allowed is balanced, or a positive number for "
+            f"each of the classes {', '.join(names[:20])}"
+        )
+    return dict(zip(names, numbers, strict=False))
 
 
 def task_batches(trainer: Trainer, features: Features, epoch: int, first: int) -> Iterator[Batch]:

@@ -181,6 +181,9 @@ class TrainingSettings:
     early_stopping_patience: int | None = option(
         None, "stop after N logging steps without a better dev metric", AT_LEAST_1
     )
+    class_weights: list[str] | None = option(
+        None, "weights of the classes in the loss: balanced, or a number a class"
+    )
     train_exits_only: bool = option(False, "train the exits alone, as DeeBERT's second stage")
     gradient_checkpointing: bool = option(False, "save memory by recomputing activations; slower")
     fp16: bool = option(False, "float16 mixed precision in training (CUDA)")

@@ -74,6 +74,7 @@ class Trainer:
     state: TrainState
     settings: ScriptSettings
     data: str
+    about: dict[str, Any] = field(default_factory=dict)  # more for training.json
 
     def __post_init__(self) -> None:
         self.clock = time.monotonic()
@@ -215,7 +216,7 @@ class Trainer:
                     load_model(state.model, self.directory / BEST / SAFE_WEIGHTS_NAME)
                 save_model(self.directory, state.model, state.tokenizer, False, spiece)
                 seconds = time.monotonic() - self.clock
-                report: dict[str, Any] = {"steps": state.step, "seconds": seconds}
+                report: dict[str, Any] = {"steps": state.step, "seconds": seconds, **self.about}
                 if best.step:
                     report["best"] = best.state()
                 report["provenance"] = provenance(as_dict(*self.settings), data=self.data)

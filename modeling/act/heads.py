@@ -84,7 +84,8 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
         text = (input_ids, attention_mask, token_type_ids)
         encoded = self.albert(*text, return_dict=True, **others)
         logits = self.classifier(self.dropout(encoded.pooler_output))
-        loss = None if labels is None else task_loss(logits, labels)
+        weights = self.class_weights if self.training else None
+        loss = None if labels is None else task_loss(logits, labels, weights=weights)
         return output(self.config.tau, encoded, loss, logits=logits)
 
 

@@ -124,10 +124,11 @@ class ElbertForSequenceClassification(EarlyExitModel):
         all_logits, loss = self.answer_layers(pooled), None
         if self.training:
             if labels is not None:
-                loss_of = partial(task_loss, labels=labels, smoothing=self.config.label_smoothing)
+                how = {"labels": labels, "weights": self.class_weights}
+                loss_of = partial(task_loss, **how, smoothing=self.config.label_smoothing)
                 if teacher_logits is not None:
-                    how = {"teacher_logits": teacher_logits, "config": self.config}
-                    loss_of = partial(taught_loss, labels=labels, **how)
+                    how |= {"teacher_logits": teacher_logits, "config": self.config}
+                    loss_of = partial(taught_loss, **how)
                 losses = torch.stack([loss_of(logits) for logits in all_logits])
                 loss = joint_loss(losses, self.exit_weights)
             last = torch.full((len(hidden),), len(all_logits), device=hidden.device)

@@ -253,7 +253,8 @@ class PonderAlbertClassifier(EarlyExitModel):
         said = {"logits": logits, "model_halt_dist": dist, "target_halt_dist": target}
         loss, parts = None, {}
         if labels is not None and self.training:
-            parts = PonderClassificationLoss(self.config.kl_penalty_factor)(said, labels)
+            weighting = self.config.kl_penalty_factor, self.class_weights
+            parts = PonderClassificationLoss(*weighting)(said, labels)
             loss = parts.pop("total_loss")
         elif labels is not None:
             loss = task_loss(answer, torch.as_tensor(labels, device=self.device))
