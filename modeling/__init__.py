@@ -9,7 +9,7 @@ losses, pretraining              what is minimised: on tasks, on plain text
 cpu_packing                      faster passes on a CPU
 export/                          ONNX files
 loading/                         checkpoints, tokenizers
-public, pipelines                what `import elbert` gives; a call and a pipeline that classify
+public                           what `import elbert` gives; a call and a pipeline that classify
 published/                       import names of other repositories
 
 `import modeling` alone loads neither torch nor transformers, so that scripts answer --help at once;

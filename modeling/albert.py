@@ -23,7 +23,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from .errors import UserError, no_remote_code
+from .errors import UserError
 from .layer import ATTENTIONS_ASKED, AlbertLayer
 
 
@@ -38,8 +38,6 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
     _can_record_outputs = {"hidden_states": AlbertLayer, "attentions": nn.Softmax}  # noqa: RUF012
     # Published checkpoints hold the position numbers 0, 1, 2, …, too.
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids$"]  # noqa: RUF012 (HF's own)
-
-    register_for_auto_class = classmethod(no_remote_code)
 
     def post_init(self) -> None:
         relax(self)

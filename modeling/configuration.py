@@ -15,9 +15,8 @@ from transformers.activations import ACT2FN
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from .elbert.rules import RULES as ELBERT_RULES
-from .errors import UserError, no_remote_code
+from .errors import UserError
 from .exit_settings import Setting, resolve
-from .flops import CountingConfig
 from .keys import MODE_KEYS, SIZES, KeyTable, checked, float_key, grid_values, str_key
 from .loading.tokenizers import TokenizerOfFolder
 from .ponder.rules import RULES as PONDER_RULES
@@ -40,12 +39,15 @@ ALBERT_KEYS = {
 }
 
 
-class AdaptiveConfig(CountingConfig):
+class AdaptiveConfig(AlbertConfig):
     """ALBERT's configuration with the keys of one mode at top level.
 
     A mode's class gives `model_type`, under which MODE_KEYS has its table. A key that a file lacks,
     or that is null there, gets its default, so that a plain ALBERT `config.json` fits. Raises
     UserError for a key out of range, or an architecture that cannot be built.
+
+    FLOPs are two for each multiply-add of a matrix product; element-wise work is below 1% at the
+    published sizes. `length` counts the tokens of a text.
 
     one_layer: why all layers must be shared, for an error; else "".
     """
@@ -57,8 +59,6 @@ class AdaptiveConfig(CountingConfig):
     keys_to_ignore_at_inference: ClassVar[list[str]] = (
         "exit_layer all_logits halt_probabilities updates ponder_cost hidden_states attentions"
     ).split()
-
-    register_for_auto_class = classmethod(no_remote_code)
 
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         super().__init_subclass__(*args, **kwargs)
@@ -121,6 +121,36 @@ class AdaptiveConfig(CountingConfig):
     def keys_read(self, **setting: Any) -> Setting:
         """Return the exit keys that have an effect, those of `setting` in place of the config's."""
         return self.exit_keys() | setting
+
+    def classifier_flops(self) -> int:
+        """Count those of one answer for one example: pooler and classifier."""
+        raise NotImplementedError
+
+    def halting_flops(self) -> int:
+        """Count those of one halting probability; 0 in a mode without any."""
+        return 0
+
+    def embedding_flops(self, length: int) -> int:
+        """Count those of the mapping from embedding to hidden size."""
+        return 2 * self.embedding_size * self.hidden_size * length
+
+    def layer_pass_flops(self, length: int) -> int:
+        """Count those of one layer pass."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        projections = 4 * hidden * hidden * length  # query, key, value, output
+        attention = 2 * hidden * length * length  # scores, and the weighted sum of values
+        feed_forward = 2 * hidden * inner * length
+        return 2 * (projections + attention + feed_forward) * self.inner_group_num
+
+    def early_exit_flops(self, length: int, exit_layer: int) -> int:
+        """Count those of a text that exits after `exit_layer` passes, with a check after each."""
+        check = self.classifier_flops() + self.halting_flops()
+        return self.embedding_flops(length) + exit_layer * (self.layer_pass_flops(length) + check)
+
+    def full_depth_flops(self, length: int) -> int:
+        """Count those of a text through all layers, classified once: of a model without exits."""
+        layers = self.num_hidden_layers * self.layer_pass_flops(length)
+        return self.embedding_flops(length) + layers + self.classifier_flops()
 
 
 class EarlyExitConfig(AdaptiveConfig):

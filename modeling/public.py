@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AlbertConfig
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AlbertConfig,
+    TextClassificationPipeline,
+)
+from transformers.utils import ModelOutput
 
 from .act.heads import (
     AlbertActConfig,
@@ -36,7 +41,6 @@ from .loading.files import local_folder
 from .loading.tokenizers import load_tokenizer
 from .loading.weights import LoadReport, load_model, load_trained_model
 from .losses import PonderClassificationLoss
-from .pipelines import EarlyExitPipeline, depth_of
 from .ponder.distribution import GeneralizedGeometricDist
 from .ponder.model import (
     PonderAlbertClassifier,
@@ -195,3 +199,32 @@ def classify(
         UserError: there is no model of this project in `source`.
     """
     return Classifier(source, max_length)(texts, batch_size, top_k)
+
+
+class EarlyExitPipeline(TextClassificationPipeline):
+    """HF's, which also says where a text exits: `exit_layer`, or of Adaptive Depth its `updates`.
+
+    `pipeline("text-classification", folder, pipeline_class=EarlyExitPipeline)` makes one. Other
+    models' answers stay as they are.
+    """
+
+    def _forward(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
+        out = super()._forward(model_inputs)
+        # Of each example: HF takes a batch apart along the first dimension of all that there is.
+        return {name: out[name] for name in ("logits", "exit_layer", "updates") if name in out}
+
+    def postprocess(self, model_outputs: ModelOutput, **how: Any) -> Any:
+        found = super().postprocess(model_outputs, **how)
+        depth = depth_of(model_outputs)
+        for answer in [found] if isinstance(found, dict) else found:
+            answer.update(depth)
+        return found
+
+
+def depth_of(out: dict[str, Any]) -> dict[str, float]:
+    """Say of one example's output where it exits, or how often its tokens are updated (mean)."""
+    if "exit_layer" in out:
+        return {"exit_layer": int(out["exit_layer"])}
+    if "updates" in out:
+        return {"updates": float(out["updates"][out["updates"] > 0].mean())}
+    return {}

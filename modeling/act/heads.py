@@ -6,7 +6,6 @@ from functools import wraps
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
@@ -89,52 +88,6 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
         return output(self.config.tau, encoded, loss, logits=logits)
 
 
-class AlbertActForPreTraining(AlbertActPreTrainedModel):
-    """Masked language model and sentence-order prediction (SOP), as ALBERT is pre-trained."""
-
-    _tied_weights_keys = hf_albert.AlbertForPreTraining._tied_weights_keys
-    get_output_embeddings = hf_albert.AlbertForMaskedLM.get_output_embeddings
-    set_output_embeddings = hf_albert.AlbertForMaskedLM.set_output_embeddings
-
-    def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__(config)
-        self.albert = AlbertActModel(config)
-        self.predictions = hf_albert.AlbertMLMHead(config)
-        self.sop_classifier = hf_albert.AlbertSOPHead(config)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        sentence_order_label: Tensor | None = None,
-        **others: Any,
-    ) -> AlbertActOutput:
-        """Predict masked pieces and the order of two segments; inputs as the encoder's.
-
-        labels: (batch, length), the piece at a masked position, −100 elsewhere.
-        sentence_order_label: (batch,), 0 in order, 1 swapped, −100 for no pair.
-
-        The loss is the sum of the parts whose labels are given, and the ponder cost's.
-        """
-        text = (input_ids, attention_mask, token_type_ids)
-        encoded = self.albert(*text, return_dict=True, **others)
-        words = self.predictions(encoded.last_hidden_state)
-        order = self.sop_classifier(encoded.pooler_output)
-        losses = [
-            # 0 without any: HF's mean over no label would be NaN.
-            F.cross_entropy(logits.flatten(0, -2), given.flatten(), reduction="sum")
-            / (given != -100).sum().clamp(min=1)
-            for logits, given in ((words, labels), (order, sentence_order_label))
-            if given is not None
-        ]
-        loss = sum(losses) if losses else None
-        return output(self.config.tau, encoded, loss, prediction_logits=words, sop_logits=order)
-
-
 def adaptive(hf_forward: Callable[..., ModelOutput]) -> Callable[..., AlbertActOutput]:
     """Let HF's head answer with `updates`, and with the ponder cost, which is in the loss, too."""
 
@@ -160,6 +113,16 @@ class HeadOfAlbert(AlbertActPreTrainedModel):
         super().__init__(config)
         self.albert = AlbertActModel(config, add_pooling_layer=self.albert.pooler is not None)
         self.post_init()
+
+
+class AlbertActForPreTraining(HeadOfAlbert, hf_albert.AlbertForPreTraining):
+    """Masked language model and sentence-order prediction (SOP), as ALBERT is pre-trained.
+
+    labels: (batch, length), the piece at a masked position, −100 elsewhere.
+    sentence_order_label: (batch,), 0 in order, 1 swapped. The loss needs both.
+    """
+
+    forward = adaptive(hf_albert.AlbertForPreTraining.forward)
 
 
 class AlbertActForMaskedLM(HeadOfAlbert, hf_albert.AlbertForMaskedLM):
