@@ -84,7 +84,7 @@ def ponder_batch(lengths: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
 def one_of(batch: dict[str, torch.Tensor], row: int) -> dict[str, torch.Tensor]:
     """Example `row` alone, without padding."""
     length = int(batch["attention_mask"][row].sum())
-    return {name: tensor[row : row + 1, :length] for name, tensor in batch.items()}
+    return {name: tensor[row : row + 1][..., :length] for name, tensor in batch.items()}
 
 
 def word_tokenizer() -> PreTrainedTokenizerFast:

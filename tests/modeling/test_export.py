@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from evaluation.calibration import deepest_settings
 from evaluation.modes import MODES
 from evaluation.onnx_file import OnnxFile, description
 from modeling import (
     AlbertActForSequenceClassification,
     with_halting_token,
 )
+from modeling.depth_batching import DepthBatcher
 from modeling.keys import EXIT_KEYS
 from tests.conftest import TINY, random_ids, slow, tiny_model
-from tests.models import mask_of, tiny_act, tiny_ponder
+from tests.models import mask_of, one_of, tiny_act, tiny_ponder
 
 onnx = pytest.importorskip("onnx")
 ir = pytest.importorskip("onnx_ir")
@@ -74,7 +76,7 @@ def session_of(exported: ir.Model, **options) -> onnxruntime.InferenceSession:
 
 @cache
 def exported(name: str) -> tuple:
-    """A model of the tables, or Adaptive Depth's, and a session of its file."""
+    """A model of the tables, or Adaptive Depth's, a session of its file, and the file's graph."""
     if name in MODELS:
         model = tiny_model(**MODELS[name])
     elif name in PONDER_MODELS:
@@ -83,7 +85,7 @@ def exported(name: str) -> tuple:
     else:
         more = {"num_labels": 3, **ACT_MODELS[name]}
         model = tiny_act(3, AlbertActForSequenceClassification, **more).float()
-    return model, session_of(graph_of(model))
+    return model, session_of(file := graph_of(model)), file
 
 
 def answers(session: onnxruntime.InferenceSession, **feed) -> list[np.ndarray]:
@@ -123,6 +125,28 @@ def settings_of(name: str, layers: int) -> st.SearchStrategy[dict]:
     )
 
 
+def drawn(name: str, model, data: st.DataObject, shortest: int = 1) -> tuple[dict, dict]:
+    """A model's inputs, a ponder model's second [CLS] and draws among them, and its settings."""
+    inputs = data.draw(texts(shortest))
+    if name in PONDER_MODELS and model.config.extra_tokens:
+        inputs = {key: with_halting_token(value) for key, value in inputs.items()}
+    if name == "sample":
+        generator = torch.Generator().manual_seed(data.draw(st.integers(0, 10**6)))
+        inputs["draws"] = torch.rand(len(inputs["input_ids"]), generator=generator)
+    chosen = data.draw(settings_of(name, model.config.num_hidden_layers))
+    model.config.update(chosen)
+    return inputs, chosen
+
+
+@torch.no_grad()
+def answered(model, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The model's answers, (batch, labels), and its examples' exit layers or tokens' updates."""
+    out = model(**inputs)
+    if "updates" in out:
+        return out.logits, out.updates[:, 0, 0].long()
+    return out.get("answer", out.logits), out.exit_layer
+
+
 def assert_same(found: list[np.ndarray], answer: torch.Tensor, depths: torch.Tensor) -> None:
     assert found[1].tolist() == depths.tolist()
     assert found[2] == depths.max()
@@ -134,23 +158,51 @@ def assert_same(found: list[np.ndarray], answer: torch.Tensor, depths: torch.Ten
 @pytest.mark.parametrize(
     "name", ["bias_3", *(slow(name) for name in [*MODELS, *PONDER_MODELS, *ACT_MODELS][1:])]
 )
-@given(data=st.data(), seed=st.integers(0, 10**6))
-def test_a_file_exits_where_the_model_does(name, data, seed):
+@given(data=st.data())
+def test_a_file_exits_where_the_model_does(name, data):
     """Every example, and of Adaptive Depth every token."""
-    model, session = exported(name)
-    inputs, more = data.draw(texts(shortest=0 if name in MODELS else 1)), {}  # 0: all padding
-    if name in PONDER_MODELS and model.config.extra_tokens:
-        inputs = {key: with_halting_token(value) for key, value in inputs.items()}
+    model, session, _ = exported(name)
+    inputs, chosen = drawn(name, model, data, 0 if name in MODELS else 1)  # 0: all padding
+    assert_same(answers(session, **inputs, **chosen), *answered(model, inputs))
+
+
+@cache
+def exported_int8(name: str) -> onnxruntime.InferenceSession:
+    """Calibrated on texts that run all layers."""
+    model, _, file = exported(name)
+    deepest = deepest_settings(MODES[model.config.model_type], model.config)
     if name == "sample":
-        generator = torch.Generator().manual_seed(seed)
-        more = {"draws": torch.rand(len(inputs["input_ids"]), generator=generator)}
-    chosen = data.draw(settings_of(name, model.config.num_hidden_layers))
-    model.config.update(chosen)
-    with torch.no_grad():
-        out = model(**inputs, **more)
-    found = answers(session, **inputs, **more, **chosen)
-    depths = out.updates[:, 0, 0].long() if name in ACT_MODELS else out.exit_layer
-    assert_same(found, out.answer if name in PONDER_MODELS else out.logits, depths)
+        deepest["draws"] = np.ones(1, np.float32)
+    single = [ones_beside(random_ids(1, length) % 40) for length in range(2, 10)]
+    feeds = [{key: value.numpy() for key, value in text.items()} | deepest for text in single]
+    return session_of(quantise.to_int8(file, model.config.hidden_size, feeds))
+
+
+@pytest.mark.slow
+@settings(derandomize=True, max_examples=25)
+@pytest.mark.parametrize("name", ["bias_3", "corrected", "sample", *ACT_MODELS])
+@given(data=st.data())
+def test_a_text_has_one_answer_alone_in_a_batch_in_slots_and_in_a_file(name, data):
+    """An int8 file, whose answers are its own, gives them alone and in a batch."""
+    (model, fp32, _), int8 = exported(name), exported_int8(name)
+    inputs, chosen = drawn(name, model, data)
+    lengths = inputs["attention_mask"].sum(1).tolist()
+    single = [one_of(inputs, row) for row in range(len(lengths))]
+    alone = [answered(model, text) for text in single]
+    own = [answers(int8, **text, **chosen) for text in single]
+    ways = [(answered(model, inputs), alone), (answers(fp32, **inputs, **chosen), alone)]
+    ways.append((answers(int8, **inputs, **chosen), own))
+    if name not in ACT_MODELS:
+        batcher = DepthBatcher(model, slots=2, window=3)
+        parts = ("input_ids", "token_type_ids", *model.own_inputs)
+        batcher.submit([text[key][0] for key in parts if key in text] for text in single)
+        rows = sorted(batcher.answers())
+        found = [x.logits for x in rows], [x.exit_layer for x in rows]
+        ways.append(([*map(np.array, found)], alone))
+    for batch, apart in ways:
+        for row, (length, (answer, depths, *_)) in enumerate(zip(lengths, apart, strict=True)):
+            np.testing.assert_allclose(batch[0][row], answer[0], atol=1e-4, rtol=0)
+            assert np.array_equal(batch[1][row : row + 1][..., :length], depths)
 
 
 @pytest.mark.slow
@@ -163,7 +215,7 @@ def test_the_matrices_of_every_corrected_layer_and_exit_are_quantised():
 
 
 def test_settings_left_out_are_the_models():
-    _, session = exported("bias_3")
+    _, session, _ = exported("bias_3")
     model = tiny_model(**MODELS["bias_3"])
     assert [value.name for value in session.get_inputs()] == [
         "input_ids",
