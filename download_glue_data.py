@@ -30,7 +30,7 @@ from utils.flags import FlagParser
 from utils.processes import run_script
 
 BASE_URL = "https://dl.fbaipublicfiles.com"
-FOLDERS = "CoLA SST-2 STS-B QQP MNLI QNLI RTE WNLI MRPC diagnostic".split()
+FOLDERS = list(dict.fromkeys(task.folder for task in TASKS.values()))
 DIAGNOSTIC = "AX.tsv"
 OTHER_NAMES = {"QQP": "QQP-clean.zip", "QNLI": "QNLIv2.zip", "diagnostic": DIAGNOSTIC}
 # GLUE may not host MRPC. SentEval does, and GLUE's dev set is a list of pairs of its train set.
@@ -86,13 +86,13 @@ def fetch_file(name: str, target: Path, base_url: str) -> None:
 
 def fetch_mrpc(target: Path, base_url: str, path_to_mrpc: str | None) -> None:
     """Make MRPC's files of its three sources, fetching those that are missing."""
-    source = Path(path_to_mrpc).expanduser() if path_to_mrpc else target
-    paths = {name: source / name for name in (TRAIN, TEST, DEV_IDS)}
+    own = Path(path_to_mrpc or target).expanduser()
+    paths = {name: own / name for name in (TRAIN, TEST, DEV_IDS)}
     if not paths[DEV_IDS].exists():
         paths[DEV_IDS] = target / DEV_IDS
     for name, path in paths.items():
-        if path_to_mrpc and name != DEV_IDS and not path.exists():
-            raise UserError(f"no {name} in {source}, which --path_to_mrpc names")
+        if path_to_mrpc and path.parent != target and not path.exists():
+            raise UserError(f"no {name} in {own}, which --path_to_mrpc names")
         if not path.exists():
             fetch_file(name, path, base_url)
     assemble_mrpc(*paths.values(), target)
@@ -101,22 +101,18 @@ def fetch_mrpc(target: Path, base_url: str, path_to_mrpc: str | None) -> None:
 def assemble_mrpc(train: Path, test: Path, dev_ids: Path, target: Path) -> None:
     """Split MRPC's corpus, which GLUE may not host, into GLUE's files; test.tsv has no labels."""
     wanted = {tuple(cells) for cells in tsv_cells(dev_ids, 2)}
-    header, *pairs = tsv_cells(train, 5)
-    test_header, *test_pairs = tsv_cells(test, 5)
-    dev = [cells for cells in pairs if tuple(cells[1:3]) in wanted]
-    if len({tuple(cells[1:3]) for cells in dev}) < len(wanted):
+    pairs, (head, *tests) = tsv_cells(train, 5), tsv_cells(test, 5)
+    is_dev = [tuple(cells[1:3]) in wanted for cells in pairs]
+    files = {
+        "train.tsv": [cells for cells, dev in zip(pairs, is_dev, strict=True) if not dev],
+        "dev.tsv": [pairs[0], *(cells for cells, dev in zip(pairs, is_dev, strict=True) if dev)],
+        "test.tsv": [["index", *head[1:]], *([str(i), *x[1:]] for i, x in enumerate(tests))],
+    }
+    if len({tuple(cells[1:3]) for cells in files["dev.tsv"][1:]}) < len(wanted):
         raise UserError(
             f"some of the {len(wanted)} dev pairs of {dev_ids} are not in {train}; remove both "
             "and run the same command again"
         )
-    files = {
-        "train.tsv": [header, *(cells for cells in pairs if tuple(cells[1:3]) not in wanted)],
-        "dev.tsv": [header, *dev],
-        "test.tsv": [
-            ["index", *test_header[1:]],
-            *([str(index), *cells[1:]] for index, cells in enumerate(test_pairs)),
-        ],
-    }
     for name, rows in files.items():
         save(target / name, "".join("\t".join(cells) + "\n" for cells in rows).encode())
 
@@ -130,26 +126,27 @@ def save(path: Path, content: bytes) -> None:
 
 
 def tsv_cells(path: Path, width: int) -> list[list[str]]:
-    texts = ((number, line.rstrip("\r\n")) for number, line in read_lines(path))
-    lines = [(number, text.split("\t")) for number, text in texts if text]
-    if not lines:
-        raise UserError(f"{path} is empty")
-    for number, cells in lines:
-        if len(cells) != width:
+    found = []
+    for number, line in read_lines(path):
+        cells = line.rstrip("\r\n").split("\t")
+        if len(cells) != width and cells != [""]:
             raise UserError(
                 f"{path}, line {number}: {len(cells)} columns where {width} belong; "
                 "remove the file and fetch it again"
             )
-    return [cells for _, cells in lines]
+        found += [cells] if len(cells) == width else []
+    if not found:
+        raise UserError(f"{path} is empty")
+    return found
 
 
 def write_sample(target: Path) -> None:
-    texts = {target / name: (SAMPLE / name).read_bytes() for name in task_files("RTE")}
-    for path, text in texts.items():
-        if path.exists() and path.read_bytes() != text:
+    names = task_files("RTE")
+    for path in filter(Path.exists, (target / name for name in names)):
+        if path.read_bytes() != (SAMPLE / path.name).read_bytes():
             raise UserError(f"{path} is not the sample's; pass another --data_dir to keep both")
-    for path, text in texts.items():
-        write_text(path, text.decode())
+    for name in names:
+        write_text(target / name, (SAMPLE / name).read_text("utf-8"))
     print(f"{target} now has the bundled sample, made in RTE's layout; it is not GLUE's RTE")
 
 
@@ -188,17 +185,17 @@ def chosen_folders(tasks: str) -> list[str]:
 
 def main() -> None:
     parser = FlagParser(__doc__)
-    parser.add_argument("--data_dir", default="glue_data", help="folder for the task folders")
-    parser.add_argument("--tasks", default="all", help="comma-separated names, all, or sample")
-    parser.add_argument("--path_to_mrpc", help=f"a folder with {TRAIN} and {TEST}")
-    parser.add_argument("--base_url", default=BASE_URL, help="address of the server or of a mirror")
+    add = parser.add_argument
+    add("--data_dir", type=Path, default="glue_data", help="folder for the task folders")
+    add("--tasks", default="all", help="comma-separated names, all, or sample")
+    add("--path_to_mrpc", help=f"a folder with {TRAIN} and {TEST}")
+    add("--base_url", default=BASE_URL, help="address of the server or of a mirror")
     args = parser.parse_args()
-    data_dir, base_url = Path(args.data_dir), args.base_url.rstrip("/")
     for folder in chosen_folders(args.tasks):
         if folder == "sample":
-            write_sample(data_dir / "RTE")
+            write_sample(args.data_dir / "RTE")
         else:
-            fetch(folder, data_dir, base_url, args.path_to_mrpc)
+            fetch(folder, args.data_dir, args.base_url.rstrip("/"), args.path_to_mrpc)
 
 
 if __name__ == "__main__":
