@@ -44,14 +44,9 @@ try:
 except ImportError as missing:
     sys.exit(f"error: {missing}; pip install -r requirements-serve.txt")
 
-from evaluation.job import load_finished
-from evaluation.modes import trained_mode
-from glue.tasks import Example
-from modeling import DepthBatcher, EarlyExitModel, UserError, load_tokenizer
+from modeling import Classifier, DepthBatcher, EarlyExitModel, UserError
 from modeling.albert import cast_layers
 from modeling.cpu_packing import DTYPES, dtype_of, packed_weights
-from modeling.rules import exit_scores
-from training.start import check_vocab_size
 from utils.flags import AT_LEAST_1, FlagParser
 from utils.processes import run_script
 
@@ -76,8 +71,9 @@ class Waiting(NamedTuple):
 class QueuedBatcher(DepthBatcher):
     """A batcher that takes its examples from a queue, and waits for some when no slot is taken."""
 
-    def __init__(self, model: EarlyExitModel, slots: int, pad_token_id: int) -> None:
-        super().__init__(model, slots, pad_token_id=pad_token_id)
+    def __init__(self, classifier: Classifier, slots: int) -> None:
+        super().__init__(classifier.model, slots, pad_token_id=classifier.tokenizer.pad_token_id)
+        self.classifier = classifier
         self.queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()  # None: the end
         self.requests: dict[int, Waiting] = {}  # by row
 
@@ -106,13 +102,10 @@ class QueuedBatcher(DepthBatcher):
             os._exit(1)
 
     def reply(self, request: Waiting, logits: torch.Tensor, exit_layer: int) -> None:
-        score, number = exit_scores(logits).max(-1)
         waited = round(1e3 * (time.perf_counter() - request.arrived), 1)
-        answer = {"score": float(score), "exit_layer": exit_layer, "milliseconds": waited}
-        if len(logits) > 1:
-            answer = {"label": self.model.config.id2label[int(number)], **answer}
+        more = {"exit_layer": exit_layer, "milliseconds": waited}
         if request.answer.set_running_or_notify_cancel():  # no client that has gone
-            request.answer.set_result(answer)
+            request.answer.set_result(self.classifier.answer(logits, more, top_k=1))
 
 
 class Server:
@@ -121,19 +114,15 @@ class Server:
     def __init__(
         self, model_dir: Path, slots: int, limit: int, max_size: int, dtype: str = "fp32"
     ) -> None:
-        self.mode = trained_mode(model_dir)
-        model, self.tokenizer = load_finished(model_dir, self.mode), load_tokenizer(model_dir)
+        self.classifier = Classifier(model_dir, max_length=512)
+        model, device = self.classifier.model, "cuda" if torch.cuda.is_available() else "cpu"
         if not isinstance(model, EarlyExitModel):
             raise UserError(f"{model_dir}: in this model tokens halt, not texts")
-        check_vocab_size(self.tokenizer, str(model_dir), model.config)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model = model.to(device)
-        cast_layers(self.model, dtype_of(dtype, device))
-        self.length = min(512, model.config.max_position_embeddings)
+        cast_layers(model.to(device), dtype_of(dtype, torch.device(device)))
         self.examples(["the first call sets the tokenizer up; threads then read it alone"])
         self.limit, self.max_size = limit, max_size  # texts that may wait; bytes of a request
         self.taken = 0  # texts without an answer
-        self.batcher = QueuedBatcher(self.model, slots, self.tokenizer.pad_token_id)
+        self.batcher = QueuedBatcher(self.classifier, slots)
         self.thread = Thread(target=self.batcher.run, daemon=True)
 
     @asynccontextmanager
@@ -145,15 +134,11 @@ class Server:
 
     def examples(self, texts: list[Text]) -> list[tuple]:
         """Turn texts into DepthBatcher's inputs. A long one is cut before it is tokenised, too."""
-        parts = [(text, None) if isinstance(text, str) else text for text in texts]
-        if len({second is None for _, second in parts}) > 1:
+        if len({isinstance(text, str) for text in texts}) > 1:
             raise HTTPException(422, "texts and pairs of texts: send them in requests of their own")
-        end = CHARACTERS * self.length
-        cut = (Example("", first[:end], second and second[:end], None) for first, second in parts)
-        config, seed = self.model.config, time.time_ns()
-        features = self.mode.features(config, cut, self.tokenizer, self.length, seed=seed)
-        own = (features.inputs[name] for name in self.model.own_inputs if name in features.inputs)
-        return list(zip(features.input_ids, features.token_type_ids, *own, strict=True))
+        end = CHARACTERS * self.classifier.max_length
+        cut = [x[:end] if isinstance(x, str) else (x[0][:end], x[1][:end]) for x in texts]
+        return self.classifier.encoded(cut)
 
     async def texts_of(self, request: Request) -> list[Text]:
         """Read what a request asks for, of any length and kind."""

@@ -117,6 +117,12 @@ class Classifier:
             return self([texts], batch_size, top_k)[0]
         if not len(texts):
             return []
+        with packed_weights(self.model), noticing_contention(self.model.device):
+            found = self.logits_and_depth(self.encoded(texts), batch_size)
+        return [self.answer(logits, depth, top_k) for logits, depth in found]
+
+    def encoded(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int]]]:
+        """Tokenise texts, or pairs, as `DepthBatcher` takes them; longer ones are cut."""
         encoded = self.tokenizer(
             [as_pair(text) for text in texts],
             truncation=True,
@@ -124,17 +130,14 @@ class Classifier:
             return_token_type_ids=True,
         )
         both = encoded["input_ids"], encoded["token_type_ids"]
-        ids, types = (list(map(self.model.config.with_extra_tokens, rows)) for rows in both)
-        with packed_weights(self.model), noticing_contention(self.model.device):
-            found = self.logits_and_depth(ids, types, batch_size)
-        return [self.answer(logits, depth, top_k) for logits, depth in found]
+        return list(zip(*(map(self.model.config.with_extra_tokens, x) for x in both), strict=True))
 
-    def logits_and_depth(self, ids: list, types: list, batch_size: int) -> list[tuple]:
+    def logits_and_depth(self, examples: list[tuple], batch_size: int) -> list[tuple]:
         """Each text's logits, (num_labels,), and where it exits, as in the answer."""
         if not isinstance(self.model, EarlyExitModel):
-            return self.by_batches(ids, types, batch_size)
+            return self.by_batches(examples, batch_size)
         batcher = DepthBatcher(self.model, batch_size, pad_token_id=self.tokenizer.pad_token_id)
-        batcher.submit(zip(ids, types, strict=True))
+        batcher.submit(examples)
         found = sorted(batcher.answers(), key=lambda answer: answer.row)
         return [(answer.logits, {"exit_layer": answer.exit_layer}) for answer in found]
 
@@ -148,16 +151,14 @@ class Classifier:
             ranked = [{"label": names[i], "score": float(scores[i]), **depth} for i in order]
         return ranked[0] if top_k == 1 else ranked[:top_k]
 
-    def by_batches(self, ids: list, types: list, batch_size: int) -> list[tuple]:
+    def by_batches(self, examples: list[tuple], batch_size: int) -> list[tuple]:
         """Answer with a model whose examples all run to the last layer."""
-        found: list[tuple] = [()] * len(ids)
-        order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+        found: list[tuple] = [()] * len(examples)
+        order = sorted(range(len(examples)), key=lambda row: len(examples[row][0]))
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            texts = {
-                "input_ids": [ids[i] for i in rows],
-                "token_type_ids": [types[i] for i in rows],
-            }
+            ids, types = zip(*(examples[row] for row in rows), strict=True)
+            texts = {"input_ids": ids, "token_type_ids": types}
             out = self.model(**self.tokenizer.pad(texts, return_tensors="pt"))
             for row, logits, updates in zip(rows, out.logits, out.updates, strict=True):
                 found[row] = logits, depth_of({"updates": updates})

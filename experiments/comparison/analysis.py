@@ -189,19 +189,18 @@ def learnt_exits(answers: Answers, choose: np.ndarray) -> np.ndarray:
     """
     doubts = []
     for layer in range(len(answers.logits) - 1):
-        known, asked = (
-            (margins * np.sign(margins[-1])).T  # (examples, layers so far)
-            for margins in (
-                np.diff(x.logits[: layer + 1])[..., 0] for x in (answers.others, answers)
-            )
-        )
+        known, asked = (margins_towards(x.logits[: layer + 1]) for x in (answers.others, answers))
         head = LogisticRegression().fit(known, answers.others.scores[layer])
         doubts.append(head.predict_proba(asked)[:, 0])
     doubts = np.stack(doubts)
-    leaves = (
-        doubts < quantiles(doubts[:, choose]).numpy()[..., None]
-    )  # (settings, layers, examples)
-    return np.where(leaves.any(1), leaves.argmax(1), len(doubts))
+    exits = doubts < quantiles(doubts[:, choose]).numpy()[..., None]  # (settings, layers, examples)
+    return np.where(exits.any(1), exits.argmax(1), len(doubts))
+
+
+def margins_towards(logits: np.ndarray) -> np.ndarray:
+    """Each layer's margin of two classes, towards the last one's answer: (examples, layers)."""
+    margins = np.diff(logits)[..., 0]
+    return (margins * np.sign(margins[-1])).T
 
 
 def quantiles(values: np.ndarray) -> torch.Tensor:
@@ -296,12 +295,12 @@ def at_budgets(method: Method, budgets: Sequence[float]) -> tuple[np.ndarray, np
     return cost.mean(-1), score
 
 
-def load_tokens(tau: str, seed: int) -> tuple[Outcomes, np.ndarray, np.ndarray]:
-    """Load ACT trained on SST-2 at this price of an update: scores and costs under EPSILONS.
+def load_tokens(path: Path) -> tuple[Outcomes, np.ndarray, np.ndarray]:
+    """Load ACT's recorded answers to SST-2: scores and costs under EPSILONS.
 
     Then of a text's tokens the mean updates, and their standard deviation, (settings, examples).
     """
-    tensors, known = load_file(path_of("SST-2", f"act-tau{tau}", seed)), rows("SST-2")
+    tensors, known = load_file(path), rows("SST-2")
     logits, tokens = (tensors[name][:, CALIBRATION:] for name in ("all_logits", "tokens"))
     lengths, counts = known["lengths"].astype(int), np.arange(tokens.shape[-1])
     total, squares = (tokens * counts).sum(-1), (tokens * counts**2).sum(-1)

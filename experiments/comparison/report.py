@@ -5,8 +5,8 @@
 Reads what is in experiments/recorded; a row whose recordings are not there is left out. Thresholds
 are cross-fitted: one half of the examples chooses, the other reports, then the other way round.
 Costs are FLOPs, with an exit check after every layer that runs and the ponder models' extra token,
-as shares of MiniLM's six layers without exits. Writes results/*.csv beside this file,
-results/tables.md with the pages' tables, and docs/comparison.png.
+as shares of MiniLM's six layers without exits. Writes, beside this file, results/tables.md with the
+pages' tables and results/*.csv with what no table has; and docs/comparison.png.
 """
 
 import csv
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +23,12 @@ from safetensors.numpy import load_file
 
 from evaluation.figures import COLOURS, Figure, save_figure, styled
 from exit_lab.choice import certified, losses
+from exit_lab.compare import Estimate
 from experiments.comparison import analysis
 from experiments.comparison.analysis import (
     TASKS,
     Answers,
     Method,
-    Outcomes,
     at_budgets,
     cost_to_reach,
     difference,
@@ -149,20 +150,19 @@ def networks_of() -> Networks:
 
 def token_halting() -> Method:
     """ACT on SST-2 at every price and act_epsilon, as the settings of one method; to act.csv."""
-    settings: dict[str, list[Outcomes]] = {}
-    log, labels = [], analysis.rows("SST-2")["labels"]
+    settings, log, labels = {}, [], analysis.rows("SST-2")["labels"]
     for path in sorted(analysis.RECORDED.glob("SST-2-act-tau*")):
         tau, seed = path.stem.removeprefix("SST-2-act-tau").split("-")
-        found, updates, deviation = analysis.load_tokens(tau, int(seed))
+        found, updates, deviation = analysis.load_tokens(path)
         verdict = analysis.failure(found.score, labels, updates.std(1).max() < 0.1)
         means = (x.mean(1).tolist() for x in (found.cost, updates, deviation, found.score))
-        for row in zip(analysis.EPSILONS, *means, strict=True):
-            log.append((tau, seed, *row, verdict or "learnt"))
+        rows = zip(analysis.EPSILONS, *means, strict=True)
+        log += [(tau, seed, *row, verdict or "learnt") for row in rows]
         if not verdict:
             settings.setdefault(seed, []).append(found)
     columns = "tau,seed,act_epsilon,cost,mean updates,deviation between tokens,accuracy,verdict"
     write("act", columns, log)
-    found = [joined(settings[seed]) for seed in settings]
+    found = map(joined, settings.values())
     return method_of("SST-2", [lambda _, x=x: x for x in found])
 
 
@@ -257,15 +257,18 @@ def area(method: Method) -> np.ndarray:
     return at_budgets(method, WIDE)[1].mean(0)
 
 
+def estimates(contrasts: dict[Any, list[np.ndarray]]) -> dict[Any, Estimate]:
+    """Their simultaneous estimates, under the same keys."""
+    return dict(zip(contrasts, simultaneous(list(contrasts.values())), strict=True))
+
+
 def overview(methods: Methods, networks: Networks) -> str:
     """Gains over the coin of ELBERT's network at equal budgets, means over WIDE."""
     coins = {task: area(methods[task, COIN]) for task in TASKS}
-    keys = [key for key in methods if key[1] != COIN]
-    gains = simultaneous([difference(area(methods[key]), coins[key[0]]) for key in keys])
-    rows = [(*key, *gain) for key, gain in zip(keys, gains, strict=True)]
-    write("gains", "task,method,gain over ELBERT's coin,low,high", rows)
+    others = {key: area(methods[key]) for key in methods if key[1] != COIN}
+    gains = estimates({key: difference(x, coins[key[0]]) for key, x in others.items()})
     cells: dict = {(task, "the coin itself"): f"{100 * x.mean():.1f}" for task, x in coins.items()}
-    cells |= {key: gain.points() for key, gain in zip(keys, gains, strict=True)}
+    cells |= {key: gain.points() for key, gain in gains.items()}
     for task, coin in coins.items():
         most = np.mean([analysis.oracle(a, WIDE) for a in networks[task, "shared-exits"]])
         cells[task, "oracle"] = f"{100 * (most - coin.mean()):+.1f}"
@@ -274,20 +277,19 @@ def overview(methods: Methods, networks: Networks) -> str:
 
 def who_stops(methods: Methods, networks: Networks) -> str:
     """Who stops × how it was trained: each network's rules over its own coin; efficiency η."""
-    keys, contrasts = [], []
+    contrasts, cells, rows = {}, {}, []
     for (task, kind), answers in networks.items():
         coin = area(methods[task, label("coin", kind)])
         room = np.mean([analysis.oracle(a, WIDE) for a in answers]) - coin.mean()
         for rule in analysis.rules_of(answers[0])[1:]:
-            keys.append((task, kind, rule, float(coin.mean()), float(room)))
-            contrasts.append([area(methods[task, label(rule, kind)]) - coin])
-    gains = simultaneous(contrasts)
-    rows = [(*k, *gain, gain.value / k[-1]) for k, gain in zip(keys, gains, strict=True)]
-    write("networks", "task,network,rule,coin,oracle - coin,gain,low,high,efficiency", rows)
-    cells = {}
-    for (task, kind, rule, level, _), gain in zip(keys, gains, strict=True):
+            key = task, kind, rule, float(coin.mean()), float(room)
+            contrasts[key] = [area(methods[task, label(rule, kind)]) - coin]
+    for key, gain in estimates(contrasts).items():
+        task, kind, rule, level, room = key
         cells[task, f"{NETWORKS[kind]}: its coin"] = f"{100 * level:.1f}"
         cells[task, f"{NETWORKS[kind]}: {RULES[rule]}"] = gain.points()
+        rows.append((*key, *gain, gain.value / room))
+    write("networks", "task,network,rule,coin,oracle - coin,gain,low,high,efficiency", rows)
     return table("gain over the coin of the same network, in points", TASKS, cells)
 
 
@@ -309,37 +311,27 @@ def at_equal_cost(methods: Methods, task: str) -> str:
 
 def claims(methods: Methods) -> str:
     """Differences of the methods that CLAIMS sets side by side, at BUDGETS."""
-    keys, contrasts = [], []
+    contrasts = {}
     for task, pair in product(TASKS, CLAIMS):
         if all((task, title) in methods for title in pair):
             found = [at_budgets(methods[task, title], BUDGETS) for title in pair]
             for budget, *both in zip(BUDGETS, *(zip(*x, strict=True) for x in found), strict=True):
                 if all(within(cost, budget) for cost, _ in both):
-                    keys.append((task, *pair, budget))
-                    contrasts.append(difference(*(score for _, score in both)))
-    found = simultaneous(contrasts)
-    rows = [(*key, *gain) for key, gain in zip(keys, found, strict=True)]
-    write("claims", "task,method,less,cost,difference,low,high", rows)
-    cells = {
-        (f"{budget}", f"{task}: {title} less {other}"): gain.points()
-        for (task, title, other, budget), gain in zip(keys, found, strict=True)
-    }
+                    row = f"{task}: {' less '.join(pair)}"
+                    contrasts[f"{budget}", row] = difference(*(score for _, score in both))
+    cells = {key: found.points() for key, found in estimates(contrasts).items()}
     return table("difference in points at a cost of", [f"{x}" for x in BUDGETS], cells)
 
 
 def one_point(methods: Methods) -> str:
     """The least cost that loses at most one point, or two, of the deepest truncated MiniLM."""
-    rows, cells = [], {}
-    for task in TASKS:
+    cells = {}
+    for task, points in product(TASKS, (1, 2)):
         best = drawn(np.stack([x[-1].scores[0] for x in truncated(task, "untied-{}")]))
-        for title, points in product((*HEADLINES, COIN), (1, 2)):
-            if (task, title) in methods:
-                cost = cost_to_reach(methods[task, title], best - points / 100, FINE)
-                rows.append((task, title, points, *cost))
-                cells[f"{task}, {points}", title] = cost.text().replace("inf", "never")
-    write("one_point", "task,method,points,cost,low,high", rows)
-    columns = [f"{task}, {points}" for task in TASKS for points in (1, 2)]
-    return table("cost to lose at most (points)", columns, cells)
+        for title in (title for title in (*HEADLINES, COIN) if (task, title) in methods):
+            cost = cost_to_reach(methods[task, title], best - points / 100, FINE)
+            cells[f"{task}, {points}", title] = cost.text().replace("inf", "never")
+    return table("cost to lose at most (points)", list(dict.fromkeys(x for x, _ in cells)), cells)
 
 
 def certified_exits() -> str:
@@ -353,16 +345,15 @@ def certified_exits() -> str:
     rule = ElbertConfig().exit_rule(thres_name="entropy", exit_thres=thresholds)
     counts = (100, 200, 400, 800, 2000)
     for title, (task, kind, seed, part) in CERTIFIED.items():
-        answers = [load(task, kind, seed, x) for x in ("dev", part)]
-        exits = [scan(rule, {"all_logits": torch.tensor(a.logits)}).numpy() for a in answers]
-        lost = [
-            losses(a.logits.argmax(-1), a.labels, taken)
-            for a, taken in zip(answers, exits, strict=True)
-        ]
-        risk, depth = lost[0].mean(1), exits[0].mean(1) / 6
+        lost, exits = {}, {}
+        for which in ("dev", part):
+            found = load(task, kind, seed, which)
+            exits[which] = scan(rule, {"all_logits": torch.tensor(found.logits)}).numpy()
+            lost[which] = losses(found.logits.argmax(-1), found.labels, exits[which])
+        risk, depth = lost["dev"].mean(1), exits["dev"].mean(1) / 6
         for count in counts:
-            chosen_by = rng.integers(lost[1].shape[1], size=(1000, count))
-            sure = [certified(lost[1][:, sample], alpha, 0.05) for sample in chosen_by]
+            chosen_by = rng.integers(lost[part].shape[1], size=(1000, count))
+            sure = [certified(lost[part][:, sample], alpha, 0.05) for sample in chosen_by]
             chosen = np.maximum(sure, 1) - 1  # the first setting is full depth
             above, cost = float((risk[chosen] > alpha).mean()), float(depth[chosen].mean())
             rows.append((title, count, above, cost))
@@ -371,20 +362,17 @@ def certified_exits() -> str:
     return markdown_table(["cost of the certified threshold, examples:", *counts], table)
 
 
-def results_of(folder: str) -> dict[str, dict]:
-    """run_glue.py's results on SST-2 under a threshold, by NETWORK-THRESHOLD."""
-    paths = sorted((analysis.RECORDED / folder).glob("*.json"))
-    return {path.stem: json.loads(path.read_text()) for path in paths}
-
-
 def milliseconds() -> str:
-    """Accuracy, median and 95th percentile of an example's time, in PyTorch and in int8 files."""
-    rows, float32 = [], results_of("milliseconds")
-    for name, quantised in results_of("milliseconds/int8").items():
-        both = float32[name], quantised
+    """Accuracy, median and 95th percentile of an example's time, in PyTorch and in int8 files.
+
+    From what run_glue.py wrote on SST-2 under a threshold, by NETWORK-THRESHOLD.
+    """
+    rows, folder = [], analysis.RECORDED / "milliseconds"
+    for path in sorted(folder.glob("int8/*.json")):
+        both = [json.loads(x.read_text()) for x in (folder / path.name, path)]
         scores = " / ".join(f"{100 * found['metrics']['acc']:.1f}" for found in both)
         spent = ("{median:.1f} ({p95:.1f})".format(**found["latency_ms"]) for found in both)
-        network, _, threshold = name.rpartition("-")
+        network, _, threshold = path.stem.rpartition("-")
         exits = f"entropy below {threshold}" if float(threshold) else "none"
         rows.append((f"{network}, {exits}", scores, *spent))
     head = "accuracy, float32 / int8", "PyTorch, ms: median (p95)", "int8 file"
