@@ -90,25 +90,15 @@ def remarks(
         missing = [(task.labels[i], (labels == i).sum()) for i in np.setdiff1d(labels, kinds)]
         found += [f"class {name!r} is never answered: {n} examples" for name, n in missing]
     metric = task.primary_metric
-    value, chance = compute_metrics(task, answers, labels)[metric], at_chance(task, labels)
-    if value <= chance:
-        found.append(f"{metric} {value:.4f} is at chance: {chance_meaning(task, labels, chance)}")
-    return found
-
-
-def at_chance(task: Task, labels: np.ndarray) -> float:
-    """The main metric that says nothing: of the commonest class, or two standard errors of a
-    correlation that is 0."""
-    if task.primary_metric == "acc":
-        return np.unique(labels, return_counts=True)[1].max() / len(labels)
-    return 2 / len(labels) ** 0.5
-
-
-def chance_meaning(task: Task, labels: np.ndarray, chance: float) -> str:
-    if task.primary_metric == "acc":
+    value, chance = compute_metrics(task, answers, labels)[metric], 2 / len(labels) ** 0.5
+    means = f"with {len(labels)} examples, up to {chance:.2f} is no sign of a relation"
+    if metric == "acc":  # the commonest class, instead of two standard errors of a correlation of 0
         kinds, counts = np.unique(labels, return_counts=True)
-        return f"always answering {task.labels[int(kinds[counts.argmax()])]!r} gets {chance:.4f}"
-    return f"with {len(labels)} examples, up to {chance:.2f} is no sign of a relation"
+        chance, name = counts.max() / len(labels), task.labels[int(kinds[counts.argmax()])]
+        means = f"always answering {name!r} gets {chance:.4f}"
+    if value <= chance:
+        found.append(f"{metric} {value:.4f} is at chance: {means}")
+    return found
 
 
 def remark_lines(found: Sequence[str], folder: Path | str) -> list[str]:

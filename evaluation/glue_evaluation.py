@@ -16,7 +16,7 @@ from evaluation.modes import MODES, trained_mode
 from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
 from evaluation.predictions import is_main
-from evaluation.results import check_results, write_predictions
+from evaluation.results import check_results, print_report, write_predictions, write_results
 from evaluation.settings import GlueSettings
 from glue.features import Features
 from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
@@ -136,9 +136,12 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
                 "Batch size": job.batch_size,
             }
             log_facts(f"Running evaluation {name}", facts)
-            summary = job.mode.evaluate(job, folder, directory, name)
+            report = job.mode.evaluate(job, folder, directory)
             if is_main():
-                track(settings, summary, f"eval{suffix}", int(name.rpartition("-")[2] or 0))
+                print_report(report, name)
+                write_results(report, folder, directory, job.evaluation.out_mode)
+                step = int(name.rpartition("-")[2] or 0)
+                track(settings, report.summary, f"eval{suffix}", step)
 
 
 def track(settings: GlueSettings, summary: dict[str, Any], prefix: str, step: int) -> None:

@@ -6,18 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from evaluation.answers import (
-    class_lines,
-    class_scores,
-    plot_confusion,
-    remark_lines,
-    remarks,
-)
+from evaluation.answers import class_lines, class_scores, plot_confusion, remark_lines, remarks
 from evaluation.job import Job
 from evaluation.predictions import Predictions, is_main, run_early_exit
 from glue.features import Features
@@ -33,6 +27,7 @@ from utils.files import (
     is_own,
     locked,
     read_list,
+    remove,
     run_all_then_raise,
     write_json,
     write_text,
@@ -152,17 +147,28 @@ def check_results(directory: Path, job: Job) -> None:
         earlier_lines(directory / ROWS, row, job.evaluation.out_mode)
 
 
-def write_results(
-    folder: Path,
-    summary: dict[str, Any],
-    out_mode: str,
-    files: Mapping[Path, Callable[[], Any]] = {},
-) -> None:
-    """Write eval_results.txt and .json and `files`, what writes each by path; print where all are.
+class Report(NamedTuple):
+    """An evaluation's content of eval_results.json, lines for the console, and further files:
+    by path what writes each; None for one of an earlier evaluation, which is removed."""
+
+    summary: dict[str, Any]
+    lines: Sequence[str] = ()
+    files: Mapping[Path, Callable[[], Any] | None] = {}
+
+
+def write_results(report: Report, folder: Path, trained: Path, out_mode: str) -> None:
+    """Write eval_results.txt and .json into `folder`, and the report's files; print where all are.
 
     One warning for rows of other weights or data that this evaluation's row would stand beside.
     """
-    rows, path = folder / ROWS, folder / "eval_results.json"
+    rows, path, summary = folder / ROWS, folder / "eval_results.json", report.summary
+    files = {file: write for file, write in report.files.items() if write}
+    old = report.files.keys() - files.keys()
+    gone = [
+        x for at in (folder, trained) for x in remove(at, [os.path.relpath(y, at) for y in old])
+    ]
+    if gone:
+        print("removed, of an earlier evaluation:", ", ".join(gone))
     changed = differences(provenance_in(path), summary.get("provenance", {}))
     others = [name for name in ("weights", "data") if name in changed]
     if out_mode == "all" and rows.exists() and others:
@@ -171,7 +177,7 @@ def write_results(
         )
     if "confusion" in summary:
         picture = folder / "confusion.png"
-        files = {**files, picture: partial(plot_confusion, picture, summary)}
+        files[picture] = partial(plot_confusion, picture, summary)
     run_all_then_raise(
         partial(append_results, rows, summary, out_mode),
         partial(write_json, path, summary, listed_in=folder),
@@ -203,19 +209,16 @@ def predictions_table(
     details: further columns by name, e.g. exit_layer.
     """
     scores, predictions = exit_scores(logits), predictions_of(logits)
-    columns = ["index", "label", "prediction", "confidence", *details]
-    columns += [f"probability of {label_text(task, k)}" for k in range(len(task.labels))]
-    lines = ["\t".join([*columns, *task.text_columns])]
+    names = [f"probability of {label_text(task, k)}" for k in range(len(task.labels))]
+    lines = [["index", "label", "prediction", "confidence", *details, *names, *task.text_columns]]
     for i, example in enumerate(examples):
         label = "" if example.label is None else label_text(task, example.label)
         confidence = "" if task.is_regression else f"{scores[i].max():.4f}"
-        more = (str(column[i]) for column in details.values())
-        of_classes = [f"{score:.4f}" for score in scores[i]] if task.labels else []
         texts = [cell(text) for text in (example.text_a, example.text_b) if text is not None]
-        fields = [cell(example.index), label, label_text(task, predictions[i]), confidence, *more]
-        fields += [*of_classes, *texts]
-        lines.append("\t".join(fields))
-    return "\n".join(lines) + "\n"
+        fields = [cell(example.index), label, label_text(task, predictions[i]), confidence]
+        fields += [str(column[i]) for column in details.values()]
+        lines.append([*fields, *(f"{score:.4f}" for score in scores[i][: len(names)]), *texts])
+    return "".join("\t".join(line) + "\n" for line in lines)
 
 
 def cell(text: str) -> str:
@@ -225,14 +228,15 @@ def cell(text: str) -> str:
     return f"'{text}" if is_formula else text
 
 
-def print_summary(summary: dict[str, Any], checkpoint: str, details: Sequence[str]) -> None:
-    """Cost and metrics as published, the mode's own `details`, FLOPs ratio, latency and rule."""
+def print_report(report: Report, checkpoint: str = "") -> None:
+    """Print cost and metrics as published, the mode's own lines, FLOPs ratio, latency and rule."""
+    summary = report.summary
     latency, rule = summary["latency_ms"], KeyValues(summary["rule"], summary["rule_sources"])
     lines = [
         f"Computation cost: {summary['computation_cost']:.4f}",
         f"***** Eval results {checkpoint} *****",
         *(f"{name} = {value}" for name, value in sorted(summary["metrics"].items())),
-        *details,
+        *report.lines,
         f"FLOPs ratio = {summary['flops_ratio']:.4f}",
         f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95 "
         f"({summary['latency_means']})",

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
-from exit_lab.grids import RuleGrid
 from exit_lab.sweep import Sweep
 from glue.metrics import at_exit
 from modeling.errors import UserError
@@ -84,18 +83,18 @@ def certified(path_losses: np.ndarray, alpha: float, delta: float) -> int:
     return len(rejected) if rejected.all() else int(rejected.argmin())
 
 
-def fixed_sequence(grid: RuleGrid, keys: Mapping[str, Key]) -> list[int]:
-    """A walk through a grid's settings from the deepest corner to the most eager one.
+def fixed_sequence(grid: Mapping[str, Sequence[float]], keys: Mapping[str, Key]) -> list[int]:
+    """A walk through a grid, the values of each key, from its deepest corner to its most eager one.
 
     All keys move from their deepest to their most eager value at once, one step of one key at a
     time as far as their counts allow. It follows from the grid alone.
     """
-    lengths = [len(values) for values in grid.values.values()]
+    lengths = list(map(len, grid.values()))
     steps = max(1, sum(length - 1 for length in lengths))
     walk = []
     for step in range(steps + 1):
         corner = []
-        for key, length in zip(grid.values, lengths, strict=True):
+        for key, length in zip(grid, lengths, strict=True):
             moved = (2 * step * (length - 1) + steps) // (2 * steps)  # rounded
             corner.append(length - 1 - moved if keys[key].eager_when_low else moved)
         walk.append(int(np.ravel_multi_index(corner, lengths)) if lengths else 0)
@@ -130,10 +129,10 @@ def control_risk(
         )
     share = delta / len(rules)
     tested, passed = 0, []
-    grids, keys = {grid.rule: grid for grid in swept.grids}, swept.config.table.exit_keys
     predictions, labels = swept.predictions[:, rows], swept.labels[rows]
+    keys = swept.config.table.exit_keys
     for rule in rules:
-        path = swept.of_rule(rule).start + np.array(fixed_sequence(grids[rule], keys))
+        path = swept.of_rule(rule).start + np.array(fixed_sequence(swept.grids[rule], keys))
         path_losses = losses(predictions, labels, swept.exit_layer[path][:, rows])
         tested += len(path)
         passed += [*path[: certified(path_losses, alpha, share)]]

@@ -171,7 +171,7 @@ def frontier_set(
     sweeps: Sequence[Sweep], parts: Parts, draws: int, seed: int, names: Sequence[str] = ()
 ) -> FrontierSet:
     """The frontiers of `names` (default: every rule and baseline), over several models."""
-    names = names or [*(grid.rule for grid in sweeps[0].grids), *BASELINES]
+    names = names or [*sweeps[0].grids, *BASELINES]
     drawn = bootstrap_weights(len(parts.report), draws, seed)
     models = widened(bootstrap_weights(len(sweeps), draws, seed + 1) / len(sweeps))
     frontiers = {

@@ -76,11 +76,11 @@ def rules(swept: Sweep) -> list[dict[str, Any]]:
     """Each rule's keys with their values, its first setting's number, and its frontier."""
     metric, cost = swept.main_metric(swept.exit_layer), swept.cost(swept.exit_layer)
     result = []
-    for grid in swept.grids:
-        own = swept.of_rule(grid.rule)
-        keys = [{"name": key, "values": values} for key, values in grid.values.items()]
+    for rule, grid in swept.grids.items():
+        own = swept.of_rule(rule)
+        keys = [{"name": key, "values": values} for key, values in grid.items()]
         best = (frontier(cost[own], metric[own]) + own.start).tolist()
-        about = {"name": grid.rule, "keys": keys, "first": own.start, "count": len(grid)}
+        about = {"name": rule, "keys": keys, "first": own.start, "count": own.stop - own.start}
         result.append({**about, "frontier": best})
     return result
 

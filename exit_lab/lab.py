@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +20,16 @@ from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import frontier_set, held_out_report, write_comparison
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import frontier_figure, heatmap_figure
-from exit_lab.grids import RuleGrid, make_grids, sweepable
 from exit_lab.settings import SweepRequest
 from exit_lab.sweep import (
     RECORDING,
+    Grids,
     Recording,
     Sweep,
     load_or_record,
-    scan_setting,
+    make_grids,
     sweep,
+    sweepable,
     write_tables,
 )
 from glue.metrics import at_exit, compute_metrics
@@ -38,7 +40,7 @@ from modeling.cpu_packing import dtype_of
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, Setting, describe, resolve
 from modeling.loading.files import hashed_weights, read_json, resolve_within
-from modeling.rules import exit_scores
+from modeling.rules import exit_scores, scan
 from training.checkpoints import check_finished
 from training.provenance import check_inputs, provenance
 from training.start import make_accelerator, start_script
@@ -57,7 +59,7 @@ class Lab:
     output: Path  # of the results
     job: Job  # the model on the dev set
     examples: list[Example]
-    grids: tuple[RuleGrid, ...]
+    grids: Grids
 
     @property
     def config(self) -> EarlyExitConfig:
@@ -223,26 +225,26 @@ def verify(lab: Lab, count: int) -> None:
 def write_figures(lab: Lab, setting: Setting) -> None:
     """Write the figures, and the explorer, which opens at `setting`."""
     task, swept, setting = lab.job.task, lab.swept, lab.config.keys_read(**setting)
-    exits = scan_setting(lab.config, setting, lab.recording)
+    exits = scan(lab.config.exit_rule(**setting), lab.recording.tensors).numpy()
     scores = exit_scores(lab.recording.tensors["all_logits"]).numpy()
     found = frontier_set([swept], lab.parts, BAND_DRAWS, lab.request.data.seed)
     figures = {
         "frontier": frontier_figure(found, task),
-        "heatmap": heatmap_figure(scores, swept.labels, exits[0], task, describe(setting)),
+        "heatmap": heatmap_figure(scores, swept.labels, exits, task, describe(setting)),
     }
     for name, figure in figures.items():
         save_figure(figure, lab.output / f"{name}.png", lab.output)
     same = (i for i, one in enumerate(swept.settings) if one.items() <= setting.items())
     start = next(same, int((swept.exit_layer == exits).sum(1).argmax()))  # or which agrees most
-    read = {name for grid in lab.grids for name in lab.config.exit_rules()[grid.rule].reads}
-    read -= {name for grid in lab.grids for name in grid.values}
+    read = {name for rule in lab.grids for name in lab.config.exit_rules()[rule].reads}
+    read -= {*chain(*lab.grids.values())}
     about = {
         "title": f"Exit explorer: {task.shown_name}, {lab.directory.name}",
         "start": start,
         "fixed": {name: x for name, x in lab.config.exit_keys().items() if name in read},
         "command": evaluation_command(lab),
         "remarks": remarks(
-            task, at_exit(swept.predictions, exits)[0], swept.labels, exits[0], swept.num_layers
+            task, at_exit(swept.predictions, exits), swept.labels, exits, swept.num_layers
         ),
     }
     page = explorer_page(swept, lab.examples, scores.max(-1), about, lab.request.data.seed)
@@ -303,7 +305,7 @@ def vary(lab: Lab, request: str, results: Path) -> None:
     print(f"{key} varies; held: {resolve(lab.directory, config.table).line(without=key)}")
     for number, value in enumerate(values):
         rule = {**configured, key: value}
-        exits = scan_setting(config, rule, recording)[0]
+        exits = scan(config.exit_rule(**rule), recording.tensors).numpy()
         answers = at_exit(recording.predictions, exits)
         summary = {
             "metrics": compute_metrics(lab.job.task, answers, recording.labels),

@@ -1,6 +1,7 @@
 """One recorded pass at full depth, and where every setting of every rule lets each example exit."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,13 +16,13 @@ from safetensors.torch import save
 from evaluation.job import Job
 from evaluation.predictions import Predictions, is_main, record_layers
 from evaluation.results import labels_of, predictions_of
-from exit_lab.grids import RuleGrid
 from glue.metrics import at_exit, chunks, concave_hull, frontier, metrics_at
 from glue.tables import as_csv
 from glue.tasks import Task
 from modeling.configuration import EarlyExitConfig
 from modeling.errors import UserError
 from modeling.exit_settings import Setting
+from modeling.keys import nearest_names
 from modeling.rules import Tensors, scan
 from utils.files import fingerprint, write_file, write_text
 
@@ -38,6 +39,7 @@ IDLE_KEYS = (
     "torch_dtype"
 ).split()
 Rows = np.ndarray | slice  # numbers of examples
+Grids = dict[str, dict[str, tuple[float, ...]]]  # by rule, the values that each of its keys takes
 ALL = slice(None)
 
 
@@ -117,14 +119,50 @@ def flops_of(job: Job) -> np.ndarray:
     return np.array(spent, dtype=float)[:, row] / full[row].mean()
 
 
+# The settings of each rule that a sweep tries.
+
+
+def sweepable(config: EarlyExitConfig) -> list[str]:
+    """The rules that a sweep tries unless it is told which."""
+    return [name for name, rule in config.exit_rules().items() if not rule.never_exits]
+
+
+def make_grids(config: EarlyExitConfig, names: Sequence[str], texts: Mapping[str, str]) -> Grids:
+    """Every rule's values to try, from each key's as text; the keys' own grids fill in.
+
+    Raises UserError for an unknown rule, or one without exits, and for a key that none of them
+    reads.
+    """
+    rules, values = config.exit_rules(), {}
+    for name in names:
+        if name not in rules:
+            raise UserError(f"rule {name}: {nearest_names(name, list(rules))}")
+        if rules[name].never_exits:
+            raise UserError(f"rule {name} has nothing to sweep: {rules[name].never_exits}")
+    for key, entry in config.table.exit_keys.items():
+        if key in texts or entry.grid:
+            values[key] = tuple(sorted({*config.grid(key, texts.get(key))}))
+    for key in texts:
+        config.grid(key, texts[key])  # raises for no key
+        readers = [name for name, rule in rules.items() if key in rule.reads]
+        if not {*readers} & {*names}:
+            raise UserError(
+                f"grid {key}={texts[key]}: {', '.join(names)} read no {key}; rules that do: "
+                f"{', '.join(readers) or 'none'}"
+            )
+    return {
+        name: {key: values[key] for key in values if key in rules[name].reads} for name in names
+    }
+
+
 @dataclass(frozen=True)
 class Sweep:
     """Exit layers of every example under every setting of every rule."""
 
     task: Task
     config: EarlyExitConfig  # whose exit keys hold where a setting has none
-    grids: tuple[RuleGrid, ...]
-    settings: list[Setting]  # the rule's name and the keys that vary
+    grids: Grids
+    settings: list[Setting]  # the rule's name and a value of each key that varies, the last fastest
     exit_layer: np.ndarray  # (settings, examples) uint8, 1-based
     predictions: np.ndarray  # (layers, examples)
     labels: np.ndarray  # (examples,)
@@ -156,12 +194,8 @@ class Sweep:
 
     def of_rule(self, rule: str) -> slice:
         """The settings of one rule."""
-        start = 0
-        for grid in self.grids:
-            if grid.rule == rule:
-                return slice(start, start + len(grid))
-            start += len(grid)
-        raise KeyError(rule)
+        own = [i for i, one in enumerate(self.settings) if one[self.config.rule_key] == rule]
+        return slice(own[0], own[-1] + 1)
 
     def exits_of(self, method: str) -> np.ndarray:
         """Exit layers under a rule's settings, or of a baseline by layer: (settings, examples)."""
@@ -221,23 +255,20 @@ def over_examples(
     return np.concatenate(pieces)
 
 
-def sweep(
-    config: EarlyExitConfig, grids: Sequence[RuleGrid], recording: Recording, task: Task
-) -> Sweep:
+def sweep(config: EarlyExitConfig, grids: Grids, recording: Recording, task: Task) -> Sweep:
     """Scan the recording with every setting of `grids`; a byte for each setting and example."""
-    exit_layer = np.concatenate([scan_grid(config, grid, recording.tensors) for grid in grids])
-    settings = [
-        {config.rule_key: grid.rule, **combination}
-        for grid in grids
-        for combination in grid.combinations()
-    ]
+    settings, exits = [], []
+    for rule, values in grids.items():
+        own = [dict(zip(values, some, strict=True)) for some in itertools.product(*values.values())]
+        exits += scan_settings(config, rule, own, recording.tensors)
+        settings += [{config.rule_key: rule, **one} for one in own]
     seconds = recording.tensors.get("seconds")
     return Sweep(
         task,
         config,
-        tuple(grids),
+        grids,
         settings,
-        exit_layer,
+        np.concatenate(exits),
         recording.predictions,
         recording.labels,
         None if seconds is None else seconds.T.numpy(),
@@ -245,29 +276,24 @@ def sweep(
     )
 
 
-def scan_grid(config: EarlyExitConfig, grid: RuleGrid, tensors: Tensors) -> np.ndarray:
-    """Exit layers of a grid's settings, (settings, examples), a chunk of settings at a time."""
-    name, combinations = {config.rule_key: grid.rule}, grid.combinations()
+def scan_settings(
+    config: EarlyExitConfig, rule: str, settings: Sequence[Setting], tensors: Tensors
+) -> list[np.ndarray]:
+    """Exit layers under settings of one rule, in pieces of (settings, examples)."""
     layers, examples = tensors["all_logits"].shape[:2]
     pieces, threads = [], torch.get_num_threads()
     # A scan is many small steps: on a busy machine, waiting for threads costs more than they do.
     # Measured beside other jobs on 2 cores: 0.8 s for a thousand settings, 9 s with two threads.
     torch.set_num_threads(1)
     try:
-        for rows in chunks(len(grid), examples):
-            some = combinations[rows]
-            keys = {key: torch.tensor([one[key] for one in some])[:, None] for key in grid.values}
-            exits = scan(config.exit_rule(**name, **keys), tensors)
+        for rows in chunks(len(settings), examples):
+            some = settings[rows]
+            keys = {key: torch.tensor([one[key] for one in some])[:, None] for key in some[0]}
+            exits = scan(config.exit_rule(**{config.rule_key: rule}, **keys), tensors)
             pieces.append(exits.reshape(-1, examples).numpy().astype(np.min_scalar_type(layers)))
     finally:
         torch.set_num_threads(threads)
-    return np.concatenate(pieces)
-
-
-def scan_setting(config: EarlyExitConfig, setting: Setting, recording: Recording) -> np.ndarray:
-    """Exit layers of one setting, (1, examples)."""
-    exits = scan(config.exit_rule(**setting), recording.tensors)
-    return exits.numpy().astype(np.min_scalar_type(len(recording.predictions)))[None]
+    return pieces
 
 
 # As rows: every setting, the frontier that no other setting beats, and the baselines.
@@ -297,7 +323,7 @@ def rows_of(swept: Sweep, baseline: str = "") -> list[dict[str, Any]]:
     if baseline:
         heads = [{"rule": baseline, "layer": n + 1} for n in range(swept.num_layers)]
         exit_layer = swept.exits_of(baseline)
-    keys = dict.fromkeys(key for grid in swept.grids for key in grid.values)
+    keys = dict.fromkeys(itertools.chain(*swept.grids.values()))
     columns = {name: values.tolist() for name, values in swept.columns(exit_layer).items()}
     exits = swept.exits_per_layer(exit_layer).tolist()
     rows = []

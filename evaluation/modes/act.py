@@ -16,8 +16,8 @@ from transformers.utils import ModelOutput
 
 from evaluation.job import Job
 from evaluation.modes.base import Mode
-from evaluation.predictions import Predictions, is_main, run_early_exit
-from evaluation.results import labels_of, predictions_of, print_summary, summary_of, write_results
+from evaluation.predictions import Predictions, run_early_exit
+from evaluation.results import Report, labels_of, predictions_of, summary_of
 from glue.tasks import label_text
 from modeling.act.heads import AlbertActForSequenceClassification
 from modeling.errors import UserError
@@ -80,22 +80,18 @@ class AdaptiveDepth(Mode):
         means = updates.sum(1) / (updates > 0).sum(1)
         return {"mean_updates": [f"{mean:.4f}" for mean in means.tolist()]}
 
-    def evaluate(self, job: Job, results: Path, trained: Path, checkpoint: str) -> dict[str, Any]:
+    def evaluate(self, job: Job, results: Path, trained: Path) -> Report:
         """Report how often tokens are updated, and the cost."""
-        fast = job.for_inference()
+        fast, page = job.for_inference(), results / "tokens.html"
         predictions = run_early_exit(fast)
         summary = summarise_updates(fast, predictions)
-        if is_main():
-            by_class = summary["updates_per_token_class"].items()
-            lines = [
-                f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}",
-                *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
-            ]
-            print_summary(summary, checkpoint, lines)
-            page = results / "tokens.html"
-            files = {page: partial(write_tokens, page, job, predictions, summary)}
-            write_results(results, summary, job.evaluation.out_mode, files)
-        return summary
+        by_class = summary["updates_per_token_class"].items()
+        lines = [
+            f"mean updates = {summary['mean_updates']:.2f} of {summary['maximum_updates']}",
+            *(f"mean updates of {name} = {mean:.2f}" for name, mean in by_class),
+        ]
+        files = {page: partial(write_tokens, page, job, predictions, summary)}
+        return Report(summary, lines, files)
 
 
 def summarise_updates(job: Job, predictions: Predictions) -> dict[str, Any]:

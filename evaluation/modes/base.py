@@ -21,6 +21,7 @@ from training.fine_tuning import MetricAtCost
 if TYPE_CHECKING:
     from evaluation.job import Job
     from evaluation.predictions import Predictions
+    from evaluation.results import Report
     from modeling.export.loops import ExportLoop
 
 
@@ -98,10 +99,10 @@ class Mode(ABC):
         """The mode's own columns of predictions.tsv, by name."""
 
     @abstractmethod
-    def evaluate(self, job: Job, results: Path, trained: Path, checkpoint: str) -> dict[str, Any]:
-        """Run, print and write the reports; returns the content of eval_results.json.
+    def evaluate(self, job: Job, results: Path, trained: Path) -> Report:
+        """Run the job, and say what there is to print and to write.
 
-        results: their folder; trained: the model's folder; checkpoint: its name, or "".
+        results: the folder of the reports; trained: the model's.
         """
 
     def check_has_rules(self) -> None:

@@ -3,7 +3,6 @@ exit, at which cost, and what every layer says."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,27 +18,21 @@ from evaluation.job import Job, statistics_folder
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, record_layers, run_early_exit
 from evaluation.results import (
+    Report,
     labels_of,
     layer_curve,
     metrics_of,
     predictions_of,
-    print_summary,
     summary_of,
-    write_results,
 )
 from glue.features import Features
 from glue.metrics import METRICS, frontier
 from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.export.loops import DepthLoop
 from modeling.ponder.model import PonderAlbertClassifier
-from modeling.rules import (
-    Tensors,
-    exits_by_window,
-    layer_answers,
-    scan,
-)
+from modeling.rules import Tensors, exits_by_window, layer_answers, scan
 from training.fine_tuning import MetricAtCost
-from utils.files import remove, write_text
+from utils.files import write_text
 
 
 class ExampleMode(Mode):
@@ -65,44 +58,36 @@ class ExampleMode(Mode):
     def details(self, predictions: Predictions) -> dict[str, list[int]]:
         return {"exit_layer": predictions["exit_layer"].tolist()}
 
-    def evaluate(self, job: Job, results: Path, trained: Path, checkpoint: str) -> dict[str, Any]:
+    def evaluate(self, job: Job, results: Path, trained: Path) -> Report:
         """Report where examples exit, the cost, and every layer's answers."""
         recorded = None if job.evaluation.skip_full_depth else record_layers(job, batch_size=32)
         fast = job.for_inference()
         predictions = run_early_exit(fast)
-        summary = summarise(fast, predictions)
+        summary, exits = summarise(fast, predictions), predictions["exit_layer"]
         if recorded:
             rule = job.model.config.exit_rule()
-            same = scan(rule, recorded) == predictions["exit_layer"]
-            answers = layer_answers(rule, recorded)
+            answers, labels = layer_answers(rule, recorded), torch.tensor(labels_of(job.features))
             summary |= {
-                "same_exit_layer_as_fp32": same.float().mean().item(),
+                "same_exit_layer_as_fp32": (scan(rule, recorded) == exits).float().mean().item(),
                 f"{job.task.primary_metric}_per_layer": layer_curve(job, answers),
                 "frontier": rule_frontier(job, recorded),
             }
         if not is_main():
-            return summary
-        print_results(summary, checkpoint)
-        statistics = Path(job.evaluation.statistics_dir or "", job.task.name)
-        if not job.evaluation.statistics_dir:
+            return Report(summary)
+        picture, statistics = results / "exits.png", job.evaluation.statistics_dir
+        if statistics:
+            statistics = Path(statistics, job.task.name)
+        else:
             statistics = statistics_folder(trained, job.model.config, job.task)
-        picture, files = results / "exits.png", {}
-        # Of all examples, and of those that exit at the layer.
         tables = [statistics / name for name in ("layers_all.csv", "layers_exit.csv")]
-        if recorded:
-            labels = torch.tensor(labels_of(job.features))
-            for path, exit_layer in zip(tables, (None, predictions["exit_layer"]), strict=True):
-                table = layer_table(answers, labels, exit_layer)
+        files = dict.fromkeys([*tables, picture])  # without a recording those there are outdated
+        if recorded:  # of all examples, and of those that exit at the layer
+            for path, some in zip(tables, (None, exits), strict=True):
+                table = layer_table(answers, labels, some)
                 files[path] = partial(write_text, path, table, listed_in=trained)
-            by_window = exits_by_window(rule, recorded, predictions["exit_layer"]).numpy()
+            by_window = exits_by_window(rule, recorded, exits).numpy()
             files[picture] = partial(plot_exits, picture, job, predictions, summary, by_window)
-        else:  # of an earlier evaluation, perhaps under another rule
-            gone = remove(results, [picture.name])
-            gone += remove(trained, [os.path.relpath(path, trained) for path in tables])
-            if gone:
-                print("removed, of an earlier evaluation:", ", ".join(gone))
-        write_results(results, summary, job.evaluation.out_mode, files)
-        return summary
+        return Report(summary, exit_lines(summary), files)
 
 
 class Elbert(ExampleMode):
@@ -204,8 +189,8 @@ def rule_frontier(job: Job, recorded: Tensors) -> dict[str, list[list[float]]]:
     }
 
 
-def print_results(summary: dict[str, Any], checkpoint: str = "") -> None:
-    """The published closing lines, then what the published code does not measure."""
+def exit_lines(summary: dict[str, Any]) -> list[str]:
+    """Lines for the console: where examples exit, and every layer's metric."""
     lines = [
         f"average layer = {summary['average_layer']:.2f} of {summary['num_layers']}",
         f"exits per layer = {summary['exits_per_layer']}",
@@ -214,7 +199,7 @@ def print_results(summary: dict[str, Any], checkpoint: str = "") -> None:
         if name.endswith("_per_layer") and name != "exits_per_layer":
             shown = ", ".join(f"{value:.4f}" for value in curve)
             lines.append(f"{name.replace('_', ' ')} = [{shown}]")
-    print_summary(summary, checkpoint, lines)
     same = summary.get("same_exit_layer_as_fp32")
     if same is not None and (summary["dtype"] != "fp32" or "onnx" in summary):
-        print(f"exit layers as in fp32 = {same:.4f}")
+        lines.append(f"exit layers as in fp32 = {same:.4f}")
+    return lines

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, log_loss
 
 from evaluation.exits import layer_table
 from evaluation.modes.act import token_section
-from evaluation.results import append_results, write_results
+from evaluation.results import Report, append_results, write_results
 
 
 def summary_of(cost=0.58812, exit_thres=0.1, **metrics) -> dict:
@@ -42,9 +42,9 @@ def test_all_appends_rows_under_one_header_and_one_starts_anew(tmp_path):
 def test_rows_of_other_weights_are_said(tmp_path, caplog):
     first, second = ({**summary_of(), "provenance": {"weights": w, "data": "d"}} for w in "ab")
     for summary, out_mode in ((first, "all"), (first, "all"), (second, "one"), (second, "all")):
-        write_results(tmp_path, summary, out_mode)
+        write_results(Report(summary), tmp_path, tmp_path, out_mode)
     assert not caplog.records
-    write_results(tmp_path, first, "all")
+    write_results(Report(first), tmp_path, tmp_path, "all")
     assert "holds rows of other weights;" in caplog.text
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from exit_lab.grids import make_grids, sweepable
-from exit_lab.sweep import Recording, Sweep, sweep
+from exit_lab.sweep import Recording, Sweep, make_grids, sweep, sweepable
 from glue.tasks import TASKS, Example
 from modeling import ElbertConfig
 from modeling.elbert.rules import RULES

@@ -18,8 +18,7 @@ from exit_lab.choice import (
     losses,
     split,
 )
-from exit_lab.grids import make_grids
-from exit_lab.sweep import Recording, sweep
+from exit_lab.sweep import Recording, make_grids, sweep
 from glue.tasks import TASKS
 from modeling import ElbertConfig, UserError
 from modeling.keys import EXIT_KEYS
@@ -81,7 +80,7 @@ def test_losses_are_what_early_exit_gets_wrong():
 def test_the_path_of_every_rule_lets_examples_exit_ever_earlier(rule):
     """Two classes: along the walk no example exits later than before."""
     found, _ = swept(2, "rte", rules=[rule], examples=200)
-    along = found.exit_layer[fixed_sequence(found.grids[0], EXIT_KEYS)].astype(int)
+    along = found.exit_layer[fixed_sequence(found.grids[rule], EXIT_KEYS)].astype(int)
     assert (np.diff(along, axis=0) <= 0).all()
 
 
@@ -131,9 +130,9 @@ def test_the_cheapest_certified_setting_is_chosen(rules):
     """Of all settings before the first that fails scipy's test, where rules share δ evenly."""
     found, _ = swept(2, "rte", examples=400)
     choice = control_risk(found, rules, np.arange(400), {"risk": 0.1, "delta": 0.1})
-    grids, passed = {grid.rule: grid for grid in found.grids}, []
+    passed = []
     for rule in rules:
-        walk = fixed_sequence(grids[rule], EXIT_KEYS)
+        walk = fixed_sequence(found.grids[rule], EXIT_KEYS)
         path = [found.of_rule(rule).start + i for i in walk]
         risk = losses(found.predictions, found.labels, found.exit_layer[path]).mean(1)
         p = [binomtest(round(r * 400), 400, 0.1, alternative="less").pvalue for r in risk]

@@ -37,7 +37,7 @@ def by_hand(answers: np.ndarray = ANSWERS, task: str = "rte", label: float = 1) 
     """A sweep without rules; one part of the examples chooses and reports."""
     examples = answers.shape[1]
     none = np.ones((0, examples), np.uint8)
-    return Sweep(TASKS[task], ElbertConfig(), (), [], none, answers, np.full(examples, label))
+    return Sweep(TASKS[task], ElbertConfig(), {}, [], none, answers, np.full(examples, label))
 
 
 def baselines(made: Sweep, draws: int = 20):

@@ -6,8 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from exit_lab.grids import make_grids
-from exit_lab.sweep import write_tables
+from exit_lab.sweep import make_grids, write_tables
 from glue.metrics import concave_hull, frontier
 from modeling import ElbertConfig, UserError
 from modeling.rules import exits_by_window, scan
