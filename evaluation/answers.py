@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from sklearn.metrics import ConfusionMatrixDisplay, classification_report, confusion_matrix
+from sklearn.metrics import classification_report, confusion_matrix
 
-from evaluation.figures import save_figure, styled
 from glue.metrics import compute_metrics
 from glue.tasks import Task
 
@@ -50,21 +48,6 @@ def class_lines(scores: dict[str, Any]) -> list[str]:
     if len(classes) > MOST:
         lines.append(f"({len(classes) - MOST} more classes in eval_results.json)")
     return [*lines, f"macro F1 = {scores['macro_f1']:.4f}"] if classes else []
-
-
-@styled
-def plot_confusion(path: Path, scores: dict[str, Any]) -> None:
-    """Draw confusion.png: how many examples of each label get each answer."""
-    counts, names = np.array(scores["confusion"]), list(scores["classes"])
-    size = 2.5 + 0.5 * min(len(names), MOST)
-    figure = Figure(figsize=(size, size))
-    panel = figure.subplots()
-    few = len(names) <= MOST
-    display = ConfusionMatrixDisplay(counts, display_labels=names if few else None)
-    display.plot(ax=panel, cmap="Blues", colorbar=False, include_values=few)
-    panel.set(xlabel="answer", ylabel="label")
-    panel.tick_params(axis="x", rotation=90 if few else 0)
-    save_figure(figure, path, listed_in=path.parent)
 
 
 def remarks(

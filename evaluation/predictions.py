@@ -1,8 +1,8 @@
 """The answers to a data set: batches in, tensors out; processes share the examples and gather."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from modeling.depth_batching import DepthBatcher
 from modeling.rules import LayerOutput
 from utils.console import progress
 
-Rows = Sequence[int] | np.ndarray
+Rows = Sequence[int] | np.ndarray | slice
+Batches = Iterator[tuple[Rows, dict[str, Any]]]  # numbers of examples, and (rows, …) of each value
 
 
 class Predictions(dict[str, torch.Tensor]):
@@ -30,44 +31,35 @@ class Predictions(dict[str, torch.Tensor]):
     updates, (examples, length of the longest), 0 on padding.
     """
 
-    def __init__(self, features: Features | None = None, **tensors: torch.Tensor) -> None:
-        super().__init__(tensors)
-        self.features, self.wall_seconds = features, 0.0  # of this process's share; of all
+    wall_seconds = 0.0  # for all of them
 
-    def add(self, rows: Rows, **values: Any) -> None:
-        """Put a batch's values, (rows, …) each, in their places."""
+    def put(self, rows: Rows, values: Mapping[str, Any], count: int) -> None:
+        """Put a batch's values, (rows, …) each, in their places among `count`."""
         for name, value in values.items():
             tensor = torch.as_tensor(value)
             if name not in self:
-                shape = len(self.features), *tensor.shape[1:]
-                self[name] = tensor.new_empty(shape, device="cpu")
+                self[name] = tensor.new_empty(count, *tensor.shape[1:], device="cpu")
             self[name][rows] = tensor.cpu()
-        self.bar.update(len(rows))
-
-    def gather(self, count: int, n: int) -> None:
-        """Get all `count` examples' entries from the n processes, each of which has every n-th."""
-        if n == 1:
-            return
-        shards = gather_object([dict(self)])
-        self.update({name: t.new_empty(count, *t.shape[1:]) for name, t in shards[0].items()})
-        for first, shard in enumerate(shards):
-            for name, tensor in shard.items():
-                self[name][first::n] = tensor
 
 
-@contextmanager
-def sharded(job: Job, title: str = "Evaluating") -> Iterator[Predictions]:
-    """Predictions that this process fills with its share of the job's answers; gathered at the end.
+def run_all(job: Job, run: Callable[[Job, Features], Batches], title: str) -> Predictions:
+    """Gather what `run` answers; each process gives it every n-th example.
 
-    Inside, the model is in inference mode with packed weights, and a bar shows the progress.
+    The model is in inference mode with packed weights, and a bar shows the progress.
     """
     start, (rank, n) = time.perf_counter(), (0, 1) if job.alone else processes()
-    predictions = Predictions(job.features.take(slice(rank, None, n)))
-    options = {"desc": title, "total": len(predictions.features), "unit": "example"}
-    with packed_weights(job.model.eval()), progress(**options, disable=rank > 0) as predictions.bar:
-        yield predictions
-    predictions.gather(len(job.features), n)
+    own, predictions = job.features.take(slice(rank, None, n)), Predictions()
+    options = {"desc": title, "total": len(own), "unit": "example"}
+    with packed_weights(job.model.eval()), progress(**options, disable=rank > 0) as bar:
+        for rows, values in run(job, own):
+            predictions.put(rows, values, len(own))
+            bar.update(len(rows))
+    if n > 1:
+        shards, predictions = gather_object([dict(predictions)]), Predictions()
+        for first, shard in enumerate(shards):
+            predictions.put(slice(first, None, n), shard, len(job.features))
     predictions.wall_seconds = time.perf_counter() - start
+    return predictions
 
 
 def processes() -> tuple[int, int]:
@@ -95,34 +87,32 @@ def run_early_exit(job: Job) -> Predictions:
     by depth batching; where tokens halt, and for an exported file, a batch holds neighbours in
     length. The answers are the same, also where exits are sampled: every example has its own draw.
     """
+    in_slots = job.batch_size > 1 and job.mode.depth_batched and not job.file
+    return run_all(job, answers_in_slots if in_slots else answers_in_batches, "Evaluating")
+
+
+def answers_in_batches(job: Job, features: Features) -> Batches:
     mode, model, longest = job.mode, job.model, int(job.features.lengths.max())
     run = job.file or (model.exit_early if mode.depth_batched else model)
-    with sharded(job) as predictions:
-        if job.batch_size > 1 and mode.depth_batched and not job.file:
-            answer_in_slots(job, predictions)
-            return predictions
-        features = predictions.features
-        for rows in sorted_batches(features.lengths, job.batch_size):
-            batch = inputs_of(job, features, rows)
-            start = time.perf_counter()
-            out = run(**batch)
-            values = {"logits": out.logits.float().cpu(), **mode.other_outputs(out, longest)}
-            seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
-            predictions.add(rows, **values, seconds=seconds)
-    return predictions
+    for rows in sorted_batches(features.lengths, job.batch_size):
+        batch = inputs_of(job, features, rows)
+        start = time.perf_counter()
+        out = run(**batch)
+        values = {"logits": out.logits.float().cpu(), **mode.other_outputs(out, longest)}
+        seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
+        yield rows, {**values, "seconds": seconds}
 
 
-def answer_in_slots(job: Job, predictions: Predictions) -> None:
-    """Add the answers of depth batching, in order of completion."""
-    model, features = job.model, predictions.features
+def answers_in_slots(job: Job, features: Features) -> Batches:
+    """Answers of depth batching, in order of completion."""
+    model, texts = job.model, (features.input_ids, features.token_type_ids)
     batcher = DepthBatcher(model, slots=job.batch_size, pad_token_id=job.tokenizer.pad_token_id)
-    texts = features.input_ids, features.token_type_ids
     own = [features.inputs[name] for name in model.own_inputs if name in features.inputs]
     batcher.submit(zip(*texts, *own, strict=True))
     for answer in batcher.answers():
         seconds = torch.tensor([answer.seconds], dtype=torch.double)
         values = {"logits": answer.logits[None], "exit_layer": [answer.exit_layer]}
-        predictions.add([answer.row], **values, seconds=seconds)
+        yield [answer.row], {**values, "seconds": seconds}
 
 
 def record_layers(job: Job, batch_size: int = 1) -> Predictions:
@@ -136,14 +126,15 @@ def record_layers(job: Job, batch_size: int = 1) -> Predictions:
     size 1 the answers are those of an early-exit run to the last bit. Larger batches are faster
     and differ in that bit, which a setting exactly at a tie can show.
     """
-    with sharded(job, "All layers") as predictions:
-        features = predictions.features
-        for rows in sorted_batches(features.lengths, batch_size):
-            predictions.add(rows, **layers_of(job, features, rows))
+    predictions = run_all(replace(job, batch_size=batch_size), all_layers, "All layers")
     predictions["all_logits"] = predictions["all_logits"].transpose(0, 1).contiguous()
-    for name, column in job.features.inputs.items():
-        predictions[name] = torch.as_tensor(column)
+    predictions |= {name: torch.as_tensor(column) for name, column in job.features.inputs.items()}
     return predictions
+
+
+def all_layers(job: Job, features: Features) -> Batches:
+    for rows in sorted_batches(features.lengths, job.batch_size):
+        yield rows, layers_of(job, features, rows)
 
 
 def layers_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tensor]:

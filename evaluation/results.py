@@ -10,17 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
-from evaluation.answers import class_lines, class_scores, plot_confusion, remark_lines, remarks
+from evaluation.answers import class_lines, class_scores, remark_lines, remarks
+from evaluation.figures import plot_confusion
 from evaluation.job import Job
 from evaluation.predictions import Predictions, is_main, run_early_exit
 from glue.features import Features
 from glue.metrics import compute_metrics
+from glue.tables import as_csv
 from glue.tasks import Example, Task, label_text, submission
 from modeling.errors import UserError
 from modeling.exit_settings import KeyValues
 from modeling.loading.files import read_regular_file
-from modeling.rules import exit_scores
+from modeling.rules import exit_scores, normalised_entropy
 from training.provenance import provenance_in
 from utils.files import (
     differences,
@@ -62,6 +65,30 @@ def layer_curve(job: Job, all_logits: torch.Tensor) -> list[float]:
     """The task's main metric of every layer's answers."""
     name = job.task.primary_metric
     return [metrics_of(job, logits)[name] for logits in all_logits]
+
+
+def layer_table(
+    all_logits: torch.Tensor, labels: torch.Tensor, exit_layer: torch.Tensor | None = None
+) -> str:
+    """CSV with loss, entropy and accuracy of every layer.
+
+    Over all samples or, given the `exit_layer` of each, over those that exit at the layer.
+    Regression has neither entropy nor accuracy: these fields stay empty.
+    """
+    rows = []
+    for layer, logits in enumerate(all_logits, start=1):
+        here = slice(None) if exit_layer is None else exit_layer == layer
+        chosen, truth, numbers = logits[here], labels[here], []
+        if len(truth) and logits.shape[-1] == 1:
+            numbers = [F.mse_loss(chosen[:, 0], truth.float())]
+        elif len(truth):
+            entropy = normalised_entropy(exit_scores(chosen)).mean()
+            accuracy = (chosen.argmax(-1) == truth).float().mean()
+            numbers = [F.cross_entropy(chosen, truth), entropy, accuracy]
+        texts = [*(f"{number:.6f}" for number in numbers), "", "", ""][:3]
+        row = {"layer": layer, "samples": len(truth)}
+        rows.append(row | dict(zip(("loss", "entropy", "accuracy"), texts, strict=True)))
+    return as_csv(rows)
 
 
 def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:

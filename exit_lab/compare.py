@@ -9,6 +9,7 @@ where there are several. All methods share the draws, so that differences are pa
 A metric is an array (…, 1 + draws): its value first, then that in each draw.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -68,8 +69,8 @@ def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Fro
         names = [describe(setting) for setting in swept.settings[swept.of_rule(name)]]
     mixes = name in (COIN, ORACLE)
     rows = parts.report if name == ORACLE else parts.calibration  # the oracle knows every label
-    cost, metric = swept.cost(exits, rows), swept.main_metric(exits, rows)
-    best = concave_hull(cost, metric) if mixes else frontier(cost, metric)
+    cost = swept.cost(exits, rows)
+    best = (concave_hull if mixes else frontier)(cost, swept.main_metric(exits, rows))
     return Frontier(
         cost[best],
         swept.cost(exits[best], parts.report),
@@ -140,18 +141,15 @@ class FrontierSet:
         A mixture costs exactly the limit. Its metric is linear in it: of a metric that is no mean
         over the examples, that of a coin thrown once for all of them.
         """
-        fronts, settings = self.frontiers[name], []
+        fronts = self.frontiers[name]
         limits = np.broadcast_to(limits, len(fronts))
-        found = [
-            (front, front.position(limit)) for front, limit in zip(fronts, limits, strict=True)
-        ]
-        for front, position in found:
-            if position < 0:
-                return None
-            first = int(position)  # one setting, or the two of a mixture
-            settings.append(" or ".join(front.settings[first : first + 1 + (position > first)]))
-        metrics = np.stack([mixed(front.metric, position) for front, position in found], 1)
-        cost = np.array([mixed(front.cost, position) for front, position in found])
+        found = [(one, one.position(limit)) for one, limit in zip(fronts, limits, strict=True)]
+        if min(position for _, position in found) < 0:
+            return None
+        # One setting, or the two of a mixture.
+        settings = [" or ".join(one.settings[int(x) : math.ceil(x) + 1]) for one, x in found]
+        metrics = np.stack([mixed(one.metric, position) for one, position in found], 1)
+        cost = np.array([mixed(one.cost, position) for one, position in found])
         return Point(settings, cost, (metrics * self.models).sum(1))
 
     def efficiency(self, point: Point) -> Estimate | None:

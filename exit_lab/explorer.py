@@ -19,6 +19,7 @@ from glue.metrics import bootstrap_weights, concave_hull, frontier, interval
 from glue.tasks import Example
 
 PARTS = {  # of the page, by their place in the template
+    "page": "explorer_template.html",
     "style": "explorer.css",
     "data_script": "explorer_data.js",
     "chart_script": "explorer_chart.js",
@@ -64,12 +65,10 @@ def explorer_page(
         **example_columns(swept, examples, confidence, listed),
     }
     # "<" would let a text end the script element that carries the data.
-    text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    parts = {"title": html.escape(about["title"]), "data": text}
-    here = Path(__file__).parent
-    parts |= {name: (here / file).read_text(encoding="utf-8") for name, file in PARTS.items()}
-    page = (here / "explorer_template.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
+    text, here = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c"), Path(__file__).parent
+    parts = {name: (here / file).read_text(encoding="utf-8") for name, file in PARTS.items()}
+    parts |= {"title": html.escape(about["title"]), "data": text}
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], parts["page"])
 
 
 def rules(swept: Sweep) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import torch
 from transformers import AlbertConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from evaluation.exits import layer_table, plot_exits
+from evaluation.figures import plot_exits
 from evaluation.job import Job, statistics_folder
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, record_layers, run_early_exit
@@ -21,6 +21,7 @@ from evaluation.results import (
     Report,
     labels_of,
     layer_curve,
+    layer_table,
     metrics_of,
     predictions_of,
     summary_of,
@@ -86,7 +87,7 @@ class ExampleMode(Mode):
                 table = layer_table(answers, labels, some)
                 files[path] = partial(write_text, path, table, listed_in=trained)
             by_window = exits_by_window(rule, recorded, exits).numpy()
-            files[picture] = partial(plot_exits, picture, job, predictions, summary, by_window)
+            files[picture] = partial(plot_exits, picture, job, exits.numpy(), summary, by_window)
         return Report(summary, exit_lines(summary), files)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, precision_score, recall_score
 
-from evaluation.answers import class_scores, plot_confusion, remarks
+from evaluation.answers import class_scores, remarks
+from evaluation.figures import plot_confusion
 from glue.custom import Task
 from glue.tasks import TASKS
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss
 
-from evaluation.exits import layer_table
 from evaluation.modes.act import token_section
-from evaluation.results import Report, append_results, write_results
+from evaluation.results import Report, append_results, layer_table, write_results
 
 
 def summary_of(cost=0.58812, exit_thres=0.1, **metrics) -> dict:
