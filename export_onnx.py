@@ -19,7 +19,7 @@ from pathlib import Path
 
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
-from modeling.loading.files import hashed_weights
+from modeling.loading.files import UsedFiles
 from training.provenance import provenance
 from utils.console import StdoutHandler
 from utils.files import write_file
@@ -57,7 +57,7 @@ def main() -> None:
         from modeling.export.quantise import to_int8
     except ImportError as error:
         raise UserError(f"{error}; pip install -r requirements-onnx.txt") from error
-    from evaluation.calibration import calibration_feeds
+    from evaluation.calibration import calibration_feeds, calibration_split
     from evaluation.job import load_finished
     from evaluation.modes import trained_mode
     from evaluation.onnx_file import description
@@ -72,12 +72,14 @@ def main() -> None:
     if settings.int8 and is_emulated(torch.int8, "cpu"):
         print("--int8: this processor has no int8 instructions (VNNI), so the file gains less here")
     mode = trained_mode(settings.model_dir)
-    with hashed_weights(settings.model_dir) as weights:
-        rule = resolve(settings.model_dir, mode.table)
-        model = load_finished(settings.model_dir, mode, rule)
+    folder, texts = settings.model_dir, []
     if settings.int8:
-        feeds = list(calibration_feeds(settings.model_dir, mode, model, settings.calibration_file))
-    described = provenance(as_dict(settings), weights=weights)
+        texts = calibration_split(folder, settings.calibration_file)
+    used = UsedFiles(folder, *(x.path for x in texts[:1]))
+    rule = resolve(folder, mode.table)
+    model = load_finished(folder, mode, rule)
+    feeds = list(calibration_feeds(folder, mode, model, *texts)) if texts else []
+    described = provenance(as_dict(settings), weights=used.weights)
     described |= description(model) | {"rule_sources": rule.sources}
     about = {name: json.dumps(value) for name, value in described.items()}
     loop = mode.export_loop(model, settings.layer_logits)
@@ -85,6 +87,7 @@ def main() -> None:
     if settings.int8:
         exported = to_int8(exported, model.config.hidden_size, feeds)
     content = onnx_ir.to_proto(exported).SerializeToString()
+    used.check()
     write_file(settings.output, lambda file: file.write(content))
     print(f"{settings.output}: {len(content) / 1e6:.1f} MB, opset {exported.opset_imports['']}")
     print(f"rule: {rule.line()}")

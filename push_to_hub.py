@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData, metadata_load
+from yaml import YAMLError
 
 from glue.tasks import TASKS
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
 from modeling.keys import keys_of
-from modeling.loading.files import find_file, read_json, weights_hash
+from modeling.loading.files import UsedFiles, find_file, read_json
 from training.provenance import provenance_in
 from utils.console import markdown_table
-from utils.files import is_own, read_list, write_text
+from utils.files import fingerprint, is_own, read_list, write_text
 from utils.flags import option, parse
 from utils.processes import run_script
 
@@ -68,18 +69,35 @@ class HubSettings:
     hub_private_repo: bool = option(False, "make a new repository private")
 
 
-def evaluated(folder: Path) -> dict[str, Any]:
+def evaluated(folder: Path, weights: str) -> dict[str, Any]:
     """Read eval_results.json; UserError unless it is of the weights and exit settings there are."""
     path, config = find_file(folder, "eval_results.json"), find_file(folder, "config.json")
     if not path or not config:
         raise UserError(f"{folder} has no evaluation: run run_glue.py --do_eval first")
     results = read_json(path)
     rule = resolve(folder, keys_of(read_json(config).get("model_type"))).values
-    same_weights = weights_hash(folder) == results["provenance"]["weights"]
+    same_weights = weights == results["provenance"]["weights"]
     if not same_weights or results["rule"] != dict(rule):
         what = "exit settings" if same_weights else "weights"
-        raise UserError(f"{path} is of other {what} than {folder} has now: evaluate again")
+        raise UserError(
+            f"{path} is of other {what} than {folder} has now: evaluate again, with run_glue.py "
+            "--do_eval"
+        )
     return results
+
+
+def identity(results: Mapping[str, Any]) -> str:
+    """Give the hash of what a card's numbers belong to: weights, data and exit settings."""
+    about = results["provenance"]
+    return fingerprint(about["weights"], about.get("data"), sorted(results["rule"].items()))
+
+
+def quoted(card: Path) -> str | None:
+    """Read which evaluation a card quotes, by its `evaluation`; None of a card of one's own."""
+    try:
+        return (metadata_load(card) or {}).get("evaluation")
+    except (ValueError, YAMLError):  # not a card of this command, at least
+        return None
 
 
 def data_of(results: Mapping[str, Any]) -> dict[str, str]:
@@ -96,10 +114,10 @@ def data_of(results: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def model_card(settings: HubSettings) -> ModelCard:
-    """Make the card of an evaluated model; raises UserError as `evaluated`."""
+def model_card(settings: HubSettings, results: Mapping[str, Any]) -> ModelCard:
+    """Make the card of a model from its evaluation's results."""
     folder = settings.model_dir
-    name, results = settings.hub_model_id or folder.absolute().name, evaluated(folder)
+    name = settings.hub_model_id or folder.absolute().name
     data, rule = data_of(results), results["rule"]
     numbers = results["metrics"] | {x: results[x] for x in ("computation_cost", "flops_ratio")}
     flags = provenance_in(folder / "training.json").get("flags", {})
@@ -114,6 +132,7 @@ def model_card(settings: HubSettings) -> ModelCard:
         language=settings.language,
         datasets=[settings.dataset] if settings.dataset else on_the_hub,
         library_name="transformers",
+        evaluation=identity(results),
         pipeline_tag=task,
         tags=["early-exit", read_json(folder / "config.json")["model_type"]],
         eval_results=[
@@ -141,13 +160,21 @@ def model_card(settings: HubSettings) -> ModelCard:
 def main() -> None:
     (settings,) = parse([HubSettings], __doc__)
     folder, target = settings.model_dir, settings.hub_model_id
-    card = folder / CARD
-    if card.exists() and not is_own(folder, CARD, read_list(folder)):
-        print(f"{card} is your own: it is left as it is")
-    else:
-        write_text(card, str(model_card(settings)), listed_in=folder)
+    card, used = folder / CARD, UsedFiles(folder, folder / "eval_results.json")
+    if not card.exists() or is_own(folder, CARD, read_list(folder)):
+        text = str(model_card(settings, evaluated(folder, used.weights)))
+        used.check()
+        write_text(card, text, listed_in=folder)
         print(f"written: {card}")
+    elif (its := quoted(card)) and its != identity(evaluated(folder, used.weights)):
+        raise UserError(
+            f"{card}, which was edited, has the numbers of an earlier evaluation: rename it, and "
+            "give the command again for a new one to copy from"
+        )
+    else:
+        print(f"{card} is your own: it is left as it is")
     if target:
+        used.check()
         files = {"allow_patterns": SENT.split(), "ignore_patterns": ["*/*"]}
         try:
             HfApi().create_repo(target, private=settings.hub_private_repo, exist_ok=True)

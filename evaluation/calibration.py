@@ -22,8 +22,15 @@ TEXTS = 200
 SEED = 0  # of the choice of texts
 
 
-def training_split(directory: Path) -> tuple[Split, DataSettings]:
-    """Find the training file of the model in `directory`, by the flags in its training.json."""
+def calibration_split(directory: Path, file: Path | None) -> tuple[Split, int]:
+    """Find the texts, and the tokens that each is cut at.
+
+    file: a table with the columns sentence1[,sentence2]; None: the training file of the model in
+    `directory`, by the flags in its training.json.
+    """
+    if file:
+        task = custom_task(test_file=file, labels=trained_labels(directory))
+        return Split(task, "", "test"), DataSettings().max_seq_length
     flags = provenance_in(directory / "training.json").get("flags", {})
     known = {entry.name for entry in fields(DataSettings)} & flags.keys()
     data = DataSettings(**{name: flags[name] for name in known})
@@ -35,7 +42,7 @@ def training_split(directory: Path) -> tuple[Split, DataSettings]:
             f"--int8 calibrates on the texts that {directory} was trained on: {error}; or give "
             "--calibration_file, a table with the columns sentence1[,sentence2]"
         ) from error
-    return split, data
+    return split, data.max_seq_length
 
 
 def deepest_settings(mode: Mode, config: AlbertConfig) -> dict[str, np.ndarray]:
@@ -50,22 +57,14 @@ def deepest_settings(mode: Mode, config: AlbertConfig) -> dict[str, np.ndarray]:
 
 
 def calibration_feeds(
-    directory: Path, mode: Mode, model: PreTrainedModel, file: Path | None
+    directory: Path, mode: Mode, model: PreTrainedModel, split: Split, length: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Give an exported file's inputs for some texts, one at a time, which then run all layers.
-
-    file: a table with the columns sentence1[,sentence2]; None: the model's own training file.
-    """
-    if file is None:
-        split, data = training_split(directory)
-    else:
-        task = custom_task(test_file=file, labels=trained_labels(directory))
-        split, data = Split(task, "", "test"), DataSettings()
+    """Give an exported file's inputs for some texts, one at a time, which then run all layers."""
     examples = list(split.examples())
     rng = np.random.default_rng(SEED)
     chosen = rng.choice(len(examples), min(TEXTS, len(examples)), replace=False)
     tokenizer = load_tokenizer(directory)
-    length = min(data.max_seq_length, model.config.max_position_embeddings)
+    length = min(length, model.config.max_position_embeddings)
     texts = [examples[i] for i in sorted(chosen)]
     features = mode.features(model.config, texts, tokenizer, length, seed=SEED)
     settings = deepest_settings(mode, model.config)

@@ -23,7 +23,7 @@ from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
 from modeling.cpu_packing import EMULATED, dtype_of, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
-from modeling.loading.files import hashed_weights, read_json
+from modeling.loading.files import UsedFiles, read_json
 from training.checkpoints import checkpoints_of
 from training.provenance import check_inputs, provenance, provenance_in
 from training.start import check_output_dir, lock_output_dir, make_accelerator, start_script
@@ -89,9 +89,9 @@ def open_job(
             f"--model_type {trained_in.name}; give that one"
         )
     lower = settings.run.do_lower_case
-    with hashed_weights(directory) as weights:
-        keys = resolve(directory, mode.table, settings.mode.keys)
-        model, tokenizer = load_trained(directory, mode, task, accelerator.device, lower, keys)
+    used = UsedFiles(directory, split.path, *filter(None, [evaluation.onnx]))
+    keys = resolve(directory, mode.table, settings.mode.keys)
+    model, tokenizer = load_trained(directory, mode, task, accelerator.device, lower, keys)
     mode.check_length(data.max_seq_length, model.config)
     in_force = model.config.keys_read()
     for key in settings.mode.keys.values.keys() & mode.table.exit_keys.keys() - in_force.keys():
@@ -99,11 +99,11 @@ def open_job(
         logger.warning("%s has no effect: the exit rule %s does not read it", key, rule)
     features = features_of(settings, model.config, tokenizer, split)
     warn_of_cuts(settings, features)
-    about_run = provenance(as_dict(*settings), weights=weights, data=features.digest())
+    about_run = provenance(as_dict(*settings), weights=used.weights, data=features.digest())
     size, path = evaluation.per_gpu_eval_batch_size, evaluation.onnx
-    file = OnnxFile(path, model.config, weights, evaluation.runtime) if path else None
+    file = OnnxFile(path, model.config, used.weights, evaluation.runtime) if path else None
     origin = {"rule_sources": keys.sources, "provenance": about_run}
-    return Job(mode, model, tokenizer, split.task, features, size, evaluation, file, origin)
+    return Job(mode, model, tokenizer, split.task, features, size, evaluation, file, origin, used)
 
 
 def warn_of_cuts(settings: GlueSettings, features: Features) -> None:
@@ -138,6 +138,7 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
             log_facts(f"Running evaluation {name}", facts)
             report = job.mode.evaluate(job, folder, directory)
             if is_main():
+                job.used.check()
                 print_report(report, name)
                 write_results(report, folder, directory, job.evaluation.out_mode)
                 step = int(name.rpartition("-")[2] or 0)

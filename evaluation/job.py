@@ -25,7 +25,7 @@ from modeling.depth import compile_for_inference
 from modeling.errors import UserError
 from modeling.exit_settings import KeyValues
 from modeling.loading.configs import load_config, trained_labels
-from modeling.loading.files import resolve_within
+from modeling.loading.files import UsedFiles, resolve_within
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_trained_model
 from modeling.runtime import environment
@@ -53,6 +53,7 @@ class Job:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     file: OnnxFile | None = None  # answers in place of the model, which it was exported from
     origin: Mapping[str, Any] = field(default_factory=dict)  # for reports: `provenance`, …
+    used: UsedFiles | None = None  # from which it was made
     alone: bool = False  # one process does all of it
 
     def for_inference(self) -> Job:

@@ -218,6 +218,7 @@ def write_predictions(job: Job, examples: Sequence[Example], output: Path, detai
     predictions = run_early_exit(job.for_inference())
     if not is_main():
         return
+    job.used.check()
     logits, table, path = predictions["logits"], output / details, output / job.task.submission
     write_text(path, submission(job.task, examples, predictions_of(logits)), listed_in=output)
     text = predictions_table(job.task, examples, logits, job.mode.details(predictions))

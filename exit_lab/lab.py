@@ -33,13 +33,13 @@ from exit_lab.sweep import (
     write_tables,
 )
 from glue.metrics import at_exit, compute_metrics
-from glue.tasks import Example, Task, evaluation_tasks, read_examples
+from glue.tasks import Example, Split, Task, evaluation_tasks
 from modeling.albert import cast_layers
 from modeling.configuration import EarlyExitConfig
 from modeling.cpu_packing import dtype_of
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, Setting, describe, resolve
-from modeling.loading.files import hashed_weights, read_json, resolve_within
+from modeling.loading.files import UsedFiles, read_json, resolve_within
 from modeling.rules import exit_scores, scan
 from training.checkpoints import check_finished
 from training.provenance import check_inputs, provenance
@@ -145,16 +145,17 @@ def open_lab(
     check_finished(directory, "run_glue.py")
     mode = trained_mode(directory)
     mode.check_has_rules()
-    with hashed_weights(directory) as weights:
-        model, tokenizer = load_trained(directory, mode, task, device, data.do_lower_case)
+    dev = Split(part, data.folder, "dev")
+    used = UsedFiles(directory, dev.path)
+    model, tokenizer = load_trained(directory, mode, task, device, data.do_lower_case)
     cast_layers(model, dtype_of(wanted.dtype, device))
     mode.check_length(data.max_seq_length, model.config)
-    examples = read_examples(part, data.folder, "dev", data.max_eval_samples)
+    examples = list(dev.examples(data.max_eval_samples))
     texts = examples, tokenizer, data.max_seq_length
     features = mode.features(model.config, *texts, seed=data.seed)
-    hashes = {"weights": weights, "data": features.digest()}
+    hashes = {"weights": used.weights, "data": features.digest()}
     origin = {"provenance": provenance(as_dict(*request), **hashes)}
-    job = Job(mode, model, tokenizer, part, features, data.batch_size, origin=origin)
+    job = Job(mode, model, tokenizer, part, features, data.batch_size, origin=origin, used=used)
     rules = list(dict.fromkeys(wanted.rules or sweepable(model.config)))
     texts = dict(item.partition("=")[::2] for item in wanted.grid)
     grids = make_grids(model.config, rules, texts)
@@ -170,6 +171,7 @@ def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
         rules = flags.rules or [setting[lab.config.rule_key]]
         choice = choose(swept, goal, rules, lab.parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
+    lab.job.used.check()
     remove(lab.output, read_list(lab.output).keys() - {RECORDING})  # of an earlier sweep
     write_json(lab.output / "provenance.json", lab.job.origin["provenance"], lab.output)
     write_tables(swept, lab.output)
@@ -272,6 +274,7 @@ def save_choice(lab: Lab, choice: Choice) -> None:
     setting = lab.config.keys_read(**lab.swept.settings[choice.setting])
     print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
     print(held_out_report(lab.swept, choice.setting, lab.parts, lab.request.data.seed))
+    lab.job.used.check()
     path, config_path = lab.directory / EXIT_FILE, lab.directory / "config.json"
     old = read_json(path) if path.is_file() and path.read_bytes().strip() else {}
     kept = {name: value for name, value in old.items() if name not in lab.config.table.exit_keys}
@@ -302,6 +305,7 @@ def vary(lab: Lab, request: str, results: Path) -> None:
     recording = lab.recording
     if recording is None:  # another process goes on
         return
+    lab.job.used.check()
     print(f"{key} varies; held: {resolve(lab.directory, config.table).line(without=key)}")
     for number, value in enumerate(values):
         rule = {**configured, key: value}

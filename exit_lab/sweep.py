@@ -74,6 +74,7 @@ def load_or_record(folder: Path, job: Job) -> Recording | None:
         tensors = record_anew(job, f"{path} {problem}")
     if not is_main():
         return None
+    job.used.check()
     if problem:
         kept = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": known})
         write_file(path, lambda file: file.write(kept), listed_in=folder)

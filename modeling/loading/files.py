@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -114,19 +112,38 @@ def weights_hash(source: str | Path) -> str:
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
-@contextmanager
-def hashed_weights(folder: str | Path) -> Iterator[str]:
-    """Give the hash of the weights that are loaded inside, for what is computed with them.
+class UsedFiles:
+    """What a result is computed from: a model's weights and exit rule, and files of data.
 
-    Raises UserError where another process replaces them meanwhile.
+    It is made before they are read; `check` is called before the result is written.
+    weights: the hash of the weights.
     """
-    before = weights_hash(folder)
-    yield before
-    if weights_hash(folder) != before:
-        raise UserError(
-            f"{folder}: its weights were replaced while they were read, so nothing was written; "
-            "give the command again when the other one has ended"
-        )
+
+    def __init__(self, folder: str | Path, *data: str | Path) -> None:
+        self.folder, self.data = Path(folder), [*map(Path, data)]
+        self.weights, self.hashes = weights_hash(folder), self.now()
+
+    def now(self) -> dict[Path, str]:
+        """Return the hash of each file; of a data set in a folder, of all its files."""
+        rule = [self.folder / "config.json", self.folder / "exit_config.json"]
+        named = read_json(rule[0]).get("exit_config_path") if rule[0].is_file() else None
+        if isinstance(named, str):  # a folder stands for the file in it
+            inside = (resolve_within(self.folder, x) for x in (named, f"{named}/exit_config.json"))
+            rule += filter(None, inside)
+        data = [x for path in self.data for x in (path.rglob("*") if path.is_dir() else [path])]
+        weights = weight_files(self.folder) if has_weights(self.folder) else []
+        files = dict.fromkeys((*weights, *rule, *data))
+        return {path: file_hash(path) for path in files if path.is_file()}
+
+    def check(self) -> None:
+        """Raise UserError for a file that was changed, made or removed since."""
+        now = self.now()
+        changed = [x for x in self.hashes | now if self.hashes.get(x) != now.get(x)]
+        if changed:
+            raise UserError(
+                f"{changed[0]} was changed while this command used it, so nothing was written; "
+                "give the command again when that has ended"
+            )
 
 
 def has_weights(folder: str | Path) -> bool:

@@ -11,12 +11,15 @@ import pytest
 
 import download_glue_data
 import export_onnx
+import push_to_hub
 import run_glue
 import run_parity
 import run_pretraining
 import share_layers
 import sweep_exits
-from evaluation import job
+from evaluation import job, predictions
+from evaluation.modes import base
+from exit_lab import lab
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import edit_key, exit_status, flags, pretraining_flags
 from tests.conftest import contents, slow
@@ -169,27 +172,72 @@ def test_an_export_does_not_write_over_a_models_files(name, trained, script):
     assert contents(trained) == before
 
 
-def test_a_result_is_signed_with_the_weights_that_it_was_computed_with(
-    trained, glue, script, rte, monkeypatch, tmp_path
+MOMENTS = {
+    "its model is loaded": (job, "load_trained_model"),
+    "its data are tokenised": (base, "encode"),
+    "it has the answers": (predictions, "run_all"),
+    "it chose a setting": (lab, "held_out_report"),
+    "it made the file": (export_onnx, "provenance"),
+    "it made the card": (push_to_hub, "model_card"),
+}
+
+
+def swap_when(monkeypatch, moment: str, path: Path, content: bytes) -> None:
+    """Let another process write `path` at a moment of the next command."""
+    place, name = MOMENTS[moment]
+    call = getattr(place, name)
+
+    def swapped(*given, **more):
+        found = call(*given, **more)
+        path.write_bytes(content)
+        return found
+
+    monkeypatch.setattr(place, name, swapped)
+
+
+@pytest.mark.parametrize(
+    ("command", "moment"),
+    [
+        *(("evaluate", moment) for moment in [*MOMENTS][:3]),
+        *(("predict", moment) for moment in [*MOMENTS][:3]),
+        *(("sweep", moment) for moment in [*MOMENTS][:4]),
+        *(("vary", moment) for moment in [*MOMENTS][:3]),
+        ("card", "it made the card"),
+        pytest.param("export", "it made the file", marks=[pytest.mark.onnx, pytest.mark.slow]),
+    ],
+)
+def test_a_result_belongs_to_the_model_the_data_and_the_rule_that_gave_it(
+    command, moment, trained, rte, glue, script, monkeypatch, tmp_path
 ):
-    """A training that ends while a command reads its model is said, and nothing is written."""
-    load, weights = job.load_trained_model, trained / "model.safetensors"
-    numbers = iter(range(1, 9))
-
-    def swapped(*arguments):
-        model = load(*arguments)
-        weights.write_bytes(weights.read_bytes()[:-4] + bytes([next(numbers), 0, 0, 0]))
-        return model
-
-    monkeypatch.setattr(job, "load_trained_model", swapped)
-    data, before = ["--data_dir", rte, "--task_name", "RTE"], {*trained.rglob("*")}
-    outcomes = [glue(trained, "--do_eval")]
-    pick = ("--pick", "max_cost=0.5")
-    outcomes.append(script(sweep_exits.main, "--model_dir", trained, *data, *pick))
-    if find_spec("onnxscript"):
-        file = tmp_path / "own.onnx"
-        outcomes.append(script(export_onnx.main, "--model_dir", trained, "--output", file))
-        assert not file.exists()
-    for outcome in outcomes:
-        outcome.refused(trained, "weights were replaced", "give the command again")
-    assert {*trained.rglob("*")} == before
+    """What another process changes in between is said, and nothing is written."""
+    data = Path(shutil.copytree(rte, tmp_path / "RTE data"))
+    sweep = partial(script, sweep_exits.main, "--model_dir", trained, "--data_dir", data)
+    sweep = partial(sweep, "--task_name", "RTE", "--max_seq_length", 32, "--tables_only")
+    run = {
+        "evaluate": partial(glue, trained, "--do_eval", "--data_dir", data),
+        "predict": partial(glue, trained, "--do_predict", "--data_dir", data),
+        "sweep": partial(sweep, "--rules", "entropy", "--pick", "max_cost=0.9"),
+        "vary": partial(sweep, "--vary", "cnt_thres"),
+        "card": partial(script, push_to_hub.main, "--model_dir", trained),
+        "export": partial(
+            script, export_onnx.main, "--model_dir", trained, "--output", trained / "own.onnx"
+        ),
+    }[command]
+    if command == "card":
+        glue(trained, "--do_eval", "--data_dir", data).done()
+    used = {trained / name: None for name in ("model.safetensors", "config.json")}
+    used |= {trained / "exit_config.json": b'{"exit_thres": 0.3}'}
+    if command not in ("card", "export"):
+        used[data / f"{'test' if command == 'predict' else 'dev'}.tsv"] = None
+    before = contents(trained)
+    for path, new in used.items():
+        old = path.read_bytes() if path.exists() else None
+        with monkeypatch.context() as patch:
+            swap_when(patch, moment, path, new or old[:-1] + b" ")
+            run().refused(f"{path} was changed while", "give the command again")
+        path.unlink() if old is None else path.write_bytes(old)
+        found = contents(trained)
+        if moment == "it chose a setting":  # after the sweep, whose files are true
+            found = {name: held for name, held in found.items() if not name.startswith("sweep")}
+        assert found == before
+        shutil.rmtree(trained / "sweep", ignore_errors=True)
