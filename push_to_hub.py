@@ -20,7 +20,7 @@ from glue.tasks import TASKS
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
 from modeling.keys import keys_of
-from modeling.loading.files import UsedFiles, find_file, read_json
+from modeling.loading.files import UsedFiles, find_file, read_json, resolve_within
 from training.provenance import provenance_in
 from utils.console import markdown_table
 from utils.files import fingerprint, is_own, read_list, write_text
@@ -174,6 +174,9 @@ def main() -> None:
     else:
         print(f"{card} is your own: it is left as it is")
     if target:
+        sent = [x for x in folder.iterdir() if any(x.match(pattern) for pattern in SENT.split())]
+        if out := [x for x in sent if not resolve_within(folder, x.name)]:
+            raise UserError(f"{out[0]} is a link that leads out of {folder}: copy its file there")
         used.check()
         files = {"allow_patterns": SENT.split(), "ignore_patterns": ["*/*"]}
         try:

@@ -23,7 +23,7 @@ from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
 from modeling.cpu_packing import EMULATED, dtype_of, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
-from modeling.loading.files import UsedFiles, read_json
+from modeling.loading.files import UsedFiles, read_json, resolve_within
 from training.checkpoints import checkpoints_of
 from training.provenance import check_inputs, provenance, provenance_in
 from training.start import check_output_dir, lock_output_dir, make_accelerator, start_script
@@ -124,6 +124,9 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
     task, every = find_task(settings.data, directory), settings.evaluation.eval_all_checkpoints
     for checkpoint in [*(checkpoints_of(directory) if every else []), directory]:
         name = "" if checkpoint == directory else checkpoint.name
+        if not resolve_within(directory, name):
+            logger.warning("%s is a link that leads out of %s: not evaluated", name, directory)
+            continue
         for part, suffix in evaluation_tasks(task):
             split = Split(part, settings.data.folder, "dev")
             job = open_job(settings, accelerator, checkpoint, task, split)

@@ -27,6 +27,7 @@ from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_NAME, ModelOutput
 
 from modeling.errors import UserError
+from modeling.loading.files import resolve_within
 from modeling.pretraining import Sums, add_sums
 from training.checkpoints import (
     BEST,
@@ -239,6 +240,8 @@ def start_trackers(settings: ScriptSettings) -> list[GeneralTracker]:
     sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
     directory = Path(settings.run.output_dir)
     trackers = []
+    if not resolve_within(directory, "runs"):
+        raise UserError(f"{directory / 'runs'} is a link that leads out of {directory}: remove it")
     for name in settings.run.trackers:
         kind = LOGGER_TYPE_TO_CLASS[name]
         where = {"logging_dir": directory} if kind.requires_logging_directory else {}

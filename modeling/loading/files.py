@@ -21,10 +21,15 @@ LARGEST_JSON = 1 << 25  # bytes; a configuration has a few thousand, an index of
 
 
 def resolve_within(folder: str | Path, name: str | Path) -> Path | None:
-    """Return the path of `name` in `folder`, links followed; None where it leads out of it."""
+    """Return the path of `name` in `folder`, links followed; None where it leads out of it.
+
+    What a folder of the hub's cache has are links to the blobs of its repository.
+    """
     try:
-        path = (Path(folder) / name).resolve()
-        return path if path.is_relative_to(Path(folder).resolve()) else None
+        path, root = (Path(folder) / name).resolve(), Path(folder).resolve()
+        if root.parent.name == "snapshots" and (root.parents[1] / "blobs").is_dir():
+            root = root.parents[1]
+        return path if path.is_relative_to(root) else None
     except (OSError, RuntimeError, ValueError):  # a circle of links, a NUL
         return None
 

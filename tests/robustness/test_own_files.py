@@ -25,7 +25,7 @@ from tests.commands import edit_key, exit_status, flags, pretraining_flags
 from tests.conftest import contents, slow
 from tests.scripts.test_download_glue_data import RTE_FILES, make_zip
 from utils import processes
-from utils.files import LIST, read_list, remove, write_text
+from utils.files import read_list, remove, write_text
 
 RESULTS = """eval_results.json exits.png predictions.tsv predictions.json RTE.tsv training.json
     results.json albert-rte/hp_search.csv sweep/sweep.csv sweep/all_logits.safetensors
@@ -125,7 +125,6 @@ def test_all_commands_in_turn_keep_what_is_not_theirs(seed, commands, tmp_path):
             for kept in ("checkpoint-2-keep", "../other/checkpoint-2"):
                 shutil.copytree(out / "checkpoint-2", out / kept)
             before = contents(out / "checkpoint-2")
-            del before[LIST]  # an evaluation by the link adds its results
             shutil.rmtree(out / "checkpoint-4")
             (out / "checkpoint-4").symlink_to(tmp_path / "place/other/checkpoint-2")
         for kept in ("checkpoint-2-keep", "../other/checkpoint-2"):
@@ -134,6 +133,39 @@ def test_all_commands_in_turn_keep_what_is_not_theirs(seed, commands, tmp_path):
             assert not (out / "eval_results.json").exists()  # of the weights before
             assert not (out / "sweep/sweep.csv").exists()
     assert not list(out.glob("*.[3-9]"))  # of its own files none was put aside
+
+
+def test_no_link_in_a_models_folder_leads_out(
+    trained, glue, script, rte, tmp_path, monkeypatch, caplog
+):
+    """Of a foreign model, say: nothing outside is written, removed or sent."""
+    monkeypatch.setattr(push_to_hub, "HfApi", lambda: pytest.fail("it was sent"))
+    outside = tmp_path / "outside"
+    shutil.copytree(trained, outside / "checkpoint-2")
+    for name in ("sweep", "stat_out", "runs"):
+        write_text(outside / name / "sweep.csv", "mine", listed_in=outside / name)
+    for name in (*RESULTS[:5], "eval_results.txt", "confusion.png", "README.md"):
+        (outside / name).write_text("mine")
+    shutil.move(trained / "tokenizer_config.json", outside)
+    for path in outside.iterdir():
+        shutil.rmtree(trained / path.name, ignore_errors=True)
+        (trained / path.name).unlink(missing_ok=True)
+        (trained / path.name).symlink_to(path)
+    before = contents(outside)
+    sweep = ("--model_dir", trained, "--data_dir", rte, "--task_name", "RTE", "--tables_only")
+    evaluate = partial(glue, trained, "--do_eval", "--do_predict", "--out_mode", "one")
+    outcome = evaluate("--eval_all_checkpoints")
+    outcome.refused("runs is a link that leads out")
+    assert "checkpoint-2 is a link that leads out" in outcome.out + caplog.text
+    (trained / "runs").unlink()
+    evaluate().done()
+    script(sweep_exits.main, *sweep).refused(trained / "sweep", "leads out", "--output_dir")
+    push = ("--model_dir", trained, "--hub_model_id", "me/rte")
+    script(push_to_hub.main, *push).refused("is a link that leads out")
+    (trained / "exit_config.json").symlink_to(outside / "README.md")
+    glue(trained, "--do_eval").refused("exit_config.json leads out")
+    glue(trained, *TRAIN, *ANEW)
+    assert contents(outside) == before
 
 
 def test_what_was_changed_since_is_not_removed(tmp_path):
