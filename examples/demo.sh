@@ -20,7 +20,7 @@ for name in cautious eager window; do
 done
 printf '\nsteps of inference, and the mean exit layer of such test texts:\n'
 paste configs/sample/RTE/test.tsv "$OUT_DIR/RTE/predictions.tsv" | awk -F'\t' '
-  NR > 1 { sum[$4] += $NF; count[$4]++ }
+  NR > 1 { sum[$4] += $9; count[$4]++ }
   END { for (steps = 1; steps in sum; steps++) printf "%d  %.1f\n", steps, sum[steps] / count[steps] }'
 cat <<'TEXT'
 
