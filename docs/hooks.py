@@ -143,6 +143,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(on_the_site, markdown)
 
 
+GROUPED = re.compile(r"<code>(\w+), [\w, ]+</code>(?:(?!</tr>).)*?<em>required</em>", re.S)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Give parameters that share a line of the docstring the default that their signature shows."""
+
+    def with_default(row: re.Match) -> str:
+        before = re.sub("<.*?>", "", html[: row.start()])
+        found = re.findall(rf"\b{row[1]}: .* = (\w+),$", before, re.M)
+        return row[0].replace("<em>required</em>", f"<code>{found[-1]}</code>") if found else row[0]
+
+    return GROUPED.sub(with_default, html)
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """Without an address of the site there is no map of it: an empty one misleads."""
     if not config.site_url:

@@ -1,7 +1,7 @@
 // Answer a text, or a pair, with an exported file: nothing of this project is needed.
 //
 // npm install onnxruntime-web @huggingface/tokenizers
-// node examples/onnx_javascript.mjs elbert.onnx out/demo/RTE "A man runs." "He ran."
+// node examples/onnx_javascript.mjs sst2.onnx out/sst2 "A moving, funny film."
 
 import { readFileSync } from "node:fs";
 import { Tokenizer } from "@huggingface/tokenizers";

@@ -1,6 +1,6 @@
 """Answer a text, or a pair, with an exported file of any mode: nothing of this project is needed.
 
-python examples/onnx_python.py elbert.onnx out/demo/RTE/tokenizer.json "A man runs." "He ran."
+python examples/onnx_python.py sst2.onnx out/sst2/tokenizer.json "A moving, funny film."
 
 Exits are those of the file's own rule. To set another threshold, change about["rule"] below.
 """

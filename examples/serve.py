@@ -1,7 +1,7 @@
 """Answer texts over HTTP with a trained model; its slots are kept full across requests.
 
-    python examples/serve.py --model_dir out/demo/RTE --port 8000
-    curl localhost:8000/classify --json '{"texts": [["A man runs.", "He ran."]]}'
+    python examples/serve.py --model_dir out/sst2 --port 8000
+    curl localhost:8000/classify --json '{"texts": ["A moving, funny film."]}'
 
 POST /classify: one or more texts or pairs of texts. The answer has for each of them the label (or
 value), its score, the layer after which it exited, and the milliseconds from the request's arrival,
