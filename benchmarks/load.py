@@ -1,7 +1,7 @@
 """Early exit under load: texts arrive at random, wait and are answered; throughput and latency.
 
     OMP_NUM_THREADS=2 python benchmarks/load.py --model_dir out/shared out/untied-3 \\
-      --data_dir $GLUE/SST-2 --task_name SST-2
+      --data_dir glue_data/SST-2 --task_name SST-2
 
 Texts are a task's dev set, or the lines of --texts, again and again. They arrive as a Poisson
 process, at shares of the rate that the first model reaches at full depth in batches, and exit where

