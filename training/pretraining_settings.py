@@ -1,10 +1,10 @@
 """The settings of run_pretraining.py and share_layers.py. No torch here: --help answers at once."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from modeling.errors import UserError
-from training.settings import RunSettings
+from training.settings import RunSettings, Schedule
 from utils.flags import AT_LEAST_0, AT_LEAST_1, COUNT, COUNT_OR_NONE, FREE, SHARE, Allowed, option
 
 LENGTH = Allowed(low=8)
@@ -59,27 +59,18 @@ class TextSettings(PlainText):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """Fields that both trainings on plain text have."""
-
-    weight_decay: float = option(0.01, "weight decay; not of biases and layer norms", AT_LEAST_0)
-    adam_epsilon: float = option(1e-6, "ε of the optimiser", AT_LEAST_0)
-    logging_steps: int = option(100, "steps between log lines", COUNT)
-
-
-@dataclass(frozen=True, kw_only=True)
 class PretrainingSchedule(Schedule):
-    """Steps, batches and rates of --do_train; the defaults are the published schedule."""
+    """Steps, batches and rates of --do_train; the defaults are the published schedule: LAMB, and
+    in a second phase longer examples."""
 
-    optimizer: str = option("lamb", "LAMB, as published, or AdamW", choices=("lamb", "adamw"))
-    max_steps: int = option(125_000, "optimiser steps of both phases", AT_LEAST_1)
+    optimizer: str = "lamb"
+    max_steps: int = 125_000
+    per_gpu_train_batch_size: int = option(64, "examples per batch at --max_seq_length", COUNT)
+    gradient_accumulation_steps: int = 64
+    learning_rate: float = 1.76e-3
+    warmup_steps: int = 3125
     long_seq_length: int = option(512, "maximum tokens per example in the second phase", LENGTH)
     long_fraction: float = option(0.1, "share of steps in the second phase", SHARE)
-    per_gpu_train_batch_size: int = option(64, "examples per batch at --max_seq_length", COUNT)
-    gradient_accumulation_steps: int = option(64, "batches per optimiser step", AT_LEAST_1)
-    learning_rate: float = option(1.76e-3, "peak learning rate", AT_LEAST_0)
-    warmup_steps: int = option(3125, "warm-up steps", AT_LEAST_0)
-    save_steps: int = option(5000, "steps between checkpoints; 0: none", COUNT_OR_NONE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,15 +125,12 @@ class StudentSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SharingSchedule(Schedule):
-    """Steps, batches and rates of --do_train: AdamW, with warm-up and linear decay."""
+    """Steps, batches and rates of --do_train, with warm-up and linear decay."""
 
-    optimizer: ClassVar[str] = "adamw"
-    max_steps: int = option(10_000, "optimiser steps", AT_LEAST_1)
     per_gpu_train_batch_size: int = option(8, "examples per batch, more if they are short", COUNT)
-    gradient_accumulation_steps: int = option(1, "batches per optimiser step", AT_LEAST_1)
-    learning_rate: float = option(1e-3, "peak learning rate", AT_LEAST_0)
-    warmup_steps: int = option(200, "warm-up steps", AT_LEAST_0)
-    save_steps: int = option(1000, "steps between checkpoints; 0: none", COUNT_OR_NONE)
+    learning_rate: float = 1e-3
+    warmup_steps: int = 200
+    save_steps: int = 1000
 
 
 class SharingSettings(NamedTuple):

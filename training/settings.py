@@ -59,20 +59,20 @@ class RunSettings:
         return [name for name in dict.fromkeys(self.report_to) if name != "none"]
 
 
-# run_glue.py's, for what is trained, on what, how, and in which search.
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Steps, batches and rates of --do_train."""
 
-
-class StepSettings(Protocol):
-    """Flags of the steps that every training has."""
-
-    @property
-    def per_gpu_train_batch_size(self) -> int: ...
-    @property
-    def gradient_accumulation_steps(self) -> int: ...
-    @property
-    def logging_steps(self) -> int: ...
-    @property
-    def save_steps(self) -> int: ...
+    per_gpu_train_batch_size: int = option(8, "examples per batch in each process", COUNT)
+    gradient_accumulation_steps: int = option(1, "batches per optimiser step", AT_LEAST_1)
+    optimizer: str = option("adamw", "optimiser: AdamW or LAMB", choices=("adamw", "lamb"))
+    learning_rate: float = option(5e-5, "peak learning rate", AT_LEAST_0)
+    max_steps: int = option(10_000, "optimiser steps", AT_LEAST_1)
+    warmup_steps: int = option(0, "warm-up steps", AT_LEAST_0)
+    weight_decay: float = option(0.01, "weight decay; not of biases and layer norms", AT_LEAST_0)
+    adam_epsilon: float = option(1e-6, "ε of the optimiser", AT_LEAST_0)
+    logging_steps: int = option(100, "steps between log lines; 0: none", FREE)
+    save_steps: int = option(5000, "steps between checkpoints; 0: none", FREE)
 
 
 class ScriptSettings(Protocol):
@@ -81,8 +81,11 @@ class ScriptSettings(Protocol):
     @property
     def run(self) -> RunSettings: ...
     @property
-    def training(self) -> StepSettings: ...
+    def training(self) -> Schedule: ...
     def __iter__(self) -> Iterator[Any]: ...
+
+
+# run_glue.py's, for what is trained, on what, how, and in which search.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,23 +152,16 @@ class DataSettings(DevSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
+class TrainingSettings(Schedule):
     """Settings of --do_train. METRIC@COST is the best METRIC that the configured rule reaches at a
     computation cost of at most COST, e.g. acc@0.5; METRIC alone that of the last layer."""
 
-    per_gpu_train_batch_size: int = option(8, "examples per batch in each process", COUNT)
-    gradient_accumulation_steps: int = option(1, "batches per optimiser step", AT_LEAST_1)
-    optimizer: str = option("adamw", "optimiser: AdamW or LAMB", choices=("adamw", "lamb"))
-    learning_rate: float = option(5e-5, "peak learning rate", AT_LEAST_0)
-    lr_scheduler_type: str | None = option(None, "schedule; default: linear", choices=SCHEDULES)
-    num_train_epochs: float = option(3.0, "training epochs", AT_LEAST_0)
+    weight_decay: float = 0.0
+    adam_epsilon: float = 1e-8
     max_steps: int = option(-1, "number of optimiser steps; if > 0, overrides --num_train_epochs")
-    warmup_steps: int = option(0, "warm-up steps", AT_LEAST_0)
+    num_train_epochs: float = option(3.0, "training epochs", AT_LEAST_0)
+    lr_scheduler_type: str | None = option(None, "schedule; default: linear", choices=SCHEDULES)
     warmup_ratio: float | None = option(None, "warm-up as a share of all steps", SHARE)
-    weight_decay: float = option(0.0, "weight decay; not of biases and layer norms", AT_LEAST_0)
-    adam_epsilon: float = option(1e-8, "ε of the optimiser", AT_LEAST_0)
-    logging_steps: int = option(100, "steps between log lines; 0: none", FREE)
-    save_steps: int = option(5000, "steps between checkpoints; 0: none", FREE)
     save_format: str = option(
         "safetensors",
         "pytorch: also write pytorch_model.bin and spiece.model, for ELBERT's published code",

@@ -25,7 +25,7 @@ from modeling.loading.files import file_hash, read_json, resolve_within
 
 logger = logging.getLogger(__name__)
 
-LIST, OLD_LIST = "written.json", "checksums.json"  # an earlier version's, of a checkpoint
+LIST = "written.json"
 GROWING = "any content"  # in place of a hash
 PARTIAL = ".partial"  # ends the name of what is not whole yet
 
@@ -110,16 +110,14 @@ def locked(path: Path) -> Iterator[None]:
 
 def read_list(folder: Path) -> dict[str, Any]:
     """Read a folder's list, of hashes by name; {} where there is none that can be read."""
-    known: dict[str, Any] = {}
-    for name in (OLD_LIST, LIST):
-        with suppress(UserError):
-            known |= read_json(folder / name) if (folder / name).is_file() else {}
-    return known
+    with suppress(UserError):
+        return read_json(folder / LIST) if (folder / LIST).is_file() else {}
+    return {}
 
 
 def is_own(folder: Path, name: str, known: Mapping[str, Any]) -> bool:
     """Whether file `name` is in `folder`, is no link, and is as the list `known` says."""
-    path, listed = folder / name, str(known.get(name))  # an earlier version's: a size, too
+    path, listed = folder / name, str(known.get(name))
     if not os.path.isfile(path) or path.is_symlink() or not resolve_within(folder, name):
         return False
     with suppress(OSError):  # not readable
@@ -176,8 +174,7 @@ def remove(folder: Path, names: Iterable[str] | None = None) -> list[str]:
                 for parent in list(Path(name).parents)[:-1]:
                     (folder / parent).rmdir()
     if names is None and known:
-        for name in (LIST, OLD_LIST):
-            (folder / name).unlink(missing_ok=True)
+        (folder / LIST).unlink(missing_ok=True)
         with suppress(OSError):
             folder.rmdir()
     return gone

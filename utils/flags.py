@@ -11,9 +11,9 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
@@ -75,10 +75,17 @@ def option(default: Any, meaning: str, allowed: Allowed = ANY, **words: Any) -> 
     metadata = {"help": meaning.replace("%", "%%"), "allowed": allowed, **words}
     if default is ...:
         return field(metadata={**metadata, "required": True})
-    metadata["default"] = default
     if isinstance(default, list):
-        return field(default_factory=default.copy, metadata=metadata)
+        return field(default_factory=default.copy, metadata={**metadata, "default": default})
     return field(default=default, metadata=metadata)
+
+
+def flags_of(kind: type) -> Iterator[tuple[Field, Mapping[str, Any]]]:
+    """Yield the fields of a class of settings, each with what `option` says of it, here or in a
+    base: a subclass may give a flag another default, as it may any field."""
+    for entry in fields(kind):
+        declared = (base.__dataclass_fields__.get(entry.name) for base in kind.__mro__[:-1])
+        yield entry, next(x.metadata for x in declared if x and x.metadata)
 
 
 def spellings(name: str) -> list[str]:
@@ -86,10 +93,12 @@ def spellings(name: str) -> list[str]:
     return [f"--{spelling}" for spelling in (name, ALIASES.get(name)) if spelling]
 
 
-def add_flag(parser: argparse._ActionsContainer, field: Field) -> None:
-    """Add the flag of a dataclass field that `option` made."""
-    words, kind = dict(field.metadata), field.type
+def add_flag(parser: argparse._ActionsContainer, field: Field, metadata: Mapping[str, Any]) -> None:
+    """Add the flag of a dataclass field, see `flags_of`."""
+    words, kind = dict(metadata), field.type
     allowed = words.pop("allowed")
+    if field.default is not MISSING:
+        words["default"] = field.default
     if isinstance(kind, types.UnionType):  # something, or None
         kind = get_args(kind)[0]
     if get_origin(kind) is list:
@@ -117,13 +126,10 @@ class FlagParser(argparse.ArgumentParser):
         for kind in classes:
             words = re.findall("[A-Z][a-z]+", kind.__name__.removesuffix("Settings"))
             group = self.add_argument_group(words[-1].lower(), inspect.getdoc(kind))
-            for entry in fields(kind):
-                add_flag(group, entry)
+            for entry, metadata in flags_of(kind):
+                add_flag(group, entry, metadata)
 
     def parse_args(self, *arguments: Any) -> argparse.Namespace:
-        for text in arguments[0] if arguments else sys.argv[1:]:
-            if text != text.encode(errors="replace").decode():  # no result could name it
-                self.error(f"{text!r} is not UTF-8")
         found, unknown = self.parse_known_args(*arguments)
         if unknown:
             flag = unknown[0].partition("=")[0]
@@ -160,7 +166,7 @@ def expand_config_file(argv: Sequence[str]) -> list[str]:
     try:
         text = read_regular_file(Path(path)).decode()
         found = yaml.load(text, Loader=yaml.BaseLoader)  # JSON is YAML, too
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(
             f"{path} is no JSON or YAML: {' '.join(str(error).split())[:200]}"
         ) from error
@@ -175,10 +181,10 @@ def expand_config_file(argv: Sequence[str]) -> list[str]:
 
 
 def entries(*many: Any) -> Iterator[tuple[str, Any, Allowed]]:
-    """Yield name, value and `Allowed` of every field of settings, or of classes of settings."""
+    """Yield name, value and `Allowed` of every field of settings."""
     for settings in many:
-        for entry in fields(settings):
-            yield entry.name, getattr(settings, entry.name, None), entry.metadata["allowed"]
+        for entry, metadata in flags_of(type(settings)):
+            yield entry.name, getattr(settings, entry.name), metadata["allowed"]
 
 
 def as_dict(*many: Any) -> dict[str, Any]:

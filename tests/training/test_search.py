@@ -13,7 +13,6 @@ import sys
 import time
 from pathlib import Path
 
-import optuna
 import pytest
 
 import run_glue
@@ -98,15 +97,28 @@ def test_a_search_ends_with_its_table_and_its_best_checkpoint(sampler, search, t
     assert "best setting: lr5e-05-bs8-ep1, mean acc = 0.5500" in outcome.out
     best = study / "lr5e-05-bs8-ep1-seed1"
     assert outcome.out.endswith(f"best checkpoint: {best}, acc = 0.6000\n")
+    shutil.rmtree(best)
+    more = ("--set", "w_lr=0.1", "--hp_sampler", sampler, "--do_predict")
+    search(*more).refused(f"the best model is not in {best}", "--output_dir COPY")
 
 
-def test_the_parzen_estimator_comes_to_try_what_is_good(search, commands):
-    """Of 48 settings, where 5e-5 is best and batch size and epochs make no difference."""
-    many = ("--hp_learning_rates", 1e-6, 5e-6, 1e-5, 5e-5, "--hp_batch_sizes", 8, 16, 32)
-    more = ("--hp_epochs", 1, 2, 3, 4, "--hp_seeds", 0, "--hp_trials", 16)
-    search(*many, *more).done()
-    assert len(set(names_of(commands))) == len(commands) == 16
-    assert sum(parsed_run(flags).learning_rate == 5e-5 for flags in commands) > 16 / 4
+# 48 settings, of which a search tries 16.
+MANY = """--hp_learning_rates 1e-6 5e-6 1e-5 5e-5 --hp_batch_sizes 8 16 32 --hp_epochs 1 2 3 4
+    --hp_seeds 0 --hp_trials 16""".split()
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "grid", "random"])
+def test_a_search_can_be_repeated_and_the_parzen_estimator_comes_to_try_what_is_good(
+    sampler, search, commands, tmp_path
+):
+    """5e-5 is best; batch size and epochs make no difference."""
+    for out in ("one", "two"):
+        search(*MANY, "--hp_sampler", sampler, "--output_dir", tmp_path / out).done()
+    first, second = names_of(commands[:16]), names_of(commands[16:])
+    assert first == second
+    assert len(set(first)) == 16
+    if sampler == "tpe":
+        assert sum(name.startswith("lr5e-05") for name in first) > 16 / 4
 
 
 def test_a_search_can_choose_by_the_metric_at_a_cost(search, commands):
@@ -128,18 +140,10 @@ def test_the_same_command_again_runs_only_what_is_new(search, commands):
     assert len(commands) == 4
 
 
-def test_without_its_study_a_search_is_made_of_the_runs_that_are_there(search, commands, tmp_path):
-    first = search()
-    (tmp_path / "out/hp_search.db").unlink()
-    assert search().out.splitlines()[-5:] == first.out.splitlines()[-5:]
-    assert all("latest" in flags for flags in commands)  # run_glue.py leaves what is trained
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         ("--max_seq_length 24", "max_seq_length 32, not 24"),
-        ("--hp_metric acc@0.5", "hp_metric None, not acc@0.5"),
         ("--hp_seeds 0", "hp_seeds [0, 1], not [0]"),
         ("--model_name_or_path MODEL", "--model_name_or_path"),
         ("--data_dir DATA", "--data_dir"),
@@ -158,9 +162,7 @@ def test_a_study_of_other_flags_weights_or_data_is_not_mixed_in(
     edit_json(places["MODEL"] / "config.json", exit_thres=0.3)
     dev = places["DATA"] / "dev.tsv"
     dev.write_text(dev.read_text().replace("dog", "cat"))
-    outcome = search(*given)
-    outcome.refused("study albert-rte was begun with", words, "another --hp_study")
-    assert outcome.out == ""
+    search(*given).refused("study albert-rte was begun with", words, "another --hp_study")
     assert len(commands) == 2
     search(*given, "--hp_study", "other", "--per_gpu_eval_batch_size", 4).done()
 
@@ -174,13 +176,11 @@ def test_a_study_of_other_flags_weights_or_data_is_not_mixed_in(
         ("--hp_learning_rates 2", "2: allowed is a number from 0 to 1"),
         ("--hp_metric ac", "did you mean acc"),
         ("--hp_metric acc@half", "above 0 and at most 1"),
-        ("--hp_metric acc@nan", "above 0 and at most 1"),
         ("--learning_rate 1", "--learning_rate is what --hp_search varies; give its values as"),
         ("--seed 1", "--hp_seeds"),
         ("--resume_from_checkpoint latest", "goes on by itself"),
-        ("--hp_study ../x", "leads out of --output_dir"),
         ("--hp_storage sqlite:////nowhere/at/all/search.db", "unable to open database file"),
-        ("--hp_storage postgresql://me:secret@localhost:1/db", "//me:***@localhost:1/db cannot be"),
+        ("--hp_storage postgresql://me:secret@localhost:1/db", "--hp_storage cannot be"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_any_run(flags, words, search, commands):
@@ -201,18 +201,6 @@ def test_a_damaged_database_is_named(search, commands, tmp_path):
     content = path.read_bytes()
     path.write_bytes(content[:100] + bytes(3996) + content[4096:])  # where all other pages are
     search().refused(path, "cannot be opened, read or written", "restore it from a copy")
-
-
-@pytest.mark.parametrize("runs", ['"x"', "[]", '[{"value": 1}, {"value": "1"}]', "null"])
-def test_what_a_database_of_elsewhere_says_is_checked(runs, search, commands, tmp_path):
-    search().done()
-    with sqlite3.connect(tmp_path / "out/hp_search.db") as database:
-        change = "UPDATE trial_user_attributes SET value_json = ? WHERE key = 'runs'"
-        database.execute(change, (runs,))
-    search().refused("study albert-rte: trial", "is not of this search")
-    with sqlite3.connect(tmp_path / "out/hp_search.db") as database:
-        database.execute("UPDATE trial_params SET distribution_json = '{}'")
-    search().refused("study albert-rte cannot be read")
 
 
 def failing(script, flags, log):
@@ -253,34 +241,7 @@ def test_a_stopped_search_says_so_and_its_run_goes_on(search, commands, monkeypa
     assert all(flags[-4:-2] == ["--resume_from_checkpoint", "latest"] for flags in commands)
 
 
-def test_a_worker_that_was_taken_for_dead_goes_on(search, commands, monkeypatch, tmp_path):
-    """After a pause of minutes it finds that another one has failed its trial."""
-    call, url = processes.call, f"sqlite:///{tmp_path}/out/hp_search.db"
-
-    def paused(*arguments):
-        if not commands:
-            study = optuna.load_study(study_name="albert-rte", storage=url)
-            study.tell(0, state=optuna.trial.TrialState.FAIL)
-        call(*arguments)
-
-    monkeypatch.setattr(processes, "call", paused)
-    search().done()
-    assert set(names_of(commands)) == RUNS
-
-
-def test_a_best_checkpoint_that_is_gone_is_named(search, commands, tmp_path):
-    search().done()
-    best = tmp_path / "out/albert-rte/lr5e-05-bs8-ep1-seed1"
-    search("--do_predict").refused(f"the best model is not in {best}", "--output_dir COPY")
-
-
 # Settings and their order.
-
-
-def search_of(task: str, *flags: str) -> Search:
-    settings = parse([SearchSettings], None, flags)[0]
-    more = {"output_dir": Path(), "flags": [], "fingerprint": {}, "metric": MetricAtCost("acc")}
-    return Search(settings=settings, task=get_task(task), name="s", **more)
 
 
 def test_the_default_values_are_the_published_ones_but_for_the_epochs():
@@ -288,8 +249,14 @@ def test_the_default_values_are_the_published_ones_but_for_the_epochs():
 
     Its MAX_EPOCHS is 4, with a checkpoint of each epoch; a run here has a schedule of its own.
     """
-    values = {"learning_rate": [2e-5, 3e-5, 5e-5], "batch_size": [16, 32], "epochs": [2, 3, 4]}
-    assert search_of("rte").values == values
+
+    def search_of(task: str, *flags: str) -> Search:
+        settings, metric = parse([SearchSettings], None, flags)[0], MetricAtCost("acc")
+        return Search(settings, get_task(task), metric, "s", Path(), flags=[], fingerprint={})
+
+    assert search_of("rte").values == {
+        "learning_rate": [2e-5, 3e-5, 5e-5], "batch_size": [16, 32], "epochs": [2, 3, 4]
+    }  # fmt: skip
     assert (search_of("rte").size, search_of("rte", "--hp_sampler", "grid").size) == (12, 18)
     for name in ("cola", "sts-b", "rte", "mrpc", "sst-2", "wnli"):
         assert search_of(name).seeds == [0, 1, 2, 3, 4]
@@ -303,7 +270,6 @@ def test_the_default_values_are_the_published_ones_but_for_the_epochs():
         ({3e-5: ([0.84, 0.89], 1), 2e-5: ([0.8, 0.9], 1)}, "standard error, 0.0250: lr2e-05"),
         ({3e-5: ([0.8], 0.4), 2e-5: ([0.8], 0.9)}, "0.0000: lr2e-05-bs8-ep1"),
         ({3e-5: ([0.8], 0.4), 2e-5: ([0.7], 0.1)}, ""),
-        ({2e-5: ([0.8, 0.9], 1), 3e-5: ([0.81, 0.80], 1)}, "error, 0.0500: lr3e-05-bs8-ep1"),
     ],
 )
 def test_the_best_setting_has_the_highest_mean_and_ties_are_said(
@@ -312,9 +278,8 @@ def test_the_best_setting_has_the_highest_mean_and_ties_are_said(
     monkeypatch.setattr(sys.modules[__name__], "SCORES", scores)
     seeds = range(len(scores[2e-5][0]))
     done = search("--hp_learning_rates", *sorted(scores), "--hp_seeds", *seeds).done()
-    table = (tmp_path / "out/albert-rte/hp_search.csv").read_text()
-    assert "nan" not in table
-    assert [float(row["learning_rate"]) for row in csv.DictReader(table.splitlines())] == [*scores]
+    rows = csv.DictReader((tmp_path / "out/albert-rte/hp_search.csv").open())
+    assert [float(row["learning_rate"]) for row in rows] == [*scores]
     assert tie in done.out
     assert bool(tie) == ("within one standard error" in done.out)
 
