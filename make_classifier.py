@@ -77,11 +77,10 @@ def train(args: Namespace, model: Path, data: Sequence[Any]) -> None:
     run("run_glue.py", *recipe, *start, *data, "--output_dir", model, *how, *again, *args.flags)
 
 
-def evaluate(model: Path, data: Sequence[Any], *more: Any) -> list[str]:
+def evaluate(model: Path, *more: Any) -> list[str]:
     """Evaluate one example at a time; return metric, computation cost and median ms."""
     one = ("--do_eval", "--per_gpu_eval_batch_size", 1, "--out_mode", "one", "--skip_full_depth")
-    which = ("--model_type", "elbert", "--model_name_or_path", model, "--output_dir", model)
-    run("run_glue.py", *one, *which, *data, *more)
+    run("run_glue.py", "--output_dir", model, *one, *more)
     found = read_json(model / "eval_results.json")
     name, value = next(iter(found["metrics"].items()))
     median = found["latency_ms"]["median"]
@@ -109,14 +108,13 @@ def main() -> None:
         files = split_rows(args, task, args.output_dir / "data")
     names = ("text_column_names", "label_column_name")
     columns = [x for n in names if getattr(args, n) for x in (f"--{n}", getattr(args, n))]
-    dev = ["--validation_file", files[1], *columns]
-    train(args, model, ["--train_file", files[0], *dev])
+    train(args, model, ["--train_file", files[0], "--validation_file", files[1], *columns])
     rules = ["--rules", "entropy"] if task.labels else []
     pick = [*rules, "--pick", f"max_drop={args.max_drop:g}"]
-    run("sweep_exits.py", "--model_dir", model, *dev, "--batch_size", 32, *pick)
+    run("sweep_exits.py", "--model_dir", model, "--batch_size", 32, *pick)
     run("export_onnx.py", "--model_dir", model, "--output", file, "--int8")
-    rows = [["all layers, PyTorch", *evaluate(model, dev, "--set", "exit_thres=0")]]
-    rows.append(["early exit, int8 file", *evaluate(model, dev, "--onnx", file)])
+    rows = [["all layers, PyTorch", *evaluate(model, "--set", "exit_thres=0")]]
+    rows.append(["early exit, int8 file", *evaluate(model, "--onnx", file)])
     texts = [f'"{name}"' for name in task.text_columns]
     example = texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
     print(f"\n{markdown_table(('', 'dev rows', 'computation cost', 'ms per example'), rows)}\n")

@@ -20,8 +20,7 @@ from glue.tasks import TASKS
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
 from modeling.keys import keys_of
-from modeling.loading.files import UsedFiles, find_file, read_json, resolve_within
-from training.provenance import provenance_in
+from modeling.loading.files import UsedFiles, find_file, read_json, resolve_within, training_flags
 from utils.console import markdown_table
 from utils.files import fingerprint, is_own, read_list, write_text
 from utils.flags import option, parse
@@ -120,7 +119,7 @@ def model_card(settings: HubSettings, results: Mapping[str, Any]) -> ModelCard:
     name = settings.hub_model_id or folder.absolute().name
     data, rule = data_of(results), results["rule"]
     numbers = results["metrics"] | {x: results[x] for x in ("computation_cost", "flops_ratio")}
-    flags = provenance_in(folder / "training.json").get("flags", {})
+    flags = training_flags(folder)
     # From the hub, weights are read out of its cache.
     base = re.search("models--(.+?)--(.+?)/snapshots", str(flags.get("model_name_or_path")))
     task, glue = "text-classification", data["dataset_type"]

@@ -9,9 +9,10 @@ Train:
 
 Evaluate with early exit, one example at a time:
 
-    python ./run_glue.py --model_type elbert --task_name RTE --do_eval --do_lower_case \\
-        --data_dir $GLUE_DIR/RTE --model_name_or_path $W_DIR --output_dir $OUT_DIR/RTE \\
-        --per_gpu_eval_batch_size 1 --out_mode one
+    python ./run_glue.py --do_eval --output_dir $OUT_DIR/RTE --per_gpu_eval_batch_size 1
+
+--model_type, the task, its files, --max_seq_length and --do_lower_case are those of the training,
+unless flags give others.
 
 With `--model_type ponder_albert` examples exit by a learned halting probability; with `--model_type
 albert_act` each token has its own, and halts by it.
@@ -25,23 +26,34 @@ albert_act` each token has its own, and halts by it.
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from evaluation.settings import GROUPS, GlueSettings
 from modeling.errors import UserError
 from modeling.keys import keys_of
+from modeling.loading.files import training_flags
 from modeling.runtime import launched_processes
+from training.provenance import parse_beside
 from training.settings import fetch_models
-from utils.flags import expand_config_file, parse
+from utils.flags import expand_config_file
 from utils.processes import run_script
 
 
 def read_settings() -> GlueSettings:
     """The command line; raises UserError for flags that do not go together."""
-    settings = GlueSettings(*parse(GROUPS, __doc__))
+    trains = {"--do_train", "--hp_search"} & {*expand_config_file(sys.argv[1:])}
+    places = () if trains else ("--output_dir", "--model_name_or_path")
+    settings = GlueSettings(*parse_beside(GROUPS, __doc__, *places))
     run, training, evaluation = settings.run, settings.training, settings.evaluation
     search = settings.search.hp_search
-    if not (run.do_train or search):
+    if not trains:
         settings.mode.check_trained()
+        start, output = settings.model.model_name_or_path, Path(run.output_dir)
+        if training_flags(start) and not (output / "config.json").exists():
+            raise UserError(
+                f"--output_dir {output} holds no trained model, --model_name_or_path {start} does: "
+                f"give --output_dir {start}"
+            )
     if training.local_rank >= 0:
         # Old launchers pass the rank as a flag, accelerate reads it from the environment.
         os.environ.setdefault("LOCAL_RANK", str(training.local_rank))

@@ -2,12 +2,13 @@
 
 Sweep:
 
-    python sweep_exits.py --model_dir $OUT_DIR/RTE --data_dir $GLUE_DIR/RTE --task_name RTE
+    python sweep_exits.py --model_dir $OUT_DIR/RTE
 
-writes to $OUT_DIR/RTE/sweep: the recorded pass (all_logits.safetensors), sweep.csv (one row per
-setting), frontier.csv (Pareto-optimal settings), figures, and explorer.html. Baselines stand beside
-the rules: with truncation all examples exit at one layer, with the coin each at one of two layers
-by chance, with the oracle each at its first right layer. Then
+reads the dev set of the model's training, unless flags name another one, and writes to
+$OUT_DIR/RTE/sweep: the recorded pass (all_logits.safetensors), sweep.csv (one row per setting),
+frontier.csv (Pareto-optimal settings), figures, and explorer.html. Baselines stand beside the
+rules: with truncation all examples exit at one layer, with the coin each at one of two layers by
+chance, with the oracle each at its first right layer. Then
 
     --rules bias_1 patience --grid exit_thres=0:1:0.02 cnt_thres=1:N   what is swept
     --pick max_cost=0.5               the best setting that costs no more than this
@@ -20,12 +21,13 @@ by chance, with the oracle each at its first right layer. Then
 """
 
 from exit_lab.settings import SweepRequest
-from utils.flags import parse
+from training.provenance import parse_beside
 from utils.processes import run_script
 
 
 def main() -> None:
-    request = SweepRequest(*parse(tuple(SweepRequest.__annotations__.values()), __doc__))
+    groups = tuple(SweepRequest.__annotations__.values())
+    request = SweepRequest(*parse_beside(groups, __doc__, "--model_dir"))
     request.check()
     from exit_lab.lab import run  # torch: seconds, once the flags are right
 

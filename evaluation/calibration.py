@@ -14,8 +14,8 @@ from glue.features import collate
 from glue.tasks import Split
 from modeling.errors import UserError
 from modeling.loading.configs import trained_labels
+from modeling.loading.files import trained_length, training_flags
 from modeling.loading.tokenizers import load_tokenizer
-from training.provenance import provenance_in
 from training.settings import DataSettings
 
 TEXTS = 200
@@ -30,8 +30,8 @@ def calibration_split(directory: Path, file: Path | None) -> tuple[Split, int]:
     """
     if file:
         task = custom_task(test_file=file, labels=trained_labels(directory))
-        return Split(task, "", "test"), DataSettings().max_seq_length
-    flags = provenance_in(directory / "training.json").get("flags", {})
+        return Split(task, "", "test"), trained_length(directory, 128)
+    flags = training_flags(directory)
     known = {entry.name for entry in fields(DataSettings)} & flags.keys()
     data = DataSettings(**{name: flags[name] for name in known})
     try:

@@ -23,9 +23,9 @@ from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
 from modeling.cpu_packing import EMULATED, dtype_of, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
-from modeling.loading.files import UsedFiles, read_json, resolve_within
+from modeling.loading.files import UsedFiles, read_json, resolve_within, trained_length
 from training.checkpoints import checkpoints_of
-from training.provenance import check_inputs, provenance, provenance_in
+from training.provenance import check_inputs, provenance
 from training.start import check_output_dir, lock_output_dir, make_accelerator, start_script
 from training.trainer import start_trackers
 from utils.console import log_facts
@@ -109,9 +109,8 @@ def open_job(
 def warn_of_cuts(settings: GlueSettings, features: Features) -> None:
     """Warn of examples that are truncated where the training's were not."""
     length, cut = settings.data.max_seq_length, int(features.truncated.sum())
-    flags = provenance_in(Path(settings.run.output_dir) / "training.json").get("flags")
-    trained_at = flags.get("max_seq_length") if isinstance(flags, dict) else None
-    if isinstance(trained_at, int) and length < trained_at and cut:
+    trained_at = trained_length(settings.run.output_dir, 0)
+    if length < trained_at and cut:
         logger.warning(
             f"--max_seq_length {length} cuts {cut} of {len(features)} texts; "
             f"the training had {trained_at}"

@@ -47,6 +47,7 @@ except ImportError as missing:
 from modeling import Classifier, DepthBatcher, EarlyExitModel, UserError
 from modeling.albert import cast_layers
 from modeling.cpu_packing import DTYPES, dtype_of, packed_weights
+from modeling.loading.files import trained_length
 from utils.flags import AT_LEAST_1, FlagParser
 from utils.processes import run_script
 
@@ -114,7 +115,7 @@ class Server:
     def __init__(
         self, model_dir: Path, slots: int, limit: int, max_size: int, dtype: str = "fp32"
     ) -> None:
-        self.classifier = Classifier(model_dir, max_length=512)
+        self.classifier = Classifier(model_dir, trained_length(model_dir, 512))
         model, device = self.classifier.model, "cuda" if torch.cuda.is_available() else "cpu"
         if not isinstance(model, EarlyExitModel):
             raise UserError(f"{model_dir}: in this model tokens halt, not texts")

@@ -37,7 +37,7 @@ from .depth_batching import DepthBatcher
 from .elbert.model import ElbertConfig, ElbertForSequenceClassification
 from .errors import UserError
 from .loading.configs import load_config, mode_in
-from .loading.files import local_folder
+from .loading.files import local_folder, trained_length
 from .loading.tokenizers import load_tokenizer
 from .loading.weights import LoadReport, load_model, load_trained_model
 from .losses import PonderClassificationLoss
@@ -96,19 +96,21 @@ MODELS = (
 class Classifier:
     """A trained model of any mode and its tokenizer; called with texts, it answers as `classify`.
 
-    dtype: of its matrix products: fp32, bf16, fp16, or auto, which is bf16 where the processor has
-    instructions for it.
+    max_length: longer texts are cut; None: as in the training, or at 128 tokens where the folder
+    does not say. dtype: of its matrix products: fp32, bf16, fp16, or auto, which is bf16 where the
+    processor has instructions for it.
 
     Raises UserError if there is no model of this project in `source`, a folder or a hub name.
     """
 
-    def __init__(self, source: Source, max_length: int = 128, dtype: str = "fp32") -> None:
+    def __init__(self, source: Source, max_length: int | None = None, dtype: str = "fp32") -> None:
         folder = local_folder(source)
         kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class_of(mode_in(folder))]
         self.model, self.tokenizer = load_trained_model(kind, folder), load_tokenizer(folder)
         cast_layers(self.model, dtype_of(dtype, self.model.device))
         config = self.model.config
-        self.max_length = min(max_length, config.max_position_embeddings - config.extra_tokens)
+        length = max_length or trained_length(folder, 128)
+        self.max_length = min(length, config.max_position_embeddings - config.extra_tokens)
 
     def __call__(
         self, texts: Text | Sequence[Text], batch_size: int = 32, top_k: int | None = 1
@@ -176,7 +178,7 @@ def classify(
     source: Source,
     texts: Text | Sequence[Text],
     batch_size: int = 32,
-    max_length: int = 128,
+    max_length: int | None = None,
     top_k: int | None = 1,
 ) -> Answer | list[Answer]:
     """Classify one text, or a list of texts or pairs, with early exit; longer ones are cut.

@@ -1,26 +1,36 @@
 """Where a result comes from: the hashes of its weights and data, the command line, all flags, the
 commit and the versions. No torch here."""
 
+import argparse
 import logging
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from functools import cache
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE
-from modeling.loading.files import read_json, resolve_within
+from modeling.loading.files import read_json, resolve_within, training_flags
 from utils.files import put_aside, read_list, remove
+from utils.flags import as_dict, expand_config_file, parse
 from utils.processes import ROOT
 
 logger = logging.getLogger(__name__)
 
+# Flags of a training that later commands with its model take from there. Where a flag of one set
+# is given, those of another are not wanted.
+SOURCE, FILES = {"data_dir", "dataset_name"}, {"validation_file", "test_file"}
+GLUE, COLUMNS = {"task_name", *SOURCE}, {"text_column_names", "label_column_name"}
+KEPT = {"model_type", "model_name_or_path", "max_seq_length", "do_lower_case"}
+KEPT |= GLUE | FILES | COLUMNS
 LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 
 
@@ -41,6 +51,48 @@ def provenance_in(path: Path) -> dict[str, Any]:
         if isinstance(found := read_json(path).get("provenance"), dict):
             return found
     return {}
+
+
+def parse_beside(classes: Sequence[type], description: str, *places: str) -> tuple[Any, ...]:
+    """Read the command line, as `parse`, of a command with a trained model: flags of `KEPT` that it
+    leaves out are those of the training. One line says which, and in what others differ.
+
+    places: the flag that names the model's folder, and one that may do so where there is no model.
+    """
+    argv = expand_config_file(sys.argv[1:])
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in places:
+        finder.add_argument(flag, nargs="*", default=[])
+    folders = chain.from_iterable(vars(finder.parse_known_args(argv)[0]).values())
+    folder = next((x for x in folders if Path(x, "config.json").exists()), "")
+    found = training_flags(folder) if folder else {}
+    given = {text.partition("=")[0].removeprefix("--") for text in argv}
+    own = {entry.name for kind in classes for entry in fields(kind)}
+    more = left_out({name: found[name] for name in KEPT & own & found.keys()}, given)
+    if found and places[0].removeprefix("--") not in given:
+        more.append(f"{places[0]}={folder}")
+    parsed = parse(classes, description, [*more, *argv])
+    now, said = as_dict(*parsed), [f"taken from it: {shlex.join(more)}"] if more else []
+    for name in sorted(KEPT & given & found.keys() - {"model_name_or_path"}):
+        if str(now[name]) != str(found[name]):
+            said.append(f"--{name} was {found[name]} there, is {now[name]}")
+    if said and os.environ.get("RANK", "0") == "0":
+        print(f"{folder}/training.json: {'; '.join(said)}", flush=True)
+    return parsed
+
+
+def left_out(found: Mapping[str, Any], given: Collection[str]) -> list[str]:
+    """List those flags of a training that a command without them takes from it: files that are
+    still there, and nothing beside another task or other files."""
+    unwanted = set(given)
+    for one, others in ((SOURCE, SOURCE), (FILES, GLUE), ({"task_name"}, FILES | COLUMNS)):
+        unwanted |= others if one.intersection(given) else set()
+    flags = []
+    for name in sorted(found.keys() - unwanted):
+        value = found[name]
+        if value and (name not in FILES | {"data_dir"} or os.path.exists(str(value))):
+            flags.append(f"--{name}" if value is True else f"--{name}={value}")
+    return flags
 
 
 @cache

@@ -160,7 +160,7 @@ def parse(
 def expand_config_file(argv: Sequence[str]) -> list[str]:
     """Put the flags of the JSON or YAML file that a command line begins with in its place: true is
     a flag without a value, false and null leave one out, a list is several values."""
-    if not argv or not argv[0].endswith((".json", ".yaml", ".yml")):
+    if not argv or argv[0][:1] == "-" or not argv[0].endswith((".json", ".yaml", ".yml")):
         return list(argv)
     path = argv[0]
     try:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,19 @@ def read_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds {type(value).__name__}, expected an object {{...}}")
     return value
+
+
+def training_flags(folder: str | Path) -> dict[str, Any]:
+    """Read the flags that the model in `folder` was trained with; {} where no file says them."""
+    with suppress(UserError, KeyError, TypeError):
+        return dict(read_json(Path(folder, "training.json"))["provenance"]["flags"])
+    return {}
+
+
+def trained_length(folder: str | Path, default: int) -> int:
+    """Return the --max_seq_length of the training of the model in `folder`, if a file says it."""
+    found = training_flags(folder).get("max_seq_length")
+    return found if isinstance(found, int) and found > 0 else default
 
 
 def read_regular_file(path: Path) -> bytes:

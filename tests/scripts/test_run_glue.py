@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 import run_glue
 import sweep_exits
-from modeling import load_pretrained, load_tokenizer
+from modeling import Classifier, load_pretrained, load_tokenizer
 from modeling.cpu_packing import EMULATED, is_emulated
 from tests.berts import save, tiny_encoder
 from tests.commands import ROOT, edit_key, ran, report_of, scalars, train
@@ -169,7 +169,7 @@ def test_the_users_own_task_with_many_labels(albert_dir, tmp_path, script, mode)
     outcome = script(run_glue.main, *common, *files, "--do_train", "--do_eval").done()
     together, metrics = re.search(r"^acc = .*", outcome.out, re.M)[0], report_of(out)["metrics"]
     # Later, from the model's own labels.
-    later = script(run_glue.main, *common, "--validation_file", path, "--do_eval").done()
+    later = script(run_glue.main, "--output_dir", out, "--do_eval").done()
     assert re.search(r"^acc = .*", later.out, re.M)[0] == together
     assert report_of(out)["metrics"] == metrics
     script(run_glue.main, *common, "--test_file", path, "--do_predict").done()
@@ -325,10 +325,34 @@ def test_an_evaluation_may_leave_out_the_pass_over_all_layers(trained, glue):
     assert "texts/s" in quick
 
 
-def test_cutting_more_than_the_training_did_is_said(trained, glue, caplog):
-    glue(trained, "--do_eval").done()
+@pytest.mark.parametrize("mode", ["elbert", slow("ponder_albert"), "albert_act"])
+def test_a_models_folder_is_all_that_its_evaluation_needs(mode, glue, script, rte, tmp_path):
+    out, work = tmp_path / "out", ("--do_eval", "--do_predict")
+    glue(out, "--do_train", *work, "--model_type", mode).done()
+    expected = report_of(out)["metrics"], (out / "RTE.tsv").read_text()
+    for flag in ("--output_dir", "--model_name_or_path"):
+        (out / "RTE.tsv").unlink()
+        said = script(run_glue.main, flag, out, *work).done().out.partition("\n")[0]
+        for given in (f"data_dir={rte}", "do_lower_case", "max_seq_length=32", "task_name=RTE"):
+            assert f" --{given}" in said
+        assert (report_of(out)["metrics"], (out / "RTE.tsv").read_text()) == expected
+    elsewhere = ("--model_name_or_path", out, "--output_dir", tmp_path / "new")
+    script(run_glue.main, *elsewhere, *work).refused(f"give --output_dir {out}")
+    assert Classifier(out).max_length == 32
+    (out / "training.json").unlink()
+    script(run_glue.main, "--output_dir", out, *work).refused("--model_type")
+    glue(out, *work, "--model_type", mode).done()
+    assert (report_of(out)["metrics"], (out / "RTE.tsv").read_text()) == expected
+
+
+def test_a_flag_overrides_the_trainings_and_cutting_more_than_it_did_is_said(
+    trained, glue, script, caplog
+):
+    assert "training.json" not in glue(trained, "--do_eval").done().out
     assert "cuts" not in caplog.text
-    glue(trained, "--do_eval", "--max_seq_length", 12).done()
+    more = ("--do_eval", "--max_seq_length", 12)
+    done = script(run_glue.main, "--output_dir", trained, *more).done()
+    assert "--max_seq_length was 32 there, is 12" in done.out
     assert "--max_seq_length 12 cuts" in caplog.text
 
 

@@ -115,7 +115,7 @@ def test_of_a_long_text_the_beginning_counts(server, trained):
     long = " ".join([sentence(3, 12)] * (LIMIT // 200))
     for texts in ([long], [(long, long)]):
         (got,) = post(port, {"texts": texts})[1]["answers"]
-        (wanted,) = classify(trained, texts, max_length=40)
+        (wanted,) = classify(trained, texts)
         assert (got["label"], got["exit_layer"]) == (wanted["label"], wanted["exit_layer"])
         assert got["score"] == pytest.approx(wanted["score"], abs=1e-4)
 

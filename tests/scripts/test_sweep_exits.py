@@ -43,6 +43,15 @@ def ponder_place(tmp_path, spiece) -> Path:
     return tmp_path
 
 
+def test_a_models_folder_is_all_that_a_sweep_needs(trained, rte, script):
+    tables, file = [], trained / "sweep/sweep.csv"
+    task = ("--task_name", "RTE", "--data_dir", rte, "--max_seq_length", 32, "--do_lower_case")
+    for more in ((), task):
+        script(sweep_exits.main, "--model_dir", trained, "--no_cuda", *QUICK, *more).done()
+        tables.append([{k: x for k, x in row.items() if k not in TIMES} for row in rows_of(file)])
+    assert tables[0] == tables[1]
+
+
 @pytest.mark.parametrize(
     ("places", "task"),
     [*(("place", task) for task in LABELS), ("ponder_place", "rte"), ("ponder_place", "sts-b")],
