@@ -85,8 +85,8 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="name of the model, printed in the message")
     parser.add_argument("--out_dir", default=".", help="folder that holds the tasks' folders")
     add = parser.add_argument
-    add("--starts_from", help="only check: folder of the model that a training will start from")
-    add("--model_type", default="elbert", help="of --starts_from: the training's")
+    add("--starts_from", help="check only: folder of the model to train from")
+    add("--model_type", default="elbert", help="mode of that training")
     args = parser.parse_args()
     if args.starts_from:
         check_edit(args.key, args.value, args.model_type, Path(args.starts_from) / "config.json")

@@ -97,7 +97,7 @@ def main() -> None:
     add("--text_column_names", help="text columns; default: sentence1[,sentence2]")
     add("--label_column_name", help="label column; default: label")
     add("--validation_share", type=float, default=0.2, help="share of dev rows in --train_file")
-    add("--max_drop", type=float, default=0.01, help="metric that early exit may lose")
+    add("--max_drop", type=float, default=0.01, help="largest loss of the metric by early exit")
     add("--seed", type=int, default=42, help="random seed")
     args, args.flags = parser.parse_known_args()
     model, file = args.output_dir / "model", args.output_dir / "classifier-int8.onnx"

@@ -61,8 +61,8 @@ class HubSettings:
 
     model_dir: Path = option(..., "folder of the trained and evaluated model")
     hub_model_id: str | None = option(None, "repository, e.g. me/rte; default: only the card")
-    license: str | None = option(None, "licence for the card, as apache-2.0")
-    language: str | None = option(None, "language of the texts for the card, as en")
+    license: str | None = option(None, "licence on the card, e.g. apache-2.0")
+    language: str | None = option(None, "language of the texts, e.g. en")
     dataset: str | None = option(None, "training data on the hub; default: GLUE's for its tasks")
     base_model: str | None = option(None, "starting model on the hub; default: the training's")
     hub_private_repo: bool = option(False, "make a new repository private")

@@ -193,12 +193,12 @@ def main() -> None:
     add = parser.add_argument
     add("entry", nargs="?", choices=ENTRIES, metavar="entry", help=", ".join(ENTRIES))
     add("--weights", help="folder or hub name, if not the published weights")
-    add("--data_dir", default="glue_data", help="holds a folder for each GLUE task")
-    add("--text", type=Path, help="of act-pretraining-*: an English text")
-    add("--tasks", nargs="+", default=[], help="of act-glue: only these")
-    add("--output_dir", default="out/reproduce", help="holds a folder for each entry")
-    add("--table", action="store_true", help="the entries that were run; runs nothing")
-    add("--list", action="store_true", help="what each entry needs, and whether it was run")
+    add("--data_dir", default="glue_data", help="folder with a folder for each GLUE task")
+    add("--text", type=Path, help="English text for act-pretraining-*")
+    add("--tasks", nargs="+", default=[], help="tasks of act-glue; default: all")
+    add("--output_dir", default="out/reproduce", help="folder with a folder for each entry")
+    add("--table", action="store_true", help="show the entries that were run")
+    add("--list", action="store_true", help="show what each entry needs, and whether it was run")
     args, args.flags = parser.parse_known_args()
     output = Path(args.output_dir)
     if args.flags and "commands" not in ENTRIES.get(args.entry, ()):

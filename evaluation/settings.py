@@ -29,7 +29,7 @@ def documented_name(text: str) -> str:
 
 def ponder_option(name: str) -> str | None:
     """Declare the flag of a ponder model's key."""
-    return option(None, f"of ponder_albert: {PONDER_KEYS[name].meaning}; as --set {name}=…")
+    return option(None, f"{PONDER_KEYS[name].meaning} (ponder_albert); same as --set {name}=…")
 
 
 @dataclass(frozen=True, kw_only=True)

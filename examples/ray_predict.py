@@ -46,11 +46,11 @@ def main() -> None:
     parser = FlagParser(__doc__)
     add = parser.add_argument
     add("--model_dir", type=Path, required=True, help="folder of a trained model")
-    add("--input", required=True, help="a Parquet file, or a folder of them")
-    add("--output", type=Path, required=True, help="a folder that is new or empty")
-    add("--actors", type=int, default=2, help="processes with a model each")
-    add("--cpus", type=float, default=0.5, help="CPUs an actor; reading needs one")
-    add("--gpus", type=float, default=0, help="GPUs an actor")
+    add("--input", required=True, help="Parquet file, or folder of them")
+    add("--output", type=Path, required=True, help="new or empty folder")
+    add("--actors", type=int, default=2, help="number of processes, each with the model")
+    add("--cpus", type=float, default=0.5, help="CPUs per actor; reading needs one")
+    add("--gpus", type=float, default=0, help="GPUs per actor")
     add("--slots", type=int, default=32, help="texts that share a layer pass")
     args = parser.parse_args()
     if args.output.exists() and any(args.output.iterdir()):

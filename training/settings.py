@@ -111,13 +111,13 @@ class DevSettings:
     task_name: str | None = option(None, "GLUE task, e.g. RTE")
     data_dir: str | None = option(None, "folder with the task's .tsv files", FREE)
     dataset_name: str | None = option(
-        None, "glue: fetch the task from the hub; or a folder with a copy of that", FREE
+        None, "glue, to fetch the task from the hub, or the folder of a copy", FREE
     )
     validation_file: str | None = option(None, "dev file, instead of --task_name", FREE)
     text_column_names: str | None = option(None, "text columns; default: sentence1[,sentence2]")
     label_column_name: str | None = option(None, "label column; default: label")
     max_seq_length: int = option(128, "maximum tokens per text; longer texts are truncated")
-    max_eval_samples: int | None = option(None, "use only the first N", COUNT)
+    max_eval_samples: int | None = option(None, "use only the first N dev examples", COUNT)
 
     @cached_property
     def folder(self) -> str:
@@ -147,14 +147,14 @@ class DataSettings(DevSettings):
     unlabelled_file: str | None = option(
         None, "further training examples without labels, which --teacher answers", FREE
     )
-    max_train_samples: int | None = option(None, "use only the first N", AT_LEAST_1)
+    max_train_samples: int | None = option(None, "use only the first N examples", AT_LEAST_1)
     overwrite_cache: bool = option(False, "no effect; kept for compatibility", FREE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(Schedule):
     """Settings of --do_train. METRIC@COST is the best METRIC that the configured rule reaches at a
-    computation cost of at most COST, e.g. acc@0.5; METRIC alone that of the last layer."""
+    computation cost of at most COST, e.g. acc@0.5; METRIC alone is that of the last layer."""
 
     weight_decay: float = 0.0
     adam_epsilon: float = 1e-8
