@@ -16,6 +16,7 @@ chance, with the oracle each at its first right layer. Then
     --pick max_p95_ms=20              the best that answers 95% of the examples within 20 ms each
     --pick risk=0.02 delta=0.05       the cheapest; at most 2% right at full depth only (95% sure)
     --compare                         rules at equal costs; several --model_dir: their mean
+    --compare A B                     two models, each under its own rule, on the same examples
     --verify 5                        rerun 5 settings for real, one example at a time
     --vary exit_thres                 the published loop: rows of eval_results.txt
 """

@@ -10,7 +10,7 @@ A metric is an array (…, 1 + draws): its value first, then that in each draw.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,12 +18,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from evaluation.job import Job
+from evaluation.onnx_file import labels_in
+from evaluation.results import predictions_of
 from exit_lab.choice import TOLERANCE, Parts
-from exit_lab.sweep import BASELINES, COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
-from glue.metrics import bootstrap_weights, concave_hull, frontier, interval
+from exit_lab.sweep import BASELINES, COIN, FULL_DEPTH, ORACLE, TRUNCATION, Recording, Sweep
+from glue.metrics import METRICS, bootstrap_weights, concave_hull, frontier, interval
 from glue.tables import as_csv
 from modeling.errors import UserError
 from modeling.exit_settings import describe
+from modeling.rules import scan_answers
 from utils.console import markdown_table
 from utils.files import write_text
 
@@ -99,10 +103,10 @@ class Estimate(NamedTuple):
         """ "0.45 [0.40, 0.50]": times `scale`, in a number format."""
         return "{} [{}, {}]".format(*(format(scale * part, number) for part in self))
 
-    def points(self) -> str:
+    def points(self, scale: float = 100, number: str = "+.1f") -> str:
         """A difference in points; bold where the interval leaves out 0, by more than rounding."""
         clear = self.low > TOLERANCE or self.high < -TOLERANCE
-        return f"**{self.text(100, '+.1f')}**" if clear else self.text(100, "+.1f")
+        return f"**{self.text(scale, number)}**" if clear else self.text(scale, number)
 
 
 def estimate(metric: np.ndarray) -> Estimate:
@@ -290,4 +294,52 @@ def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
         f"{costs[1]:.4f}:\n"
         f"  {main} {value:+.4f} [{low:+.4f}, {high:+.4f}]\n"
         f"  exit efficiency, its gain over the coin as a share of the oracle's: {share}\n"
+    )
+
+
+# Two models.
+
+
+def measured(job: Job, recording: Recording, drawn: np.ndarray) -> dict[str, np.ndarray]:
+    """Every metric and cost of a model under its own rule, (1 + draws,) each.
+
+    drawn: (1 + draws, examples), how often each draw takes each example.
+    """
+    config, labels = job.model.config, recording.labels
+    answers, exits = scan_answers(config.exit_rule(), recording.tensors)
+    metrics = METRICS[job.task.metric](predictions_of(answers)[None], labels, drawn.astype(float))
+    flops = map(config.early_exit_flops, job.features.lengths.tolist(), exits.tolist())
+    costs = {
+        "computation cost": exits.numpy() / config.num_hidden_layers,
+        "GFLOPs per example": np.array([*flops]) / 1e9,
+    }
+    means = {name: drawn @ each / len(labels) for name, each in costs.items()}
+    return {name: values[0] for name, values in metrics.items()} | means
+
+
+def two_models(sides: Mapping[str, Sequence[tuple[Job, Recording]]], seed: int) -> str:
+    """Compare two models, by name, on the same examples, each under its own rule: as Markdown.
+
+    Several of one name are its seeds, of which the mean counts; an interval draws them, too.
+    Raises UserError for models whose labels stand in another order.
+    """
+    jobs = [job for job, _ in chain(*sides.values())]
+    task, count = jobs[0].task, len(jobs[0].features)
+    if not task.folder and len({str(labels_in(job.model.config)) for job in jobs}) > 1:
+        raise UserError(f"--compare {' '.join(sides)}: the models' labels differ")
+    drawn, means = bootstrap_weights(count, DRAWS, seed), []
+    for number, models in enumerate(sides.values(), start=1):
+        found = [measured(*model, drawn) for model in models]
+        shares = widened(bootstrap_weights(len(found), DRAWS, seed + number) / len(found)).T
+        means.append({x: (np.array([one[x] for one in found]) * shares).sum(0) for x in found[0]})
+    rows = []
+    for name, first in means[0].items():
+        second = means[1][name]
+        values = [estimate(side).text(number=".4f") for side in (first, second)]
+        rows.append((name, *values, estimate(second - first).points(1, "+.4f")))
+    names = [f"mean of {len(x)} seeds, {name}" if len(x) > 1 else name for name, x in sides.items()]
+    head = (f"{task.shown_name}, {count} examples", *names, "second − first")
+    return (
+        f"{markdown_table(head, rows)}\n\n"
+        "[95% interval; paired: both models answer the examples drawn; bold: it leaves out 0]"
     )

@@ -17,7 +17,7 @@ from evaluation.modes import trained_mode
 from evaluation.predictions import Predictions, run_early_exit
 from evaluation.results import ROWS, append_results
 from exit_lab.choice import Choice, Parts, choose, split
-from exit_lab.compare import frontier_set, held_out_report, write_comparison
+from exit_lab.compare import frontier_set, held_out_report, two_models, write_comparison
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import frontier_figure, heatmap_figure
 from exit_lab.settings import SweepRequest
@@ -94,7 +94,7 @@ def run(request: SweepRequest) -> None:
     data = request.data
     accelerator = make_accelerator(data.no_cuda, "no")
     start_script(accelerator, data.seed)
-    task = find_task(data, Path(data.model_dir[0]))
+    task = find_task(data, request.folders[0])
     for part, suffix in evaluation_tasks(task):
         run_part(request, task, part, suffix, accelerator.device)
 
@@ -104,13 +104,13 @@ def run_part(
 ) -> None:
     """Do all of it on the dev set of `part`: the task, or its second half."""
     data, labs = request.data, []
-    for number, directory in enumerate(map(Path, data.model_dir), start=1):
+    for number, directory in enumerate(request.folders, start=1):
         output = Path(data.output_dir + suffix if data.output_dir else "")
         if not data.output_dir:
             output = results_folder(directory, suffix) / "sweep"
             if not resolve_within(output.parent, output.name):
                 raise UserError(f"{output} leads out of {output.parent}: give --output_dir")
-        elif len(data.model_dir) > 1:
+        elif len(request.folders) > 1:
             output /= f"{number}-{directory.name}"
         check_inputs(output, {"validation_file": data.validation_file})
         labs.append(open_lab(request, directory, output, task, part, device))
@@ -119,9 +119,14 @@ def run_part(
         return
     if None in [lab.recording for lab in labs]:  # another process goes on
         return
+    if request.choice.compare:
+        found = {lab.directory: (lab.job, lab.recording) for lab in labs}
+        sides = {x: [found[y] for y in ys] for x, ys in request.choice.models().items()}
+        print(f"\n{two_models(sides, data.seed)}")
+        return
     for lab in labs:
         sweep_model(lab, request.choice.goal() if part == task else {})
-    if request.choice.compare:
+    if request.choice.compare is not None:
         folder = labs[0].output if len(labs) == 1 else labs[0].output.parent
         found = write_comparison([lab.swept for lab in labs], labs[0].parts, data.seed, folder)
         if len(labs) > 1 and not request.sweep.tables_only:

@@ -1,6 +1,9 @@
 """The flags of sweep_exits.py; nothing here imports torch."""
 
 from dataclasses import dataclass
+from glob import glob
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 from modeling.errors import UserError
@@ -15,7 +18,7 @@ PART = Allowed(low=0.01, high=0.99)
 class LabSettings(DevSettings):
     """The models and their data."""
 
-    model_dir: list[str] = option(..., "trained model; several with --compare")
+    model_dir: list[str] = option([], "trained model; several with --compare: their mean")
     data_dir: str = option(".", "folder with the task's .tsv files")
     output_dir: str | None = option(None, "folder of the results; default: MODEL_DIR/sweep")
     batch_size: int = option(1, "batch size of the recording; 1 is exact to the bit", AT_LEAST_1)
@@ -64,8 +67,18 @@ class ChoiceSettings:
         metavar="GOAL=VALUE",
         nargs="+",
     )
-    compare: bool = option(False, "compare the rules at equal costs")
+    compare: list[str] | None = option(
+        None,
+        "compare the rules at equal costs; with two models, these under their own rules. A "
+        "pattern in quotes is the mean of its folders, as of seeds",
+        metavar="MODEL",
+        nargs="*",
+    )
     calibration_fraction: float = option(0.5, "share of the dev set used for choosing", PART)
+
+    def models(self) -> dict[str, list[Path]]:
+        """Folders of each model of --compare, by its name or pattern."""
+        return {x: sorted(map(Path, glob(x))) or [Path(x)] for x in self.compare or ()}
 
     def goal(self) -> dict[str, float]:
         """Goals of --pick, by name; raises UserError saying what goes together."""
@@ -94,9 +107,20 @@ class SweepRequest(NamedTuple):
     sweep: SweepSettings
     choice: ChoiceSettings
 
+    @property
+    def folders(self) -> list[Path]:
+        """The models' folders."""
+        return [*map(Path, self.data.model_dir), *chain(*self.choice.models().values())]
+
     def check(self) -> None:
         """Raise UserError for flags that do not go together."""
         several, pick = len(self.data.model_dir) > 1, self.choice.goal()
+        models, more = self.choice.models(), self.data.model_dir or pick or self.sweep.vary
+        if (len(models) != 2 or more) if models else not self.data.model_dir:
+            raise UserError(
+                "give --model_dir, the folder of a trained model; or --compare with two models, "
+                "each a folder or a pattern in quotes, and without --model_dir, --pick and --vary"
+            )
         if several and (pick or self.sweep.vary):
             raise UserError("--pick and --vary take one --model_dir")
         if "max_p95_ms" in pick and self.data.batch_size > 1:

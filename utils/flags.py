@@ -102,7 +102,8 @@ def add_flag(parser: argparse._ActionsContainer, field: Field, metadata: Mapping
     if isinstance(kind, types.UnionType):  # something, or None
         kind = get_args(kind)[0]
     if get_origin(kind) is list:
-        kind, words["nargs"] = get_args(kind)[0], "+"
+        kind = get_args(kind)[0]
+        words.setdefault("nargs", "+")
     reads = {"action": "store_true"} if kind is bool else {"type": allowed.reader(kind)}
     parser.add_argument(*spellings(field.name), **reads | words)
 

@@ -1,11 +1,14 @@
 """Coin and oracle by hand and by brute force; rules at equal costs; the report of a choice."""
 
 import dataclasses
+import re
 from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
+from scipy.stats import bootstrap
 
+from evaluation.predictions import record_layers, run_early_exit
 from exit_lab.choice import Parts, first_allowed, split
 from exit_lab.compare import (
     Point,
@@ -13,13 +16,15 @@ from exit_lab.compare import (
     estimate,
     frontier_set,
     held_out_report,
+    two_models,
     write_comparison,
 )
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import curve_of
-from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Sweep
+from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Recording, Sweep
 from glue.tasks import TASKS
 from modeling import ElbertConfig, UserError
+from tests.conftest import job_of, random_ids, tiny_model
 from tests.exit_lab.builders import EVIL, SWEPT_RULES, explored, swept
 
 # Answers of 4 layers to 10 examples whose label is 1. Layers are right on 4, 5, 9 and 9 of them.
@@ -152,6 +157,32 @@ def test_a_comparison_chooses_on_one_part_and_reports_on_the_other():
     difference = cell_at(fronts, COIN, 0.5)["over_coin"]
     assert difference == pytest.approx([0, 0, 0])
     assert difference.points() == "+0.0 [+0.0, +0.0]"
+
+
+def test_two_models_differ_by_scipys_paired_bootstrap():
+    """On real runs, one example at a time, each model under its own rule."""
+    texts = [random_ids(1, 3 + (5 * i) % 11, i)[0].tolist() for i in range(80)]
+    models, answers, costs = [], [], []
+    for seed, threshold in ((0, 0.9), (1, 0.97), (2, 0.97)):
+        job = job_of(tiny_model(seed=seed, thres_name="entropy", exit_thres=threshold), texts)
+        labels, real = np.array(job.features.labels), run_early_exit(job)
+        models.append((job, Recording(record_layers(job), labels)))
+        answers.append(real["logits"].argmax(-1).numpy() == labels)
+        costs.append(real["exit_layer"].numpy() / 4)
+    lines = two_models({"a": models[:1], "b": models[1:2]}, seed=0).splitlines()
+    for name, (first, second) in (("acc", answers[:2]), ("computation cost", costs[:2])):
+        cells = next(line.split("|")[2:5] for line in lines if line.startswith(f"| {name} |"))
+        numbers = [[float(x) for x in re.findall(r"[-+]?\d\.\d+", cell)] for cell in cells]
+        assert [x[0] for x in numbers] == pytest.approx(
+            [first.mean(), second.mean(), second.mean() - first.mean()], abs=1e-4
+        )
+        both, paired = (second, first), {"paired": True, "method": "percentile", "rng": 0}
+        found = bootstrap(both, lambda x, y, axis: x.mean(axis) - y.mean(axis), **paired)
+        assert numbers[2][1:] == pytest.approx([*found.confidence_interval], abs=0.02)
+        assert ("**" in cells[2]) == (numbers[2][1] > 0 or numbers[2][2] < 0)
+    text = two_models({"a": models[:1], "b*": models[1:]}, seed=0)
+    assert "| mean of 2 seeds, b* |" in text
+    assert f" {np.mean(answers[1:]):.4f} [" in text
 
 
 def test_models_of_different_data_are_not_compared(tmp_path):

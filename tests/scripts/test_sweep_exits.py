@@ -221,7 +221,7 @@ def test_nothing_is_picked_when_no_setting_qualifies(place, sweep, goal, message
 # Comparing and seeing.
 
 
-def test_several_models_are_compared_in_one_table(place, sweep):
+def test_several_models_are_compared_in_one_table(place, sweep, script):
     second = shutil.copytree(place / "models/rte", place / "models/rte-2")
     tensors = load_file(second / "model.safetensors")
     tensors["albert.pooler.weight"] *= 1.5
@@ -240,6 +240,10 @@ def test_several_models_are_compared_in_one_table(place, sweep):
     assert all(row["settings"].count(";") == 1 for row in rows)
     for row in rows:
         assert float(row["metric_low"]) <= float(row["metric"]) <= float(row["metric_high"])
+    two = ("--compare", place / "models/rte", place / "models/rte-*")
+    out = script(sweep_exits.main, *flags(place, "rte", *two)[2:]).done().out
+    assert f"| rte, 70 examples | {two[1]} | {two[2]} | second − first |" in out
+    sweep(place, "rte", *two).refused("without --model_dir", "two models")
 
 
 @pytest.mark.parametrize("task", [pytest.param("rte", marks=pytest.mark.slow), "mnli", "sts-b"])
