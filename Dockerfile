@@ -8,5 +8,8 @@ COPY requirements*.txt ./
 RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/$TORCH \
     --requirement requirements-serve.txt --requirement requirements-onnx.txt
 COPY . .
-RUN pip install --no-cache-dir --no-deps . && useradd --create-home elbert
+# Whoever --user names may read the project, and has a home for what the hub sends.
+RUN pip install --no-cache-dir --no-deps . && chmod -R a+rX . \
+    && useradd --create-home --uid 1000 elbert && chmod a+rwx /home/elbert
+ENV HOME=/home/elbert
 USER elbert
