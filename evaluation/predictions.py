@@ -16,6 +16,7 @@ from modeling.albert import attention_mask_of
 from modeling.cpu_packing import packed_weights
 from modeling.depth import iter_layers
 from modeling.depth_batching import DepthBatcher
+from modeling.errors import UserError
 from modeling.rules import LayerOutput
 from utils.console import progress
 
@@ -34,9 +35,18 @@ class Predictions(dict[str, torch.Tensor]):
     wall_seconds = 0.0  # for all of them
 
     def put(self, rows: Rows, values: Mapping[str, Any], count: int) -> None:
-        """Put a batch's values, (rows, …) each, in their places among `count`."""
+        """Put a batch's values, (rows, …) each, in their places among `count`.
+
+        Raises UserError for NaN and infinity, which would pass for an answer.
+        """
         for name, value in values.items():
             tensor = torch.as_tensor(value)
+            if not tensor.isfinite().all():
+                raise UserError(
+                    f"the model's {name} are NaN or infinite: its weights are too large for this "
+                    "precision; evaluate with --dtype fp32, or train again with a lower "
+                    "--learning_rate"
+                )
             if name not in self:
                 self[name] = tensor.new_empty(count, *tensor.shape[1:], device="cpu")
             self[name][rows] = tensor.cpu()

@@ -15,6 +15,7 @@ from typing import Any
 from modeling.errors import UserError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+csv.field_size_limit(2**31 - 1)  # a cell may hold a document
 
 NumberedRows = Iterator[tuple[int, dict[str, str]]]  # (1-based line, cells by column name)
 

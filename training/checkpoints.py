@@ -127,6 +127,7 @@ def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = F
     parent = directory.parent if own else directory  # which may be a mount point
     temporary = parent / f".{directory.name}.{os.getpid()}{PARTIAL}"
     try:
+        clear_partials(parent, directory.name)
         temporary.mkdir(parents=True)
         fill(temporary)
         names = sorted(os.listdir(temporary), key=lambda name: name == "config.json")

@@ -151,6 +151,9 @@ def load_model(
     if keys:
         own = load_config(folder, model_class.config_class)
         other_task |= config.num_labels != own.num_labels
+    with torch.device("meta"):
+        outline = model_class(config)
+    load_weights(outline, folder, other_task)  # of other sizes, they fail before memory is taken
     model = model_class(config)
     return model, load_weights(model, folder, other_task)
 

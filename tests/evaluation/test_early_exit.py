@@ -9,6 +9,7 @@ import torch
 
 from evaluation.modes.examples import rule_frontier, selection_value, summarise
 from evaluation.predictions import Predictions, record_layers, run_early_exit
+from modeling import UserError
 from tests.conftest import job_of, random_ids, tiny_model
 from training.fine_tuning import MetricAtCost
 
@@ -30,6 +31,16 @@ def test_answers_are_in_input_order_whatever_the_batch_size(batch_size):
         torch.testing.assert_close(recorded[:, i], out.all_logits[:, 0], atol=1e-5, rtol=0)
     assert len(set(found["exit_layer"].tolist())) > 1
     assert (found["seconds"] > 0).all()
+
+
+@pytest.mark.parametrize("run", [run_early_exit, record_layers])
+def test_answers_that_are_no_numbers_are_an_error(run):
+    """Finite weights whose products are not."""
+    model = tiny_model()
+    for weight in model.parameters():
+        weight.data.fill_(1e38)
+    with pytest.raises(UserError, match="are NaN or infinite"):
+        run(job_of(model, made_texts()))
 
 
 @pytest.mark.parametrize("rule", ["entropy", "patience"])

@@ -87,6 +87,7 @@ def answer(folder: Path) -> torch.Tensor:
 @example({"eos_token_id": -(2**63) - 1})
 @example({"num_attention_heads": -4})
 @example({"vocab_size": 10**9})
+@example({"hidden_size": 10**7})
 @example({"dtype": "float99"})
 @example({"model_type": []})
 @example({"id2label": {"0": 1, "1": 2}})
@@ -156,6 +157,7 @@ def test_anything_as_a_tasks_tsv(tmp_path, content, name, split):
 @example(content=b"[" * 100_000, suffix=".jsonl")
 @example(content=b'{"sentence1": "\\ud800", "label": 1}', suffix=".jsonl")
 @example(content=b"\x00,\x00", suffix=".csv")
+@example(content=b"a" * 10**6 + b",1\nb,0", suffix=".csv")
 def test_anything_as_the_users_own_file(tmp_path, content, suffix):
     header = {".csv": b"sentence1,label\n", ".tsv": b"sentence1\tlabel\n", ".jsonl": b""}[suffix]
     for text in (content, header + content):

@@ -219,6 +219,11 @@ def test_a_text_is_tokenised_once_and_again_where_it_changed(text, data_of, tmp_
     longer = data_of(text, text_cache=str(cache), max_seq_length=32)
     assert [path.stat().st_mtime for path in cache.glob("*/pieces")] == [1]
     assert np.array_equal(first.pieces, longer.pieces)
+    (folder,) = {path.parent for path in cache.glob("*/pieces")}
+    (folder / "sentences").unlink()  # as if killed between the two
+    (folder / f".{folder.name}.{10**8}.partial").mkdir()
+    assert np.array_equal(data_of(text, text_cache=str(cache)).sentences, first.sentences)
+    assert {path.name for path in folder.iterdir()} == {"pieces", "sentences"}
     text.write_text(text.read_text().replace("a", "b", 1))
     assert data_of(text, text_cache=str(cache)).fingerprint != first.fingerprint
     assert len(list(cache.glob("*/pieces"))) == 2
