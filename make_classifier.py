@@ -39,10 +39,11 @@ def split_rows(args: Namespace, task: Task, folder: Path) -> tuple[Path, Path]:
     """
     from sklearn.model_selection import train_test_split
 
-    needed = (*task.text_columns, task.label_column)
+    needed = (*task.text_columns, *task.label_columns)
     table = Split(task, "", "train").rows(needed)
     rows = [{name: row[name] for name in needed} for _, row in table]
-    labels = [row[task.label_column].strip() for row in rows] if task.labels else None
+    one = task.labels and not task.multi_label
+    labels = [row[task.label_column].strip() for row in rows] if one else None
     how = {"test_size": args.validation_share, "random_state": args.seed, "stratify": labels}
     try:
         parts = train_test_split(rows, **how)
@@ -95,18 +96,19 @@ def main() -> None:
     add("--model_name_or_path", required=True, help="encoder: folder or hub name")
     add("--output_dir", type=Path, required=True, help="folder of all results")
     add("--text_column_names", help="text columns; default: sentence1[,sentence2]")
-    add("--label_column_name", help="label column; default: label")
+    add("--label_column_name", help="label column; default: label; A,B,C: several labels")
+    add("--label_separator", help="separator of several labels in one label cell")
     add("--validation_share", type=float, default=0.2, help="share of dev rows in --train_file")
     add("--max_drop", type=float, default=0.01, help="largest loss of the metric by early exit")
     add("--seed", type=int, default=42, help="random seed")
     args, args.flags = parser.parse_known_args()
     model, file = args.output_dir / "model", args.output_dir / "classifier-int8.onnx"
-    named = {"text_columns": args.text_column_names, "label_column": args.label_column_name}
-    task = custom_task(args.train_file, **named)
+    named = args.text_column_names, args.label_column_name, args.label_separator
+    task = custom_task({"train": args.train_file}, None, *named)
     files = args.train_file, args.validation_file
     if not args.validation_file:
         files = split_rows(args, task, args.output_dir / "data")
-    names = ("text_column_names", "label_column_name")
+    names = ("text_column_names", "label_column_name", "label_separator")
     columns = [x for n in names if getattr(args, n) for x in (f"--{n}", getattr(args, n))]
     train(args, model, ["--train_file", files[0], "--validation_file", files[1], *columns])
     rules = ["--rules", "entropy"] if task.labels else []

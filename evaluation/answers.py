@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.metrics import classification_report, confusion_matrix
 
 from glue.metrics import compute_metrics
-from glue.tasks import Task
+from glue.tasks import Task, label_text
 
 NO_EXITS = "no example exits early"
 MOST = 20  # classes that are printed, and named in a picture
@@ -17,13 +17,14 @@ MOST = 20  # classes that are printed, and named in a picture
 def class_scores(task: Task, answers: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Precision, recall and F1 of each class by its name, and counts of answers by label.
 
-    answers, labels: (examples,) class ids. `confusion` has a row a label, a column an answer.
-    Nothing for regression.
+    answers, labels: (examples,) class ids, or (examples, labels) of 0 and 1, which have no
+    `confusion`: a row a label, a column an answer. Nothing for regression.
     """
     if task.is_regression:
         return {}
     ids, names = range(task.num_labels), list(task.labels)
     how = {"labels": ids, "target_names": names, "output_dict": True, "zero_division": 0}
+    labels, answers = labels.astype(int), answers.astype(int)
     report = classification_report(labels, answers, **how)
     columns = {
         "precision": "precision",
@@ -33,8 +34,10 @@ def class_scores(task: Task, answers: np.ndarray, labels: np.ndarray) -> dict[st
     }
     classes = {name: {ours: report[name][x] for ours, x in columns.items()} for name in names}
     macro = report["macro avg"]["f1-score"]
-    counts = confusion_matrix(labels, answers, labels=ids)
-    return {"classes": classes, "macro_f1": macro, "confusion": counts.tolist()}
+    found = {"classes": classes, "macro_f1": macro}
+    if task.multi_label:
+        return found
+    return {**found, "confusion": confusion_matrix(labels, answers, labels=ids).tolist()}
 
 
 def class_lines(scores: dict[str, Any]) -> list[str]:
@@ -65,10 +68,14 @@ def remarks(
     found = []
     if exit_layer is not None and layers > 1 and (exit_layer == layers).all():
         found.append(NO_EXITS)
-    kinds = np.unique(answers)
+    kinds = np.unique(answers, axis=0)
     if len(kinds) == 1 and len(answers) > 1:
-        name = f"{kinds[0]:.6g}" if task.is_regression else repr(task.labels[int(kinds[0])])
+        name = f"{kinds[0]:.6g}" if task.is_regression else repr(label_text(task, kinds[0]))
         return [*found, f"all examples get the answer {name}"]
+    if task.multi_label:
+        never = (labels > 0).any(0) & ~answers.any(0)
+        names = [task.labels[i] for i in np.flatnonzero(never)]
+        return [*found, *(f"label {name!r} is never answered" for name in names)]
     if not task.is_regression:
         missing = [(task.labels[i], (labels == i).sum()) for i in np.setdiff1d(labels, kinds)]
         found += [f"class {name!r} is never answered: {n} examples" for name, n in missing]

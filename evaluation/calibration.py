@@ -29,7 +29,7 @@ def calibration_split(directory: Path, file: Path | None) -> tuple[Split, int]:
     `directory`, by the flags in its training.json.
     """
     if file:
-        task = custom_task(test_file=file, labels=trained_labels(directory))
+        task = custom_task({"test": file}, labels=trained_labels(directory))
         return Split(task, "", "test"), trained_length(directory, 128)
     flags = training_flags(directory)
     known = {entry.name for entry in fields(DataSettings)} & flags.keys()

@@ -62,7 +62,8 @@ def new_config(settings: GlueSettings, task: Task) -> AlbertConfig:
         id2label=labels,
         label2id={label: i for i, label in labels.items()},
         num_labels=task.num_labels,
-        problem_type=None,  # of the starting model's task
+        # The starting model's is of its own task.
+        problem_type="multi_label_classification" if task.multi_label else None,
         finetuning_task=task.name,
         **settings.mode.keys.values,
     )
@@ -150,6 +151,8 @@ def training_features(
     split, seed = Split(task, data.folder, "train"), settings.run.seed
     if not settings.model.teacher:
         return features_of(settings, config, tokenizer, split)
+    if task.multi_label:
+        raise UserError("--teacher: an example has several labels here; a teacher answers one")
     examples = list(split.examples(data.max_train_samples))
     if data.unlabelled_file:
         examples += unlabelled_examples(task, data.unlabelled_file)

@@ -104,8 +104,9 @@ def find_task(data: DevSettings, trained: Path | None) -> Task:
     """The GLUE task, or the user's own from its files, with the labels of a `trained` model.
 
     The first line of a title.txt beside a task's files says what figures call them."""
-    names = ("train_file", "validation_file", "test_file")
-    if not any(files := [getattr(data, name, None) for name in names]):
+    names = {"train": "train_file", "dev": "validation_file", "test": "test_file"}
+    files = {split: getattr(data, name, None) for split, name in names.items()}
+    if not any(files.values()):
         if not data.task_name:
             raise UserError("--task_name is missing; give one of GLUE's, or a file of your own")
         if not (data.data_dir or data.dataset_name):
@@ -115,7 +116,14 @@ def find_task(data: DevSettings, trained: Path | None) -> Task:
             return replace(task, title=first[1].strip()[:100])
         return task
     labels = trained_labels(trained) if trained else None
-    return custom_task(*files, labels, data.text_column_names, data.label_column_name)
+    columns = data.text_column_names, data.label_column_name, data.label_separator
+    several = bool(data.label_separator) or "," in (data.label_column_name or "")
+    if trained and load_config(trained).is_multi_label != several:
+        raise UserError(
+            f"{trained} was trained for {'one label' if several else 'several labels'} an example; "
+            "--label_separator, or several columns in --label_column_name, mean several"
+        )
+    return custom_task(files, labels, *columns)
 
 
 def load_finished(directory: Path, mode: Mode, keys: KeyValues | None = None) -> PreTrainedModel:

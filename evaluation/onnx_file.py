@@ -32,6 +32,7 @@ def description(model: PreTrainedModel) -> dict[str, Any]:
     return {
         "model_type": config.model_type,
         "labels": labels_in(config),
+        "problem_type": config.problem_type,
         "rule": config.exit_keys(),
         "num_hidden_layers": config.num_hidden_layers,
         "max_position_embeddings": config.max_position_embeddings,

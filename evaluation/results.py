@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from evaluation.answers import class_lines, class_scores, remark_lines, remarks
 from evaluation.figures import plot_confusion
@@ -23,7 +22,8 @@ from glue.tasks import Example, Task, label_text, submission
 from modeling.errors import UserError
 from modeling.exit_settings import KeyValues
 from modeling.loading.files import read_regular_file
-from modeling.rules import exit_scores, normalised_entropy
+from modeling.losses import task_loss
+from modeling.rules import certainty, exit_scores, normalised_entropy
 from training.provenance import provenance_in
 from utils.files import (
     differences,
@@ -43,8 +43,11 @@ ROWS = "eval_results.txt"
 COLUMNS = ("thres_name", "cnt_thres", "margin", "range_tmp", "exit_criteria", "act_epsilon")
 
 
-def predictions_of(logits: torch.Tensor) -> np.ndarray:
-    """Class ids, or values for a single output: (..., num_labels) -> (...)."""
+def predictions_of(logits: torch.Tensor, multi_label: bool = False) -> np.ndarray:
+    """Class ids, or values for a single output: (..., num_labels) -> (...); of several labels which
+    are there, bool (..., num_labels)."""
+    if multi_label:
+        return (logits > 0).numpy()
     chosen = logits.argmax(-1) if logits.shape[-1] > 1 else logits[..., 0]
     return chosen.numpy()
 
@@ -58,7 +61,8 @@ def labels_of(features: Features) -> np.ndarray:
 
 def metrics_of(job: Job, logits: torch.Tensor) -> dict[str, float]:
     """The task's metrics of answers (examples, num_labels), by name."""
-    return compute_metrics(job.task, predictions_of(logits), labels_of(job.features))
+    answers = predictions_of(logits, job.task.multi_label)
+    return compute_metrics(job.task, answers, labels_of(job.features))
 
 
 def layer_curve(job: Job, all_logits: torch.Tensor) -> list[float]:
@@ -80,11 +84,14 @@ def layer_table(
         here = slice(None) if exit_layer is None else exit_layer == layer
         chosen, truth, numbers = logits[here], labels[here], []
         if len(truth) and logits.shape[-1] == 1:
-            numbers = [F.mse_loss(chosen[:, 0], truth.float())]
+            numbers = [task_loss(chosen, truth)]
         elif len(truth):
-            entropy = normalised_entropy(exit_scores(chosen)).mean()
-            accuracy = (chosen.argmax(-1) == truth).float().mean()
-            numbers = [F.cross_entropy(chosen, truth), entropy, accuracy]
+            several = truth.ndim > 1  # a label is a choice between two, for the entropy
+            choices = torch.stack((0 * chosen, chosen), -1) if several else chosen
+            right = torch.as_tensor(predictions_of(chosen, several)) == truth
+            accuracy = (right.all(-1) if several else right).float().mean()
+            entropy = normalised_entropy(exit_scores(choices)).mean()
+            numbers = [task_loss(chosen, truth), entropy, accuracy]
         texts = [*(f"{number:.6f}" for number in numbers), "", "", ""][:3]
         row = {"layer": layer, "samples": len(truth)}
         rows.append(row | dict(zip(("loss", "entropy", "accuracy"), texts, strict=True)))
@@ -100,7 +107,8 @@ def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
         means = "one text at a time, from the call to its answer"
     elif job.mode.depth_batched and not job.file:
         means = f"from entering one of {job.batch_size} slots to the answer"
-    answers, labels = predictions_of(predictions["logits"]), labels_of(job.features)
+    answers = predictions_of(predictions["logits"], job.task.multi_label)
+    labels = labels_of(job.features)
     exits, layers = predictions.get("exit_layer"), job.model.config.num_hidden_layers
     exits = None if exits is None else exits.numpy()
     return {
@@ -220,7 +228,8 @@ def write_predictions(job: Job, examples: Sequence[Example], output: Path, detai
         return
     job.used.check()
     logits, table, path = predictions["logits"], output / details, output / job.task.submission
-    write_text(path, submission(job.task, examples, predictions_of(logits)), listed_in=output)
+    answers = predictions_of(logits, job.task.multi_label)
+    write_text(path, submission(job.task, examples, answers), listed_in=output)
     text = predictions_table(job.task, examples, logits, job.mode.details(predictions))
     write_text(table, text, listed_in=output)
     about = {"files": [str(path), str(table)], "rule": job.model.config.exit_keys(), **job.origin}
@@ -236,12 +245,14 @@ def predictions_table(
 
     details: further columns by name, e.g. exit_layer.
     """
-    scores, predictions = exit_scores(logits), predictions_of(logits)
-    names = [f"probability of {label_text(task, k)}" for k in range(len(task.labels))]
+    scores = exit_scores(logits, task.multi_label)
+    predictions = predictions_of(logits, task.multi_label)
+    certain = certainty(scores, task.multi_label)
+    names = [f"probability of {' '.join(name.split())}" for name in task.labels]
     lines = [["index", "label", "prediction", "confidence", *details, *names, *task.text_columns]]
     for i, example in enumerate(examples):
         label = "" if example.label is None else label_text(task, example.label)
-        confidence = "" if task.is_regression else f"{scores[i].max():.4f}"
+        confidence = "" if task.is_regression else f"{certain[i]:.4f}"
         texts = [cell(text) for text in (example.text_a, example.text_b) if text is not None]
         fields = [cell(example.index), label, label_text(task, predictions[i]), confidence]
         fields += [str(column[i]) for column in details.values()]

@@ -35,7 +35,11 @@ if "draws" in names:  # PonderNet halts by chance: a uniform number for each tex
     feed["draws"] = np.random.default_rng().random(1, np.float32)
 outputs = [value.name for value in session.get_outputs()]
 found = dict(zip(outputs, session.run(outputs, feed), strict=True))
-label = about["labels"][found["logits"][0].argmax()]
+logits = found["logits"][0]
+label = about["labels"][logits.argmax()]
+if about["problem_type"] == "multi_label_classification":
+    there = [name for name, logit in zip(about["labels"], logits, strict=True) if logit > 0]
+    label = ", ".join(there) or "no label"
 print(
     f"{label}, after layer {found['exit_layer' if 'exit_layer' in found else 'layers_run'].max()}"
 )

@@ -118,8 +118,8 @@ def control_risk(
     than 30 examples, and for scores, which are neither right nor wrong.
     """
     alpha, delta, examples = goal["risk"], goal["delta"], len(rows)
-    if swept.task.is_regression:
-        raise UserError("--pick risk needs a task with classes; pick by max_drop or max_cost")
+    if swept.task.is_regression or swept.task.multi_label:
+        raise UserError("--pick risk needs a class an example; pick by max_drop or max_cost")
     if examples < FEWEST_FOR_GUARANTEE:
         raise UserError(
             f"a guarantee from {examples} calibration examples is refused: fewer than "

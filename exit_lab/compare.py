@@ -307,7 +307,8 @@ def measured(job: Job, recording: Recording, drawn: np.ndarray) -> dict[str, np.
     """
     config, labels = job.model.config, recording.labels
     answers, exits = scan_answers(config.exit_rule(), recording.tensors)
-    metrics = METRICS[job.task.metric](predictions_of(answers)[None], labels, drawn.astype(float))
+    found = predictions_of(answers, job.task.multi_label)[None]
+    metrics = METRICS[job.task.metric](found, labels, drawn.astype(float))
     flops = map(config.early_exit_flops, job.features.lengths.tolist(), exits.tolist())
     costs = {
         "computation cost": exits.numpy() / config.num_hidden_layers,

@@ -16,7 +16,7 @@ import numpy as np
 
 from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep, best_rows, rows_of
 from glue.metrics import bootstrap_weights, concave_hull, frontier, interval
-from glue.tasks import Example
+from glue.tasks import Example, label_text
 
 PARTS = {  # of the page, by their place in the template
     "page": "explorer_template.html",
@@ -53,7 +53,6 @@ def explorer_page(
         **about,
         "metric": swept.task.primary_metric,
         "regression": swept.task.is_regression,
-        "classes": list(swept.task.labels),
         "layers": swept.num_layers,
         "examples": len(examples),
         "listed": len(listed),
@@ -123,10 +122,19 @@ def example_columns(
     """Columns of the list of examples, packed: (settings, listed) and (layers, listed)."""
     regression = swept.task.is_regression
     kind, percent = "<f4" if regression else "<u2", (confidence[:, listed] * 100).round()
+    answers, labels = swept.predictions[:, listed], swept.labels[listed]
+    classes = list(swept.task.labels)
+    if swept.task.multi_label:  # every set of labels is a class
+        both = np.concatenate((answers, labels[None])).reshape(-1, len(classes))
+        sets, ids = np.unique(both, axis=0, return_inverse=True)
+        ids = ids.reshape(-1, len(listed))
+        answers, labels = ids[:-1], ids[-1]
+        classes = [label_text(swept.task, one) or "none" for one in sets]
     return {
+        "classes": classes,
         "exit_layer": packed(swept.exit_layer[:, listed].astype("<u1")),
-        "predictions": packed(swept.predictions[:, listed].astype(kind)),
-        "labels": packed(swept.labels[listed].astype(kind)),
+        "predictions": packed(answers.astype(kind)),
+        "labels": packed(labels.astype(kind)),
         "confidence": "" if regression else packed(percent.astype("<u1")),
         "rows": listed.tolist(),
         "texts": [[t for t in examples[row][1:3] if t is not None] for row in listed],

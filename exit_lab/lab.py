@@ -40,7 +40,7 @@ from modeling.cpu_packing import dtype_of
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, Setting, describe, resolve
 from modeling.loading.files import UsedFiles, read_json, resolve_within
-from modeling.rules import exit_scores, scan
+from modeling.rules import certainty, exit_scores, scan
 from training.checkpoints import check_finished
 from training.provenance import check_inputs, provenance
 from training.start import make_accelerator, start_script
@@ -233,11 +233,16 @@ def write_figures(lab: Lab, setting: Setting) -> None:
     """Write the figures, and the explorer, which opens at `setting`."""
     task, swept, setting = lab.job.task, lab.swept, lab.config.keys_read(**setting)
     exits = scan(lab.config.exit_rule(**setting), lab.recording.tensors).numpy()
-    scores = exit_scores(lab.recording.tensors["all_logits"]).numpy()
+    scores = exit_scores(lab.recording.tensors["all_logits"], task.multi_label)
+    confidence = certainty(scores, task.multi_label).numpy()
+    scores, labels = scores.numpy(), swept.labels
+    if task.multi_label:  # the least certain label's way to be right is a class of its own
+        right = np.where(labels > 0, scores, 1 - scores).min(-1)
+        scores, labels = np.stack((right, 1 - right), -1), np.zeros(len(labels))
     found = frontier_set([swept], lab.parts, BAND_DRAWS, lab.request.data.seed)
     figures = {
         "frontier": frontier_figure(found, task),
-        "heatmap": heatmap_figure(scores, swept.labels, exits, task, describe(setting)),
+        "heatmap": heatmap_figure(scores, labels, exits, task, describe(setting)),
     }
     for name, figure in figures.items():
         save_figure(figure, lab.output / f"{name}.png", lab.output)
@@ -254,7 +259,7 @@ def write_figures(lab: Lab, setting: Setting) -> None:
             task, at_exit(swept.predictions, exits), swept.labels, exits, swept.num_layers
         ),
     }
-    page = explorer_page(swept, lab.examples, scores.max(-1), about, lab.request.data.seed)
+    page = explorer_page(swept, lab.examples, confidence, about, lab.request.data.seed)
     write_text(lab.output / "explorer.html", page, lab.output)
     print(f"figures ({', '.join(figures)}) and explorer.html: {lab.output}")
 
@@ -263,7 +268,7 @@ def evaluation_command(lab: Lab) -> str:
     """The command that evaluates the model in its folder, on the data that the sweep has."""
     folder, data = str(lab.directory), lab.request.data
     flags = {"model_type": lab.job.mode.name, "model_name_or_path": folder, "output_dir": folder}
-    names = ("validation_file", "text_column_names", "label_column_name")
+    names = "validation_file text_column_names label_column_name label_separator".split()
     names = ("data_dir", "dataset_name", "task_name") if data.task_name else names
     flags |= {name: getattr(data, name) for name in (*names, "max_seq_length")}
     words = [f"--{flag} {shlex.quote(str(value))}" for flag, value in flags.items() if value]

@@ -54,7 +54,7 @@ class Recording:
     @property
     def predictions(self) -> np.ndarray:
         """Class ids, or values, of every layer: (layers, examples)."""
-        return predictions_of(self.tensors["all_logits"])
+        return predictions_of(self.tensors["all_logits"], self.labels.ndim > 1)
 
 
 def load_or_record(folder: Path, job: Job) -> Recording | None:
@@ -185,10 +185,13 @@ class Sweep:
         """Exit layers of an oracle that knows layers 1 to 1, 2, ..., N: (layers, examples).
 
         Each example exits at the first of these that is right, or else at layer 1; in regression,
-        at the first of those with the least error.
+        at the first of those with the least error, of several labels with the fewest wrong ones.
         """
         error = np.abs(self.predictions.astype(float) - self.labels)
-        error = error if self.task.is_regression else error > 0
+        if self.task.multi_label:
+            error = error.sum(-1)
+        elif not self.task.is_regression:
+            error = error > 0
         depths = range(1, self.num_layers + 1)
         first = [error[:depth].argmin(0) + 1 for depth in depths]
         return np.stack(first).astype(self.exit_layer.dtype)

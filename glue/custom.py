@@ -2,35 +2,35 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from glue.tables import SUFFIXES, kind_of, read_table
-from glue.tasks import TWO, Split, Task, parse_number
+from glue.tasks import TWO, Split, Task, parse_number, split_labels
 from modeling.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 
 def custom_task(
-    train_file: str | Path | None = None,
-    validation_file: str | Path | None = None,
-    test_file: str | Path | None = None,
+    files: Mapping[str, str | Path | None],
     labels: Sequence[str] | None = None,
     text_columns: str | None = None,
     label_column: str | None = None,
+    separator: str | None = None,
 ) -> Task:
-    """Make a task of tables (see `read_table`) with the columns sentence1, perhaps sentence2, and
-    label, unless others are named, A or A,B.
+    """Make a task of tables (see `read_table`), of train, dev and test, with the columns sentence1,
+    perhaps sentence2, and label, unless others are named, A or A,B.
 
     `labels` are a trained model's, empty for regression. A file with as many labels of its own is
     read with these, in their order, which a warning says. Without `labels` they are those of the
     training file (else of the validation file), sorted, as numbers when all are numbers. If all
-    are numbers and at least one is not whole, the task is regression. Raises UserError.
+    are numbers and at least one is not whole, the task is regression. With a `separator` a cell
+    holds any number of labels; several label columns, A,B,C, are a label each, of 0 and 1. Raises
+    UserError.
     """
-    given = {"train": train_file, "dev": validation_file, "test": test_file}
-    files = {split: str(Path(file).absolute()) for split, file in given.items() if file}
+    files = {split: str(Path(file).absolute()) for split, file in files.items() if file}
     if not files:
         raise UserError("give at least one of --train_file, --validation_file and --test_file")
     for file in files.values():
@@ -45,10 +45,15 @@ def custom_task(
     columns, _ = read_table(split.path)
     names = names or (TWO if "sentence2" in columns else TWO[:1])
     task = replace(task, text_columns=names, label_column=label_column or "label")
+    several = tuple(name.strip() for name in task.label_column.split(","))
+    if separator or len(several) > 1:
+        task = replace(task, multi_label=True, separator=separator or "", metric="f1_micro")
+        own = several if not separator else () if labels else _discover_labels(split, task)
+        return replace(task, labels=tuple(labels or own))
     if labels is None:
-        labels = _discover_labels(split._replace(task=task))
+        labels = _discover_labels(split, task)
     elif labels and split.name != "test":
-        own = _discover_labels(split._replace(task=task))
+        own = _discover_labels(split, task)
         if len(own) == len(labels) and not {*own} <= {*labels}:
             pairs = ", ".join(f"{one} as {name}" for one, name in zip(own, labels, strict=True))
             logger.warning(
@@ -60,22 +65,23 @@ def custom_task(
     return replace(task, labels=tuple(labels), metric="acc" if labels else "corr")
 
 
-def _discover_labels(split: Split) -> list[str]:
+def _discover_labels(split: Split, task: Task) -> list[str]:
     """Return the sorted labels of a file; [] where they are scores."""
-    path, task = split.path, split.task
+    path = split.path
     if split.name == "test":
         raise UserError(f"{path} alone does not tell the labels; give a --train_file as well")
     found: dict[str, float | None] = {}  # label → the number it spells
     for line, row in split.rows((*task.text_columns, task.label_column)):
         label = row[task.label_column].strip()
-        if not label:
+        if not label and not task.multi_label:
             raise UserError(f"{path}, line {line}: no {task.label_column}")
-        found[label] = parse_number(label)
+        names = split_labels(task, row) if task.multi_label else [label]
+        found |= {name: parse_number(name) for name in names}
     numbers = [number for number in found.values() if number is not None]
     all_numbers = len(numbers) == len(found)
     if all_numbers and not all(map(math.isfinite, numbers)):
         raise UserError(f"{path}: of the labels {', '.join(found)[:200]}, not all are finite")
-    if all_numbers and any(n != int(n) for n in numbers):
+    if all_numbers and not task.multi_label and any(n != int(n) for n in numbers):
         return []
     if len(set(numbers)) < len(numbers):
         raise UserError(f"{path}: two of the labels {', '.join(found)} are the same number")

@@ -57,7 +57,8 @@ def metrics_at(
 ) -> dict[str, np.ndarray]:
     """The task's metrics of each setting's answers by name: (settings,), or (settings, draws).
 
-    predictions: (layers, examples) class ids, or values for regression; labels: (examples,);
+    predictions: (layers, examples) class ids, or values for regression; labels: (examples,); of
+    several labels an example, of 0 and 1, both have one more dimension, as everywhere here.
     exit_layer: (settings, examples), 1-based.
     weights: (draws, examples), how often each example counts; None: once.
     """
@@ -66,7 +67,7 @@ def metrics_at(
     function = METRICS[task.metric]
     pieces = [
         function(at_exit(predictions, exit_layer[rows]), labels, weights)
-        for rows in chunks(len(exit_layer), len(labels))
+        for rows in chunks(len(exit_layer), labels.size)
     ]
     joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     return {name: values[:, 0] for name, values in joined.items()} if single else joined
@@ -110,6 +111,19 @@ def accuracy_and_f1(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray
     both = counted(predicted & true, weights)
     f1 = ratio(2 * both, counted(predicted, weights) + counted(true, weights))
     return {"acc": acc, "f1": f1, "acc_and_f1": (acc + f1) / 2}
+
+
+def f1_of_labels(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
+    """F1 over all labels together, and the mean F1 of a label; both have a dimension of labels."""
+    count = labels.size // len(labels)
+    predicted, true = (
+        np.moveaxis(values.reshape(-1, len(labels), count) > 0, -1, 0)
+        for values in (answers, labels)
+    )
+    both = counted(predicted & true, weights)  # (labels, settings, draws)
+    either = counted(predicted, weights) + counted(true, weights)
+    micro = ratio(2 * both.sum(0), either.sum(0))
+    return {"f1_micro": micro, "f1_macro": ratio(2 * both, either).mean(0)}
 
 
 def matthews(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
@@ -167,6 +181,7 @@ def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], dict]] = {
     "acc": accuracy,
     "mcc": matthews,
+    "f1_micro": f1_of_labels,
     ACC_F1: accuracy_and_f1,
     "corr": correlations,
 }

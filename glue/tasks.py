@@ -54,6 +54,8 @@ class Task:
     score_range: tuple[float, float] | None = None  # submitted scores are clipped to it
     title: str = ""  # what figures call the data, where it only has the task's layout
     spelled: tuple[str, ...] = ()  # the labels in a file, where they are other texts
+    multi_label: bool = False  # may an example have several labels, or none?
+    separator: str = ""  # of these in a cell; "": a column of 0 and 1 for each label
 
     @property
     def shown_name(self) -> str:
@@ -68,6 +70,10 @@ class Task:
         return len(self.labels) or 1
 
     @property
+    def label_columns(self) -> tuple[str, ...]:
+        return self.labels if self.multi_label and not self.separator else (self.label_column,)
+
+    @property
     def primary_metric(self) -> str:
         """The metric that curves and best checkpoints go by."""
         return "acc" if self.metric == ACC_F1 else self.metric
@@ -76,7 +82,8 @@ class Task:
 def about(task: Task) -> str:
     """Describe a task for a log: "rte: pairs of texts, classes entailment, not_entailment"."""
     texts = "pairs of texts" if len(task.text_columns) > 1 else "single texts"
-    kind = f"classes {', '.join(task.labels)}" if task.labels else "scores (regression)"
+    noun = "any of the labels" if task.multi_label else "classes"
+    kind = f"{noun} {', '.join(task.labels)}" if task.labels else "scores (regression)"
     return f"{task.shown_name}: {texts}, {kind}"
 
 
@@ -86,7 +93,8 @@ class Example(NamedTuple):
     index: str  # the index or id column of a test file, otherwise a running number from 0
     text_a: str
     text_b: str | None  # None when the task has single sentences
-    label: int | float | None  # class id, score, or None: of GLUE's test files they are not read
+    # Class id, score, or 0 and 1 for each of several labels; None: of GLUE's test files not read.
+    label: int | float | tuple[float, ...] | None
 
 
 _MNLI = Task("mnli", "MNLI", "MNLI-m.tsv", 9797, MATCHED, TWO, "gold_label", NLI)
@@ -244,17 +252,21 @@ class Split(NamedTuple):
         task, path, test = self.task, self.path, self.name == "test"
         if task.folder and path.suffix == ".parquet":
             task = as_on_the_hub(task)
-        needed = task.text_columns + (() if test else (task.label_column,))
+        needed = task.text_columns + (() if test else task.label_columns)
         known = {label: i for i, label in enumerate(task.labels)} if not task.folder else {}
         for number, (line, row) in enumerate(islice(self.rows(needed), limit)):
             text_a, text_b = [*(row[name] for name in task.text_columns), None][:2]
+            where, index = f"{path}, line {line}", str(number)
             if test:
-                index = row.get("index", row.get("id", str(number)))
+                index = row.get("index", row.get("id", index))
+            if task.multi_label:
+                told = not test or all(row.get(name, "").strip() for name in task.label_columns)
+                label = _several_labels(task, row, where) if told else None
+            elif test:
                 spelled = row.get(task.label_column, "").strip()
                 label = known.get(spelled) if task.labels or task.folder else parse_number(spelled)
             else:
-                index = str(number)
-                label = _label(task, row[task.label_column], f"{path}, line {line}")
+                label = _label(task, row[task.label_column], where)
             yield Example(index, text_a, text_b, label)
 
 
@@ -279,6 +291,25 @@ def _label(task: Task, text: str, where: str) -> int | float:
     return score
 
 
+def _several_labels(task: Task, row: Mapping[str, str], where: str) -> tuple[float, ...]:
+    """Return 1 for each of the task's labels that a row has, else 0."""
+    if task.separator:
+        there = [_label(task, name, where) for name in split_labels(task, row)]
+        return tuple(float(i in there) for i in range(len(task.labels)))
+    found = []
+    for name in task.labels:
+        text = row[name].strip().lower()
+        found.append({"true": 1.0, "false": 0.0}.get(text, parse_number(text)))
+        if found[-1] not in (0, 1):
+            raise UserError(f"{where}: {name} {text[:80]!r} is neither 0 nor 1")
+    return tuple(found)
+
+
+def split_labels(task: Task, row: Mapping[str, str]) -> list[str]:
+    """List the labels in a row's cell."""
+    return [name for name in map(str.strip, row[task.label_column].split(task.separator)) if name]
+
+
 def parse_number(text: str) -> float | None:
     """Return the number that a text spells, if any."""
     try:
@@ -290,8 +321,12 @@ def parse_number(text: str) -> float | None:
 # Files of predictions, as gluebenchmark.com takes them.
 
 
-def label_text(task: Task, prediction: float) -> str:
-    """Spell a class id as its label, a score with 3 decimals (STS-B, in 0…5) or 6 digits."""
+def label_text(task: Task, prediction: float | Sequence[float]) -> str:
+    """Spell a class id as its label, several labels of 0 and 1 as those that are there, a score
+    with 3 decimals (STS-B, in 0…5) or 6 digits."""
+    if task.multi_label:
+        there = (name for name, one in zip(task.labels, prediction, strict=True) if one)
+        return (task.separator or ",").join(" ".join(name.split()) for name in there)
     if not math.isfinite(prediction):
         raise UserError(f"{task.name}: the predicted score is {prediction}")
     if not task.is_regression:

@@ -20,7 +20,7 @@ from .exit_settings import Setting, resolve
 from .keys import MODE_KEYS, SIZES, KeyTable, checked, float_key, grid_values, str_key
 from .loading.tokenizers import TokenizerOfFolder
 from .ponder.rules import RULES as PONDER_RULES
-from .rules import ExitRule
+from .rules import EachLabel, ExitRule
 
 MAKES_ONE = "; of a BERT, share_layers.py makes one layer"
 HEAD_WIDTH = 128  # published width of a ponder model's heads between their two layers
@@ -54,6 +54,7 @@ class AdaptiveConfig(AlbertConfig):
 
     table: ClassVar[KeyTable]
     one_layer: ClassVar[str] = ""
+    takes_several_labels: ClassVar[bool] = False
     extra_tokens = 0  # how many more [CLS] a text begins with here
     # Of the outputs, HF's Trainer gathers logits alone: others differ in length between batches.
     keys_to_ignore_at_inference: ClassVar[list[str]] = (
@@ -97,15 +98,20 @@ class AdaptiveConfig(AlbertConfig):
             if value is not None:
                 value = checked(name, value, self.table.keys, layers)
             setattr(self, name, key.initial(layers) if value is None else value)
-        if self.problem_type == "multi_label_classification":
+        if self.is_multi_label and not self.takes_several_labels:
             raise UserError(
-                "problem_type = 'multi_label_classification': an example has one class or one "
-                "value here; train a model a label, or combinations of labels as classes"
+                f"problem_type = {self.problem_type!r}: an example of --model_type "
+                f"{self.model_type} has one class or one value; --model_type elbert takes several"
             )
         # HF's pipelines ask problem_type whether one output is a value or a probability's logit.
         if (self.num_labels == 1) != (self.problem_type == "regression"):
             self.problem_type = "regression" if self.num_labels == 1 else None
         self.finalize()
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Tell whether an example may have several labels, each there or not."""
+        return self.problem_type == "multi_label_classification"
 
     def with_extra_tokens(self, tokens: Sequence[int]) -> list[int]:
         """Return what the model reads of a text's token ids, or of its segment ids."""
@@ -174,7 +180,8 @@ class EarlyExitConfig(AdaptiveConfig):
         keys, layers = self.table.exit_keys, self.num_hidden_layers
         values = {n: checked(n, v, keys, layers) for n, v in self.exit_keys().items()} | setting
         rule = self.exit_rules()[values[self.rule_key]]
-        return rule(**{name: values[name] for name in rule.reads if name in values})
+        made = rule(**{name: values[name] for name in rule.reads if name in values})
+        return EachLabel(rule=made) if self.is_multi_label else made
 
     def keys_read(self, **setting: Any) -> Setting:
         """Return the rule's name and the exit keys that it reads."""
@@ -202,6 +209,7 @@ class ElbertConfig(EarlyExitConfig):
 
     model_type = "elbert"
     rule_key = "thres_name"
+    takes_several_labels = True
 
     def finalize(self) -> None:
         if self.use_out_pooler or self.fc_size1 is None:

@@ -33,14 +33,20 @@ def task_loss(
     smoothing: float = 0.0,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Cross-entropy, or squared error for a single output; `reduction` over the batch.
+    """Cross-entropy; binary cross-entropy, mean over the labels, for labels (batch, labels) of 0
+    and 1; or squared error for a single output. `reduction` over the batch.
 
-    smoothing: share of each label that goes to all classes evenly.
-    weights: of the classes, (classes,). The mean is over examples, so that no example's part in it
-    depends on the others (torch's own divides by the sum of their weights).
+    smoothing: share of each label that goes to all classes evenly, or to there and not there.
+    weights: of the classes, (classes,), or of a label that is there (torch's pos_weight). The mean
+    is over examples, so that no example's part in it depends on the others (torch's own divides by
+    the sum of their weights).
     """
     if logits.shape[-1] == 1:
         return F.mse_loss(logits.squeeze(-1), labels.float(), reduction=reduction)
+    if labels.ndim == logits.ndim:
+        target, how = labels * (1 - smoothing) + smoothing / 2, {"pos_weight": weights}
+        losses = F.binary_cross_entropy_with_logits(logits, target, reduction="none", **how)
+        return losses.mean(-1) if reduction == "none" else losses.mean()
     each = "none" if weights is not None else reduction
     losses = F.cross_entropy(logits, labels, weights, reduction=each, label_smoothing=smoothing)
     return losses if reduction == "none" else losses.mean()

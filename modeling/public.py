@@ -145,12 +145,16 @@ class Classifier:
 
     def answer(self, logits: torch.Tensor, depth: dict[str, float], top_k: int | None) -> Answer:
         """Say what an example's logits, (num_labels,), mean; its `depth` stands with each class."""
-        names, scores = self.model.config.id2label, exit_scores(logits)
+        names, several = self.model.config.id2label, self.model.config.is_multi_label
+        scores = exit_scores(logits, several)
         if self.model.config.num_labels == 1:
             ranked = [{"score": float(scores[0]), **depth}]
         else:
             order = scores.argsort(descending=True, stable=True).tolist()
             ranked = [{"label": names[i], "score": float(scores[i]), **depth} for i in order]
+        if several and top_k == 1:
+            there = [one for one in ranked if one["score"] > 0.5]
+            return {f"{x}s": [one[x] for one in there] for x in ("label", "score")} | depth
         return ranked[0] if top_k == 1 else ranked[:top_k]
 
     def by_batches(self, examples: list[tuple], batch_size: int) -> list[tuple]:
@@ -196,7 +200,9 @@ def classify(
         For one text its answer, for a list a list of answers in its order. An answer has the
         `label` and that class's probability as `score`, or for a model of values the value as
         `score`; and its `exit_layer`, 1-based, or of Adaptive Depth `updates`, the mean of its
-        tokens. With another `top_k` than 1 it is a list of such, a class each.
+        tokens. Of a model of several labels it has the `labels` with a probability above 0.5, the
+        most probable first, and their `scores`. With another `top_k` than 1 it is a list of
+        answers, a class or label each.
 
     Raises:
         UserError: there is no model of this project in `source`.

@@ -16,6 +16,8 @@ from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 State = Any  # what an example carries on: a tensor or a tuple of tensors, batch first; or ()
 Outcome = tuple[State, Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
@@ -122,14 +124,59 @@ class NeverExits(ExitRule):
         return state, torch.zeros(shape, dtype=torch.bool, device=seen.logits.device)
 
 
+class EachLabel(ExitRule):
+    """Lets an example that may have several labels exit where `rule` lets each label exit, as a
+    choice between there and not there: the least certain label decides."""
+
+    rule: ExitRule
+
+    @property
+    def settings_shape(self) -> tuple[int, ...]:
+        return self.rule.settings_shape
+
+    def start(self, size: Size, inputs: Tensors) -> State:
+        state = self.rule.start(size._replace(batch=size.batch * size.classes, classes=2), inputs)
+        return self.by_example(state, size.classes)
+
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        labels = seen.logits.shape[-1]
+        if not self.settings_shape:
+            state = tree_map(lambda x: x.flatten(0, 1), state)
+        state, exit_mask = self.rule.step(self.of_labels(seen), state)
+        return self.by_example(state, labels), exit_mask.unflatten(-1, (-1, labels)).all(-1)
+
+    def by_window(self, seen: LayerOutput) -> Tensor:
+        of_labels = self.rule.by_window(self.of_labels(seen))
+        return of_labels.unflatten(-1, (-1, seen.logits.shape[-1])).any(-1)
+
+    def of_labels(self, seen: LayerOutput) -> LayerOutput:
+        """Logits (batch, labels) -> (batch · labels, 2): 0 of not there, the label's of there."""
+        return LayerOutput(F.pad(seen.logits.flatten()[:, None], (1, 0)))
+
+    def by_example(self, state: State, labels: int) -> State:
+        """A state with the batch first, of which examples that exit are left out; many settings
+        are scanned without leaving any out."""
+        if self.settings_shape:
+            return state
+        return tree_map(lambda x: x.unflatten(0, (-1, labels)), state)
+
+
 def per_class(setting: Number) -> Number:
     """A setting in a shape that goes with logits (batch, classes)."""
     return setting[..., None] if isinstance(setting, Tensor) and setting.ndim else setting
 
 
-def exit_scores(logits: Tensor) -> Tensor:
-    """Class probabilities, or the predicted value itself for regression."""
+def exit_scores(logits: Tensor, multi_label: bool = False) -> Tensor:
+    """Class probabilities, the probability of each of several labels, or for regression the
+    predicted value itself."""
+    if multi_label:
+        return logits.sigmoid()
     return logits.softmax(-1) if logits.shape[-1] > 1 else logits
+
+
+def certainty(scores: Tensor, multi_label: bool) -> Tensor:
+    """Probability of an answer, (...), from `exit_scores`; of several labels the least certain."""
+    return scores.maximum(1 - scores).amin(-1) if multi_label else scores.amax(-1)
 
 
 def normalised_entropy(probabilities: Tensor) -> Tensor:

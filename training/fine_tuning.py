@@ -56,8 +56,9 @@ def task_state(
 def class_weights(given: Sequence[str], task: Task, labels: np.ndarray) -> dict[str, float]:
     """Read --class_weights: of each class its weight in the loss; {} where none are given.
 
-    `balanced` is scikit-learn's, examples / (classes · examples of the class). labels: of the
-    training, (examples,) class ids, −100 for none.
+    `balanced` is scikit-learn's, examples / (classes · examples of the class); of several labels,
+    the examples without a label for each one with it. labels: of the training, (examples,) class
+    ids, −100 for none, or (examples, labels) of 0 and 1.
     """
     names = task.labels
     if given and task.is_regression:
@@ -65,11 +66,13 @@ def class_weights(given: Sequence[str], task: Task, labels: np.ndarray) -> dict[
     if [*given] == ["balanced"]:
         from sklearn.utils.class_weight import compute_class_weight
 
-        known = labels[labels >= 0]
+        known = labels[labels >= 0] if labels.ndim == 1 else np.nonzero(labels)[1]
         if missing := [name for i, name in enumerate(names) if i not in known]:
             raise UserError(f"--class_weights balanced: no training example is {missing[0]!r}")
-        found = compute_class_weight("balanced", classes=np.arange(len(names)), y=known).tolist()
-        return dict(zip(names, found, strict=True))
+        found = compute_class_weight("balanced", classes=np.arange(len(names)), y=known)
+        if task.multi_label:
+            found = 1 / labels.mean(0) - 1
+        return dict(zip(names, found.tolist(), strict=True))
     numbers = [parse_number(text) for text in given]
     if given and (len(numbers) != len(names) or not all(x and 0 < x < LARGEST for x in numbers)):
         raise UserError(

@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 # Flags of a training that later commands with its model take from there. Where a flag of one set
 # is given, those of another are not wanted.
 SOURCE, FILES = {"data_dir", "dataset_name"}, {"validation_file", "test_file"}
-GLUE, COLUMNS = {"task_name", *SOURCE}, {"text_column_names", "label_column_name"}
+GLUE = {"task_name", *SOURCE}
+COLUMNS = {"text_column_names", "label_column_name", "label_separator"}
 KEPT = {"model_type", "model_name_or_path", "max_seq_length", "do_lower_case"}
 KEPT |= GLUE | FILES | COLUMNS
 LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy")

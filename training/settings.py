@@ -115,7 +115,10 @@ class DevSettings:
     )
     validation_file: str | None = option(None, "dev file, instead of --task_name", FREE)
     text_column_names: str | None = option(None, "text columns; default: sentence1[,sentence2]")
-    label_column_name: str | None = option(None, "label column; default: label")
+    label_column_name: str | None = option(
+        None, "label column; default: label; A,B,C: several labels, a column of 0 and 1 each"
+    )
+    label_separator: str | None = option(None, "separator of several labels in one label cell")
     max_seq_length: int = option(128, "maximum tokens per text; longer texts are truncated")
     max_eval_samples: int | None = option(None, "use only the first N dev examples", COUNT)
 
@@ -131,7 +134,8 @@ class DevSettings:
     def check(self) -> None:
         if self.dataset_name and not self.task_name:
             raise UserError(f"--dataset_name {self.dataset_name}: give --task_name, too")
-        if self.task_name and (self.text_column_names or self.label_column_name):
+        own = self.text_column_names, self.label_column_name, self.label_separator
+        if self.task_name and any(own):
             raise UserError(
                 f"--text_column_names and --label_column_name are of your own files; "
                 f"--task_name {self.task_name} has columns of its own"

@@ -27,7 +27,7 @@ from evaluation.results import (
     summary_of,
 )
 from glue.features import Features
-from glue.metrics import METRICS, frontier
+from glue.metrics import METRICS, at_exit, frontier
 from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.export.loops import DepthLoop
 from modeling.ponder.model import PonderAlbertClassifier
@@ -182,7 +182,7 @@ def rule_frontier(job: Job, recorded: Tensors) -> dict[str, list[list[float]]]:
     exits = scan(config.exit_rule(**varied), recorded).reshape(-1, examples).unique(dim=0)
     costs = exits.double().mean(1).numpy() / layers
     answers = layer_answers(config.exit_rule(), recorded)
-    taken = predictions_of(answers)[exits.numpy() - 1, np.arange(examples)]
+    taken = at_exit(predictions_of(answers, task.multi_label), exits.numpy())
     found = METRICS[task.metric](taken, labels_of(job.features), np.ones((1, examples)))
     return {
         name: [[costs[i].item(), values[i, 0].item()] for i in frontier(costs, values[:, 0])]

@@ -104,7 +104,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
         Args:
             input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64, as HF
                 ALBERT; inputs_embeds in place of input_ids (batch, length, embedding).
-            labels: (batch,) class ids, or values for regression.
+            labels: (batch,) class ids, or values for regression; (batch, num_labels) of 0 and 1
+                where an example may have several labels (problem_type multi_label_classification).
             output_all_exits: in eval(), run full depth and return every layer's answer too.
             output_hidden_states, output_attentions: also return those of the layers that ran; an
                 example that has exited keeps those of its exit layer.

@@ -166,7 +166,7 @@ def table_of_rows(folder: Path, suffix: str) -> Path:
 
 @pytest.mark.parametrize("suffix", [*SAME_ROWS, ".csv.gz", ".jsonl.gz", ".parquet", ""])
 def test_tables_of_every_kind_hold_the_same_examples(tmp_path, suffix):
-    task = custom_task(train_file=table_of_rows(tmp_path, suffix))
+    task = custom_task({"train": table_of_rows(tmp_path, suffix)})
     assert task.labels == ("a", "b")
     examples = read_examples(task, "ignored", "train")
     # A TSV has no quoting and no escapes, so it cannot say a line break.
@@ -187,7 +187,7 @@ def test_tables_of_every_kind_hold_the_same_examples(tmp_path, suffix):
 def test_labels_are_discovered_and_a_fraction_makes_it_regression(tmp_path, labels, expected):
     rows = "".join(f"text,{label}\n" for label in labels)
     path = write(tmp_path / "train.csv", "sentence1,label\n" + rows)
-    task = custom_task(train_file=path)
+    task = custom_task({"train": path})
     assert task.labels == expected
     assert task.is_regression == (not expected)
     assert task.primary_metric == ("acc" if expected else "corr")
@@ -198,9 +198,9 @@ def test_labels_come_from_the_training_file_and_bind_the_others(tmp_path):
     train = write(tmp_path / "t.tsv", header + "a\tb\tyes\nc\td\tno\n")
     dev = write(tmp_path / "d.tsv", header + "e\tf\tperhaps\n")
     with pytest.raises(UserError, match="alone does not tell the labels"):
-        custom_task(test_file=dev)
-    assert custom_task(test_file=dev, labels=["yes", "no"]).labels == ("yes", "no")
-    task = custom_task(train, dev)
+        custom_task({"test": dev})
+    assert custom_task({"test": dev}, labels=["yes", "no"]).labels == ("yes", "no")
+    task = custom_task({"train": train, "dev": dev})
     assert read_examples(task, "", "train")[0] == ("0", "a", "b", 1)
     with pytest.raises(UserError, match=r"d\.tsv, line 2: label 'perhaps' is not one of: no, yes"):
         read_examples(task, "", "dev")
@@ -228,7 +228,7 @@ def test_labels_come_from_the_training_file_and_bind_the_others(tmp_path):
 def test_a_bad_file_of_the_users_is_refused(tmp_path, name, content, message):
     path = write(tmp_path / name, content)
     with pytest.raises(UserError, match=message):
-        read_examples(custom_task(train_file=path), "", "train")
+        read_examples(custom_task({"train": path}), "", "train")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_bad_file_of_the_users_is_refused(tmp_path, name, content, message):
 )
 def test_own_labels_stand_for_the_models_in_their_order(tmp_path, caplog, labels, expected, said):
     path = write(tmp_path / "dev.csv", "sentence1,label\na,{}\nb,{}\n".format(*labels))
-    task = custom_task(validation_file=path, labels=get_task("rte").labels)
+    task = custom_task({"dev": path}, labels=get_task("rte").labels)
     assert task.labels == expected
     assert [example.label for example in read_examples(task, "", "dev")] == [
         expected.index(label) for label in labels
@@ -257,10 +257,10 @@ def test_columns_may_have_other_names(tmp_path, suffix):
     if suffix == ".csv":
         lines = [",".join(row) for row in (rows[0], *(row.values() for row in rows))]
     path = write(tmp_path / f"mine{suffix}", "\n".join(lines) + "\n")
-    task = custom_task(train_file=path, text_columns="question, context", label_column="answer")
+    task = custom_task({"train": path}, text_columns="question, context", label_column="answer")
     assert task.labels == ("no", "yes")
     assert read_examples(task, "", "train")[0][1:] == ("why", "because", 0)
-    single = custom_task(train_file=path, text_columns="context", label_column="answer")
+    single = custom_task({"train": path}, text_columns="context", label_column="answer")
     assert read_examples(single, "", "train")[1][1:] == ("because", None, 1)
     with pytest.raises(UserError, match="--text_column_names a,b,c"):
-        custom_task(train_file=path, text_columns="a,b,c")
+        custom_task({"train": path}, text_columns="a,b,c")

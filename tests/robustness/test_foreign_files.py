@@ -161,7 +161,7 @@ def test_anything_as_a_tasks_tsv(tmp_path, content, name, split):
 def test_anything_as_the_users_own_file(tmp_path, content, suffix):
     header = {".csv": b"sentence1,label\n", ".tsv": b"sentence1\tlabel\n", ".jsonl": b""}[suffix]
     for text in (content, header + content):
-        task = tried(custom_task, write(tmp_path / f"train{suffix}", text))
+        task = tried(custom_task, {"train": write(tmp_path / f"train{suffix}", text)})
         assert refused(task) or tried(read_examples, task, "", "train")
 
 
@@ -173,7 +173,7 @@ def test_anything_as_the_state_of_a_datasets_folder(tmp_path, content):
     pytest.importorskip("pyarrow")
     write(tmp_path / "dataset_info.json", "{}")
     write(tmp_path / "state.json", content)
-    assert refused(tried(custom_task, tmp_path))
+    assert refused(tried(custom_task, {"train": tmp_path}))
 
 
 TEXTS = ("a man sings", "the dog \0 é 猫", "")
