@@ -5,11 +5,12 @@ disk. The list of what a run wrote (`utils/files.py`) tells a damaged checkpoint
 Tensors are safetensors and the rest is JSON: reading either runs no code.
 """
 
+import json
 import logging
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,14 +20,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import AlbertConfig
+from transformers import PreTrainedConfig
 from transformers import PreTrainedModel as Model
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from modeling.errors import UserError
 from modeling.keys import path_keys
-from modeling.loading.configs import ORIGIN_KEYS, make_config
+from modeling.loading.configs import ORIGIN_KEYS
 from modeling.loading.files import read_json
 from training.settings import RunSettings, ScriptSettings
 from utils.files import (
@@ -97,22 +98,33 @@ class TrainState:
     seconds: float = 0.0  # that the training took until it was last saved
 
 
-def run_fingerprint(settings: ScriptSettings, processes: int, data: str = "") -> Json:
+def run_fingerprint(
+    settings: ScriptSettings,
+    processes: int,
+    data: str = "",
+    config: PreTrainedConfig | None = None,
+) -> Json:
     """Say, as JSON, what a run is: only the same run goes on from its checkpoints. Flags that alter
-    no step are left out; data: fingerprint of the training data, if known yet."""
+    no step are left out, and keys of the model that decide nothing in training: exit keys, names.
+
+    data: fingerprint of the training data; config: the model's. Both if known yet.
+    """
     flags = {name: value for name, value, allowed in entries(*settings) if not allowed.resuming}
     batch_size = settings.training.per_gpu_train_batch_size * processes
-    return {"arguments": flags, "batch_size": batch_size, "data": data}
+    keys = json.loads(config.to_json_string(use_diff=False)) if config else {}
+    table = getattr(config, "table", None)  # a dense ALBERT has none
+    free = {*ORIGIN_KEYS, *path_keys(""), *(table.exit_keys if table else ()), "dtype"}
+    model = {name: value for name, value in keys.items() if name not in free}
+    return {"arguments": flags, "batch_size": batch_size, "data": data, "model": model}
 
 
-def changes(before: Json, now: Json, ignore: Collection[str] = ()) -> str:
-    """Say what differs; of two of `run_fingerprint`, the flags."""
-    if "arguments" in before:
-        before = {**before["arguments"], "batch size": before["batch_size"]}
-        now = {**now["arguments"], "batch size": now["batch_size"]}
-        if (before.get("model_type"), now.get("model_type")) == ("albert", "elbert"):
-            before["model_type"] = "elbert"  # an earlier version wrote ELBERT's published name
-    found = differences(before, now, ignore).items()
+def changes(before: Json, now: Json) -> str:
+    """Say what flags and keys of the model differ in two of `run_fingerprint`."""
+    before, now = (
+        {**x.get("model", {}), **x["arguments"], "batch size": x["batch_size"]}
+        for x in (before, now)
+    )
+    found = differences(before, now).items()
     return "; ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in found)
 
 
@@ -223,7 +235,6 @@ def load_checkpoint(checkpoint: Path, state: TrainState, run: Json) -> Json | No
             f"{checkpoint} is of another run: {changed}. Give the flags of its training, or "
             "train anew with --overwrite_output_dir"
         )
-    check_config(checkpoint, state.model.config)
     try:
         load_model(state.model, checkpoint / SAFE_WEIGHTS_NAME)
         tensors: dict[int, dict[str, torch.Tensor]] = defaultdict(dict)
@@ -241,20 +252,6 @@ def load_checkpoint(checkpoint: Path, state: TrainState, run: Json) -> Json | No
         raise UserError(
             f"{checkpoint} does not fit this run: {error}. Resume with the flags of its training"
         ) from error
-
-
-def check_config(checkpoint: Path, config: AlbertConfig) -> None:
-    """Raise UserError where the model that the flags name computes otherwise than the checkpoint's.
-    Exit keys and names of files decide nothing in training."""
-    path = checkpoint / "config.json"
-    table = getattr(config, "table", None)  # a dense ALBERT has none
-    free = {*ORIGIN_KEYS, *path_keys(""), *(table.exit_keys if table else ()), "dtype"}
-    written = make_config(path, read_json(path), type(config)).to_dict()
-    if changed := changes(written, config.to_dict(), free):
-        raise UserError(
-            f"{path} is of another model: {changed}. Give the configuration of its "
-            "training, or train anew with --overwrite_output_dir"
-        )
 
 
 def checkpoints_of(output_dir: str | Path) -> list[Path]:

@@ -89,7 +89,7 @@ class Search:
 
     @property
     def size(self) -> int:
-        """How many settings are tried."""
+        """Number of settings that are tried."""
         every = math.prod(map(len, self.values.values()))
         default = every if self.settings.hp_sampler == "grid" else TRIALS
         return min(every, self.settings.hp_trials or default)

@@ -11,8 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Self
@@ -43,7 +42,7 @@ from training.checkpoints import (
 )
 from training.optimizer import clipped_parameters
 from training.provenance import provenance, remove_results
-from training.settings import RunSettings, ScriptSettings
+from training.settings import ScriptSettings
 from utils.console import progress
 from utils.files import list_growing, write_json
 from utils.flags import as_dict
@@ -61,31 +60,33 @@ class Batch(NamedTuple):
     share: float | torch.Tensor  # of the global batch's examples; the processes' sum to 1
 
 
-@dataclass
 class Trainer:
     """One run of an optimiser over batches: stoppable at any step, and resumed to the last bit.
 
     All chance in a step (dropout) comes from a generator that is seeded anew with (seed, step,
     batch, process), so that no generator's state has to outlive a process.
 
-    settings: all of the script's. data: fingerprint of the training data.
+    settings: all of the script's. data: fingerprint of the training data. about: more for
+    training.json.
     """
 
-    accelerator: Accelerator
-    state: TrainState
-    settings: ScriptSettings
-    data: str
-    about: dict[str, Any] = field(default_factory=dict)  # more for training.json
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        state: TrainState,
+        settings: ScriptSettings,
+        data: str,
+        about: Mapping[str, Any] = {},
+    ) -> None:
+        self.accelerator, self.state, self.settings = accelerator, state, settings
+        self.run, self.about = settings.run, about
         self.clock = time.monotonic()
-        self.run: RunSettings = self.settings.run
         self.directory = Path(self.run.output_dir)
-        self.fingerprint = run_fingerprint(self.settings, self.accelerator.num_processes, self.data)
-        self.clipped = clipped_parameters(self.state.optimizer)
-        self.model, self.optimizer = self.accelerator.prepare(
-            self.state.objective or self.state.model, self.state.optimizer
-        )
+        count, config = accelerator.num_processes, state.model.config
+        self.fingerprint = run_fingerprint(settings, count, data, config)
+        self.clipped = clipped_parameters(state.optimizer)
+        model = state.objective or state.model
+        self.model, self.optimizer = accelerator.prepare(model, state.optimizer)
 
     def begin(self, checkpoint: Path | None) -> None:
         """Go on from `checkpoint` where there is one, and mark `output_dir` as being trained."""
@@ -220,7 +221,9 @@ class Trainer:
                 report: dict[str, Any] = {"steps": state.step, "seconds": seconds, **self.about}
                 if best.step:
                     report["best"] = best.state()
-                report["provenance"] = provenance(as_dict(*self.settings), data=self.data)
+                report["provenance"] = provenance(
+                    as_dict(*self.settings), data=self.fingerprint["data"]
+                )
                 write_json(self.directory / "training.json", report, listed_in=self.directory)
                 finish_training(self.directory)
                 if best.should_stop:
@@ -257,7 +260,10 @@ def start_trackers(settings: ScriptSettings) -> list[GeneralTracker]:
     return trackers
 
 
-@dataclass
+def means_of_batches(sums: Sums) -> dict[str, float]:
+    return {name: (x / sums["batches"]).item() for name, x in sums.items() if name != "batches"}
+
+
 class TrainingLog:
     """Progress bar, trackers and JSON lines of a training run: the main process's work.
 
@@ -267,24 +273,24 @@ class TrainingLog:
     scalars: what the trackers get besides, of the model and its last output.
     """
 
-    trainer: Trainer
-    total: int
-    sums_of: Callable[[ModelOutput], Sums]
-    means: Callable[[Sums], dict[str, float]] = lambda sums: {
-        name: (x / sums["batches"]).item() for name, x in sums.items() if name != "batches"
-    }
-    scalars: Callable[[PreTrainedModel, ModelOutput], dict[str, float]] = lambda *_: {}
-    losses: list[float] = field(default_factory=list)
-    sums: Sums = field(default_factory=dict)
-    trackers: list[GeneralTracker] = field(default_factory=list)
+    def __init__(
+        self,
+        trainer: Trainer,
+        total: int,
+        sums_of: Callable[[ModelOutput], Sums],
+        means: Callable[[Sums], dict[str, float]] = means_of_batches,
+        scalars: Callable[[PreTrainedModel, ModelOutput], dict[str, float]] = lambda *_: {},
+    ) -> None:
+        self.trainer, self.sums_of, self.means, self.scalars = trainer, sums_of, means, scalars
+        self.main = trainer.accelerator.is_main_process
+        options = {"desc": "Training", "unit": "step", "initial": trainer.state.step}
+        self.bar = progress(total=total, disable=not self.main, **options)
+        self.trackers = start_trackers(trainer.settings) if self.main else []
+        self.clock = time.monotonic()  # of the last entry
+        self.losses: list[float] = []
+        self.sums: Sums = {}
 
     def __enter__(self) -> Self:
-        self.main = self.trainer.accelerator.is_main_process
-        options = {"desc": "Training", "unit": "step", "initial": self.trainer.state.step}
-        self.bar = progress(total=self.total, disable=not self.main, **options)
-        if self.main:
-            self.trackers = start_trackers(self.trainer.settings)
-        self.clock = time.monotonic()  # of the last entry
         return self
 
     def __exit__(self, *_: object) -> None:

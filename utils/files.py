@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
@@ -200,18 +200,13 @@ def file_fingerprint(path: Path) -> dict[str, Any]:
     return {"size": path.stat().st_size, "sha256": file_hash(path)}
 
 
-def differences(
-    before: Mapping[str, Any], now: Mapping[str, Any], ignore: Collection[str] = ()
-) -> dict[str, tuple[Any, Any]]:
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Find the keys whose values are not as `before`, with both values.
 
     A key that one of the two lacks is no difference: another version may have written it.
     """
-    return {
-        key: (before[key], now[key])
-        for key in now
-        if key in before and key not in ignore and before[key] != now[key]
-    }
+    both = [key for key in now if key in before]
+    return {key: (before[key], now[key]) for key in both if before[key] != now[key]}
 
 
 def run_all_then_raise(*steps: Callable[[], Any]) -> None:

@@ -48,7 +48,6 @@ def latin(path: Path) -> None:
         pytest.param(
             *(pipe, "a.onnx", "--do_eval --onnx PATH", ["a.onnx", "no regular one"]), marks=HAS_ONNX
         ),
-        (lambda _: None, os.fsdecode(b"\xff"), f"{ANEW} --output_dir PATH", ["not UTF-8"]),
     ],
 )
 def test_what_cannot_be_read_or_written_is_named_at_once(

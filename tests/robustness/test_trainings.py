@@ -253,7 +253,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_newest_intact_one_offered(
         ("--learning_rate 2e-3", ["another run", "learning_rate was 0.001, is 0.002"]),
         ("--per_gpu_train_batch_size 8", ["another run", "batch size was 4, is 8"]),
         ("--max_train_samples 9", ["another run", "max_train_samples was None, is 9"]),
-        ("--config_name CONFIG", ["is of another model", "hidden_act was", "is 'relu'"]),
+        ("--config_name CONFIG", ["another run", "hidden_act was", "is 'relu'"]),
         ("--data_dir DATA", ["training examples or their tokens are others"]),
         ("--resume_from_checkpoint OUT/checkpoint-5", ["5: no such directory", "checkpoint-8"]),
     ],

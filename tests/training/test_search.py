@@ -3,7 +3,6 @@
 import argparse
 import csv
 import json
-import os
 import re
 import shutil
 import signal
@@ -241,6 +240,27 @@ def test_a_stopped_search_says_so_and_its_run_goes_on(search, commands, monkeypa
     assert all(flags[-4:-2] == ["--resume_from_checkpoint", "latest"] for flags in commands)
 
 
+def test_a_setting_whose_worker_died_is_tried_again(search, commands, monkeypatch, tmp_path):
+    class Killed(BaseException):
+        """What Optuna does not see, as it sees no SIGKILL."""
+
+    def die(script, flags, log):
+        died.append(parsed_run(flags).output_dir.name)
+        raise Killed
+
+    died = []
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "call", die)
+        with pytest.raises(Killed):
+            search()
+    with sqlite3.connect(tmp_path / "out/hp_search.db") as database:  # an hour later
+        database.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')")
+    search().done()
+    assert set(names_of(commands)) == RUNS
+    assert names_of(commands)[0] == died[0]
+    assert len(commands) == 4
+
+
 # Settings and their order.
 
 
@@ -289,13 +309,8 @@ def test_a_script_that_fails_is_named_with_its_last_line(tmp_path):
         processes.call("run_parity.py", ["--x"], tmp_path / "log")
 
 
-def children_of(process: subprocess.Popen) -> list[int]:
-    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return [int(child) for child in path.read_text().split()]
-
-
 @pytest.mark.slow
-def test_a_stopped_then_killed_search_is_finished_by_two_processes(albert_dir, rte, tmp_path):
+def test_a_stopped_search_is_finished_by_two_processes(albert_dir, rte, tmp_path):
     """With the runs, weights and table of one that nothing disturbed."""
 
     def start(out: Path) -> subprocess.Popen:
@@ -309,38 +324,20 @@ def test_a_stopped_then_killed_search_is_finished_by_two_processes(albert_dir, r
         command = [sys.executable, *text.split()]
         return subprocess.Popen(command, cwd=Path(run_glue.__file__).parent, **pipes)
 
-    def started(out: Path) -> subprocess.Popen:
-        """A search in the middle of its first run."""
-        search = start(out)
-        while not any('"step"' in log.read_text() for log in out.glob("*/*/run.log")):
-            assert search.poll() is None, search.communicate()
-            time.sleep(0.02)
-        return search
-
     out = tmp_path / "out"
-    stopped = started(out)
-    children = children_of(stopped)
+    stopped = start(out)
+    while not any('"step"' in log.read_text() for log in out.glob("*/*/run.log")):
+        assert stopped.poll() is None, stopped.communicate()
+        time.sleep(0.02)
     stopped.terminate()
     assert "Go on with the same command" in stopped.communicate()[1]
     assert stopped.returncode == 128 + signal.SIGTERM
-    assert children
-    assert not any(Path("/proc", str(child)).exists() for child in children)
     assert list(out.glob("*/*/checkpoint-*"))
-
-    killed = start(out)
-    while not (children := children_of(killed)):
-        time.sleep(0.02)
-    for process in (killed.pid, *children):
-        os.kill(process, signal.SIGKILL)
-    killed.wait()
-    with sqlite3.connect(out / "hp_search.db") as database:  # an hour later
-        database.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')")
     both = [start(out) for _ in range(2)]
     printed = [search.communicate(timeout=600) for search in both]
     assert [search.returncode for search in both] == [0, 0], printed
 
-    alone = start(tmp_path / "alone")
-    alone_out, _ = alone.communicate(timeout=600)
+    alone_out, _ = start(tmp_path / "alone").communicate(timeout=600)
     table = re.compile(r"^\| learning_rate.*?(?=^best checkpoint)", re.M | re.S)
     assert [table.findall(text) for text, _ in printed] == [table.findall(alone_out)] * 2
     folders = sorted(path.parent for path in out.glob("*/*/run.log"))
@@ -351,4 +348,4 @@ def test_a_stopped_then_killed_search_is_finished_by_two_processes(albert_dir, r
     assert len(list(out.glob("*/*/RTE.tsv"))) == 1  # the best one's answers
     log = "".join((folder / "run.log").read_text() for folder in folders)
     assert "Resumed from" in log
-    assert log.count("***** Running training *****") <= 2 + 2  # the stopped and the killed one
+    assert log.count("***** Running training *****") == 2 + 1  # the stopped one
