@@ -134,10 +134,7 @@ def main() -> None:
     add("--slots", type=int, default=32, help="texts at a time, also of the batches")
     add("--loads", type=float, nargs="+", default=[0.5, 0.8, 1.2], help="shares of that rate")
     add("--examples", type=int, default=2000, help="arrivals of a load")
-    add("--quick", action="store_true", help="64 arrivals, two loads")
     args = parser.parse_args()
-    if args.quick:
-        args.examples, args.loads = 64, [0.5, 1.2]
     keep_freed_memory()
     print(", ".join(environment(DEVICE).values()), "\n")
     print(markdown_table(COLUMNS, ()))

@@ -92,17 +92,28 @@ def in_openvino_int8(path: Path) -> Run:
     return lambda outputs, feed: [compiled(feed)[name] for name in outputs]
 
 
+# The table's rows: the file that each runs, and what loads it from where.
+ROWS: dict[str, tuple[str, Callable[[Path], Run]]] = {
+    "ONNX Runtime fp32": ("plain.onnx", in_onnxruntime),
+    "ONNX Runtime int8": ("plain-int8.onnx", in_onnxruntime),
+    "OpenVINO fp32": ("plain.onnx", openvino_runner),
+    "OpenVINO int8 (NNCF)": ("plain-int8.xml", in_openvino_int8),
+    "our file, ONNX Runtime fp32": ("loop.onnx", in_onnxruntime),
+    "our file, ONNX Runtime int8": ("loop-int8.onnx", in_onnxruntime),
+    "our file, OpenVINO fp32": ("loop.onnx", openvino_runner),
+    "our file, OpenVINO int8": ("loop-int8.onnx", openvino_runner),
+}
+
+
 def makers(folder: Path) -> dict[str, Callable[[], Run]]:
-    """Return what the processes make of the files in `folder`; nothing without the runtimes."""
-    made = {}
-    if find_spec("onnxruntime") and find_spec("onnxscript"):
-        for name in ("plain", "plain-int8", "loop", "loop-int8"):
-            made[f"ort {name}"] = partial(in_onnxruntime, folder / f"{name}.onnx")
-        for name in ("plain", "loop", "loop-int8") if find_spec("openvino") else ():
-            made[f"openvino {name}"] = partial(openvino_runner, folder / f"{name}.onnx")
-        if find_spec("openvino") and find_spec("nncf"):
-            made["openvino plain-int8"] = partial(in_openvino_int8, folder / "plain-int8.xml")
-    return made
+    """Return what the rows' processes make of the files in `folder`; none without its runtime."""
+    there = find_spec("onnxruntime") and find_spec("onnxscript")
+    needs = {"OpenVINO": "openvino", "NNCF": "nncf"}
+    return {
+        row: partial(load, folder / name)
+        for row, (name, load) in ROWS.items()
+        if there and all(find_spec(module) for word, module in needs.items() if word in row)
+    }
 
 
 def feed_of(texts: list[list[int]]) -> Feed:
@@ -118,16 +129,3 @@ def run_file(batch: int, cost: float | None, session: Run, texts: list[list[int]
         layers = list(itertools.islice(exits, len(feed["input_ids"])))
         told = {"target": np.array(layers, np.float32)} if cost else {}
         session(["logits"], {**feed, **told})[0].argmax(-1).tolist()
-
-
-# Name in the table, process, whether it has exits: ours.
-ROWS = (
-    ("ONNX Runtime fp32", "ort plain", False),
-    ("ONNX Runtime int8", "ort plain-int8", False),
-    ("OpenVINO fp32", "openvino plain", False),
-    ("OpenVINO int8 (NNCF)", "openvino plain-int8", False),
-    ("our file, ONNX Runtime fp32", "ort loop", True),
-    ("our file, ONNX Runtime int8", "ort loop-int8", True),
-    ("our file, OpenVINO fp32", "openvino loop", True),
-    ("our file, OpenVINO int8", "openvino loop-int8", True),
-)

@@ -3,7 +3,6 @@
     OMP_NUM_THREADS=2 python benchmarks/speed.py            the first table of docs/speed.md, in
                             ten minutes; --chart docs/speed.png draws its first column
     OMP_NUM_THREADS=2 python benchmarks/speed.py --more     every other row and case, too
-    OMP_NUM_THREADS=2 python benchmarks/speed.py --quick    a part of it, within 60 s
     OMP_NUM_THREADS=2 python benchmarks/speed.py --looks 0 1000 3000 300000
                             how threads wait: alone, and beside one busy process
 
@@ -99,16 +98,15 @@ class Contender(NamedTuple):
 
 
 class Table:
-    """Seconds a text, of all cases and contenders; rounds: of each case."""
+    """Seconds a text, of all cases and contenders."""
 
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
+    def __init__(self) -> None:
         self.cases: dict[str, dict[str, list[float]]] = {}  # of each contender, in every round
         columns = "case|contender|examples|ms an example|range|times as fast as the first"
         print(markdown_table(columns.split("|"), ()))
 
     def compare(self, case: str, rows: Sequence[Contender], more: int = 1) -> None:
-        """Run the contenders in turn, `more` times as many rounds as elsewhere; print their rows.
+        """Run the contenders in turn, three rounds or `more` times as many; print their rows.
 
         A row has the median of the rounds, their range, and the ratio of the first row's median
         to this one.
@@ -116,7 +114,7 @@ class Table:
         times = self.cases[case] = {row.name: [] for row in rows}
         for row in rows:
             row.clock(row.run, row.texts[:2])  # warms caches
-        for _ in range(self.rounds * more):  # in turn: what slows one slows them all
+        for _ in range(3 * more):  # in turn: what slows one slows them all
             for name, clock, run, texts in rows:
                 times[name].append(clock(run, texts) / len(texts))
         first = statistics.median(times[rows[0].name])
@@ -199,12 +197,12 @@ def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, len
     for cost in COSTS:
         rows.append((f"ours, c = {cost}", "fp32", partial(ours, cost), many))
         rows.append((f"ours bf16, c = {cost}", "bf16", partial(ours, cost), many))
-    for name, process, exits in runtimes.ROWS:
-        run = partial(runtimes.run_file, batch)
-        rows.append((name, process, partial(run, 1.0 if exits else None), some))
+    for name in runtimes.ROWS:
+        run, exits = partial(runtimes.run_file, batch), name.startswith("our")
+        rows.append((name, name, partial(run, 1.0 if exits else None), some))
         # A batch of our file goes on until its last text has exited.
         for cost in COSTS if exits and batch == 1 else ():
-            rows.append((f"{name}, c = {cost}", process, partial(run, cost), many))
+            rows.append((f"{name}, c = {cost}", name, partial(run, cost), many))
     there = [Contender(name, clocks[x], run, texts) for name, x, run, texts in rows if x in clocks]
     # Short runs vary.
     table.compare(f"batch {batch}, length {length}", there, 3 if batch < 32 else 1)
@@ -221,11 +219,9 @@ def waiting_cases(table: Table, looks: list[int], stack: ExitStack) -> None:
     for number in looks:
         run, name = partial(run_ours, 1, 1.0), f"ours, {number} looks"
         rows.append(row(name, run, contenders.our_model, GOMP_SPINCOUNT=str(number)))
-    there = written_files(stack)
-    for name, process, exits in runtimes.ROWS:
-        if process in there:
-            run = partial(runtimes.run_file, 1, 1.0 if exits else None)
-            rows.append(row(name, run, there[process]))
+    for name, make in written_files(stack).items():
+        run = partial(runtimes.run_file, 1, 1.0 if name.startswith("our") else None)
+        rows.append(row(name, run, make))
     table.compare("alone", rows, 3)
     neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     stack.callback(neighbour.kill)
@@ -243,17 +239,17 @@ def written_files(stack: ExitStack) -> dict[str, Callable]:
     return there
 
 
-def pipeline_cases(table: Table, quick: bool, clocks: Mapping[str, Clock]) -> None:
+def pipeline_cases(table: Table, clocks: Mapping[str, Clock]) -> None:
     """Time the way from ids to answers, texts of a task's lengths in random order.
 
     The slots' queue is long enough to be full most of the time; HF's way takes as long for every
     text, so a few tell.
     """
     for task in LENGTHS:
-        few, some, many = (texts_of(task, count) for count in (8, 16, 64 if quick else 192))
+        few, some, many = (texts_of(task, count) for count in (8, 16, 192))
         hf = partial(run_hf, 1, 128)
         rows = [Contender("HF eager, batch 1, padded to 128", clocks["hf"], hf, few)]
-        for cost in (0.5,) if quick else (1.0, 0.5, 0.25):
+        for cost in (1.0, 0.5, 0.25):
             for name, batch, texts in (("batch 1", 1, some), ("32 slots", 32, many)):
                 run = partial(run_ours, batch, cost)
                 rows.append(Contender(f"ours, c = {cost}, {name}", clocks["fp32"], run, texts))
@@ -300,29 +296,26 @@ def start_processes(args: argparse.Namespace, stack: ExitStack) -> dict[str, Clo
         made["hf keeping"] = (partial(hf, keeping=True),)
         made["hf compiled"] = (partial(hf, compiled=True),)
         made["compiled"] = partial(ours, compiled=True), waiting()
-    if not args.quick:
-        made |= {name: (make,) for name, make in written_files(stack).items()}
+    made |= {name: (make,) for name, make in written_files(stack).items()}
     return {name: stack.enter_context(own_process(*made[name])) for name in made}
 
 
 def main() -> None:
     parser = FlagParser(__doc__)
     add = parser.add_argument
-    add("--quick", action="store_true", help="a part of the table, within 60 s")
     add("--more", action="store_true", help="all rows and cases")
     add("--shapes", nargs="+", metavar="BATCHxLENGTH", help="default: 1x32 1x128 8x64 32x128")
     add("--looks", type=int, nargs="+", help="only this: ours with each GOMP_SPINCOUNT")
     add("--csv", type=Path, help="write every round's time to this file")
     add("--chart", type=Path, help="draw the first shape's times by cost (docs/speed.png)")
     args = parser.parse_args()
-    args.shapes = [tuple(map(int, shape.split("x"))) for shape in args.shapes or ()]
-    args.shapes = args.shapes or (SHAPES[:2] if args.quick else SHAPES)
+    args.shapes = [tuple(map(int, shape.split("x"))) for shape in args.shapes or ()] or SHAPES
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no contender is left behind
     torch.manual_seed(0)
     print(", ".join(environment(DEVICE).values()))
     capabilities = torch.cpu.get_capabilities()
     print("flags:", " ".join(flag for flag in FLAGS if capabilities.get(flag)), "\n")
-    table = Table(rounds=1 if args.quick else 3)
+    table = Table()
     with ExitStack() as stack:
         if args.csv:
             stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
@@ -335,8 +328,8 @@ def main() -> None:
             clocks = start_processes(args, running)
             for batch, length in args.shapes:
                 fixed_length_case(table, clocks, batch, length)
-            if args.more or args.quick:
-                pipeline_cases(table, args.quick, clocks)
+            if args.more:
+                pipeline_cases(table, clocks)
         if args.more:
             training_case(table)
             act_cases(table)

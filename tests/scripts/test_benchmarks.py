@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.contenders import ForcedExits
 from benchmarks.load import FixedDepth, WholeBatches, serve
-from benchmarks.runtimes import feed_of, makers, write_files
+from benchmarks.runtimes import ROWS, feed_of, makers, write_files
 from modeling import ElbertConfig
 from modeling.depth_batching import DepthBatcher
 from tests.conftest import TINY, tiny_model
@@ -30,7 +30,7 @@ def test_the_runtimes_compute_what_torch_does(tmp_path):
     expected = {"plain": every[-1], "loop": every[[0, 2, 3], [0, 1, 2]]}
     rounded = []
     for name, make in makers(tmp_path).items():
-        kind, _, is_int8 = name.split()[1].partition("-")
+        kind, _, is_int8 = ROWS[name][0].partition(".")[0].partition("-")
         (logits,) = make()(["logits"], told if kind == "loop" else feed)
         if not is_int8:
             np.testing.assert_allclose(logits, expected[kind], atol=1e-4)

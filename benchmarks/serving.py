@@ -1,0 +1,98 @@
+"""Requests a second over HTTP, and how long they take: examples/serve.py beside plain FastAPI.
+
+    OMP_NUM_THREADS=2 python benchmarks/serving.py --model_dir out/reviews/model --encoder $M \\
+      --texts texts.txt
+
+Each client sends one text of --texts (a text a line), waits for the answer, and sends the next. The
+plain server calls HF's pipeline in FastAPI's threads, on --encoder, an encoder as deep and without
+exits; its classifier is new, for speed alone. Servers and clients share the processors; the servers
+take turns. Needs requirements-serve.txt.
+"""
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+from utils.console import markdown_table
+from utils.flags import FlagParser
+from utils.processes import ROOT, run_script
+
+PLAIN = """
+import sys, uvicorn
+from fastapi import FastAPI
+from transformers import pipeline
+
+classifier, app = pipeline("text-classification", sys.argv[1]), FastAPI()
+
+@app.post("/classify")
+def classify(body: dict[str, list[str]]) -> list:
+    return classifier(body["texts"], truncation=True)
+
+uvicorn.run(app, port=0)
+"""
+
+
+@contextmanager
+def port_of(*command: object) -> Iterator[int]:
+    """Start a server; give its port when it answers."""
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, *map(str, command)], **streams) as server:
+        log = (re.search(r"running on \S+:(\d+)", line) for line in server.stderr)
+        yield int(next(filter(None, log))[1])
+        server.kill()
+
+
+def ask(port: int, texts: Iterator[str], end: float) -> list[float]:
+    """Send texts, as one client, until `end`; return the seconds of each request."""
+    connection, seconds = HTTPConnection("127.0.0.1", port), []
+    while (start := time.perf_counter()) < end:
+        body = json.dumps({"texts": [next(texts)]})
+        connection.request("POST", "/classify", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        response.read()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def main() -> None:
+    parser = FlagParser(__doc__)
+    for name in ("model_dir", "encoder", "texts"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=5, help="of each of three rounds")
+    args = parser.parse_args()
+    texts, found = itertools.cycle(args.texts.read_text("utf-8").splitlines()), {}
+    ours = ROOT / "examples/serve.py", "--port", 0, "--model_dir", args.model_dir
+    with port_of("-c", PLAIN, args.encoder) as plain, port_of(*ours) as early:
+        servers = {"HF's pipeline": plain, "examples/serve.py": early}
+        for port in servers.values():
+            ask(port, texts, time.perf_counter() + 2)  # warms caches
+        for _, count, name in itertools.product(range(3), (1, 8, 64), servers):
+            end = time.perf_counter() + args.seconds
+            with ThreadPoolExecutor(count) as pool:
+                clients = [pool.submit(ask, servers[name], texts, end) for _ in range(count)]
+            seconds = np.concatenate([client.result() for client in clients])
+            found.setdefault((count, name), []).append(seconds)
+    rows = []
+    for key, rounds in sorted(found.items()):
+        low, rate, high = np.sort([len(x) / args.seconds for x in rounds])
+        took = (f"{1e3 * x:.0f}" for x in np.quantile(np.concatenate(rounds), (0.5, 0.99)))
+        rows.append((*key, f"{rate:.0f} ({low:.0f}–{high:.0f})", *took))
+    columns = "clients|server|requests / s: median (range)|p50, ms|p99, ms"
+    print(markdown_table(columns.split("|"), rows))
+
+
+if __name__ == "__main__":
+    run_script(main)
