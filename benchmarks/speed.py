@@ -102,7 +102,7 @@ class Table:
 
     def __init__(self) -> None:
         self.cases: dict[str, dict[str, list[float]]] = {}  # of each contender, in every round
-        columns = "case|contender|examples|ms an example|range|times as fast as the first"
+        columns = "case|contender|examples|ms per example|range|times as fast as the first"
         print(markdown_table(columns.split("|"), ()))
 
     def compare(self, case: str, rows: Sequence[Contender], more: int = 1) -> None:
@@ -140,7 +140,7 @@ class Table:
                 median = statistics.median(times.get(name, [1]))
                 text = f"{median * 1e3:.1f} ({first / median:.1f}×)"
                 row.append(text if name in times else "")
-        return markdown_table(["ms an example", *shown], rows.values())
+        return markdown_table(["ms per example", *shown], rows.values())
 
     def write_chart(self, path: Path) -> None:
         from evaluation.figures import save_figure, styled
@@ -163,7 +163,7 @@ class Table:
             costs = {1.0: found[name]} | {cost: found[f"{name}, c = {cost}"] for cost in COSTS}
             label = name.replace("ours", "ours, PyTorch")
             axes.plot(costs.keys(), costs.values(), color=colour, marker="o", label=label)
-        axes.set(xlabel="computation cost: mean share of layers that run", ylabel="ms an example")
+        axes.set(xlabel="computation cost: mean share of layers that run", ylabel="ms per example")
         axes.set(title=f"ALBERT-base, {case}", ylim=(0, None), xticks=[1.0, *COSTS])
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
         return figure
