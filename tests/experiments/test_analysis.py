@@ -39,10 +39,6 @@ def answers() -> Answers:
     return Answers(logits, LABELS, np.array([[0.5] * 4, [1.0] * 4]))
 
 
-def test_scores_of_every_layer(answers):
-    assert answers.scores.tolist() == [[1, 0, 0, 1], [1, 1, 1, 0]]
-
-
 def test_values_score_the_share_of_the_variance_that_they_explain():
     labels = np.array([1.0, 3.0])  # variance 1
     answers = Answers(np.array([[[1.0], [3.0]], [[2.0], [2.0]]]), labels, np.ones((2, 2)))
@@ -107,15 +103,6 @@ def test_a_budget_is_met_on_the_half_that_reports_and_what_is_unspent_buys_nothi
     assert [x.mean() for x in at(single, 0.8)] == pytest.approx([0, 0.4])
 
 
-def test_an_example_pays_for_its_cost_what_the_method_buys_for_as_much():
-    """Twice the dearer example costs 0.2 more, which the method turns into 0.2 of score."""
-    found = Outcomes(np.array([[0.0, 0.0], [1.0, 1.0]]), np.array([[0.0, 0.4], [1.0, 1.4]]))
-    both = Parts(np.arange(2), np.arange(2))
-    score, cost = at(best(found, both), 0.7)
-    assert score == pytest.approx([0.7, 0.3])
-    assert (score.mean(), cost.mean()) == (pytest.approx(0.5), pytest.approx(0.7))
-
-
 def test_a_cascade_pays_both_networks_where_the_first_is_unsure(answers):
     small, large = (
         Answers(answers.logits[[k]], LABELS, np.full((1, 4), cost))
@@ -146,12 +133,6 @@ def test_the_cost_of_a_bar_and_its_interval():
 def test_the_oracle_stops_at_the_first_right_layer_as_far_as_the_cost_allows(answers):
     # Layer 1 is right for two; each of the other two becomes right for half a cost more.
     assert oracle(answers, [0.5, 0.625, 0.75, 1.0]) == pytest.approx([0.5, 0.75, 1.0, 1.0])
-
-
-def test_each_half_chooses_once_and_reports_once():
-    (first, second), (again, other) = halves(11)
-    assert sorted([*first, *second]) == list(range(11))
-    assert (first.tolist(), second.tolist()) == (other.tolist(), again.tolist())
 
 
 @pytest.mark.slow

@@ -91,10 +91,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 @pytest.mark.parametrize(
     "answer",
     [
-        OK + "Content-Length: ²\r\n\r\nhello".encode("latin-1"),
         OK + b'Content-Type: \xff; charset="\r\nContent-Length: -5\r\n\r\nhello',
-        OK + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n",
-        b"HTTP/1.1 302 Found\r\nLocation: http://[::1/\r\n\r\n",
         b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n",
         b"HTTP/1.1 404 \x1b[31mred\r\n\r\n",
         b"",
