@@ -254,7 +254,7 @@ def open_study(url: str, search: Search) -> optuna.Study:
 
 def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
     """Run the search in the study at `url`; UserError for a storage that cannot be used."""
-    damage = (OptunaError, SQLAlchemyError, ImportError)
+    damage = (OptunaError, SQLAlchemyError, ImportError, RuntimeError)  # of another Optuna's tables
     try:
         try:
             study = open_study(url, search)

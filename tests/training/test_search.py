@@ -200,6 +200,10 @@ def test_a_damaged_database_is_named(search, commands, tmp_path):
     content = path.read_bytes()
     path.write_bytes(content[:100] + bytes(3996) + content[4096:])  # where all other pages are
     search().refused(path, "cannot be opened, read or written", "restore it from a copy")
+    path.write_bytes(content)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE alembic_version SET version_num = 'v9'")
+    search().refused(path, "cannot be opened, read or written", "optuna version")
 
 
 def failing(script, flags, log):
