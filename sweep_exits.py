@@ -21,6 +21,8 @@ chance, with the oracle each at its first right layer. Then
     --vary exit_thres                 the published loop: rows of eval_results.txt
 """
 
+import sys
+
 from exit_lab.settings import SweepRequest
 from training.provenance import parse_beside
 from utils.processes import run_script
@@ -28,7 +30,8 @@ from utils.processes import run_script
 
 def main() -> None:
     groups = tuple(SweepRequest.__annotations__.values())
-    request = SweepRequest(*parse_beside(groups, __doc__, "--model_dir"))
+    place = "--model_dir" if any(x.startswith("--model_dir") for x in sys.argv) else "--compare"
+    request = SweepRequest(*parse_beside(groups, __doc__, place))
     request.check()
     from exit_lab.lab import run  # torch: seconds, once the flags are right
 

@@ -23,7 +23,7 @@ from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
 from modeling.cpu_packing import EMULATED, dtype_of, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
-from modeling.loading.files import UsedFiles, read_json, resolve_within, trained_length
+from modeling.loading.files import UsedFiles, read_json, resolve_within
 from training.checkpoints import checkpoints_of
 from training.provenance import check_inputs, provenance
 from training.start import check_output_dir, lock_output_dir, make_accelerator, start_script
@@ -98,23 +98,11 @@ def open_job(
         rule = in_force[model.config.rule_key]
         logger.warning("%s has no effect: the exit rule %s does not read it", key, rule)
     features = features_of(settings, model.config, tokenizer, split)
-    warn_of_cuts(settings, features)
     about_run = provenance(as_dict(*settings), weights=used.weights, data=features.digest())
     size, path = evaluation.per_gpu_eval_batch_size, evaluation.onnx
     file = OnnxFile(path, model.config, used.weights, evaluation.runtime) if path else None
     origin = {"rule_sources": keys.sources, "provenance": about_run}
     return Job(mode, model, tokenizer, split.task, features, size, evaluation, file, origin, used)
-
-
-def warn_of_cuts(settings: GlueSettings, features: Features) -> None:
-    """Warn of examples that are truncated where the training's were not."""
-    length, cut = settings.data.max_seq_length, int(features.truncated.sum())
-    trained_at = trained_length(settings.run.output_dir, 0)
-    if length < trained_at and cut:
-        logger.warning(
-            f"--max_seq_length {length} cuts {cut} of {len(features)} texts; "
-            f"the training had {trained_at}"
-        )
 
 
 def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:

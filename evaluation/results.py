@@ -25,16 +25,7 @@ from modeling.loading.files import read_regular_file
 from modeling.losses import task_loss
 from modeling.rules import certainty, exit_scores, normalised_entropy
 from training.provenance import provenance_in
-from utils.files import (
-    differences,
-    is_own,
-    locked,
-    read_list,
-    remove,
-    run_all_then_raise,
-    write_json,
-    write_text,
-)
+from utils import files
 
 logger = logging.getLogger(__name__)
 
@@ -164,11 +155,11 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str, *more: st
     row, folder = row_of(summary, *more), path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(path):  # two evaluations may end at the same time
+        with files.locked(path):  # two evaluations may end at the same time
             lines = [*earlier_lines(path, row, out_mode), ",".join(row.values())]
             grows = out_mode == "all" and path.exists()
-            users = grows and not is_own(folder, path.name, read_list(folder))
-            write_text(path, "\n".join(lines) + "\n", None if users else folder)
+            users = grows and not files.is_own(folder, path.name, files.read_list(folder))
+            files.write_text(path, "\n".join(lines) + "\n", None if users else folder)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -197,14 +188,16 @@ def write_results(report: Report, folder: Path, trained: Path, out_mode: str) ->
     One warning for rows of other weights or data that this evaluation's row would stand beside.
     """
     rows, path, summary = folder / ROWS, folder / "eval_results.json", report.summary
-    files = {file: write for file, write in report.files.items() if write}
-    old = report.files.keys() - files.keys()
+    more = {file: write for file, write in report.files.items() if write}
+    old = report.files.keys() - more.keys()
     gone = [
-        x for at in (folder, trained) for x in remove(at, [os.path.relpath(y, at) for y in old])
+        x
+        for at in (folder, trained)
+        for x in files.remove(at, [os.path.relpath(y, at) for y in old])
     ]
     if gone:
         print("removed, of an earlier evaluation:", ", ".join(gone))
-    changed = differences(provenance_in(path), summary.get("provenance", {}))
+    changed = files.differences(provenance_in(path), summary.get("provenance", {}))
     others = [name for name in ("weights", "data") if name in changed]
     if out_mode == "all" and rows.exists() and others:
         logger.warning(
@@ -212,13 +205,13 @@ def write_results(report: Report, folder: Path, trained: Path, out_mode: str) ->
         )
     if "confusion" in summary:
         picture = folder / "confusion.png"
-        files[picture] = partial(plot_confusion, picture, summary)
-    run_all_then_raise(
+        more[picture] = partial(plot_confusion, picture, summary)
+    files.run_all_then_raise(
         partial(append_results, rows, summary, out_mode),
-        partial(write_json, path, summary, listed_in=folder),
-        *files.values(),
+        partial(files.write_json, path, summary, listed_in=folder),
+        *more.values(),
     )
-    print("written:", *(f"  {os.path.abspath(x)}" for x in (rows, path, *files)), sep="\n")
+    print("written:", *(f"  {os.path.abspath(x)}" for x in (rows, path, *more)), sep="\n")
 
 
 def write_predictions(job: Job, examples: Sequence[Example], output: Path, details: str) -> None:
@@ -229,11 +222,11 @@ def write_predictions(job: Job, examples: Sequence[Example], output: Path, detai
     job.used.check()
     logits, table, path = predictions["logits"], output / details, output / job.task.submission
     answers = predictions_of(logits, job.task.multi_label)
-    write_text(path, submission(job.task, examples, answers), listed_in=output)
+    files.write_text(path, submission(job.task, examples, answers), listed_in=output)
     text = predictions_table(job.task, examples, logits, job.mode.details(predictions))
-    write_text(table, text, listed_in=output)
+    files.write_text(table, text, listed_in=output)
     about = {"files": [str(path), str(table)], "rule": job.model.config.exit_keys(), **job.origin}
-    write_json(table.with_suffix(".json"), about, listed_in=output)
+    files.write_json(table.with_suffix(".json"), about, listed_in=output)
     print(f"{len(examples)} predictions: {path}, {table}, {table.with_suffix('.json')}")
 
 

@@ -33,11 +33,7 @@ TRUNCATION, COIN, ORACLE, FULL_DEPTH = BASELINES
 RECORDING = "all_logits.safetensors"
 
 # Keys of a config.json that change no answer; nor do the keys of the exit rule.
-IDLE_KEYS = (
-    "exit_config_path my_out_dir model_name weight_name w_init w_lr target_halt_probability "
-    "kl_penalty_factor prior_type lambda_lr transformers_version _name_or_path architectures dtype "
-    "torch_dtype"
-).split()
+IDLE_KEYS = {"exit_config_path", "my_out_dir", "_name_or_path"}
 Rows = np.ndarray | slice  # numbers of examples
 Grids = dict[str, dict[str, tuple[float, ...]]]  # by rule, the values that each of its keys takes
 ALL = slice(None)
@@ -65,7 +61,7 @@ def load_or_record(folder: Path, job: Job) -> Recording | None:
     not finite.
     """
     path, weights = folder / RECORDING, job.origin["provenance"]["weights"]
-    labels, idle = labels_of(job.features), {*IDLE_KEYS, *job.model.config.exit_keys()}
+    labels, idle = labels_of(job.features), IDLE_KEYS | job.model.config.exit_keys().keys()
     config = {k: v for k, v in sorted(job.model.config.to_dict().items()) if k not in idle}
     known = fingerprint(config, job.batch_size, weights, job.features.digest())
     tensors, problem = read_recording(path, known)

@@ -80,9 +80,9 @@ class AdaptiveDepth(Mode):
         means = updates.sum(1) / (updates > 0).sum(1)
         return {"mean_updates": [f"{mean:.4f}" for mean in means.tolist()]}
 
-    def evaluate(self, job: Job, results: Path, trained: Path) -> Report:
+    def evaluate(self, job: Job, folder: Path, trained: Path) -> Report:
         """Report how often tokens are updated, and the cost."""
-        fast, page = job.for_inference(), results / "tokens.html"
+        fast, page = job.for_inference(), folder / "tokens.html"
         predictions = run_early_exit(fast)
         summary = summarise_updates(fast, predictions)
         by_class = summary["updates_per_token_class"].items()

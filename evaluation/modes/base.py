@@ -99,10 +99,10 @@ class Mode(ABC):
         """The mode's own columns of predictions.tsv, by name."""
 
     @abstractmethod
-    def evaluate(self, job: Job, results: Path, trained: Path) -> Report:
+    def evaluate(self, job: Job, folder: Path, trained: Path) -> Report:
         """Run the job, and say what there is to print and to write.
 
-        results: the folder of the reports; trained: the model's.
+        folder: of the reports; trained: of the model.
         """
 
     def check_has_rules(self) -> None:

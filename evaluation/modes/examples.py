@@ -13,19 +13,11 @@ import torch
 from transformers import AlbertConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
+from evaluation import results
 from evaluation.figures import plot_exits
 from evaluation.job import Job, statistics_folder
 from evaluation.modes.base import Mode
 from evaluation.predictions import Predictions, is_main, record_layers, run_early_exit
-from evaluation.results import (
-    Report,
-    labels_of,
-    layer_curve,
-    layer_table,
-    metrics_of,
-    predictions_of,
-    summary_of,
-)
 from glue.features import Features
 from glue.metrics import METRICS, at_exit, frontier
 from modeling.elbert.model import ElbertForSequenceClassification
@@ -46,7 +38,7 @@ class ExampleMode(Mode):
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric of every layer."""
         name, recorded = f"eval_{job.task.primary_metric}", record_layers(job, job.batch_size)
-        curve = layer_curve(job, layer_answers(job.model.config.exit_rule(), recorded))
+        curve = results.layer_curve(job, layer_answers(job.model.config.exit_rule(), recorded))
         scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
         return scalars, {f"{name}_per_layer": curve}, selection_value(job, metric, recorded)
 
@@ -59,7 +51,7 @@ class ExampleMode(Mode):
     def details(self, predictions: Predictions) -> dict[str, list[int]]:
         return {"exit_layer": predictions["exit_layer"].tolist()}
 
-    def evaluate(self, job: Job, results: Path, trained: Path) -> Report:
+    def evaluate(self, job: Job, folder: Path, trained: Path) -> results.Report:
         """Report where examples exit, the cost, and every layer's answers."""
         recorded = None if job.evaluation.skip_full_depth else record_layers(job, batch_size=32)
         fast = job.for_inference()
@@ -67,15 +59,18 @@ class ExampleMode(Mode):
         summary, exits = summarise(fast, predictions), predictions["exit_layer"]
         if recorded:
             rule = job.model.config.exit_rule()
-            answers, labels = layer_answers(rule, recorded), torch.tensor(labels_of(job.features))
+            answers, labels = (
+                layer_answers(rule, recorded),
+                torch.tensor(results.labels_of(job.features)),
+            )
             summary |= {
                 "same_exit_layer_as_fp32": (scan(rule, recorded) == exits).float().mean().item(),
-                f"{job.task.primary_metric}_per_layer": layer_curve(job, answers),
+                f"{job.task.primary_metric}_per_layer": results.layer_curve(job, answers),
                 "frontier": rule_frontier(job, recorded),
             }
         if not is_main():
-            return Report(summary)
-        picture, statistics = results / "exits.png", job.evaluation.statistics_dir
+            return results.Report(summary)
+        picture, statistics = folder / "exits.png", job.evaluation.statistics_dir
         if statistics:
             statistics = Path(statistics, job.task.name)
         else:
@@ -84,11 +79,11 @@ class ExampleMode(Mode):
         files = dict.fromkeys([*tables, picture])  # without a recording those there are outdated
         if recorded:  # of all examples, and of those that exit at the layer
             for path, some in zip(tables, (None, exits), strict=True):
-                table = layer_table(answers, labels, some)
+                table = results.layer_table(answers, labels, some)
                 files[path] = partial(write_text, path, table, listed_in=trained)
             by_window = exits_by_window(rule, recorded, exits).numpy()
             files[picture] = partial(plot_exits, picture, job, exits.numpy(), summary, by_window)
-        return Report(summary, exit_lines(summary), files)
+        return results.Report(summary, exit_lines(summary), files)
 
 
 class Elbert(ExampleMode):
@@ -148,7 +143,7 @@ def selection_value(job: Job, metric: MetricAtCost, recorded: Tensors) -> float:
             return best
         layer = max(1, int(metric.cost * layers + 1e-9))
     answers = layer_answers(job.model.config.exit_rule(), recorded)
-    return metrics_of(job, answers[layer - 1])[metric.name]
+    return results.metrics_of(job, answers[layer - 1])[metric.name]
 
 
 def summarise(job: Job, predictions: Predictions) -> dict[str, Any]:
@@ -160,7 +155,7 @@ def summarise(job: Job, predictions: Predictions) -> dict[str, Any]:
     full = map(config.full_depth_flops, lengths)
     average = predictions["exit_layer"].double().mean().item()
     return {
-        **summary_of(job, predictions),
+        **results.summary_of(job, predictions),
         "computation_cost": average / layers,
         "average_layer": average,
         "num_layers": layers,
@@ -182,8 +177,8 @@ def rule_frontier(job: Job, recorded: Tensors) -> dict[str, list[list[float]]]:
     exits = scan(config.exit_rule(**varied), recorded).reshape(-1, examples).unique(dim=0)
     costs = exits.double().mean(1).numpy() / layers
     answers = layer_answers(config.exit_rule(), recorded)
-    taken = at_exit(predictions_of(answers, task.multi_label), exits.numpy())
-    found = METRICS[task.metric](taken, labels_of(job.features), np.ones((1, examples)))
+    taken = at_exit(results.predictions_of(answers, task.multi_label), exits.numpy())
+    found = METRICS[task.metric](taken, results.labels_of(job.features), np.ones((1, examples)))
     return {
         name: [[costs[i].item(), values[i, 0].item()] for i in frontier(costs, values[:, 0])]
         for name, values in found.items()
