@@ -25,7 +25,7 @@ def class_scores(task: Task, answers: np.ndarray, labels: np.ndarray) -> dict[st
     ids, names = range(task.num_labels), list(task.labels)
     how = {"labels": ids, "target_names": names, "output_dict": True, "zero_division": 0}
     labels, answers = labels.astype(int), answers.astype(int)
-    report = classification_report(labels, answers, **how)
+    report: Any = classification_report(labels, answers, **how)
     columns = {
         "precision": "precision",
         "recall": "recall",

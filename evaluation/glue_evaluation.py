@@ -128,7 +128,7 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
             log_facts(f"Running evaluation {name}", facts)
             report = job.mode.evaluate(job, folder, directory)
             if is_main():
-                job.used.check()
+                job.check_unchanged()
                 print_report(report, name)
                 write_results(report, folder, directory, job.evaluation.out_mode)
                 step = int(name.rpartition("-")[2] or 0)

@@ -58,7 +58,7 @@ def new_config(settings: GlueSettings, task: Task) -> AlbertConfig:
     path = source.config_name or source.model_name_or_path
     config = load_config(
         path,
-        mode.model_class.config_class,
+        mode.config_class,
         id2label=labels,
         label2id={label: i for i, label in labels.items()},
         num_labels=task.num_labels,
@@ -186,7 +186,7 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     total = total_steps(training, len(features), accelerator.num_processes)
     weights = class_weights(training.class_weights or [], task, features.labels)
     announce(settings, accelerator, task, features.size, total)
-    scores = features.labels if task.is_regression else np.empty(0)
+    scores = np.asarray(features.labels if task.is_regression else [], float)
     state = task_state(training, model, tokenizer, total, scores[~np.isnan(scores)].tolist())
     if settings.evaluation.compile == "on":
         for group in layer_groups(model):

@@ -53,8 +53,13 @@ class Job:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     file: OnnxFile | None = None  # answers in place of the model, which it was exported from
     origin: Mapping[str, Any] = field(default_factory=dict)  # for reports: `provenance`, …
-    used: UsedFiles | None = None  # from which it was made
+    used: UsedFiles | None = None  # of which a change makes its results untrue
     alone: bool = False  # one process does all of it
+
+    def check_unchanged(self) -> None:
+        """Raise UserError where what the job was made from was changed since."""
+        if self.used:
+            self.used.check()
 
     def for_inference(self) -> Job:
         """The job with a copy of the model in --dtype, compiled where that is asked for and pays;
@@ -131,7 +136,7 @@ def load_finished(directory: Path, mode: Mode, keys: KeyValues | None = None) ->
 
     Raises UserError if it is not a trained model.
     """
-    config = load_config(directory, mode.model_class.config_class, keys)
+    config = load_config(directory, mode.config_class, keys)
     return load_trained_model(mode.model_class, directory, config)
 
 

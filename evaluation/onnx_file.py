@@ -23,7 +23,8 @@ FIXED = ("model_type", "num_hidden_layers")  # what no input of a file sets
 
 def labels_in(config: AlbertConfig) -> list[str]:
     """The names of a model's classes, in the order of its logits."""
-    return [config.id2label[i] for i in range(config.num_labels)]
+    names: Any = config.id2label
+    return [names[i] for i in sorted(names)]
 
 
 def description(model: PreTrainedModel) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object, send_to_device
+from accelerate.utils import gather_object
 from torch import distributed
 
 from evaluation.job import Job
@@ -87,7 +87,7 @@ def inputs_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tenso
     """A padded batch on the model's device, without labels."""
     batch = collate(features, rows, job.tokenizer.pad_token_id)
     batch.pop("labels", None)
-    return send_to_device(batch, job.model.device)
+    return {name: tensor.to(job.model.device) for name, tensor in batch.items()}
 
 
 def run_early_exit(job: Job) -> Predictions:
@@ -102,7 +102,8 @@ def run_early_exit(job: Job) -> Predictions:
 
 
 def answers_in_batches(job: Job, features: Features) -> Batches:
-    mode, model, longest = job.mode, job.model, int(job.features.lengths.max())
+    mode, longest = job.mode, int(job.features.lengths.max())
+    model: Any = job.model
     run = job.file or (model.exit_early if mode.depth_batched else model)
     for rows in sorted_batches(features.lengths, job.batch_size):
         batch = inputs_of(job, features, rows)
@@ -149,7 +150,8 @@ def all_layers(job: Job, features: Features) -> Batches:
 
 def layers_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tensor]:
     """All layers' answers to a batch: (batch, layers, …) each."""
-    model, batch = job.model, inputs_of(job, features, rows)
+    model: Any = job.model
+    batch = inputs_of(job, features, rows)
     start = time.perf_counter()
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
     mask = attention_mask_of(batch.get("attention_mask"))

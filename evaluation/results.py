@@ -219,7 +219,7 @@ def write_predictions(job: Job, examples: Sequence[Example], output: Path, detai
     predictions = run_early_exit(job.for_inference())
     if not is_main():
         return
-    job.used.check()
+    job.check_unchanged()
     logits, table, path = predictions["logits"], output / details, output / job.task.submission
     answers = predictions_of(logits, job.task.multi_label)
     files.write_text(path, submission(job.task, examples, answers), listed_in=output)

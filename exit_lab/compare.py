@@ -139,8 +139,12 @@ class FrontierSet:
         """The methods that are no baselines."""
         return [name for name in self.frontiers if name not in BASELINES]
 
-    def at(self, name: str, limits: float | np.ndarray) -> Point | None:
-        """A method's result at a cost limit, or one limit per model; None if a model's is too low.
+    def reaches(self, name: str, limit: float) -> bool:
+        """Whether each model has a setting of a method under a cost limit."""
+        return min(one.position(limit) for one in self.frontiers[name]) >= 0
+
+    def at(self, name: str, limits: float | np.ndarray) -> Point:
+        """A method's result at a cost limit that it reaches, or one limit per model.
 
         A mixture costs exactly the limit. Its metric is linear in it: of a metric that is no mean
         over the examples, that of a coin thrown once for all of them.
@@ -148,8 +152,6 @@ class FrontierSet:
         fronts = self.frontiers[name]
         limits = np.broadcast_to(limits, len(fronts))
         found = [(one, one.position(limit)) for one, limit in zip(fronts, limits, strict=True)]
-        if min(position for _, position in found) < 0:
-            return None
         # One setting, or the two of a mixture.
         settings = [" or ".join(one.settings[int(x) : math.ceil(x) + 1]) for one, x in found]
         metrics = np.stack([mixed(one.metric, position) for one, position in found], 1)
@@ -192,9 +194,9 @@ def cell_at(found: FrontierSet, name: str, limit: float) -> dict[str, Any] | Non
     depth's; both paired. efficiency: see `FrontierSet.efficiency`.
     """
     full = found.at(FULL_DEPTH, 1.0)
-    point = full if name == FULL_DEPTH else found.at(name, limit)
-    if point is None:
+    if name != FULL_DEPTH and not found.reaches(name, limit):
         return None
+    point = full if name == FULL_DEPTH else found.at(name, limit)
     return {
         "rule": name,
         "max_cost": limit,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from evaluation.answers import remarks
 from evaluation.figures import save_figure
 from evaluation.job import Job, find_task, load_trained, results_folder
 from evaluation.modes import trained_mode
-from evaluation.predictions import Predictions, run_early_exit
+from evaluation.predictions import Predictions, is_main, run_early_exit
 from evaluation.results import ROWS, append_results
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import frontier_set, held_out_report, two_models, write_comparison
@@ -35,7 +36,6 @@ from exit_lab.sweep import (
 from glue.metrics import at_exit, compute_metrics
 from glue.tasks import Example, Split, Task, evaluation_tasks
 from modeling.albert import cast_layers
-from modeling.configuration import EarlyExitConfig
 from modeling.cpu_packing import dtype_of
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, Setting, describe, resolve
@@ -62,11 +62,11 @@ class Lab:
     grids: Grids
 
     @property
-    def config(self) -> EarlyExitConfig:
+    def config(self) -> Any:
         return self.job.model.config
 
     @cached_property
-    def recording(self) -> Recording | None:
+    def recording(self) -> Recording:
         return load_or_record(self.output, self.job)
 
     @cached_property
@@ -117,7 +117,9 @@ def run_part(
     if request.sweep.vary:
         vary(labs[0], request.sweep.vary, results_folder(labs[0].directory, suffix) / ROWS)
         return
-    if None in [lab.recording for lab in labs]:  # another process goes on
+    for lab in labs:  # all processes; the main one goes on
+        lab.recording  # noqa: B018
+    if not is_main():
         return
     if request.choice.compare:
         found = {lab.directory: (lab.job, lab.recording) for lab in labs}
@@ -162,7 +164,7 @@ def open_lab(
     origin = {"provenance": provenance(as_dict(*request), **hashes)}
     job = Job(mode, model, tokenizer, part, features, data.batch_size, origin=origin, used=used)
     rules = list(dict.fromkeys(wanted.rules or sweepable(model.config)))
-    texts = dict(item.partition("=")[::2] for item in wanted.grid)
+    texts = {key: text for key, _, text in (item.partition("=") for item in wanted.grid)}
     grids = make_grids(model.config, rules, texts)
     return Lab(request, directory, output, job, examples, grids)
 
@@ -176,7 +178,7 @@ def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
         rules = flags.rules or [setting[lab.config.rule_key]]
         choice = choose(swept, goal, rules, lab.parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
-    lab.job.used.check()
+    lab.job.check_unchanged()
     remove(lab.output, read_list(lab.output).keys() - {RECORDING})  # of an earlier sweep
     write_json(lab.output / "provenance.json", lab.job.origin["provenance"], lab.output)
     write_tables(swept, lab.output)
@@ -284,7 +286,7 @@ def save_choice(lab: Lab, choice: Choice) -> None:
     setting = lab.config.keys_read(**lab.swept.settings[choice.setting])
     print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
     print(held_out_report(lab.swept, choice.setting, lab.parts, lab.request.data.seed))
-    lab.job.used.check()
+    lab.job.check_unchanged()
     path, config_path = lab.directory / EXIT_FILE, lab.directory / "config.json"
     old = read_json(path) if path.is_file() and path.read_bytes().strip() else {}
     kept = {name: value for name, value in old.items() if name not in lab.config.table.exit_keys}
@@ -313,9 +315,9 @@ def vary(lab: Lab, request: str, results: Path) -> None:
     }
     values = config.grid(key, text or published.get(key))
     recording = lab.recording
-    if recording is None:  # another process goes on
+    if not is_main():
         return
-    lab.job.used.check()
+    lab.job.check_unchanged()
     print(f"{key} varies; held: {resolve(lab.directory, config.table).line(without=key)}")
     for number, value in enumerate(values):
         rule = {**configured, key: value}

@@ -94,8 +94,8 @@ class ChoiceSettings:
         both = {"risk", "delta"}
         if goal.keys() != both and (len(goal) > 1 or goal.keys() & both):
             raise UserError(
-                f"--pick {' '.join(self.pick)}: give max_cost=…, or max_drop=…, or max_p95_ms=…, "
-                "or risk=… with delta=…"
+                f"--pick {' '.join(self.pick or ())}: give max_cost=…, or max_drop=…, or "
+                "max_p95_ms=…, or risk=… with delta=…"
             )
         return goal
 

@@ -53,12 +53,11 @@ class Recording:
         return predictions_of(self.tensors["all_logits"], self.labels.ndim > 1)
 
 
-def load_or_record(folder: Path, job: Job) -> Recording | None:
+def load_or_record(folder: Path, job: Job) -> Recording:
     """The recording kept in a folder if it is of this model and data, else a new one, kept there.
 
-    Says in one line which. Processes share the recording's work; what follows is the main one's, so
-    that the others get None. Raises UserError when the examples have no labels, or an answer is
-    not finite.
+    Says in one line which. Processes share the recording's work; what follows is the main one's.
+    Raises UserError when the examples have no labels, or an answer is not finite.
     """
     path, weights = folder / RECORDING, job.origin["provenance"]["weights"]
     labels, idle = labels_of(job.features), IDLE_KEYS | job.model.config.exit_keys().keys()
@@ -68,13 +67,11 @@ def load_or_record(folder: Path, job: Job) -> Recording | None:
     (problem,) = broadcast_object_list([problem])  # the main process's: disks may differ
     if problem:
         tensors = record_anew(job, f"{path} {problem}")
-    if not is_main():
-        return None
-    job.used.check()
-    if problem:
+    job.check_unchanged()
+    if problem and is_main():
         kept = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": known})
         write_file(path, lambda file: file.write(kept), listed_in=folder)
-    else:
+    elif is_main():
         print(f"{path} reused: its weights and data are these")
     left_out = {"labels", "seconds"} if job.batch_size > 1 else {"labels"}  # times of a batch
     tensors = {name: tensor for name, tensor in tensors.items() if name not in left_out}
@@ -93,17 +90,17 @@ def record_anew(job: Job, why: str) -> Predictions:
     return tensors
 
 
-def read_recording(path: Path, known: str) -> tuple[dict[str, torch.Tensor] | None, str]:
-    """The tensors kept at `path` under a fingerprint; otherwise None, and why there are none."""
+def read_recording(path: Path, known: str) -> tuple[dict[str, torch.Tensor], str]:
+    """The tensors kept at `path` under a fingerprint; otherwise none, and why."""
     if not path.exists():
-        return None, "does not exist yet"
+        return {}, "does not exist yet"
     try:
         with safe_open(path, framework="pt") as file:
             if (file.metadata() or {}).get("fingerprint") != known:
-                return None, "is of other weights or data"
+                return {}, "is of other weights or data"
             return {name: file.get_tensor(name) for name in file.keys()}, ""  # noqa: SIM118
     except (OSError, SafetensorError):
-        return None, "is damaged"
+        return {}, "is damaged"
 
 
 def flops_of(job: Job) -> np.ndarray:

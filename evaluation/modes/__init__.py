@@ -11,10 +11,9 @@ from modeling.public import MODELS
 # What runs and reports a model; a model of a subclass is run in the same way.
 KINDS = (Elbert, Ponder, AdaptiveDepth)
 MODES: dict[str, Mode] = {
-    model.config_class.model_type: kind(model)
+    mode.name: mode
     for model in MODELS
-    for kind in KINDS
-    if issubclass(model, kind.runs)
+    for mode in [kind(model) for kind in KINDS if issubclass(model, kind.runs)]
 }
 
 

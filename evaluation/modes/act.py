@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional as F
-from transformers.utils import ModelOutput
 
 from evaluation.job import Job
 from evaluation.modes.base import Mode
@@ -39,9 +38,7 @@ class AdaptiveDepth(Mode):
     uncompiled = "stopped tokens change every pass's shape"
     loss = "task loss + τ × ponder cost, each a mean over the batch"
 
-    def scalars(
-        self, model: AlbertActForSequenceClassification, out: ModelOutput
-    ) -> dict[str, float]:
+    def scalars(self, model: Any, out: Any) -> dict[str, float]:
         """Ponder cost, mean over the batch; updates, mean over its tokens."""
         updates, cost = out.updates, out.ponder_cost.mean()
         return {
@@ -61,9 +58,7 @@ class AdaptiveDepth(Mode):
         }
         return values, values, summary["metrics"][metric.name]
 
-    def export_loop(
-        self, model: AlbertActForSequenceClassification, layer_logits: bool = False
-    ) -> TokenLoop:
+    def export_loop(self, model: Any, layer_logits: bool = False) -> TokenLoop:
         if layer_logits:
             raise UserError(
                 "--layer_logits: of Adaptive Depth there is one answer, after the last update; "
@@ -71,11 +66,11 @@ class AdaptiveDepth(Mode):
             )
         return TokenLoop(model)
 
-    def other_outputs(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
+    def other_outputs(self, out: Any, longest: int) -> dict[str, torch.Tensor]:
         updates = out.updates.reshape(len(out.logits), -1).short()  # a file's: (rows, length)
         return {"updates": F.pad(updates, (0, longest - updates.shape[1])).cpu()}
 
-    def details(self, predictions: Predictions) -> dict[str, list[str]]:
+    def details(self, predictions: Predictions) -> dict[str, Sequence[Any]]:
         updates = predictions["updates"]
         means = updates.sum(1) / (updates > 0).sum(1)
         return {"mean_updates": [f"{mean:.4f}" for mean in means.tolist()]}

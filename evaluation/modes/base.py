@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import ModelOutput
 
 from glue.features import Features, encode
 from glue.tasks import Example
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 class Mode(ABC):
     """A way to decide who stops, and when.
 
-    model_class: of its models, `runs` or a subclass; its `config_class` has the keys, and the name
-    of --model_type.
+    model_class: of its models, `runs` or a subclass; config_class: of their configurations, which
+    has the keys, and the name of --model_type.
     """
 
     runs: ClassVar[type[PreTrainedModel]]
@@ -38,12 +37,13 @@ class Mode(ABC):
     loss: ClassVar[str] = "the model's"  # and how it is averaged, for a log
 
     def __init__(self, model_class: type[PreTrainedModel]) -> None:
-        self.model_class, self.name = model_class, model_class.config_class.model_type
+        config: Any = model_class.config_class
+        self.model_class, self.config_class, self.name = model_class, config, config.model_type
 
     @property
     def table(self) -> KeyTable:
         """The configuration's keys, and those of them that may change after training."""
-        return self.model_class.config_class.table
+        return self.config_class.table
 
     def check_length(self, max_seq_length: int, config: AlbertConfig) -> None:
         """UserError for a --max_seq_length that is too short for a text or too long."""
@@ -65,12 +65,12 @@ class Mode(ABC):
         """Encode texts for the model, each truncated to max_seq_length tokens."""
         return encode(examples, tokenizer, max_seq_length, config)
 
-    def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
+    def loss_parts(self, out: Any) -> dict[str, torch.Tensor]:
         """The parts whose sum is a batch's loss, by name: scalars; none for a loss of one part."""
         return {}
 
     @abstractmethod
-    def scalars(self, model: PreTrainedModel, out: ModelOutput) -> dict[str, float]:
+    def scalars(self, model: Any, out: Any) -> dict[str, float]:
         """Values to log of a training step, by name."""
 
     @abstractmethod
@@ -81,14 +81,14 @@ class Mode(ABC):
         which the best model is chosen."""
 
     @abstractmethod
-    def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> ExportLoop:
+    def export_loop(self, model: Any, layer_logits: bool = False) -> ExportLoop:
         """Module that export_onnx.py exports for a trained model.
 
         layer_logits: with every layer's answer; UserError for a mode whose layers have none.
         """
 
     @abstractmethod
-    def other_outputs(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
+    def other_outputs(self, out: Any, longest: int) -> dict[str, torch.Tensor]:
         """Outputs of a batch to keep beside its logits, (batch, …) on the CPU, by name.
 
         longest: tokens of the longest example of the data set.
@@ -107,7 +107,7 @@ class Mode(ABC):
 
     def check_has_rules(self) -> None:
         """UserError for a mode without exit rules, which has nothing to sweep."""
-        if not issubclass(self.model_class.config_class, EarlyExitConfig):
+        if not issubclass(self.config_class, EarlyExitConfig):
             raise UserError(
                 f"--model_type {self.name}: its depth follows from what was learned in training, "
                 "so there is nothing to sweep"

@@ -3,6 +3,7 @@ exit, at which cost, and what every layer says."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AlbertConfig, PreTrainedModel
-from transformers.utils import ModelOutput
 
 from evaluation import results
 from evaluation.figures import plot_exits
@@ -42,13 +41,13 @@ class ExampleMode(Mode):
         scalars = {f"{name}/layer_{i}": value for i, value in enumerate(curve, 1)}
         return scalars, {f"{name}_per_layer": curve}, selection_value(job, metric, recorded)
 
-    def export_loop(self, model: PreTrainedModel, layer_logits: bool = False) -> DepthLoop:
+    def export_loop(self, model: Any, layer_logits: bool = False) -> DepthLoop:
         return DepthLoop(model, model.config.exit_rule().inputs, layer_logits)
 
-    def other_outputs(self, out: ModelOutput, longest: int) -> dict[str, torch.Tensor]:
+    def other_outputs(self, out: Any, longest: int) -> dict[str, torch.Tensor]:
         return {"exit_layer": out.exit_layer.cpu()}
 
-    def details(self, predictions: Predictions) -> dict[str, list[int]]:
+    def details(self, predictions: Predictions) -> dict[str, Sequence[Any]]:
         return {"exit_layer": predictions["exit_layer"].tolist()}
 
     def evaluate(self, job: Job, folder: Path, trained: Path) -> results.Report:
@@ -57,12 +56,9 @@ class ExampleMode(Mode):
         fast = job.for_inference()
         predictions = run_early_exit(fast)
         summary, exits = summarise(fast, predictions), predictions["exit_layer"]
+        rule, labels = job.model.config.exit_rule(), torch.tensor(results.labels_of(job.features))
+        answers = layer_answers(rule, recorded) if recorded else None
         if recorded:
-            rule = job.model.config.exit_rule()
-            answers, labels = (
-                layer_answers(rule, recorded),
-                torch.tensor(results.labels_of(job.features)),
-            )
             summary |= {
                 "same_exit_layer_as_fp32": (scan(rule, recorded) == exits).float().mean().item(),
                 f"{job.task.primary_metric}_per_layer": results.layer_curve(job, answers),
@@ -92,7 +88,7 @@ class Elbert(ExampleMode):
     runs = ElbertForSequenceClassification
     loss = "sum over the N exits of weight × task loss (mean over the batch); the weights sum to N"
 
-    def scalars(self, model: ElbertForSequenceClassification, out: ModelOutput) -> dict[str, float]:
+    def scalars(self, model: Any, out: Any) -> dict[str, float]:
         """σ(W) of every exit."""
         if model.exit_weights is None:
             return {}
@@ -110,16 +106,19 @@ class Ponder(ExampleMode):
         "kl_penalty_factor × KL(p ‖ prior), mean over the batch"
     )
 
-    def features(self, config: AlbertConfig, *texts: Any, seed: int) -> Features:
+    def features(
+        self, config: Any, examples: Any, tokenizer: Any, max_seq_length: int, seed: int
+    ) -> Features:
         """Every example gets its own draw for `sample`, from `seed`."""
-        features, generator = super().features(config, *texts, seed), torch.Generator()
+        features = super().features(config, examples, tokenizer, max_seq_length, seed)
+        generator = torch.Generator()
         draws = torch.rand(len(features), generator=generator.manual_seed(seed)).numpy()
         return replace(features, inputs={"draws": draws})
 
-    def loss_parts(self, out: ModelOutput) -> dict[str, torch.Tensor]:
+    def loss_parts(self, out: Any) -> dict[str, torch.Tensor]:
         return {"weighted_task_loss": out["weighted_ce_loss"], "kl_loss": out["kl_loss"]}
 
-    def scalars(self, model: PonderAlbertClassifier, out: ModelOutput) -> dict[str, float]:
+    def scalars(self, model: Any, out: Any) -> dict[str, float]:
         """Expected steps, KL to the prior, and λ of every layer: means over the last batch."""
         halting, prior = out["model_halt_dist"], out["target_halt_dist"]
         values = {
