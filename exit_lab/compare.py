@@ -4,9 +4,9 @@ A method is a rule with all its settings, or a baseline: truncation stops everyo
 coin stops each example at one of two layers, the oracle stops it at its first right one. The best
 settings under each cost are chosen on the calibration part; their metric and cost are those of the
 report part. Intervals are 95% percentile intervals of a bootstrap that draws examples, and models
-where there are several. All methods share the draws, so that differences are paired.
+where there are several. All methods share the resamples, so that differences are paired.
 
-A metric is an array (…, 1 + draws): its value first, then that in each draw.
+A metric is an array (…, 1 + resamples): its value first, then that in each resample.
 """
 
 import math
@@ -31,7 +31,7 @@ from modeling.rules import scan_answers
 from utils.console import markdown_table
 from utils.files import write_text
 
-DRAWS = 1000  # of the intervals
+RESAMPLES = 1000  # of the intervals
 MOST_LIMITS = 6  # columns of a table
 
 
@@ -41,7 +41,7 @@ class Frontier:
 
     allowed: np.ndarray  # the cost that they were chosen by, (points,)
     cost: np.ndarray  # on the report part, (points,), or of its examples, (points, examples)
-    metric: np.ndarray  # on the report part, (points, 1 + draws) or (points, examples)
+    metric: np.ndarray  # on the report part, (points, 1 + resamples) or (points, examples)
     settings: Sequence[str] = ()  # their descriptions, (points,)
     mixes: bool = False  # does a coin between two settings give the costs between them?
 
@@ -89,7 +89,7 @@ class Point(NamedTuple):
 
     settings: list[str]  # of each model
     cost: np.ndarray  # of each model
-    metric: np.ndarray  # the mean over the models, (1 + draws,)
+    metric: np.ndarray  # the mean over the models, (1 + resamples,)
 
 
 class Estimate(NamedTuple):
@@ -110,12 +110,12 @@ class Estimate(NamedTuple):
 
 
 def estimate(metric: np.ndarray) -> Estimate:
-    """The value of a metric (1 + draws,), and its 95% interval."""
+    """The value of a metric (1 + resamples,), and its 95% interval."""
     return Estimate(*map(float, (metric[0], *interval(metric))))
 
 
 def widened(shares: np.ndarray) -> np.ndarray:
-    """Spread the models' shares in each draw, (draws, models), by √(n/(n−1)).
+    """Spread the models' shares in each resample, (resamples, models), by √(n/(n−1)).
 
     Drawn plainly, n models differ from their own mean by (n−1)/n of the variance that others would
     have (Davison and Hinkley 1997, section 2.3): a third too little for three seeds.
@@ -126,11 +126,11 @@ def widened(shares: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class FrontierSet:
-    """All methods' frontiers, one a model, by name; the models share examples and draws."""
+    """All methods' frontiers, one a model, by name; the models share examples and resamples."""
 
     frontiers: dict[str, list[Frontier]]
-    drawn: np.ndarray  # how often each draw takes each example, (1 + draws, examples)
-    models: np.ndarray  # each model's share of a draw, (1 + draws, models); rows sum to 1
+    drawn: np.ndarray  # how often each resample takes each example, (1 + resamples, examples)
+    models: np.ndarray  # each model's share of a resample, (1 + resamples, models); rows sum to 1
     layers: int
     parts: Parts
 
@@ -140,7 +140,7 @@ class FrontierSet:
         return [name for name in self.frontiers if name not in BASELINES]
 
     def reaches(self, name: str, limit: float) -> bool:
-        """Whether each model has a setting of a method under a cost limit."""
+        """Tell whether each model has a setting of a method under a cost limit."""
         return min(one.position(limit) for one in self.frontiers[name]) >= 0
 
     def at(self, name: str, limits: float | np.ndarray) -> Point:
@@ -172,12 +172,12 @@ class FrontierSet:
 
 
 def frontier_set(
-    sweeps: Sequence[Sweep], parts: Parts, draws: int, seed: int, names: Sequence[str] = ()
+    sweeps: Sequence[Sweep], parts: Parts, resamples: int, seed: int, names: Sequence[str] = ()
 ) -> FrontierSet:
     """The frontiers of `names` (default: every rule and baseline), over several models."""
     names = names or [*sweeps[0].grids, *BASELINES]
-    drawn = bootstrap_weights(len(parts.report), draws, seed)
-    models = widened(bootstrap_weights(len(sweeps), draws, seed + 1) / len(sweeps))
+    drawn = bootstrap_weights(len(parts.report), resamples, seed)
+    models = widened(bootstrap_weights(len(sweeps), resamples, seed + 1) / len(sweeps))
     frontiers = {
         name: [frontier_of(swept, name, parts, drawn) for swept in sweeps] for name in names
     }
@@ -225,7 +225,7 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
     """Print the comparison and write it as compare.md; with the settings as compare.csv."""
     if any(not np.array_equal(swept.labels, sweeps[0].labels) for swept in sweeps):
         raise UserError("the models were recorded on different examples; give all the same data")
-    found = frontier_set(sweeps, parts, DRAWS, seed)
+    found = frontier_set(sweeps, parts, RESAMPLES, seed)
     task, several = sweeps[0].task, len(sweeps) > 1
     # The costs of truncation after some layers, closer where costs are low.
     depths = np.geomspace(1, max(1, found.layers - 1), MOST_LIMITS).round()
@@ -267,7 +267,7 @@ def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: P
 def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
     """Report a setting on both parts, and whether it beats a coin between two layers that
     costs as much, compared on the report part: as Markdown."""
-    found = frontier_set([swept], parts, DRAWS, seed, (COIN, ORACLE))
+    found = frontier_set([swept], parts, RESAMPLES, seed, (COIN, ORACLE))
     both, main = swept.exit_layer[setting][None], swept.task.primary_metric
     both = np.concatenate([both, swept.truncations[-1:]])  # and full depth
     calibration = swept.metrics(both, parts.calibration)
@@ -303,9 +303,9 @@ def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
 
 
 def measured(job: Job, recording: Recording, drawn: np.ndarray) -> dict[str, np.ndarray]:
-    """Every metric and cost of a model under its own rule, (1 + draws,) each.
+    """Every metric and cost of a model under its own rule, (1 + resamples,) each.
 
-    drawn: (1 + draws, examples), how often each draw takes each example.
+    drawn: (1 + resamples, examples), how often each resample takes each example.
     """
     config, labels = job.model.config, recording.labels
     answers, exits = scan_answers(config.exit_rule(), recording.tensors)
@@ -330,10 +330,10 @@ def two_models(sides: Mapping[str, Sequence[tuple[Job, Recording]]], seed: int) 
     task, count = jobs[0].task, len(jobs[0].features)
     if not task.folder and len({str(labels_in(job.model.config)) for job in jobs}) > 1:
         raise UserError(f"--compare {' '.join(sides)}: the models' labels differ")
-    drawn, means = bootstrap_weights(count, DRAWS, seed), []
+    drawn, means = bootstrap_weights(count, RESAMPLES, seed), []
     for number, models in enumerate(sides.values(), start=1):
         found = [measured(*model, drawn) for model in models]
-        shares = widened(bootstrap_weights(len(found), DRAWS, seed + number) / len(found)).T
+        shares = widened(bootstrap_weights(len(found), RESAMPLES, seed + number) / len(found)).T
         means.append({x: (np.array([one[x] for one in found]) * shares).sum(0) for x in found[0]})
     rows = []
     for name, first in means[0].items():

@@ -25,7 +25,7 @@ PARTS = {  # of the page, by their place in the template
     "chart_script": "explorer_chart.js",
     "page_script": "explorer_page.js",
 }
-DRAWS = 200  # of the intervals
+RESAMPLES = 200  # of the intervals
 LARGEST = 40_000_000  # settings × listed examples, bytes before compression
 
 
@@ -85,7 +85,7 @@ def rules(swept: Sweep) -> list[dict[str, Any]]:
 
 def intervals(swept: Sweep, exit_layer: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The main metric's 95% interval of each setting, (settings,) twice; equal exits once."""
-    weights = bootstrap_weights(len(swept.labels), DRAWS, seed)
+    weights = bootstrap_weights(len(swept.labels), RESAMPLES, seed)
     different, which = np.unique(exit_layer, axis=0, return_inverse=True)
     low, high = interval(swept.main_metric(different, weights=weights))[:, which.reshape(-1)]
     return low, high

@@ -47,7 +47,7 @@ from training.start import make_accelerator, start_script
 from utils.files import read_list, remove, run_all_then_raise, write_json, write_text
 from utils.flags import as_dict
 
-BAND_DRAWS = 400  # of a figure's intervals
+BAND_RESAMPLES = 400  # of a figure's intervals
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def write_figures(lab: Lab, setting: Setting) -> None:
     if task.multi_label:  # the least certain label's way to be right is a class of its own
         right = np.where(labels > 0, scores, 1 - scores).min(-1)
         scores, labels = np.stack((right, 1 - right), -1), np.zeros(len(labels))
-    found = frontier_set([swept], lab.parts, BAND_DRAWS, lab.request.data.seed)
+    found = frontier_set([swept], lab.parts, BAND_RESAMPLES, lab.request.data.seed)
     figures = {
         "frontier": frontier_figure(found, task),
         "heatmap": heatmap_figure(scores, labels, exits, task, describe(setting)),

@@ -211,7 +211,7 @@ class Sweep:
     def main_metric(
         self, exit_layer: np.ndarray, rows: Rows = ALL, weights: np.ndarray | None = None
     ) -> np.ndarray:
-        """The metric that curves and choices go by: (settings,) or (settings, draws)."""
+        """The metric that curves and choices go by: (settings,) or (settings, resamples)."""
         return self.metrics(exit_layer, rows, weights)[self.task.primary_metric]
 
     def cost(self, exit_layer: np.ndarray, rows: Rows = ALL) -> np.ndarray:

@@ -45,16 +45,16 @@ def by_hand(answers: np.ndarray = ANSWERS, task: str = "rte", label: float = 1) 
     return Sweep(TASKS[task], ElbertConfig(), {}, [], none, answers, np.full(examples, label))
 
 
-def baselines(made: Sweep, draws: int = 20):
+def baselines(made: Sweep, resamples: int = 20):
     everyone = np.arange(len(made.labels))
-    return frontier_set([made], Parts(everyone, everyone), draws, seed=0)
+    return frontier_set([made], Parts(everyone, everyone), resamples, seed=0)
 
 
 def test_a_coin_is_the_best_mixture_of_any_two_layers_on_the_calibration_part():
     """Brute force over all pairs; measured on the other part, draw by draw."""
     found, _ = swept(2, "rte", examples=200)
     parts = split(200, 0.5, seed=1)
-    fronts = frontier_set([found], parts, draws=30, seed=0)
+    fronts = frontier_set([found], parts, resamples=30, seed=0)
     right = found.predictions == found.labels
     calibration, report = (right[:, rows].mean(1) for rows in parts)
     drawn = right[:, parts.report] @ fronts.drawn[1:].T / len(parts.report)
@@ -69,10 +69,10 @@ def test_a_coin_is_the_best_mixture_of_any_two_layers_on_the_calibration_part():
                     (1 - share) * v[a - 1] + share * v[b - 1] for v in (calibration, report, drawn)
                 ]
                 mixtures.append(tuple(mix))
-        _, metric, draws = max(mixtures, key=lambda one: one[0])
+        _, metric, drawn_metrics = max(mixtures, key=lambda one: one[0])
         found = fronts.at(COIN, layers / 5).metric
         assert found[0] == pytest.approx(metric)
-        assert found[1:] == pytest.approx(draws)
+        assert found[1:] == pytest.approx(drawn_metrics)
 
 
 def test_the_oracle_exits_at_the_first_right_layer_by_hand():
@@ -118,12 +118,12 @@ def test_intervals_draw_models_and_examples():
     parts = split(100, 0.5, seed=1)
 
     def full_depth(*sweeps):
-        found = frontier_set(sweeps, parts, draws=300, seed=0)
+        found = frontier_set(sweeps, parts, resamples=300, seed=0)
         return estimate(found.at(FULL_DEPTH, 1.0).metric)
 
     alone, opposite, (value, low, high) = full_depth(one), full_depth(other), full_depth(one, other)
     assert value == pytest.approx((alone[0] + opposite[0]) / 2)
-    # A quarter of the draws is the one twice, and spread by √2: see `frontier_set`.
+    # A quarter of the resamples is the one twice, and spread by √2: see `frontier_set`.
     half = np.sqrt(2) * (alone[0] - opposite[0]) / 2
     assert low == pytest.approx(value - half, abs=0.1)
     assert high == pytest.approx(value + half, abs=0.1)
@@ -133,7 +133,7 @@ def test_intervals_draw_models_and_examples():
 def test_a_comparison_chooses_on_one_part_and_reports_on_the_other():
     found, _ = swept(2, "rte", examples=200)
     parts = split(200, 0.5, seed=1)
-    fronts = frontier_set([found], parts, draws=200, seed=0)
+    fronts = frontier_set([found], parts, resamples=200, seed=0)
     assert list(fronts.frontiers) == [*SWEPT_RULES, TRUNCATION, COIN, ORACLE, FULL_DEPTH]
     right = found.predictions[:, parts.report] == found.labels[parts.report]
     for rule, limit in product(SWEPT_RULES, (0.5, 0.8)):
@@ -210,7 +210,7 @@ def test_a_curve_is_what_was_chosen_on_the_other_half():
     """Two models: at each cost the mean of what each would use, by its report part's cost."""
     sweeps = [swept(2, "rte", examples=120)[0]]
     sweeps.append(dataclasses.replace(sweeps[0], predictions=np.roll(sweeps[0].predictions, 1, 1)))
-    found = frontier_set(sweeps, split(120, 0.5, 1), draws=50, seed=0)
+    found = frontier_set(sweeps, split(120, 0.5, 1), resamples=50, seed=0)
     limits = np.unique(np.concatenate([front.allowed for front in found.frontiers["bias_1"]]))
     values = []
     for limit in limits:
