@@ -119,7 +119,9 @@ def control_risk(
     """
     alpha, delta, examples = goal["risk"], goal["delta"], len(rows)
     if swept.task.is_regression or swept.task.multi_label:
-        raise UserError("--pick risk needs a class an example; pick by max_drop or max_cost")
+        raise UserError(
+            "--pick risk needs a task with classes, one an example; pick by max_drop or max_cost"
+        )
     if examples < FEWEST_FOR_GUARANTEE:
         raise UserError(
             f"a guarantee from {examples} calibration examples is refused: fewer than "
