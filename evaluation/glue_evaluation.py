@@ -48,8 +48,7 @@ def session(settings: GlueSettings) -> Iterator[Accelerator]:
         run.no_cuda,
         "bf16" if run.bf16 else "fp16" if fp16 else "no",
         gradient_accumulation_steps=training.gradient_accumulation_steps,
-        # ALBERT's own pooler, for one, has no part in a model whose exits have theirs.
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+        kwargs_handlers=[DistributedDataParallelKwargs()],
     )
     start_script(accelerator, run.seed)
     files = ("train_file", "validation_file", "test_file", "unlabelled_file")

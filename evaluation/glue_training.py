@@ -183,6 +183,8 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     tokenizer = new_tokenizer(settings, config)
     model = mode.model_class(config) if checkpoint else new_model(settings, config)
     features = training_features(settings, accelerator, config, tokenizer, task)
+    # ALBERT's own pooler has no part in a model whose exits have theirs.
+    accelerator.ddp_handler.find_unused_parameters = not getattr(config, "use_out_pooler", True)
     total = total_steps(training, len(features), accelerator.num_processes)
     weights = class_weights(training.class_weights or [], task, features.labels)
     announce(settings, accelerator, task, features.size, total)

@@ -102,13 +102,15 @@ def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
     labels = labels_of(job.features)
     exits, layers = predictions.get("exit_layer"), job.model.config.num_hidden_layers
     exits = None if exits is None else exits.numpy()
+    # A setting that is only tried, by a flag, may well let nothing exit.
+    tried = any(source.startswith("--") for source in job.origin.get("rule_sources", {}).values())
     return {
         "task": job.task.name,
         "dataset": job.task.shown_name,
         "examples": len(job.features),
         "metrics": compute_metrics(job.task, answers, labels),
         **class_scores(job.task, answers, labels),
-        "remarks": remarks(job.task, answers, labels, exits, layers),
+        "remarks": remarks(job.task, answers, labels, None if tried else exits, layers),
         "latency_ms": {"median": median, "p95": p95},
         "latency_means": means,
         "texts_per_second": len(job.features) / max(predictions.wall_seconds, 1e-9),

@@ -254,8 +254,11 @@ class Split(NamedTuple):
             task = as_on_the_hub(task)
         needed = task.text_columns + (() if test else task.label_columns)
         known = {label: i for i, label in enumerate(task.labels)} if not task.folder else {}
+        empty = []  # lines of the user's own file
         for number, (line, row) in enumerate(islice(self.rows(needed), limit)):
             text_a, text_b = [*(row[name] for name in task.text_columns), None][:2]
+            if not task.folder and not all(row[name].strip() for name in task.text_columns):
+                empty.append(line)
             where, index = f"{path}, line {line}", str(number)
             if test:
                 index = row.get("index", row.get("id", index))
@@ -268,6 +271,11 @@ class Split(NamedTuple):
             else:
                 label = _label(task, row[task.label_column], where)
             yield Example(index, text_a, text_b, label)
+        if empty:
+            count, first = len(empty), empty[0]
+            logger.warning(
+                "%s: %d examples have an empty text, first at line %d", path, count, first
+            )
 
 
 def read_examples(

@@ -71,7 +71,11 @@ class Schedule:
     warmup_steps: int = option(0, "warm-up steps", AT_LEAST_0)
     weight_decay: float = option(0.01, "weight decay; not of biases and layer norms", AT_LEAST_0)
     adam_epsilon: float = option(1e-6, "ε of the optimiser", AT_LEAST_0)
-    logging_steps: int = option(100, "steps between log lines; 0: none", FREE)
+    logging_steps: int = option(
+        100,
+        "steps between log lines; 0: none; trackers get the loss of every step of short runs",
+        FREE,
+    )
     save_steps: int = option(5000, "steps between checkpoints; 0: none", FREE)
 
 

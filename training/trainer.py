@@ -309,6 +309,8 @@ class TrainingLog:
         self.bar.update()
         every = self.trainer.settings.training.logging_steps
         if every <= 0 or self.trainer.state.step % every:
+            for tracker in self.trackers if self.bar.total < 10 * every else ():
+                tracker.log({"step_loss": loss}, self.trainer.state.step)
             return False
         mean = sum(self.losses) / len(self.losses)
         sums = self.trainer.accelerator.reduce(self.sums, "sum")

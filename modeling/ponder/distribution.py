@@ -42,6 +42,9 @@ class GeneralizedGeometricDist:
         self.log_stop = floored_log(stop_probabilities)  # log λ, (batch, steps)
         self.log_keep = floored_log(1 - stop_probabilities)  # log (1 − λ), (batch, steps)
 
+    def __repr__(self) -> str:
+        return "GeneralizedGeometricDist()"
+
     @classmethod
     def from_logits(cls, logits: Tensor) -> "GeneralizedGeometricDist":
         """λ = σ(logits), (batch, steps); exact, with gradient, however close to 0 or 1 λ is."""

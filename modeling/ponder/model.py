@@ -42,7 +42,7 @@ HALTING_TOKEN = 1  # position of the second [CLS]
 Texts = Sequence[str] | tuple[Sequence[str], Sequence[str]]  # a list, or a pair of lists
 
 
-@dataclass
+@dataclass(repr=False)
 class PonderOutput(SequenceClassifierOutput):
     """Output of the model; `layers` are those that ran.
 
@@ -67,6 +67,9 @@ class PonderOutput(SequenceClassifierOutput):
     exit_layer: Tensor | None = None
     weighted_ce_loss: Tensor | None = None
     kl_loss: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 def with_halting_token(values: Tensor) -> Tensor:

@@ -231,6 +231,14 @@ def test_a_bad_file_of_the_users_is_refused(tmp_path, name, content, message):
         read_examples(custom_task({"train": path}), "", "train")
 
 
+def test_empty_texts_are_counted_once(tmp_path, caplog):
+    path = write(tmp_path / "own.csv", "sentence1,label\na,x\n,y\nb,x\n ,y\n")
+    assert len(read_examples(custom_task({"train": path}), "", "train")) == 4
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: 2 examples have an empty text, first at line 3"
+    ]
+
+
 @pytest.mark.parametrize(
     ("labels", "expected", "said"),
     [

@@ -19,6 +19,7 @@ import run_glue
 import sweep_exits
 from modeling import Classifier, load_pretrained, load_tokenizer
 from modeling.cpu_packing import EMULATED, is_emulated
+from modeling.loading.files import read_json
 from tests.berts import save, tiny_encoder
 from tests.commands import ROOT, edit_key, ran, report_of, scalars, train
 from tests.conftest import PAIRS, edit_json, sentence, slow, tsv, write_sts_b
@@ -207,6 +208,8 @@ def test_a_glue_model_evaluates_and_answers_the_users_own_file(trained, tmp_path
     # The trackers have an evaluation's numbers.
     curves = scalars(trained)
     assert curves["eval/acc"][-1] == pytest.approx(report["metrics"]["acc"])
+    steps = read_json(trained / "training.json")["steps"]
+    assert len(curves["step_loss"]) == steps < 100  # too few for an entry
     three = [(*row[:2], f"{i % 3}") for i, row in enumerate(rows)]
     other = tsv(tmp_path / "three.tsv", "sentence1\tsentence2\tlabel", three)
     script(run_glue.main, *flags, "--validation_file", other).refused("label '0' is not one of")

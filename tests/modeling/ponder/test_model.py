@@ -68,6 +68,7 @@ def test_regression_weighs_squared_errors():
     loss = PonderClassificationLoss(0.0)(out, labels)["total_loss"]
     errors = (out.logits[..., 0] - labels) ** 2  # (layers, batch)
     torch.testing.assert_close(loss, (errors * out.model_halt_dist.pmf().T).mean())
+    assert "'model_halt_dist': GeneralizedGeometricDist(), " in repr(out)  # as its README prints it
 
 
 def test_a_new_model_halts_as_its_prior_does():
