@@ -26,7 +26,6 @@ albert_act` each token has its own, and halts by it.
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from evaluation.settings import GROUPS, GlueSettings
 from modeling.errors import UserError
@@ -42,14 +41,14 @@ from utils.processes import run_script
 def read_settings() -> GlueSettings:
     """The command line; raises UserError for flags that do not go together."""
     trains = {"--do_train", "--hp_search"} & {*expand_config_file(sys.argv[1:])}
-    places = () if trains else ("--output_dir", "--model_name_or_path")
-    settings = GlueSettings(*parse_beside(GROUPS, __doc__, *places))
+    folder_flags = () if trains else ("--output_dir", "--model_name_or_path")
+    settings = GlueSettings(*parse_beside(GROUPS, __doc__, *folder_flags))
     run, training, evaluation = settings.run, settings.training, settings.evaluation
     search = settings.search.hp_search
     if not trains:
         settings.mode.check_trained()
-        start, output = settings.model.model_name_or_path, Path(run.output_dir)
-        if training_flags(start) and not (output / "config.json").exists():
+        start, output = settings.model.model_name_or_path, run.output_dir
+        if training_flags(start) and not os.path.exists(os.path.join(output, "config.json")):
             raise UserError(
                 f"--output_dir {output} holds no trained model, --model_name_or_path {start} does: "
                 f"give --output_dir {start}"

@@ -30,19 +30,7 @@ from modeling.keys import path_keys
 from modeling.loading.configs import ORIGIN_KEYS
 from modeling.loading.files import read_json
 from training.settings import RunSettings, ScriptSettings
-from utils.files import (
-    LIST,
-    PARTIAL,
-    clear_partials,
-    differences,
-    flush,
-    is_own,
-    list_first,
-    put_aside,
-    read_list,
-    remove,
-    write_json,
-)
+from utils import files
 from utils.flags import entries
 
 logger = logging.getLogger(__name__)
@@ -124,7 +112,7 @@ def changes(before: Json, now: Json) -> str:
         {**x.get("model", {}), **x["arguments"], "batch size": x["batch_size"]}
         for x in (before, now)
     )
-    found = differences(before, now).items()
+    found = files.differences(before, now).items()
     return "; ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in found)
 
 
@@ -135,26 +123,26 @@ def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = F
     own: it is the run's alone, lists its files, and takes the place of an earlier one.
     """
     if own and directory.is_symlink():  # what is there may be another run's
-        put_aside(directory, "is a link")
+        files.put_aside(directory, "is a link")
     parent = directory.parent if own else directory  # which may be a mount point
-    temporary = parent / f".{directory.name}.{os.getpid()}{PARTIAL}"
+    temporary = parent / f".{directory.name}.{os.getpid()}{files.PARTIAL}"
     try:
-        clear_partials(parent, directory.name)
+        files.clear_partials(parent, directory.name)
         temporary.mkdir(parents=True)
         fill(temporary)
         names = sorted(os.listdir(temporary), key=lambda name: name == "config.json")
         for name in names:
             apply_umask(temporary / name)
-            flush(temporary / name)
+            files.flush(temporary / name)
         if own:
-            remove(directory)
+            files.remove(directory)
         directory.mkdir(exist_ok=True)
         if own:
-            list_first(directory, {directory / name: temporary / name for name in names})
+            files.list_first(directory, {directory / name: temporary / name for name in names})
         for name in names:
             os.replace(temporary / name, directory / name)
-        flush(directory)
-        flush(directory.parent)
+        files.flush(directory)
+        files.flush(directory.parent)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {directory}: {error}") from error
     finally:
@@ -219,7 +207,7 @@ def save_checkpoint(directory: Path, state: TrainState, scaler: Json | None, run
     def fill(temporary: Path) -> None:
         fill_model(state.model, state.tokenizer, temporary)
         save_file(tensors, temporary / OPTIMIZER)
-        write_json(temporary / STATE, record)
+        files.write_json(temporary / STATE, record)
 
     write_directory(directory, fill, own=True)
 
@@ -257,7 +245,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState, run: Json) -> Json | No
 def checkpoints_of(output_dir: str | Path) -> list[Path]:
     """List the checkpoints of a run, in order of their steps."""
     named = [x for x in Path(output_dir).glob("checkpoint-*") if x.name[11:].isdecimal()]
-    of_runs = [x for x in named if (x / STATE).exists() or read_list(x)]
+    of_runs = [x for x in named if (x / STATE).exists() or files.read_list(x)]
     whole = [path for path in of_runs if (path / "config.json").exists()]
     return sorted(whole, key=lambda path: int(path.name[11:]))
 
@@ -272,15 +260,15 @@ def prune(output_dir: str | Path, keep: int | None) -> None:
     kept = [path for path in found if not damage(path)][-keep:] if keep else found
     for path in found:
         if kept and path not in kept and not path.is_symlink():
-            remove(path)
+            files.remove(path)
 
 
 def damage(checkpoint: Path) -> str | None:
     """Say what is wrong with the files of a checkpoint; None when it is intact."""
-    known = read_list(checkpoint)
+    known = files.read_list(checkpoint)
     for name in (STATE, OPTIMIZER, SAFE_WEIGHTS_NAME, "config.json"):
-        if not is_own(checkpoint, name, known):
-            return f"{name} is missing, or not as {LIST} lists it (SHA-256 differs)"
+        if not files.is_own(checkpoint, name, known):
+            return f"{name} is missing, or not as {files.LIST} lists it (SHA-256 differs)"
     return None
 
 
@@ -357,12 +345,12 @@ def begin_training(output_dir: str | Path, run: Json, resumed: bool = False) -> 
     """Mark `output_dir` as being trained, by a run of this fingerprint. Checkpoints of a run that
     this one overwrites go, for they would pass for its own, and what a killed save left behind."""
     directory = Path(output_dir)
-    write_json(directory / IN_PROGRESS, run)
-    clear_partials(directory)
+    files.write_json(directory / IN_PROGRESS, run)
+    files.clear_partials(directory)
     for path in directory.glob("checkpoint-*"):
         mine = path.name[11:].isdecimal() and not path.is_symlink()  # no copy, nor another run's
         if mine and not (resumed and (path / "config.json").exists()):
-            remove(path)
+            files.remove(path)
 
 
 def finish_training(directory: Path) -> None:
@@ -374,7 +362,7 @@ def finish_training(directory: Path) -> None:
 
 def remove_best(directory: Path) -> None:
     if not (directory / BEST).is_symlink():  # to another run's
-        remove(directory / BEST)
+        files.remove(directory / BEST)
 
 
 def is_finished(output_dir: str | Path) -> bool:

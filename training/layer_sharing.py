@@ -221,7 +221,7 @@ class Teacher:
 
     def variances(self, batches: Iterable[Tensors]) -> torch.Tensor:
         """Σ over features of E[x²] − E[x]², over the real tokens of a text: (N+1,)."""
-        tokens, first, second = 0, 0, 0
+        tokens, first, second = 0, torch.zeros(()), torch.zeros(())
         for inputs in batches:
             inputs = send_to_device(inputs, self.device)
             states, mask = self.states(inputs), inputs.get("attention_mask")

@@ -144,9 +144,9 @@ def load_weights(model: Model, source: str) -> LoadReport:
 
 
 def make_model(
-    settings: PretrainingSettings, config: str | None, weights: str | None, pieces: str
-) -> tuple[Model, Tokenizer, LoadReport | None]:
-    """Make a model with the `weights` of a folder or new ones, and load the tokenizer in `pieces`.
+    settings: PretrainingSettings, config: str | None, pieces: str
+) -> tuple[Model, Tokenizer]:
+    """Make a model with new weights, and load the tokenizer in the folder `pieces`.
 
     Raises UserError where pieces or places have no embeddings.
     """
@@ -159,8 +159,7 @@ def make_model(
     for flag, length in flags.items():
         if length > (longest := architecture.max_position_embeddings):
             raise UserError(f"{flag} {length}: the model has max_position_embeddings = {longest}")
-    model = ARCHITECTURES[settings.model.model_type][0](architecture)
-    return model, tokenizer, load_weights(model, weights) if weights else None
+    return ARCHITECTURES[settings.model.model_type][0](architecture), tokenizer
 
 
 def trained_model(settings: PretrainingSettings, source: str) -> tuple[Model, Tokenizer]:
@@ -171,8 +170,8 @@ def trained_model(settings: PretrainingSettings, source: str) -> tuple[Model, To
     if kind != flags.model_type:
         raise UserError(f"{source}: the model is of --model_type {kind}, not {flags.model_type}")
     own = source == settings.run.output_dir or not flags.tokenizer_name
-    pieces = source if own else flags.tokenizer_name
-    model, tokenizer, report = make_model(settings, source, source, pieces)
+    model, tokenizer = make_model(settings, source, source if own else flags.tokenizer_name)
+    report = load_weights(model, source)
     parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
     if new := parameters.intersection(report.initialised):
         raise UserError(f"{source}: no weights for {min(new)}; --do_train trains them")
@@ -191,9 +190,9 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
         return
     given = None if flags.train_tokenizer else flags.tokenizer_name or source
     config, pieces = flags.config_name or source, given or run.output_dir
-    model, tokenizer, report = make_model(settings, config, source, pieces)
-    if report:
-        logger.info("\n".join(report.lines()))
+    model, tokenizer = make_model(settings, config, pieces)
+    if source:
+        logger.info("\n".join(load_weights(model, source).lines()))
     phases = phases_of(settings, accelerator.num_processes)
     logger.info("***** Running training *****")
     data = []

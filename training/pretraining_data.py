@@ -105,7 +105,7 @@ def tokenise(text: PlainText, tokenizer: Tokenizer, folder: Path) -> None:
             end += lengths.sum()
 
 
-def cut_examples(sentences: np.ndarray, text: PlainText, draw: Random) -> np.ndarray:
+def cut_examples(sentences: np.ndarray, text: PlainText, rng: Random) -> np.ndarray:
     """Fill examples with a document's sentences: the first's number, and that behind the last.
 
     sentences (n + 1, 2): as `tokenise` writes them. Returns (examples, 2).
@@ -115,15 +115,15 @@ def cut_examples(sentences: np.ndarray, text: PlainText, draw: Random) -> np.nda
     examples, start = array("q"), 0
     for stop in [*np.flatnonzero(np.diff(documents[1:])) + 1, len(ends) - 1]:
         while start < stop:
-            short = draw.random() < text.short_seq_prob
-            wanted = draw.randint(2, room) if short else room
+            short = rng.random() < text.short_seq_prob
+            wanted = rng.randint(2, room) if short else room
             end = min(bisect_left(ends, ends[start] + wanted, start + 1), stop)
             examples.extend((start, end))
             start = end
     return np.frombuffer(examples, np.int64).reshape(-1, 2)
 
 
-def cut_segments(pieces: Pieces, ends: np.ndarray, room: int, draw: Random) -> list[Pieces]:
+def cut_segments(pieces: Pieces, ends: np.ndarray, room: int, rng: Random) -> list[Pieces]:
     """Cut an example's sentences into two segments of together `room` pieces; one sentence is one.
 
     ends: (sentences + 1,) in `pieces`, the first is where they start. Of the longer segment pieces
@@ -131,11 +131,11 @@ def cut_segments(pieces: Pieces, ends: np.ndarray, room: int, draw: Random) -> l
     """
     if len(ends) == 2:
         return [pieces[ends[0] : ends[1]][: room + 1]]
-    cut = ends[draw.randint(1, len(ends) - 2)]
+    cut = ends[rng.randint(1, len(ends) - 2)]
     bounds = [[ends[0], cut], [cut, ends[-1]]]
     for _ in range(ends[-1] - ends[0] - room):
         longer = max(bounds, key=lambda x: x[1] - x[0])
-        if draw.random() < 0.5:
+        if rng.random() < 0.5:
             longer[0] += 1
         else:
             longer[1] -= 1
@@ -213,23 +213,23 @@ class Vocabulary:
         }
 
 
-def ngram_length(longest: int, draw: Random) -> int:
+def ngram_length(longest: int, rng: Random) -> int:
     """n from 1 to `longest` with p(n) = (1/n) / Σₖ (1/k)."""
     lengths = range(1, longest + 1)
-    return draw.choices(lengths, [1 / n for n in lengths])[0]
+    return rng.choices(lengths, [1 / n for n in lengths])[0]
 
 
 def choose_positions(
-    segments: Sequence[Sequence[range]], budget: int, max_ngram: int, draw: Random
+    segments: Sequence[Sequence[range]], budget: int, max_ngram: int, rng: Random
 ) -> list[int]:
     """Positions of at most `budget` pieces in n-grams of whole words, none across two segments."""
     starts = [(words, i) for words in segments for i in range(len(words))]
-    draw.shuffle(starts)
+    rng.shuffle(starts)
     chosen: dict[int, None] = {}
     for words, i in starts:
         if len(chosen) == budget:
             break
-        n = ngram_length(min(max_ngram, len(words) - i), draw)
+        n = ngram_length(min(max_ngram, len(words) - i), rng)
         while n and words[i + n - 1].stop - words[i].start > budget - len(chosen):
             n -= 1
         span = [position for word in words[i : i + n] for position in word]
@@ -239,7 +239,7 @@ def choose_positions(
 
 
 def mask(
-    example: dict[str, np.ndarray], vocabulary: Vocabulary, text: TextSettings, draw: Random
+    example: dict[str, np.ndarray], vocabulary: Vocabulary, text: TextSettings, rng: Random
 ) -> None:
     """Choose pieces for prediction, in place: 80% become [MASK], 10% a random piece, 10% stay."""
     ids, types, labels, classes = example.values()
@@ -247,12 +247,12 @@ def mask(
     segments = [[word for word in words if types[word.start] == number] for number in (0, 1)]
     budget = min(text.max_predictions_per_seq, max(1, round(len(ids) * text.masked_lm_prob)))
     kinds = (TokenClass.MASK_MASK, TokenClass.MASK_RANDOM, TokenClass.MASK_ORIGINAL)
-    chosen = choose_positions(segments, budget, text.ngram, draw)
+    chosen = choose_positions(segments, budget, text.ngram, rng)
     labels[chosen] = ids[chosen]
-    classes[chosen] = draw.choices(kinds, (0.8, 0.1, 0.1), k=len(chosen))
+    classes[chosen] = rng.choices(kinds, (0.8, 0.1, 0.1), k=len(chosen))
     ids[classes == TokenClass.MASK_MASK] = vocabulary.mask
     random = classes == TokenClass.MASK_RANDOM
-    ids[random] = draw.choices(vocabulary.ordinary, k=random.sum())
+    ids[random] = rng.choices(vocabulary.ordinary, k=random.sum())
 
 
 def ignore_signals(worker: int) -> None:
@@ -296,16 +296,16 @@ class PretrainingData(Dataset):
         starts, ends = self.sentences[:, 0][self.examples].T
         self.lengths = np.minimum(ends - starts + 3, text.max_seq_length)
 
-    def __getitem__(self, key: tuple[int, int]) -> dict[str, np.ndarray]:
+    def __getitem__(self, index: tuple[int, int]) -> dict[str, np.ndarray]:
         """Make an example, by its epoch and number."""
-        draw = Random(repr((*self.seed, *key)))
-        first, last = self.examples[key[1]]
+        rng = Random(repr((*self.seed, *index)))
+        first, last = self.examples[index[1]]
         ends = self.sentences[first : last + 1, 0].tolist()
-        segments = cut_segments(self.pieces, ends, self.text.max_seq_length - 3, draw)
-        swapped = len(segments) == 2 and draw.random() < 0.5
+        segments = cut_segments(self.pieces, ends, self.text.max_seq_length - 3, rng)
+        swapped = len(segments) == 2 and rng.random() < 0.5
         example = self.vocabulary.unmasked(segments[:: -1 if swapped else 1])
         if isinstance(self.text, TextSettings):
-            mask(example, self.vocabulary, self.text, draw)
+            mask(example, self.vocabulary, self.text, rng)
         return {**example, "sentence_order_label": int(swapped) if len(segments) == 2 else -100}
 
     def collate(self, examples: Sequence[dict[str, np.ndarray]]) -> Tensors:
@@ -321,7 +321,7 @@ class PretrainingData(Dataset):
             batch[name] = pad_sequence(values, True, padding)
         lengths = torch.tensor([len(example["input_ids"]) for example in examples])
         if lengths.min() < lengths.max():
-            batch["attention_mask"] = (torch.arange(lengths.max()) < lengths[:, None]).long()
+            batch["attention_mask"] = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
         return {**batch, "sentence_order_label": orders}
 
     def size(self, longest: int) -> int:
@@ -330,8 +330,8 @@ class PretrainingData(Dataset):
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         """Numbers of the examples of an epoch's global batches, alike in length within a batch."""
-        draw = np.random.default_rng((*self.seed, epoch))
-        order = draw.permutation(len(self.examples))
+        rng = np.random.default_rng((*self.seed, epoch))
+        order = rng.permutation(len(self.examples))
         batches = []
         grouped = self.batch_size * max(50, GROUPED // self.batch_size)
         for start in range(0, len(order), grouped):
@@ -347,7 +347,7 @@ class PretrainingData(Dataset):
                 f"{', '.join(map(str, self.text.train_files))}: fewer examples than the "
                 f"{self.batch_size} of a batch; give more text, or lower --per_gpu_train_batch_size"
             )
-        draw.shuffle(batches)
+        rng.shuffle(batches)
         return batches
 
     def load(self, batches: Iterable[Sequence[int]], epoch: int) -> DataLoader:

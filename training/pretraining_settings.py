@@ -29,9 +29,7 @@ class PretrainingModelSettings:
     tokenizer_name: str | None = option(None, "tokenizer folder; default: beside the weights", FREE)
     train_tokenizer: bool = option(False, "train spiece.model on --train_files", FREE)
     vocab_size: int | None = option(
-        None,
-        "vocabulary size of --train_tokenizer; default: the configuration's",
-        Allowed(low=6, resuming=True),
+        None, "pieces of --train_tokenizer; default: the config's", Allowed(low=6, resuming=True)
     )
 
 

@@ -54,24 +54,24 @@ def provenance_in(path: Path) -> dict[str, Any]:
     return {}
 
 
-def parse_beside(classes: Sequence[type], description: str, *places: str) -> tuple[Any, ...]:
+def parse_beside(classes: Sequence[type], description: str, *folder_flags: str) -> tuple[Any, ...]:
     """Read the command line, as `parse`, of a command with a trained model: flags of `KEPT` that it
     leaves out are those of the training. One line says which, and in what others differ.
 
-    places: the flag that names the model's folder, and one that may do so where there is no model.
+    folder_flags: the flag that names the folder, and one that may where that holds no model.
     """
     argv = expand_config_file(sys.argv[1:])
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in places:
+    for flag in folder_flags:
         finder.add_argument(flag, nargs="*", default=[])
     folders = chain.from_iterable(vars(finder.parse_known_args(argv)[0]).values())
-    folder = next((x for x in folders if Path(x, "config.json").exists()), "")
+    folder = next((x for x in folders if os.path.exists(os.path.join(x, "config.json"))), "")
     found = training_flags(folder) if folder else {}
     given = {text.partition("=")[0].removeprefix("--") for text in argv}
     own = {entry.name for kind in classes for entry in fields(kind)}
     more = left_out({name: found[name] for name in KEPT & own & found.keys()}, given)
-    if found and places[0].removeprefix("--") not in given:
-        more.append(f"{places[0]}={folder}")
+    if found and folder_flags[0].removeprefix("--") not in given:
+        more.append(f"{folder_flags[0]}={folder}")
     parsed = parse(classes, description, [*more, *argv])
     now, said = as_dict(*parsed), [f"taken from it: {shlex.join(more)}"] if more else []
     for name in sorted(KEPT & given & found.keys() - {"model_name_or_path"}):

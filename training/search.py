@@ -265,9 +265,9 @@ def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
         return trials(study)
     except damage as error:
         reason = str(error.__cause__ or error).partition("\n")[0]
-        place = "of --hp_storage" if search.settings.hp_storage else url.removeprefix("sqlite:///")
+        which = "of --hp_storage" if search.settings.hp_storage else url.removeprefix("sqlite:///")
         raise UserError(
-            f"the database {place} cannot be opened, read or written: {reason}; give an Optuna URL "
+            f"the database {which} cannot be opened, read or written: {reason}; give an Optuna URL "
             "such as --hp_storage sqlite:///search.db. If the database is damaged, restore it from "
             "a copy, or move it away to begin anew"
         ) from error

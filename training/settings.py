@@ -102,9 +102,7 @@ class ModelSettings:
     cache_dir: str = option("", "cache folder for models from the hub", FREE)
     from_scratch: bool = option(False, "start from random weights")
     teacher: str = option(
-        "",
-        "folder or hub name of a fine-tuned classifier, whose answers the exits learn, too",
-        FREE,
+        "", "fine-tuned classifier whose answers the exits learn, too: folder or hub name", FREE
     )
 
 

@@ -57,9 +57,9 @@ class Teacher:
         two have others. Where no name is shared, both are taken in their order, with a warning."""
         labels = self.task.labels or ("score",)
         known = {name.lower(): number for number, name in enumerate(theirs)}
-        found = [known.get(label.lower()) for label in labels]
-        strange = found.count(None) == len(labels) == len(theirs)
-        if len(theirs) != len(labels) or not (strange or None not in found):
+        found = [known[label.lower()] for label in labels if label.lower() in known]
+        strange = not found
+        if len(theirs) != len(labels) or len(found) not in (0, len(labels)):
             raise UserError(
                 f"--teacher {self.folder} answers {', '.join(theirs[:20])}; {self.task.name} has "
                 f"{', '.join(labels[:20])}: give a model that was fine-tuned for this task"

