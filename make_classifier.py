@@ -116,6 +116,7 @@ def main() -> None:
     run("sweep_exits.py", "--model_dir", model, "--batch_size", 32, *pick)
     run("export_onnx.py", "--model_dir", model, "--output", file, "--int8")
     rows = [["all layers, PyTorch", *evaluate(model, "--set", "exit_thres=0")]]
+    rows.append(["early exit, PyTorch", *evaluate(model)])
     rows.append(["early exit, int8 file", *evaluate(model, "--onnx", file)])
     texts = [f'"{name}"' for name in task.text_columns]
     example = texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
