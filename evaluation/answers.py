@@ -26,13 +26,8 @@ def class_scores(task: Task, answers: np.ndarray, labels: np.ndarray) -> dict[st
     how = {"labels": ids, "target_names": names, "output_dict": True, "zero_division": 0}
     labels, answers = labels.astype(int), answers.astype(int)
     report: Any = classification_report(labels, answers, **how)
-    columns = {
-        "precision": "precision",
-        "recall": "recall",
-        "f1": "f1-score",
-        "examples": "support",
-    }
-    classes = {name: {ours: report[name][x] for ours, x in columns.items()} for name in names}
+    ours = ("precision", "recall", "f1", "examples")  # in scikit-learn's order
+    classes = {name: dict(zip(ours, report[name].values(), strict=True)) for name in names}
     macro = report["macro avg"]["f1-score"]
     found = {"classes": classes, "macro_f1": macro}
     if task.multi_label:

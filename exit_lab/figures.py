@@ -1,7 +1,5 @@
 """The figures of a sweep: metric against cost, and all examples."""
 
-from typing import NamedTuple
-
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -15,15 +13,6 @@ from glue.tasks import Task
 COLUMNS = 4  # of panels
 
 
-class Curve(NamedTuple):
-    """A method's metric under rising cost limits: the mean over the models, and its interval."""
-
-    cost: np.ndarray
-    metric: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
 def padded_limits(values: np.ndarray) -> tuple[float, float]:
     """Limits of an axis that shows `values` with some air."""
     low, high = float(np.min(values)), float(np.max(values))
@@ -31,8 +20,11 @@ def padded_limits(values: np.ndarray) -> tuple[float, float]:
     return low - air, high + air
 
 
-def curve_of(found: FrontierSet, name: str) -> Curve:
-    """A method's points from the cheapest cost that all models have to the last that changes."""
+def curve_of(found: FrontierSet, name: str) -> np.ndarray:
+    """A method's points from the cheapest cost that all models have to the last that changes.
+
+    (4, points): cost, metric, the mean over the models, and its interval's ends.
+    """
     fronts = found.frontiers[name]
     limits = np.unique(np.concatenate([front.allowed for front in fronts]))
     limits = limits[limits >= max(front.allowed[0] for front in fronts)]
@@ -41,7 +33,7 @@ def curve_of(found: FrontierSet, name: str) -> Curve:
     cost = np.maximum.accumulate([point.cost.mean() for point in points])
     metric = np.stack([point.metric for point in points])
     kept = np.r_[True, np.diff(metric[:, 0]) != 0]
-    return Curve(*(line[kept] for line in (cost, metric[:, 0], *interval(metric))))
+    return np.stack([cost, metric[:, 0], *interval(metric)])[:, kept]
 
 
 @styled
@@ -60,18 +52,18 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
         for other in found.rules:
             panel.step(*curves[other][:2], where="post", color=SOFT, alpha=0.35, linewidth=1)
         curve, colour = curves[name], COLOURS[number % len(COLOURS)]
-        panel.fill_between(curve.cost, *curve[2:], step="post", color=colour, alpha=0.2, lw=0)
+        panel.fill_between(curve[0], *curve[2:], step="post", color=colour, alpha=0.2, lw=0)
         panel.step(*curve[:2], where="post", color=colour, linewidth=2)
         panel.plot(*layers[:2], "o", color=SOFT, markersize=4, label=TRUNCATION)
         panel.plot(*coin[:2], color=SOFT, linewidth=1.4, label=COIN)
         panel.plot(*curves[ORACLE][:2], "--", color=INK, linewidth=1.2, label=ORACLE)
-        panel.axhline(full.metric[0], color=INK, linestyle=":", linewidth=1, label=FULL_DEPTH)
+        panel.axhline(full[1, 0], color=INK, linestyle=":", linewidth=1, label=FULL_DEPTH)
         panel.set_title(name, weight="bold", color=colour)
         panel.tick_params(labelbottom=number >= len(found.rules) - columns)
     rules = [curves[name] for name in found.rules]
     shown = np.concatenate([line for curve in (*rules, coin, full) for line in curve[1:]])
     grid[0, 0].set(ylabel=task.primary_metric, ylim=padded_limits(shown))
-    grid[0, 0].set_xlim(*padded_limits(np.array([1 / found.layers, *(c.cost[-1] for c in rules)])))
+    grid[0, 0].set_xlim(*padded_limits(np.array([1 / found.layers, *(c[0, -1] for c in rules)])))
     models, (chosen, reported) = len(found.frontiers[COIN]), map(len, found.parts)
     mean = f", mean of {models} models" if models > 1 else ""
     figure.suptitle(

@@ -65,6 +65,11 @@ def test_a_card_is_true_and_never_written_over_one_s_own(script, glue, trained, 
     glue(trained, "--do_eval").done()
     script(push_to_hub.main, *flags).done()
     assert "| exit_thres | 0.4 |" in card.read_text()
+    card.write_text(card.read_text() + "\nTrained by me.\n")  # now it is the user's
+    assert "it is left as it is" in script(push_to_hub.main, *flags).done().out
+    edit_key(script, trained, "exit_thres", 0.3).done()
+    glue(trained, "--do_eval").done()
+    script(push_to_hub.main, *flags).refused(card, "the numbers of an earlier evaluation")
     assert not hub.exists()  # nothing was sent
     card.write_text("# Mine\n")
     script(push_to_hub.main, *flags, "--hub_model_id", "me/rte").done()

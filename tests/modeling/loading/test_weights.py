@@ -281,6 +281,11 @@ def test_without_the_hub_what_was_fetched_before_is_there(tmp_path, albert_dir):
     flags = ModelSettings(model_name_or_path="some/albert", cache_dir=str(tmp_path))
     assert fetch_models(flags, model_name_or_path=True).model_name_or_path == str(snapshot)
     assert PonderAlbertClassifier.from_pretrained("some/albert", cache_dir=tmp_path).tokenizer
+    blob = tmp_path / "models--some--albert/blobs/5678"  # as the hub's cache has files
+    blob.parent.mkdir()
+    blob.write_text('{"exit_thres": 0.375}')
+    (snapshot / "exit_config.json").symlink_to(blob)
+    assert load_pretrained(snapshot, num_labels=2)[0].config.exit_thres == 0.375
 
 
 @pytest.mark.parametrize("family", ["xlm-roberta", "deberta-v2", "distilbert", "mpnet"])
