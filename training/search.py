@@ -111,11 +111,9 @@ class Search:
                 study.enqueue_trial(trial.params)
                 known.append(trial.params)
         waited = False
-        while len(trials(study)) + len(self.failed) < self.size:
+        while len(one_of_each(study)) + len(self.failed) < self.size:
             fail_stale_trials(study)
-            # One without settings ended before it began.
-            taken = [x for x in trials(study, TrialState.RUNNING) if x.params]
-            if len(taken) + len(self.failed) < self.size:
+            if len(one_of_each(study, TrialState.RUNNING)) + len(self.failed) < self.size:
                 study.optimize(self.evaluate, n_trials=1)
                 continue
             if not waited:
@@ -128,10 +126,10 @@ class Search:
         for name, values in self.values.items():
             trial.suggest_categorical(name, values)
         study = trial.study
-        taken = [x for x in trials(study, TrialState.RUNNING) if x.number < trial.number]
+        taken, done = trials(study, TrialState.RUNNING), len(one_of_each(study))
+        taken = [x for x in taken if x.number < trial.number or x.state == TrialState.COMPLETE]
         if trial.params in [*(x.params for x in taken), *self.failed]:
             raise optuna.TrialPruned
-        done = len(trials(study))
         print(f"{done} of {self.size} settings done; next {name_of(trial.params)}", flush=True)
         try:
             found = [self.run_seed(trial.params, seed) for seed in self.seeds]
@@ -206,6 +204,12 @@ def trials(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, *states))
 
 
+def one_of_each(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
+    """Read a trial of each setting: two workers may have tried it, or died before they had one."""
+    found = {frozenset(x.params.items()): x for x in trials(study, *states) if x.params}
+    return [*found.values()]
+
+
 def settings_of(trial: FrozenTrial) -> Mapping[str, float]:
     """Return the settings of a trial, which one that waits has elsewhere."""
     return trial.params or trial.system_attrs.get("fixed_params", {})
@@ -262,7 +266,7 @@ def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
             time.sleep(2)
             study = open_study(url, search)
         search.run(study)
-        return trials(study)
+        return one_of_each(study)
     except damage as error:
         reason = str(error.__cause__ or error).partition("\n")[0]
         which = "of --hp_storage" if search.settings.hp_storage else url.removeprefix("sqlite:///")

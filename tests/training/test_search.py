@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import optuna
 import pytest
 
 import run_glue
@@ -242,6 +243,17 @@ def test_a_stopped_search_says_so_and_its_run_goes_on(search, commands, monkeypa
     assert names_of(commands)[0] == stopped[0]
     assert len(commands) == 4
     assert all(flags[-4:-2] == ["--resume_from_checkpoint", "latest"] for flags in commands)
+
+
+def test_a_setting_that_two_workers_tried_counts_once(search, commands, tmp_path):
+    search("--hp_trials", 1).done()
+    url = f"sqlite:///{tmp_path}/out/hp_search.db"
+    study = optuna.load_study(study_name="albert-rte", storage=url)
+    study.add_trial(study.trials[0])
+    search().done()
+    assert set(names_of(commands)) == RUNS
+    assert len(commands) == 4
+    assert len((tmp_path / "out/albert-rte/hp_search.csv").read_text().splitlines()) == 1 + 2
 
 
 def test_a_setting_whose_worker_died_is_tried_again(search, commands, monkeypatch, tmp_path):
