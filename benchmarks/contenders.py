@@ -198,8 +198,8 @@ def act_model() -> AlbertActModel:
 
 
 @torch.inference_mode()
-def run_act(compact: bool | None, model: AlbertActModel, texts: list[list[int]]) -> None:
-    """Run the texts as one batch; compact: None computes running tokens only, False all."""
+def run_act(compact: bool, model: AlbertActModel, texts: list[list[int]]) -> None:
+    """Run the texts as one batch; compact: running tokens only."""
     encoder, inputs = model.encoder, padded(texts)["input_ids"]
     encoder.compact = compact
     encoder.albert_layer.act = head = ForcedHalting(inputs.numel(), model.config.num_hidden_layers)

@@ -36,10 +36,6 @@ from ..keys import ACT_KEYS, checked
 from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention, is_eager
 from ..loading.weights import ACT_NAMES
 
-# The work of a layer pass that takes as long as gathering and scattering the running tokens: a
-# fixed time, so more work where work is faster. Measured on a CPU, estimated for accelerators.
-COMPACTION_FLOPS = {"cpu": 1e7, "cuda": 5e9}
-
 
 class Halting(NamedTuple):
     """State of each token on its way to halting; all tensors have one shape."""
@@ -132,8 +128,8 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
 class AlbertActEncoder(nn.Module):
     """Applies the shared layer to each token until the token halts.
 
-    `compact` says whether a pass without gradients leaves out halted tokens: None, where it pays;
-    True or False, always or never. With eager attention none does.
+    Once a token has halted, passes leave out halted ones unless `compact` is off, gradients are
+    wanted, whose keys and values may not be overwritten, or attention is eager, of all tokens.
     """
 
     def __init__(self, config: AlbertActConfig) -> None:
@@ -141,7 +137,7 @@ class AlbertActEncoder(nn.Module):
         self.config = config
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         self.albert_layer = AlbertActLayer(config)
-        self.compact: bool | None = None
+        self.compact = True
 
     def forward(
         self, embedded: Tensor, mask: Tensor | None, trail: list[Tensor] | None = None
@@ -149,14 +145,15 @@ class AlbertActEncoder(nn.Module):
         """Embeddings (batch, length, embedding) -> final states (batch, length, hidden).
 
         `mask` is (batch, 1, 1, length) bool, or None without padding. As published, every pass
-        computes all tokens and gives halted ones the weight 0; from where it pays, `RunningTokens`
-        takes over. The states before the first pass and after each are added to `trail`.
+        computes all tokens and gives halted ones the weight 0, until `RunningTokens` takes over.
+        The states before the first pass and after each are added to `trail`.
         """
         # Under autocast the mapping answers in half precision; states are kept as the weights are.
         hidden = self.embedding_hidden_mapping_in(embedded)
         hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
         epsilon = checked("act_epsilon", self.config.act_epsilon, ACT_KEYS)
         halting, tokens = self.start(hidden, mask), None
+        can_compact = self.compact and not torch.is_grad_enabled() and not is_eager(self.config)
         graves = self.config.act_update == "graves"
         mean = torch.zeros_like(hidden) if graves else None
         if trail is not None:
@@ -166,7 +163,7 @@ class AlbertActEncoder(nn.Module):
             if running == 0:
                 break
             last = graves and update == self.config.num_hidden_layers
-            if tokens is None and self.compaction_pays(hidden, running):
+            if tokens is None and can_compact and running < halting.running.numel():
                 tokens = RunningTokens(self.albert_layer, hidden, mask)
             if tokens is not None:
                 hidden, weight, halting = tokens.update(halting, epsilon, last)
@@ -187,19 +184,6 @@ class AlbertActEncoder(nn.Module):
             running = running & mask[:, 0, 0]
         dtype = torch.promote_types(hidden.dtype, torch.float)
         return Halting(running, *(torch.zeros_like(running, dtype=dtype) for _ in range(3)))
-
-    def compaction_pays(self, hidden: Tensor, running: int) -> bool:
-        """Tell whether leaving out halted tokens of (batch, length, hidden) repays its overhead."""
-        if self.training or torch.is_grad_enabled():
-            return False  # autograd needs the keys and values that compaction overwrites
-        if is_eager(self.config):
-            return False  # whose attentions are of all tokens
-        if self.compact is not None:
-            return self.compact
-        batch, length, _ = hidden.shape
-        flops_per_token = self.config.layer_pass_flops(length) / length
-        saved = (batch * length - running) * flops_per_token
-        return saved > COMPACTION_FLOPS.get(hidden.device.type, COMPACTION_FLOPS["cuda"])
 
 
 class RunningTokens:
