@@ -123,6 +123,11 @@ class SweepRequest(NamedTuple):
             )
         if several and (pick or self.sweep.vary):
             raise UserError("--pick and --vary take one --model_dir")
+        if "risk" in pick and "learnt" in (self.sweep.rules or ()):
+            raise UserError(
+                "--rules learnt fits the rule on the examples that choose, so --pick risk has no "
+                "guarantee: fit it with max_drop on other examples first, then leave --rules out"
+            )
         if "max_p95_ms" in pick and self.data.batch_size > 1:
             raise UserError(
                 f"--batch_size {self.data.batch_size}: --pick max_p95_ms needs the times of one "

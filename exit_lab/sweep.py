@@ -118,7 +118,8 @@ def flops_of(job: Job) -> np.ndarray:
 
 def sweepable(config: EarlyExitConfig) -> list[str]:
     """The rules that a sweep tries unless it is told which."""
-    return [name for name, rule in config.exit_rules().items() if not rule.never_exits]
+    names = config.exit_rules()
+    return [x for x in names if not config.exit_rule(**{config.rule_key: x}).never_exits]
 
 
 def make_grids(config: EarlyExitConfig, names: Sequence[str], texts: Mapping[str, str]) -> Grids:

@@ -42,7 +42,7 @@ class KeyValues:
 
     def line(self, without: str = "") -> str:
         """ "thres_name = bias_1 (config.json), exit_thres = 0.3 (exit_config.json)"."""
-        shown = [key for key in self.values if key != without]
+        shown = [k for k, x in self.values.items() if k != without and not isinstance(x, list)]
         return ", ".join(f"{key} = {self.values[key]} ({self.sources[key]})" for key in shown)
 
 
@@ -156,5 +156,5 @@ def read_exit_file(path: Path) -> dict[str, Any]:
 
 def describe(setting: Setting) -> str:
     """Write "bias_1, exit_thres 0.3, cnt_thres 4": for messages and titles."""
-    name, *keys = setting.items()
+    name, *keys = [item for item in setting.items() if not isinstance(item[1], list)]
     return ", ".join([name[1], *(f"{k} {x if isinstance(x, str) else f'{x:g}'}" for k, x in keys)])

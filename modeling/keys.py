@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 from .errors import UserError
 
 LARGEST = 3.4e38  # that a float32 holds: what a model computes with
-NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+NOUNS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    list: "rows of numbers",
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,10 @@ class Key:
 
     def is_valid(self, value: Any) -> bool:
         """Tell whether the key may hold `value`; NaN, True and False are no numbers."""
+        if self.kind is list:
+            number = float_key(0.0, "")
+            rows = value if isinstance(value, list) else [None]
+            return all(isinstance(row, list) and all(map(number.is_valid, row)) for row in rows)
         if self.kind not in (int, float):
             return isinstance(value, self.kind) and (not self.choices or value in self.choices)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -106,7 +116,7 @@ SIZES = {
 # teacher_temperature, thres_name's patience.
 
 # As in RULES of elbert/rules.py, which loads torch.
-RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
+RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience", "learnt")
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 
 # What every exit rule reads, in every mode that has rules (docs/extending.md).
@@ -131,6 +141,7 @@ EXIT_KEYS = {
     "window_score": str_key(
         "lead", "the window follows the leading class, or class 0", choices=("lead", "class0")
     ),
+    "certainty": Key(list, [], "weights of the rule `learnt`, a row for each layer"),
     **SHARED_EXIT_KEYS,
 }
 ELBERT_KEYS = {

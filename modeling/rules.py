@@ -72,7 +72,7 @@ class ExitRule:
     reads: ClassVar[tuple[str, ...]] = ()
     inputs: ClassVar[tuple[str, ...]] = ()
     cause: ClassVar[str] = ""
-    never_exits: ClassVar[str] = ""
+    never_exits = ""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -87,7 +87,8 @@ class ExitRule:
     @property
     def settings_shape(self) -> tuple[int, ...]:
         """(settings,) for numbers of shape (settings, 1), () for scalars."""
-        shapes = [value.shape for value in vars(self).values() if isinstance(value, Tensor)]
+        values = [getattr(self, name) for name in self.reads]
+        shapes = [value.shape for value in values if isinstance(value, Tensor)]
         return tuple(torch.broadcast_shapes(*shapes)[:-1])
 
     def scores(self, logits: Tensor) -> Tensor:

@@ -4,11 +4,11 @@ A rule is a class here, a row of `RULES` at the end, and its name in RULE_NAMES 
 annotations are the exit keys that it reads.
 
 Sources: ELBERT (Xie et al., 2021) for bias_1/2/3; DeeBERT (Xin et al., 2020) for entropy; PABEE
-(Zhou et al., 2020) for patience.
+(Zhou et al., 2020) for patience; BERxiT (Xin et al., 2021) for learnt, which reads hidden states.
 """
 
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -232,6 +232,59 @@ class PatienceOfValues(WindowRule):
         return (length, value), length >= self.cnt_thres
 
 
+def log_odds(probability: Tensor) -> Tensor:
+    """log p − log (1 − p), finite for 0 and 1."""
+    probability = probability.clamp(1e-6, 1 - 1e-6)
+    return probability.log() - (1 - probability).log()
+
+
+class Learnt(ExitRule):
+    """learnt: this layer's answer is wrong with a probability below exit_thres.
+
+    A layer's row of `certainty` is a logistic regression, its bias first, on the log odds of the
+    class that leads, now and at the layer before. The state is the depth, (batch,), and the newest
+    scores, (batch, classes). Without rows of such a length no example exits.
+    """
+
+    exit_thres: Number
+    certainty: list[list[float]]
+    inputs_read: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if {len(row) for row in self.certainty} != {1 + self.inputs_read}:
+            self.never_exits = "it is not fitted: sweep_exits.py --rules learnt --pick … does that"
+            self.certainty = [[-math.inf] + [0.0] * self.inputs_read]
+        self.rows = torch.tensor(self.certainty)  # (layers, 1 + inputs_read)
+
+    def start(self, size: Size, inputs: Tensors) -> State:
+        return size._replace(settings=()).zeros(), size.unknown(size.classes).nan_to_num(0.5)
+
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        (depth, before), scores = state, self.scores(seen.logits)
+        row = self.rows.to(scores.device)[depth.clamp(max=len(self.rows) - 1)]
+        sure = row[..., 0] + (row[..., 1:] * self.read(scores, before)).sum(-1)
+        return (depth + 1, scores), (-sure).sigmoid() < self.exit_thres
+
+    def read(self, scores: Tensor, before: Tensor) -> Tensor:
+        """What the regression reads of a layer's scores and those before: (batch, inputs_read)."""
+        leader = scores.argmax(-1, keepdim=True)
+        both = [x.expand_as(scores).gather(-1, leader) for x in (scores, before)]
+        return log_odds(torch.cat(both, -1))
+
+
+class LearntOfValues(Learnt):
+    """learnt for regression: tanh |error| is below exit_thres, as BERxiT measures certainty.
+
+    It reads the value, its square, and how far it is from the value before.
+    """
+
+    inputs_read = 3
+
+    def read(self, scores: Tensor, before: Tensor) -> Tensor:
+        return torch.cat((scores, scores.square(), (scores - before).abs()), -1)
+
+
 # By name: a rule over class probabilities, and over values that are predicted.
 RULES = {
     "entropy": (Entropy, NeverExits),
@@ -241,4 +294,5 @@ RULES = {
     "bias_2": (RisingLeader, SteadyValue),
     "bias_3": (SteadyLeader, SteadyValue),
     "patience": (Patience, PatienceOfValues),
+    "learnt": (Learnt, LearntOfValues),
 }

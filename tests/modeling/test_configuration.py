@@ -38,7 +38,7 @@ def test_values_as_files_have_them(tmp_path):
     assert load_config(tmp_path).return_dict is True  # as the scripts read the answers
 
 
-RULES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
+RULES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience", "learnt")
 ELBERT, PONDER, ACT = modeling.ElbertConfig, modeling.PonderAlbertConfig, modeling.AlbertActConfig
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -51,6 +51,7 @@ NAN, INFINITY = float("nan"), float("inf")
         (ELBERT, "cnt_thres", [0, 10**400, 2.5], "whole number of at least 1"),
         (ELBERT, "thres_name", ["entropie"], ", ".join(RULES)),
         (ELBERT, "use_fc2", [1], "true or false"),
+        (ELBERT, "certainty", [[0.1], [["a"]], [[NAN]]], "rows of numbers"),
         (ELBERT, "num_hidden_groups", [5], "num_hidden_layers = 4"),
         (ELBERT, "hidden_size", [30], "num_attention_heads"),
         (ELBERT, "num_hidden_layers", [0], "from 1"),

@@ -39,6 +39,8 @@ MODELS = {
     "bias_1": {"thres_name": "bias_1", "num_hidden_layers": 6},
     "bias_2": {"thres_name": "bias_2", "num_labels": 3, "num_hidden_layers": 6},
     "patience": {"thres_name": "patience", "use_out_pooler": False, "use_fc2": True},
+    "learnt": {"thres_name": "learnt", "certainty": [[0.3, 0.8, 0.4], [0.0, 0.9, 0.3]]},
+    "learnt value": {"thres_name": "learnt", "certainty": [[0.2, 1, -1, -2]], "num_labels": 1},
     "class0": {"thres_name": "bias_2", "num_labels": 3, "window_score": "class0"},
     "regression": {"thres_name": "bias_1", "num_labels": 1},
     "regression patience": {"thres_name": "patience", "num_labels": 1, "inner_group_num": 2},

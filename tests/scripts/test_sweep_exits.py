@@ -186,6 +186,28 @@ def test_the_next_evaluation_uses_what_was_picked(place, sweep, glue):
     assert report["rule"]["thres_name"] == "entropy"
 
 
+@pytest.mark.parametrize("task", ["rte", "sts-b"])
+def test_a_learnt_exit_is_fitted_chosen_and_used(task, place, sweep, glue):
+    """Also for values, of which each example has its own exit; as it stands without --rules."""
+    model, out = place / "models" / task, ("--tables_only", "--verify", "4", *THRESHOLDS)
+    sweep(place, task, *out, "--rules", "learnt", "--pick", "max_cost=0.8").done()
+    picked = json.loads((model / "exit_config.json").read_text())
+    width = 4 if task == "sts-b" else 3
+    assert [len(row) for row in picked["certainty"]] == [width] * TINY["num_hidden_layers"]
+
+    def costs() -> dict[float, float]:
+        rows = [x for x in rows_of(model / "sweep/sweep.csv") if x["rule"] == "learnt"]
+        return {float(row["exit_thres"]): float(row["compute_ratio"]) for row in rows}
+
+    fitted, report = costs(), evaluated(glue, place, task)
+    assert report["computation_cost"] == pytest.approx(fitted[picked["exit_thres"]])
+    assert report["computation_cost"] % 0.25  # examples of several layers
+    sweep(place, task, *out).done()
+    assert costs() == fitted
+    goal = ("--rules", "learnt", "--pick", "risk=0.5", "delta=0.1")
+    sweep(place, task, *out, *goal).refused("--rules learnt fits the rule", "max_drop")
+
+
 def test_a_latency_is_measured_and_a_guarantee_names_its_path_and_its_examples(place, sweep):
     goal = ("--pick", "risk=0.6", "delta=0.3", "--calibration_fraction", "0.6")
     outcome = sweep(place, "rte", "--tables_only", *goal, *FEW).done()

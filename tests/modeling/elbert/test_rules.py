@@ -23,6 +23,7 @@ RULES = tuple(TABLE)
 def rule_of(thres_name: str = "bias_1", **settings) -> SimpleNamespace:
     """The settings of a rule, the defaults of keys that are not given."""
     defaults = {name: key.default for name, key in EXIT_KEYS.items()}
+    defaults["certainty"] = [[0.3, 0.8, 0.4], [-0.2, 1.0, 0.3]]  # all layers after share the last
     return SimpleNamespace(**{**defaults, "thres_name": thres_name, **settings})
 
 
@@ -178,6 +179,24 @@ def patient(seen: list[list[float]], rule: SimpleNamespace) -> bool:
     return all(a.index(max(a)) == b.index(max(b)) for a, b in pairs)
 
 
+def log_odds(probability: float) -> float:
+    probability = min(max(probability, 1e-6), 1 - 1e-6)
+    return math.log(probability / (1 - probability))
+
+
+def probably_right(seen: list[list[float]], rule: SimpleNamespace) -> bool:
+    now, before = [[0.5] * len(seen[0]), *seen][:-3:-1]
+    if len(now) == 1:
+        read = [now[0], now[0] ** 2, abs(now[0] - before[0])]
+    else:
+        read = [log_odds(layer[now.index(max(now))]) for layer in (now, before)]
+    bias, *weights = rule.certainty[min(len(seen), len(rule.certainty)) - 1]
+    if len(weights) != len(read):
+        return False  # not fitted
+    sure = bias + sum(weight * x for weight, x in zip(weights, read, strict=True))
+    return less(1 / (1 + math.exp(min(-sure, 700.0))), rule.exit_thres)
+
+
 # By rule: does it fire for these probabilities by layer? Without a window no value fires.
 NAIVE = {
     "entropy": lambda seen, rule: low_entropy(seen[-1], rule),
@@ -185,6 +204,7 @@ NAIVE = {
     "max_prob": lambda seen, rule: less(1 - rule.exit_thres, max(seen[-1])),
 }
 WINDOWS = {"patience": patient, **dict.fromkeys(("bias_1", "bias_2", "bias_3"), sure_or_held)}
+WINDOWS["learnt"] = probably_right  # of values, too
 
 
 def fires(seen: list[list[float]], rule: SimpleNamespace) -> bool:
@@ -204,6 +224,9 @@ def naive_exit_layer(layers: list[list[float]], rule: SimpleNamespace) -> int | 
     return len(layers)
 
 
+CERTAINTIES = [[], [[0.3, 0.8, 0.4], [-0.2, 1.0, 0.3]], [[0.5, 0.4, -0.1, -0.7]] * 8]
+
+
 @st.composite
 def settings_for(draw, layers: int, name: str | None = None) -> SimpleNamespace:
     return rule_of(
@@ -213,6 +236,7 @@ def settings_for(draw, layers: int, name: str | None = None) -> SimpleNamespace:
         margin=draw(st.sampled_from([0.0, 0.03, 0.11, 0.27, 0.5])),
         range_tmp=draw(st.sampled_from([0.0, 0.07, 0.21, 0.8, 3.0])),
         window_score=draw(st.sampled_from(["lead", "class0"])),
+        certainty=draw(st.sampled_from(CERTAINTIES)),
     )
 
 
