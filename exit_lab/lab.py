@@ -21,7 +21,7 @@ from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import frontier_set, held_out_report, two_models, write_comparison
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import frontier_figure, heatmap_figure
-from exit_lab.learnt import fit_certainty
+from exit_lab.learnt import fit_weights
 from exit_lab.settings import SweepRequest
 from exit_lab.sweep import (
     RECORDING,
@@ -75,7 +75,7 @@ class Lab:
         """The sweep, of a rule `learnt` that is fitted first where --rules names it."""
         if "learnt" in (self.request.sweep.rules or ()):
             rows = self.parts.calibration
-            self.config.certainty = fit_certainty(self.config, self.recording, rows)
+            self.config.learnt_weights = fit_weights(self.config, self.recording, rows)
         return sweep(self.config, self.grids, self.recording, self.job.task)
 
     @cached_property

@@ -1,22 +1,26 @@
 """Fitting the exit rule `learnt` to the examples that choose."""
 
 import numpy as np
+import torch
 from sklearn.linear_model import LogisticRegression
 
 from exit_lab.sweep import Recording
 from modeling.configuration import ElbertConfig
-from modeling.rules import Size
+from modeling.rules import LayerOutput, Size
 
 
-def fit_certainty(config: ElbertConfig, recording: Recording, rows: np.ndarray) -> list:
+def fit_weights(config: ElbertConfig, recording: Recording, rows: np.ndarray) -> list:
     """Weights of the rule `learnt`, a row for each layer, from the answers to some examples.
 
     A layer's logistic regression predicts whether its class is right. A value is right to the share
     1 − tanh |error| (BERxiT, Xin et al., 2021), and wrong for the rest.
     """
-    rule, certainty = config.exit_rule(thres_name="learnt"), []
+    rule, weights = config.exit_rule(thres_name="learnt"), []
     logits, labels = recording.tensors["all_logits"][:, rows], recording.labels[rows]
     predictions = recording.predictions[:, rows]  # (layers, examples)
+    if config.is_multi_label:  # the rule reads each label as an example of two classes
+        logits = torch.stack([rule.of_labels(LayerOutput(x)).logits for x in logits])
+        predictions, labels, rule = predictions.reshape(len(logits), -1), labels.ravel(), rule.rule
     layers, examples, classes = logits.shape
     _, before = rule.start(Size((), examples, classes, layers), {})
     for answers, predicted in zip(logits, predictions, strict=True):
@@ -29,6 +33,6 @@ def fit_certainty(config: ElbertConfig, recording: Recording, rows: np.ndarray) 
             np.repeat([True, False], examples),
             sample_weight=np.concatenate([right, 1.0 - right]),
         )
-        certainty.append([round(float(x), 6) for x in (*fitted.intercept_, *fitted.coef_[0])])
+        weights.append([round(float(x), 6) for x in (*fitted.intercept_, *fitted.coef_[0])])
         before = scores
-    return certainty
+    return weights

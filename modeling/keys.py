@@ -141,7 +141,7 @@ EXIT_KEYS = {
     "window_score": str_key(
         "lead", "the window follows the leading class, or class 0", choices=("lead", "class0")
     ),
-    "certainty": Key(list, [], "weights of the rule `learnt`, a row for each layer"),
+    "learnt_weights": Key(list, [], "weights of the rule `learnt`, a row for each layer"),
     **SHARED_EXIT_KEYS,
 }
 ELBERT_KEYS = {

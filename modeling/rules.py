@@ -71,8 +71,8 @@ class ExitRule:
 
     reads: ClassVar[tuple[str, ...]] = ()
     inputs: ClassVar[tuple[str, ...]] = ()
-    cause: ClassVar[str] = ""
     never_exits = ""
+    cause: ClassVar[str] = ""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -130,6 +130,9 @@ class EachLabel(ExitRule):
     choice between there and not there: the least certain label decides."""
 
     rule: ExitRule
+
+    def __post_init__(self) -> None:
+        self.never_exits = self.rule.never_exits
 
     @property
     def settings_shape(self) -> tuple[int, ...]:

@@ -241,21 +241,21 @@ def log_odds(probability: Tensor) -> Tensor:
 class Learnt(ExitRule):
     """learnt: this layer's answer is wrong with a probability below exit_thres.
 
-    A layer's row of `certainty` is a logistic regression, its bias first, on the log odds of the
-    class that leads, now and at the layer before. The state is the depth, (batch,), and the newest
-    scores, (batch, classes). Without rows of such a length no example exits.
+    A layer's row of `learnt_weights` is a logistic regression, its bias first, on the log odds of
+    the class that leads, now and at the layer before. The state is the depth, (batch,), and the
+    newest scores, (batch, classes). Without rows of such a length no example exits.
     """
 
     exit_thres: Number
-    certainty: list[list[float]]
+    learnt_weights: list[list[float]]
     inputs_read: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if {len(row) for row in self.certainty} != {1 + self.inputs_read}:
+        if {len(row) for row in self.learnt_weights} != {1 + self.inputs_read}:
             self.never_exits = "it is not fitted: sweep_exits.py --rules learnt --pick … does that"
-            self.certainty = [[-math.inf] + [0.0] * self.inputs_read]
-        self.rows = torch.tensor(self.certainty)  # (layers, 1 + inputs_read)
+            self.learnt_weights = [[-math.inf] + [0.0] * self.inputs_read]
+        self.rows = torch.tensor(self.learnt_weights)  # (layers, 1 + inputs_read)
 
     def start(self, size: Size, inputs: Tensors) -> State:
         return size._replace(settings=()).zeros(), size.unknown(size.classes).nan_to_num(0.5)

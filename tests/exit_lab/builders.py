@@ -40,7 +40,7 @@ def made_recording(classes: int, examples: int = 40, layers: int = 5, seed: int 
 def config_of(recording: Recording, **keys) -> ElbertConfig:
     """Of a model that could have been recorded."""
     layers, _, classes = recording.tensors["all_logits"].shape
-    keys = {"certainty": [[0.0, 0.7, 0.3]], **keys}
+    keys = {"learnt_weights": [[0.0, 0.7, 0.3]], **keys}
     return ElbertConfig(num_hidden_layers=layers, num_labels=classes, **keys)
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, logit, softmax
 
-from exit_lab.learnt import fit_certainty
+from exit_lab.learnt import fit_weights
 from tests.exit_lab.builders import config_of, made_recording
 
 
@@ -30,7 +30,7 @@ def inputs_and_shares(logits: np.ndarray, labels: np.ndarray, layer: int) -> tup
 def test_each_layers_weights_are_the_most_likely_ones(classes):
     """By a penalised likelihood, Σ −log p + |w|²/2, of the examples that choose alone."""
     recording, rows = made_recording(classes, examples=120, seed=3), np.arange(0, 120, 2)
-    found = fit_certainty(config_of(recording), recording, rows)
+    found = fit_weights(config_of(recording), recording, rows)
     logits = recording.tensors["all_logits"].double().numpy()[:, rows]
     for layer, weights in enumerate(found):
         inputs, shares = inputs_and_shares(logits, recording.labels[rows], layer)

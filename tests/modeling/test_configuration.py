@@ -51,7 +51,7 @@ NAN, INFINITY = float("nan"), float("inf")
         (ELBERT, "cnt_thres", [0, 10**400, 2.5], "whole number of at least 1"),
         (ELBERT, "thres_name", ["entropie"], ", ".join(RULES)),
         (ELBERT, "use_fc2", [1], "true or false"),
-        (ELBERT, "certainty", [[0.1], [["a"]], [[NAN]]], "rows of numbers"),
+        (ELBERT, "learnt_weights", [[0.1], [["a"]], [[NAN]]], "rows of numbers"),
         (ELBERT, "num_hidden_groups", [5], "num_hidden_layers = 4"),
         (ELBERT, "hidden_size", [30], "num_attention_heads"),
         (ELBERT, "num_hidden_layers", [0], "from 1"),

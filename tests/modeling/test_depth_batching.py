@@ -94,7 +94,7 @@ def test_answers_are_those_of_batch_size_one(
         initializer_range=spread,
         thres_name=rule,
         exit_thres=0.5,
-        certainty=[[-1.0, 0.8, 0.4]],
+        learnt_weights=[[-1.0, 0.8, 0.4]],
         num_hidden_groups=groups,
         num_exit_layers=exits,
         num_labels=labels,

@@ -193,7 +193,7 @@ def test_a_learnt_exit_is_fitted_chosen_and_used(task, place, sweep, glue):
     sweep(place, task, *out, "--rules", "learnt", "--pick", "max_cost=0.8").done()
     picked = json.loads((model / "exit_config.json").read_text())
     width = 4 if task == "sts-b" else 3
-    assert [len(row) for row in picked["certainty"]] == [width] * TINY["num_hidden_layers"]
+    assert [len(row) for row in picked["learnt_weights"]] == [width] * TINY["num_hidden_layers"]
 
     def costs() -> dict[float, float]:
         rows = [x for x in rows_of(model / "sweep/sweep.csv") if x["rule"] == "learnt"]

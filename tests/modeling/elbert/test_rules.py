@@ -23,7 +23,10 @@ RULES = tuple(TABLE)
 def rule_of(thres_name: str = "bias_1", **settings) -> SimpleNamespace:
     """The settings of a rule, the defaults of keys that are not given."""
     defaults = {name: key.default for name, key in EXIT_KEYS.items()}
-    defaults["certainty"] = [[0.3, 0.8, 0.4], [-0.2, 1.0, 0.3]]  # all layers after share the last
+    defaults["learnt_weights"] = [
+        [0.3, 0.8, 0.4],
+        [-0.2, 1.0, 0.3],
+    ]  # all layers after share the last
     return SimpleNamespace(**{**defaults, "thres_name": thres_name, **settings})
 
 
@@ -190,7 +193,7 @@ def probably_right(seen: list[list[float]], rule: SimpleNamespace) -> bool:
         read = [now[0], now[0] ** 2, abs(now[0] - before[0])]
     else:
         read = [log_odds(layer[now.index(max(now))]) for layer in (now, before)]
-    bias, *weights = rule.certainty[min(len(seen), len(rule.certainty)) - 1]
+    bias, *weights = rule.learnt_weights[min(len(seen), len(rule.learnt_weights)) - 1]
     if len(weights) != len(read):
         return False  # not fitted
     sure = bias + sum(weight * x for weight, x in zip(weights, read, strict=True))
@@ -224,7 +227,7 @@ def naive_exit_layer(layers: list[list[float]], rule: SimpleNamespace) -> int | 
     return len(layers)
 
 
-CERTAINTIES = [[], [[0.3, 0.8, 0.4], [-0.2, 1.0, 0.3]], [[0.5, 0.4, -0.1, -0.7]] * 8]
+LEARNT_WEIGHTS = [[], [[0.3, 0.8, 0.4], [-0.2, 1.0, 0.3]], [[0.5, 0.4, -0.1, -0.7]] * 8]
 
 
 @st.composite
@@ -236,7 +239,7 @@ def settings_for(draw, layers: int, name: str | None = None) -> SimpleNamespace:
         margin=draw(st.sampled_from([0.0, 0.03, 0.11, 0.27, 0.5])),
         range_tmp=draw(st.sampled_from([0.0, 0.07, 0.21, 0.8, 3.0])),
         window_score=draw(st.sampled_from(["lead", "class0"])),
-        certainty=draw(st.sampled_from(CERTAINTIES)),
+        learnt_weights=draw(st.sampled_from(LEARNT_WEIGHTS)),
     )
 
 
