@@ -171,7 +171,7 @@ def fetch(folder: str, data_dir: Path, base_url: str, path_to_mrpc: str | None) 
 
 
 def chosen_folders(tasks: str) -> list[str]:
-    """The folders of a comma-separated list, each once; "sample" stands for itself."""
+    """List the folders of a comma-separated list, each once; "sample" stands for itself."""
     groups, folders = {"all": FOLDERS, "sample": ["sample"]}, []
     for name in filter(None, map(str.strip, tasks.split(","))):
         try:

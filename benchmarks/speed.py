@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=2 python benchmarks/speed.py            the first table of docs/speed.md, in
                             ten minutes; --chart docs/speed.png draws its first column
     OMP_NUM_THREADS=2 python benchmarks/speed.py --more     every other row and case, too
-    OMP_NUM_THREADS=2 python benchmarks/speed.py --looks 0 1000 3000 300000
+    OMP_NUM_THREADS=2 python benchmarks/speed.py --spin_counts 0 3000 300000
                             how threads wait: alone, and beside one busy process
 
 Others are HF's ALBERT and, with requirements-bench.txt, ONNX Runtime and OpenVINO at full depth;
@@ -47,7 +47,7 @@ Texts = list[list[int]]
 Run = Callable[[Any, Texts], None]  # of texts, by what a process has made
 Clock = Callable[[Run, Texts], float]  # seconds of a run in a process of its own
 REST = 0.1  # seconds between runs: threads that wait awake for more work fall asleep
-MADE: list[Any] = []  # in a contender's process: what it has made
+MODEL: list[Any] = []  # in a contender's process: what it has made
 SHAPES = ((1, 32), (1, 128), (8, 64), (32, 128))  # of the first table: batch, length
 COSTS = (0.75, 0.5, 0.25)
 FLAGS = ("avx2", "avx512_f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
@@ -74,12 +74,12 @@ def own_process(make: Callable[[], Any], more: Mapping[str, str] | None = None) 
 
 
 def keep(make: Callable[[], Any]) -> None:
-    MADE.append(make())
+    MODEL.append(make())
 
 
 def timed(run: Run, texts: Texts) -> float:
     """Seconds of `run(made, texts)`, with the work that it leaves to a GPU."""
-    (made,), wait = MADE, torch.cuda.synchronize if torch.cuda.is_initialized() else int
+    (made,), wait = MODEL, torch.cuda.synchronize if torch.cuda.is_initialized() else int
     run(made, texts[:1])  # as in the middle of its work
     wait()
     start = time.perf_counter()
@@ -208,16 +208,16 @@ def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, len
     table.compare(f"batch {batch}, length {length}", there, 3 if batch < 32 else 1)
 
 
-def waiting_cases(table: Table, looks: list[int], stack: ExitStack) -> None:
-    """Time a text of 32 tokens by how often a thread looks before it sleeps (docs/speed.md)."""
+def waiting_cases(table: Table, counts: list[int], stack: ExitStack) -> None:
+    """Time a text of 32 tokens by the spin count (docs/speed_internals.md)."""
     texts = ids_of([32] * 3)
 
     def row(name: str, run: Run, make: Callable[[], Any], **more: str) -> Contender:
         return Contender(name, stack.enter_context(own_process(make, more)), run, texts)
 
     rows = [row("HF eager", partial(run_hf, 1, None), contenders.hf_model)]
-    for number in looks:
-        run, name = partial(run_ours, 1, 1.0), f"ours, {number} looks"
+    for number in counts:
+        run, name = partial(run_ours, 1, 1.0), f"ours, spin count {number:,}"
         rows.append(row(name, run, contenders.our_model, GOMP_SPINCOUNT=str(number)))
     for name, make in written_files(stack).items():
         run = partial(runtimes.run_file, 1, 1.0 if name.startswith("our") else None)
@@ -305,7 +305,7 @@ def main() -> None:
     add = parser.add_argument
     add("--more", action="store_true", help="all rows and cases")
     add("--shapes", nargs="+", metavar="BATCHxLENGTH", help="default: 1x32 1x128 8x64 32x128")
-    add("--looks", type=int, nargs="+", help="only this: ours with each GOMP_SPINCOUNT")
+    add("--spin_counts", type=int, nargs="+", help="only this: ours with each GOMP_SPINCOUNT")
     add("--csv", type=Path, help="write every round's time to this file")
     add("--chart", type=Path, help="draw the first shape's times by cost (docs/speed.png)")
     args = parser.parse_args()
@@ -319,10 +319,10 @@ def main() -> None:
     with ExitStack() as stack:
         if args.csv:
             stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
-        if args.chart and not args.looks:
+        if args.chart and not args.spin_counts:
             stack.callback(table.write_chart, args.chart)
-        if args.looks:
-            waiting_cases(table, args.looks, stack)
+        if args.spin_counts:
+            waiting_cases(table, args.spin_counts, stack)
             return
         with ExitStack() as running:  # the trainings need the memory of what runs here
             clocks = start_processes(args, running)

@@ -1,4 +1,4 @@
-"""The sentences of GLUE tasks as text for run_pretraining.py and share_layers.py.
+"""Write the sentences of GLUE tasks as text for run_pretraining.py and share_layers.py.
 
     python examples/glue_text.py --data_dir glue_data --output glue.txt
 
@@ -20,7 +20,7 @@ from utils.processes import run_script
 
 
 def documents(data_dir: Path, split: str) -> list[str]:
-    """The sentences of every example of "train" or "dev", a line each; no example twice."""
+    """List the sentences of every example of "train" or "dev", a line each; no example twice."""
     tasks = [task for task in TASKS.values() if "train" in task.files and task.folder]
     found: dict[str, None] = {}
     for folder in sorted(data_dir.glob("*/")):

@@ -50,7 +50,6 @@ def main() -> None:
     add("--output", type=Path, required=True, help="new or empty folder")
     add("--actors", type=int, default=2, help="number of processes, each with the model")
     add("--cpus", type=float, default=0.5, help="CPUs per actor; reading needs one")
-    add("--gpus", type=float, default=0, help="GPUs per actor")
     add("--slots", type=int, default=32, help="texts that share a layer pass")
     args = parser.parse_args()
     if args.output.exists() and any(args.output.iterdir()):
@@ -66,7 +65,6 @@ def main() -> None:
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=args.actors),
         num_cpus=args.cpus,
-        num_gpus=args.gpus,
     ).write_parquet(str(args.output.resolve()))
 
 

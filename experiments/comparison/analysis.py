@@ -1,4 +1,4 @@
-"""What the answers in experiments/recorded say of exit rules: scores at equal cost, intervals.
+"""Scores of exit rules at equal cost, with intervals, from the answers in experiments/recorded.
 
 A *setting* gives every example an exit layer. Any method has every cost between two settings by a
 coin: each example gets one setting or the other at random. So all methods are compared as mixtures
@@ -33,7 +33,7 @@ CALIBRATION = 1000  # rows before SST-2's dev set in the newer recordings
 THRESHOLDS = 21  # of a confidence, for each layer
 EPSILONS = (0.01, 0.2, 0.4, 0.6, 0.8)  # act_epsilon of the recorded settings of ACT
 UNMOVED = "depth as at the start"
-DRAWS = 1000  # of the bootstrap
+RESAMPLES = 1000  # of the bootstrap
 PRICES = np.r_[np.geomspace(1e-3, 1e3, 400), 0]  # of computation, in score, that an oracle pays
 
 
@@ -64,7 +64,7 @@ class Answers(NamedTuple):
 
 
 def config_of(network: str, depth: int = 6) -> AdaptiveConfig:
-    """The configuration of the network that files with this name have."""
+    """Return the configuration of the network that files with this name have."""
     keys = {"hidden_size": 384, "embedding_size": 384, "num_attention_heads": 12}
     keys |= {"num_hidden_layers": depth, "intermediate_size": 3072}
     if network.startswith(("untied", "rank")):
@@ -83,7 +83,7 @@ def config_of(network: str, depth: int = 6) -> AdaptiveConfig:
 
 @cache
 def rows(task: str, part: str = "dev") -> dict[str, np.ndarray]:
-    """labels, and lengths with [CLS] and [SEP]; of SST-2 also the part "phrases"."""
+    """Load labels, and lengths with [CLS] and [SEP]; of SST-2 also the part "phrases"."""
     tensors = load_file(RECORDED / f"{task}-rows.safetensors")
     first = CALIBRATION if task == "SST-2" else 0
     kept = slice(first) if part == "phrases" else slice(first, None)
@@ -123,7 +123,7 @@ def depth_of(network: str) -> int:
 
 
 def path_of(task: str, network: str, seed: int) -> Path:
-    """The file of a recording; of the other tasks ELBERT's own is named so."""
+    """Return the file of a recording; of the other tasks ELBERT's own is named so."""
     network = "elbert" if network == "shared-exits" and task != "SST-2" else network
     return RECORDED / f"{task}-{network}-{seed}{'-test' * (task == 'SICK')}.safetensors"
 
@@ -148,7 +148,7 @@ def seeds(task: str, network: str) -> list[int]:
 
 
 def exits_of(answers: Answers, rule: str, choose: np.ndarray) -> np.ndarray:
-    """Exit layers under every setting of a rule: (settings, examples)."""
+    """Find exit layers under every setting of a rule: (settings, examples)."""
     layers, examples, classes = answers.logits.shape
     if rule == "coin":
         return np.repeat(np.arange(layers)[:, None], examples, 1)
@@ -182,7 +182,7 @@ def exits_of(answers: Answers, rule: str, choose: np.ndarray) -> np.ndarray:
 
 
 def learnt_exits(answers: Answers, choose: np.ndarray) -> np.ndarray:
-    """Exit layers by heads that were trained on `answers.others`: (settings, examples).
+    """Find exit layers by heads that were trained on `answers.others`: (settings, examples).
 
     A layer's head says how probable it is that the layer's answer, one of two classes, is right: by
     logistic regression on the margins of all layers so far, each towards that answer.
@@ -232,7 +232,7 @@ def outcomes(answers: Answers, rule: str, choose: np.ndarray) -> Outcomes:
 
 
 def joined(found: Iterable[Outcomes]) -> Outcomes:
-    """The settings of all as those of one."""
+    """Join the settings of several methods as those of one."""
     return Outcomes(*map(np.concatenate, zip(*found, strict=True)))
 
 
@@ -255,13 +255,13 @@ Method = list[list[Frontier]]  # of each seed; one by each half, which the other
 def method_of(
     task: str, seeds: Iterable[Callable[[np.ndarray], Outcomes]], mixes: bool = True
 ) -> Method:
-    """A method from each seed's outcomes, which depend on the rows that choose."""
+    """Make a method from each seed's outcomes, which depend on the rows that choose."""
     parts = halves(len(rows(task)["labels"]))
     return [[best(found(part.calibration), part, mixes) for part in parts] for found in seeds]
 
 
 def best(found: Outcomes, parts: Parts, mixes: bool = True) -> Frontier:
-    """The settings that no other, and no mixture of two others, beats on the rows that choose."""
+    """Choose settings that no other, and no mixture of two, beats on the rows that choose."""
     score, cost = (x[:, parts.calibration].mean(1) for x in found)
     chosen = (concave_hull if mixes else frontier)(cost, score)
     score, cost = (x[chosen][:, parts.report] for x in found)
@@ -285,7 +285,7 @@ def at(front: Frontier, budget: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def at_budgets(method: Method, budgets: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean costs, (budgets, seeds), and scores, (budgets, seeds, examples), cross-fitted."""
+    """Return mean costs, (budgets, seeds), and scores, (budgets, seeds, examples), cross-fitted."""
     examples = sum(front.cost.shape[1] for front in method[0])
     cost, score = (np.empty((len(budgets), len(method), examples)) for _ in range(2))
     for seed, fronts in enumerate(method):
@@ -336,7 +336,7 @@ def failure(scores: np.ndarray, labels: np.ndarray, unmoved: bool) -> str:
 
 
 def oracle(answers: Answers, budgets: Sequence[float]) -> np.ndarray:
-    """The best mean scores at these budgets, were every label known.
+    """Return the best mean scores at these budgets, were every label known.
 
     For every price of computation each example takes the layer that pays best.
     """
@@ -350,27 +350,27 @@ def oracle(answers: Answers, budgets: Sequence[float]) -> np.ndarray:
 
 
 def difference(table: np.ndarray, other: np.ndarray) -> list[np.ndarray]:
-    """Their contrast; seed by seed where both have as many: these saw the data in one order."""
+    """Return their contrast; seed by seed where both have as many: these saw one order of data."""
     return [table - other] if len(table) == len(other) else [table, -other]
 
 
 @cache
 def shares_of(count: int, seed: int) -> np.ndarray:
-    """What share of each draw is which, (count, 1 + DRAWS); the first draw has equal shares."""
-    return bootstrap_weights(count, DRAWS, seed).T / count
+    """Return the share of each in every resample, (count, 1 + RESAMPLES); at first, equal ones."""
+    return bootstrap_weights(count, RESAMPLES, seed).T / count
 
 
-def drawn(tables: np.ndarray) -> np.ndarray:
-    """Means of tables (…, seeds, examples) in every draw: (…, 1 + DRAWS).
+def resampled(tables: np.ndarray) -> np.ndarray:
+    """Return means of tables (…, seeds, examples) in every resample: (…, 1 + RESAMPLES).
 
-    Tables of as many examples share the draws of these, of as many seeds those.
+    Tables of as many examples share the resamples of these, of as many seeds those.
     """
     seeds = widened(shares_of(tables.shape[-2], 2).T).T
     return (tables @ shares_of(tables.shape[-1], 1) * seeds).sum(-2)
 
 
 def seed_factor(contrast: list[np.ndarray]) -> float:
-    """How much wider Student's t makes an interval that rests on so few seeds.
+    """Return how much wider Student's t makes an interval that rests on so few seeds.
 
     The degrees of freedom are Welch and Satterthwaite's.
     """
@@ -385,8 +385,8 @@ def seed_factor(contrast: list[np.ndarray]) -> float:
 
 
 def simultaneous(contrasts: list[list[np.ndarray]]) -> list[Estimate]:
-    """Means of contrasts with limits that hold all at once with 95% probability (max-T)."""
-    found = np.stack([sum(map(drawn, contrast)) for contrast in contrasts])
+    """Return means of contrasts with limits that hold all at once with 95% probability (max-T)."""
+    found = np.stack([sum(map(resampled, contrast)) for contrast in contrasts])
     means = found[:, 0]
     deviations = found[:, 1:].T - means
     error = deviations.std(0)
@@ -396,14 +396,14 @@ def simultaneous(contrasts: list[list[np.ndarray]]) -> list[Estimate]:
 
 
 def cost_to_reach(method: Method, bar: np.ndarray, budgets: Sequence[float]) -> Estimate:
-    """The cost of the least budget whose score reaches the bar, (1 + DRAWS,); ∞ where none does.
+    """Return the cost of the least budget whose score reaches the bar, (1 + RESAMPLES,); or ∞.
 
-    The interval's ends are the 2.5 and 97.5% of the draws, in each of which the bar is its own.
+    The interval's ends are the 2.5 and 97.5% of the resamples, in each of which the bar is its own.
     """
     cost, score = at_budgets(method, budgets)
-    reached = drawn(score) >= bar
+    reached = resampled(score) >= bar
     least = np.where(reached.any(0), cost.mean(1)[reached.argmax(0)], np.inf)
-    low, high = np.sort(least[1:])[[round(0.025 * DRAWS), round(0.975 * DRAWS) - 1]]
+    low, high = np.sort(least[1:])[[round(0.025 * RESAMPLES), round(0.975 * RESAMPLES) - 1]]
     return Estimate(*map(float, (least[0], low, high)))
 
 

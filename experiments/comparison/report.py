@@ -32,11 +32,11 @@ from experiments.comparison.analysis import (
     at_budgets,
     cost_to_reach,
     difference,
-    drawn,
     joined,
     load,
     method_of,
     outcomes,
+    resampled,
     seeds,
     simultaneous,
 )
@@ -253,12 +253,12 @@ def layers() -> str:
 
 
 def area(method: Method) -> np.ndarray:
-    """Scores at the WIDE budgets, their mean: (seeds, examples)."""
+    """Return scores at the WIDE budgets, their mean: (seeds, examples)."""
     return at_budgets(method, WIDE)[1].mean(0)
 
 
 def estimates(contrasts: dict[Any, list[np.ndarray]]) -> dict[Any, Estimate]:
-    """Their simultaneous estimates, under the same keys."""
+    """Return their simultaneous estimates, under the same keys."""
     return dict(zip(contrasts, simultaneous(list(contrasts.values())), strict=True))
 
 
@@ -294,12 +294,12 @@ def who_stops(methods: Methods, networks: Networks) -> str:
 
 
 def within(cost: np.ndarray, budget: float) -> bool:
-    """Whether a method's mean cost, (seeds,), is no more than a budget; its cheapest may be."""
+    """Tell whether a method's mean cost, (seeds,), is within a budget; its cheapest may be more."""
     return bool(cost.mean() < budget + 0.01)
 
 
 def at_equal_cost(methods: Methods, task: str) -> str:
-    """Scores of the headline methods at BUDGETS."""
+    """Tabulate scores of the headline methods at BUDGETS."""
     cells = {}
     for title in (title for title in HEADLINES if (task, title) in methods):
         method = methods[task, title]
@@ -324,10 +324,10 @@ def claims(methods: Methods) -> str:
 
 
 def one_point(methods: Methods) -> str:
-    """The least cost that loses at most one point, or two, of the deepest truncated MiniLM."""
+    """Tabulate the least cost that loses at most 1 or 2 points of the deepest truncated MiniLM."""
     cells = {}
     for task, points in product(TASKS, (1, 2)):
-        best = drawn(np.stack([x[-1].scores[0] for x in truncated(task, "untied-{}")]))
+        best = resampled(np.stack([x[-1].scores[0] for x in truncated(task, "untied-{}")]))
         for title in (title for title in (*HEADLINES, COIN) if (task, title) in methods):
             cost = cost_to_reach(methods[task, title], best - points / 100, FINE)
             cells[f"{task}, {points}", title] = cost.text().replace("inf", "never")
@@ -357,7 +357,7 @@ def certified_exits() -> str:
             chosen = np.maximum(sure, 1) - 1  # the first setting is full depth
             above, cost = float((risk[chosen] > alpha).mean()), float(depth[chosen].mean())
             rows.append((title, count, above, cost))
-    write("certified", "task,examples,share of 1000 draws whose risk is above 0.02,cost", rows)
+    write("certified", "task,examples,share of 1000 samples whose risk is above 0.02,cost", rows)
     table = [[x, *(f"{row[3]:.2f}" for row in rows if row[0] == x)] for x in CERTIFIED]
     return markdown_table(["cost of the certified threshold, examples:", *counts], table)
 

@@ -89,7 +89,7 @@ class Run(NamedTuple):
     recipe: str = ""
 
     @property
-    def place(self) -> Path:
+    def recording(self) -> Path:
         sign = "tau" if self.kind == "act" else "beta"
         form = "exits" if self.price is None else f"{sign}{self.price:g}"
         rate = f"-rate{self.rate:g}" if self.seed == CHOOSING else ""
@@ -127,7 +127,7 @@ class Run(NamedTuple):
 
 
 def queue() -> Iterator[Run]:
-    """All trainings: first three seeds of everything, last the other two of what has five."""
+    """Yield all trainings: first three seeds of everything, last the other two of what has five."""
     for seed in range(1, 6):
         yield from (Run(kind, seed, k) for k in (None, *DEPTHS) for kind in ("untied", "shared"))
         if seed > 3:
@@ -148,7 +148,7 @@ def queue() -> Iterator[Run]:
 
 
 def recipes() -> Iterator[Run]:
-    """The trainings with other recipes than the published one, in the order of their worth."""
+    """Yield trainings with other recipes than the published one, in the order of their worth."""
     first, ks = (1, 2, 3), range(1, 6)
     for seed in range(1, 6):
         yield from (Run("untied", seed, k, recipe="taught") for k in ks)
@@ -200,8 +200,8 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
 
 def train(run: Run, work: Path) -> None:
     """Train in a process of its own, then record in another; UserError where one of them fails."""
-    models, start = work / "models" / run.place.stem, work / "start" / run.start
-    log, began = work / "logs" / f"{run.place.stem}.log", time.time()
+    models, start = work / "models" / run.recording.stem, work / "start" / run.start
+    log, began = work / "logs" / f"{run.recording.stem}.log", time.time()
     # All models recorded on STS-B began as models of SICK.
     for data in ("SICK", "STS-B") if run.data == "STS-B" else (run.data,):
         where = ["--data_dir", str(work / "data" / data), "--output_dir", str(models / data)]
@@ -218,24 +218,24 @@ def train(run: Run, work: Path) -> None:
         rule = "threshold" if run.kind in HEADS else "bias_1"
         where = [*where[:2], "--model_dir", str(start), "--rules", rule]
         call("sweep_exits.py", [*run.flags[:2], *where, *RECORD.split()], log)
-        part = run.data + "-MM" * run.place.stem.endswith("-test")  # of MNLI the second half
+        part = run.data + "-MM" * run.recording.stem.endswith("-test")  # of MNLI the second half
         found = load_file(models / part / "sweep/all_logits.safetensors")
         answers = {name: found[name] for name in found if name in ANSWERS}
         answers["all_logits"] = answers["all_logits"][-1:] if run.depth else answers["all_logits"]
     notes = {"start": run.start, "flags": run.flags, "seconds": round(time.time() - began)}
-    save_file(answers, run.place, {"run": json.dumps(notes)})
+    save_file(answers, run.recording, {"run": json.dumps(notes)})
     shutil.rmtree(models)
 
 
 def teacher_of(data: str, work: Path) -> Path:
     """Return the folder of MiniLM trained at full depth on a folder's data; trained if need be."""
     folder, run = work / "teachers" / data, Run("untied", 1, 6, data=data, recipe="teacher")
-    with FileLock(work / "locks" / run.place.stem):
+    with FileLock(work / "locks" / run.recording.stem):
         if not (folder / "training.json").exists():
             where = ["--data_dir", str(work / "data" / data), "--output_dir", str(folder)]
             start = teacher_of("SICK", work) if data == "STS-B" else work / "start" / run.start
             where += ["--model_name_or_path", str(start)]
-            call("run_glue.py", [*run.flags, *where], work / "logs" / f"{run.place.stem}.log")
+            call("run_glue.py", [*run.flags, *where], work / "logs" / f"{run.recording.stem}.log")
     return folder
 
 
@@ -272,14 +272,14 @@ def main() -> None:
             prepare(given.bert, given.data_dir, given.work)
     for run in queue():
         try:
-            with FileLock(given.work / "locks" / run.place.stem, blocking=False):
-                if not run.place.exists() and (given.work / "start" / run.start).exists():
-                    print(time.strftime("%H:%M:%S"), run.place.stem, flush=True)
+            with FileLock(given.work / "locks" / run.recording.stem, blocking=False):
+                if not run.recording.exists() and (given.work / "start" / run.start).exists():
+                    print(time.strftime("%H:%M:%S"), run.recording.stem, flush=True)
                     train(run, given.work)
         except Timeout:
             continue
         except UserError as error:
-            print(run.place.stem, error, flush=True)
+            print(run.recording.stem, error, flush=True)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from experiments.comparison.analysis import (
     cost_to_reach,
     depths_of,
     difference,
-    drawn,
     exits_of,
     failure,
     halves,
     oracle,
     outcomes,
+    resampled,
     seed_factor,
     simultaneous,
 )
@@ -158,10 +158,10 @@ def test_few_seeds_that_differ_widen_an_interval():
     assert seed_factor([alike]) <= seed_factor(difference(differ, many)) < seed_factor([differ])
 
 
-def test_networks_with_other_numbers_of_seeds_are_drawn_apart():
+def test_networks_with_other_numbers_of_seeds_are_resampled_apart():
     tables = [np.array([[x] * 50 for x in seeds]) for seeds in ((0.0, 1.0, 2.0), (5.0, 9.0))]
     (found,) = simultaneous([difference(*tables)])
     assert found.value == pytest.approx(1 - 7)
     both = np.var([0, 1, 2], ddof=1) / 3 + np.var([5, 9], ddof=1) / 2
-    assert sum(drawn(t)[1:].var() for t in tables) == pytest.approx(both, rel=0.1)
+    assert sum(resampled(t)[1:].var() for t in tables) == pytest.approx(both, rel=0.1)
     assert found.high - found.value > 1.96 * np.sqrt(both)
