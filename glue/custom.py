@@ -47,10 +47,9 @@ def custom_task(
     task = replace(task, text_columns=names, label_column=label_column or "label")
     several = tuple(name.strip() for name in task.label_column.split(","))
     if separator or len(several) > 1:
-        task = replace(task, multi_label=True, separator=separator or "", metric="f1_micro")
-        own = several if not separator else () if labels else _discover_labels(split, task)
-        return replace(task, labels=tuple(labels or own))
-    if labels is None:
+        task = replace(task, multi_label=True, separator=separator or "")
+        labels = labels or (_discover_labels(split, task) if separator else several)
+    elif labels is None:
         labels = _discover_labels(split, task)
     elif labels and split.name != "test":
         own = _discover_labels(split, task)
@@ -60,9 +59,11 @@ def custom_task(
                 "%s: the labels are taken, in their order, for the model's: %s", split.path, pairs
             )
             labels = own
-    if len(labels) == 1:
-        raise UserError(f"{split.path}: the only label is {labels[0]!r}; there must be 2 or more")
-    return replace(task, labels=tuple(labels), metric="acc" if labels else "corr")
+    if len(labels) == 1 or (task.multi_label and not labels):
+        only = repr(labels[0]) if labels else "none"
+        raise UserError(f"{split.path}: the only label is {only}; there must be 2 or more")
+    metric = "f1_micro" if task.multi_label else "acc" if labels else "corr"
+    return replace(task, labels=tuple(labels), metric=metric)
 
 
 def _discover_labels(split: Split, task: Task) -> list[str]:

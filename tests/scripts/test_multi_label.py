@@ -15,14 +15,16 @@ from transformers.loss.loss_utils import ForSequenceClassificationLoss
 import export_onnx
 import run_glue
 import sweep_exits
+from glue.custom import custom_task
 from glue.metrics import metrics_at
-from glue.tasks import Task
+from glue.tasks import Task, read_examples
 from modeling import ElbertConfig, classify
 from modeling.elbert.rules import RULES
+from modeling.errors import UserError
 from modeling.loading.files import read_json
 from modeling.rules import scan
 from tests.commands import ROOT, ran, report_of
-from tests.conftest import random_ids, sentence, tiny_model
+from tests.conftest import random_ids, sentence, tiny_model, write
 from tests.modeling.elbert.test_rules import fires, rule_of
 
 SEVERAL = {"num_labels": 3, "problem_type": "multi_label_classification"}
@@ -66,6 +68,20 @@ def test_f1_is_scikit_learns():
         for kind in ("micro", "macro"):
             wanted = f1_score(labels.repeat(weights[draw], 0), taken, average=kind, zero_division=0)
             assert found[f"f1_{kind}"][setting, draw] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("cells", "how", "message"),
+    [
+        ("2,0", {"label_column": "a,b"}, "line 2: a '2' is neither 0 nor 1"),
+        ("x,", {"label_column": "a", "separator": ";"}, "the only label is 'x'"),
+        ("x;y,", {"label_column": "a", "separator": ";", "labels": "xz"}, "label 'y' is not one"),
+    ],
+)
+def test_a_bad_label_is_named(cells, how, message, tmp_path):
+    path = write(tmp_path / "own.csv", f"sentence1,a,b\ntext,{cells}\n")
+    with pytest.raises(UserError, match=message):
+        read_examples(custom_task({"train": path}, **how), "", "train")
 
 
 COLUMNS = ("--label_column_name", "a,b,c")
