@@ -228,8 +228,8 @@ class Teacher:
             real = states.flatten(1, 2) if mask is None else states[:, mask.bool()]
             real = real.double()  # (N+1, tokens, hidden)
             tokens += real.shape[1]
-            first += real.sum(1)
-            second += real.square().sum((1, 2))
+            first = first + real.sum(1)
+            second = second + real.square().sum((1, 2))
         return (second / tokens - (first / tokens).square().sum(1)).float()
 
 
