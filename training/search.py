@@ -118,6 +118,9 @@ class Search:
                 continue
             if not waited:
                 print("waiting for the settings of other processes, which may yet die", flush=True)
+                for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+                    # One killed before its first report would never count as dead.
+                    study._storage.record_heartbeat(trial._trial_id)
             waited = True
             time.sleep(POLL)
 

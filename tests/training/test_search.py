@@ -16,6 +16,7 @@ import optuna
 import pytest
 
 import run_glue
+import training.search
 from glue.tasks import get_task
 from modeling import UserError
 from tests.conftest import edit_json, write_rte
@@ -256,7 +257,16 @@ def test_a_setting_that_two_workers_tried_counts_once(search, commands, tmp_path
     assert len((tmp_path / "out/albert-rte/hp_search.csv").read_text().splitlines()) == 1 + 2
 
 
-def test_a_setting_whose_worker_died_is_tried_again(search, commands, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("later", "place"),
+    [
+        ("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')", 0),
+        ("DELETE FROM trial_heartbeats", -2),  # killed before its first report: last
+    ],
+)
+def test_a_setting_whose_worker_died_is_tried_again(
+    later, place, search, commands, monkeypatch, tmp_path
+):
     class Killed(BaseException):
         """What Optuna does not see, as it sees no SIGKILL."""
 
@@ -269,11 +279,13 @@ def test_a_setting_whose_worker_died_is_tried_again(search, commands, monkeypatc
         patch.setattr(processes, "call", die)
         with pytest.raises(Killed):
             search()
-    with sqlite3.connect(tmp_path / "out/hp_search.db") as database:  # an hour later
-        database.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')")
+    with sqlite3.connect(tmp_path / "out/hp_search.db") as database:
+        database.execute(later)
+    monkeypatch.setattr(training.search, "GRACE", 1)
+    monkeypatch.setattr(training.search, "POLL", 0.5)
     search().done()
     assert set(names_of(commands)) == RUNS
-    assert names_of(commands)[0] == died[0]
+    assert names_of(commands)[place] == died[0]
     assert len(commands) == 4
 
 
