@@ -52,7 +52,6 @@ from utils.flags import AT_LEAST_1, FlagParser
 from utils.processes import run_script
 
 Text = str | tuple[str, str]
-CHARACTERS = 16  # of a text that are read for each token that its model reads; English has 4 or 5
 
 
 class Body(BaseModel):
@@ -134,12 +133,10 @@ class Server:
         self.thread.join()
 
     def examples(self, texts: list[Text]) -> list[tuple]:
-        """Turn texts into DepthBatcher's inputs. A long one is cut before it is tokenised, too."""
+        """Turn texts into DepthBatcher's inputs."""
         if len({isinstance(text, str) for text in texts}) > 1:
             raise HTTPException(422, "texts and pairs of texts: send them in requests of their own")
-        end = CHARACTERS * self.classifier.max_length
-        cut = [x[:end] if isinstance(x, str) else (x[0][:end], x[1][:end]) for x in texts]
-        return self.classifier.encoded(cut)
+        return self.classifier.encoded(texts)
 
     async def texts_of(self, request: Request) -> list[Text]:
         """Read what a request asks for, of any length and kind."""

@@ -62,6 +62,9 @@ from .runtime import noticing_contention
 Text = str | tuple[str, str] | dict[str, str]  # a text, or a pair: HF's has "text", "text_pair"
 Answer = dict[str, Any] | list[dict[str, Any]]  # of one text; a list where `top_k` is given
 Source = str | Path  # a folder, or a hub name
+# Of a text that are read for each token: English has 4 or 5. HF's tokenizers take memory that grows
+# with the product of a pair's lengths.
+CHARACTERS = 16
 
 
 def load_pretrained(
@@ -125,8 +128,10 @@ class Classifier:
 
     def encoded(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int]]]:
         """Tokenise texts, or pairs, as `DepthBatcher` takes them; longer ones are cut."""
+        end = CHARACTERS * self.max_length
+        pairs = [as_pair(text) for text in texts]
         encoded = self.tokenizer(
-            [as_pair(text) for text in texts],
+            [x[:end] if isinstance(x, str) else tuple(part[:end] for part in x) for x in pairs],
             truncation=True,
             max_length=self.max_length,
             return_token_type_ids=True,
