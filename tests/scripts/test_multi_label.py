@@ -39,7 +39,7 @@ def test_every_exits_loss_is_hfs():
         torch.testing.assert_close(out.loss, sum(losses))
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", [name for name in RULES if name != "learnt"])
 def test_an_example_exits_where_every_label_would(name):
     torch.manual_seed(0)
     logits = torch.randn(6, 40, 3) + 4 * torch.randn(40, 3)
