@@ -20,7 +20,7 @@ from typing import Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, OptunaError
-from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, BruteForceSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
@@ -97,7 +97,7 @@ class Search:
     def sampler(self, tried: int) -> BaseSampler:
         """Make Optuna's sampler; its choices follow from the number of trials there are."""
         if self.settings.hp_sampler == "grid":
-            return GridSampler(self.values, seed=tried)
+            return BruteForceSampler(seed=tried)
         if self.settings.hp_sampler == "random":
             return RandomSampler(seed=tried)
         return TPESampler(seed=tried, n_startup_trials=TRIALS // 3)

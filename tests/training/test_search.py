@@ -228,8 +228,9 @@ def test_a_run_that_fails_is_left_out_and_tried_again_next_time(search, commands
     assert set(names_of(commands)) == RUNS
 
 
-def test_a_stopped_search_says_so_and_its_run_goes_on(search, commands, monkeypatch):
-    stopped = []
+@pytest.mark.parametrize("sampler", ["tpe", "grid", "random"])
+def test_a_stopped_search_says_so_and_its_run_goes_on(sampler, search, commands, monkeypatch):
+    stopped, more = [], ("--hp_sampler", sampler)
 
     def stop(script, flags, log):
         stopped.append(parsed_run(flags).output_dir.name)
@@ -237,10 +238,10 @@ def test_a_stopped_search_says_so_and_its_run_goes_on(search, commands, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(processes, "call", stop)
-        outcome = search()
+        outcome = search(*more)
     assert outcome.status == 128 + signal.SIGTERM
     assert outcome.err == "SIGTERM: stopped. Go on with the same command\n"
-    search().done()
+    search(*more).done()
     assert names_of(commands)[0] == stopped[0]
     assert len(commands) == 4
     assert all(flags[-4:-2] == ["--resume_from_checkpoint", "latest"] for flags in commands)
