@@ -39,7 +39,7 @@ def test_every_exits_loss_is_hfs():
         torch.testing.assert_close(out.loss, sum(losses))
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if name != "learnt"])
+@pytest.mark.parametrize("name", RULES)
 def test_an_example_exits_where_every_label_would(name):
     torch.manual_seed(0)
     logits = torch.randn(6, 40, 3) + 4 * torch.randn(40, 3)
@@ -50,10 +50,11 @@ def test_an_example_exits_where_every_label_would(name):
             pairs = torch.stack((1 - example, example), -1).transpose(0, 1).tolist()
             ends = (all(fires(label[:n], setting) for label in pairs) for n in range(1, 6))
             expected.append(next((n for n, end in enumerate(ends, 1) if end), 6))
+        keys |= {"learnt_weights": setting.learnt_weights}
         assert scan(config.exit_rule(thres_name=name, **keys), found).tolist() == expected
         assert len({*expected}) > 1
-        many = {key: torch.tensor([[value], [value]]) for key, value in keys.items()}
-        rule = config.exit_rule(thres_name=name, **many)
+        many = {key: torch.tensor([[keys[key]]] * 2) for key in ("exit_thres", "cnt_thres")}
+        rule = config.exit_rule(thres_name=name, **keys | many)
         assert scan(rule, found).tolist() == [expected, expected]
 
 

@@ -197,7 +197,7 @@ def probably_right(seen: list[list[float]], rule: SimpleNamespace) -> bool:
     if len(weights) != len(read):
         return False  # not fitted
     sure = bias + sum(weight * x for weight, x in zip(weights, read, strict=True))
-    return less(1 / (1 + math.exp(min(-sure, 700.0))), rule.exit_thres)
+    return less(1 / (1 + math.exp(min(sure, 700.0))), rule.exit_thres)
 
 
 # By rule: does it fire for these probabilities by layer? Without a window no value fires.
