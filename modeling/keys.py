@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 from .errors import UserError
 
 LARGEST = 3.4e38  # that a float32 holds: what a model computes with
+ROWS = list[list[float]]
 NOUNS = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
     str: "a string",
-    list: "rows of numbers",
+    list: "a list",
+    ROWS: "rows of numbers",
 }
 
 
@@ -61,7 +63,7 @@ class Key:
 
     def is_valid(self, value: Any) -> bool:
         """Tell whether the key may hold `value`; NaN, True and False are no numbers."""
-        if self.kind is list:
+        if self.kind == ROWS:
             number = float_key(0.0, "")
             rows = value if isinstance(value, list) else [None]
             return all(isinstance(row, list) and all(map(number.is_valid, row)) for row in rows)
@@ -141,7 +143,7 @@ EXIT_KEYS = {
     "window_score": str_key(
         "lead", "the window follows the leading class, or class 0", choices=("lead", "class0")
     ),
-    "learnt_weights": Key(list, [], "weights of the rule `learnt`, a row for each layer"),
+    "learnt_weights": Key(ROWS, [], "weights of the rule `learnt`, a row for each layer"),
     **SHARED_EXIT_KEYS,
 }
 ELBERT_KEYS = {
