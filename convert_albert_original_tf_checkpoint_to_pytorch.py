@@ -31,7 +31,7 @@ def vocabulary(prefix: str) -> dict[str, Path]:
     """Find the tokenizer's files: beside a checkpoint, or in the assets of a TF-Hub export."""
     folder, found = Path(prefix).parent, {}
     for name, patterns in VOCABULARIES.items():
-        globs = [place.glob(p) for place in (folder, folder.parent / "assets") for p in patterns]
+        globs = [x.glob(p) for x in (folder, folder.parent / "assets") for p in patterns]
         if files := [path for paths in globs for path in sorted(paths)]:
             found[name] = files[0]
     return found

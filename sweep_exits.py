@@ -30,8 +30,8 @@ from utils.processes import run_script
 
 def main() -> None:
     groups = tuple(SweepRequest.__annotations__.values())
-    place = "--model_dir" if any(x.startswith("--model_dir") for x in sys.argv) else "--compare"
-    request = SweepRequest(*parse_beside(groups, __doc__, place))
+    flag = "--model_dir" if any(x.startswith("--model_dir") for x in sys.argv) else "--compare"
+    request = SweepRequest(*parse_beside(groups, __doc__, flag))
     request.check()
     from exit_lab.lab import run  # torch: seconds, once the flags are right
 

@@ -19,19 +19,19 @@ from .errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# GNU OpenMP, which torch's wheels for Linux bring along, looks this often before a thread sleeps.
-# Its own 300,000 looks take milliseconds at every barrier: beside another busy process, threads
+# GNU OpenMP, which torch's wheels for Linux bring along, spins this often before a thread sleeps.
+# Its own count, 300,000, takes milliseconds at every barrier: beside another busy process, threads
 # then wait awake for one that has no processor. See docs/speed_internals.md, "How threads wait".
-LOOKS = 3000
+SPIN_COUNT = 3000
 OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # where the user says so
 
 
 def waiting() -> dict[str, str]:
     """Variables to set before torch is imported: nothing where the user has set it.
 
-    Other OpenMP libraries do not look at it.
+    Other OpenMP libraries do not read it.
     """
-    return {} if any(name in os.environ for name in OWN) else {"GOMP_SPINCOUNT": str(LOOKS)}
+    return {} if any(name in os.environ for name in OWN) else {"GOMP_SPINCOUNT": str(SPIN_COUNT)}
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def warn_of_spinning() -> None:
     logger.warning(
         "this processor is shared, and PyTorch's threads waste it waiting for each other: import "
         "elbert before torch, or start Python with GOMP_SPINCOUNT=%d, as the scripts do",
-        LOOKS,
+        SPIN_COUNT,
     )
 
 

@@ -225,10 +225,10 @@ class RunningTokens:
         Every query meets the keys of its own example; the linear layers see running tokens only.
         An example's queries stand side by side at the left of its row of a (batch, width) grid.
         """
-        attention, place = self.layer.attention, running.cumsum(1)  # counted from 1
-        width = int(place[:, -1].max())
+        attention, rank = self.layer.attention, running.cumsum(1)  # counted from 1
+        width = int(rank[:, -1].max())
         row_start = torch.arange(len(running), device=running.device)[:, None] * width
-        slots = (row_start + place - 1)[running]  # flat positions in the grid, (running,)
+        slots = (row_start + rank - 1)[running]  # flat positions in the grid, (running,)
         query = self.layer_ops.project(state, QUERY)
         grid = query.new_zeros(len(running) * width, query.shape[-1])
         grid[slots] = query

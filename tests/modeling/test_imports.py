@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modeling.runtime import LOOKS, OWN, noticing_contention
+from modeling.runtime import OWN, SPIN_COUNT, noticing_contention
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,15 +58,15 @@ run_script(lambda: ctypes.CDLL(sys.argv[1]))
 
 @pytest.mark.skipif(not OPENMP.exists(), reason="this torch has another OpenMP")
 @pytest.mark.parametrize(
-    ("own", "looks"),
-    [({}, LOOKS), ({"OMP_WAIT_POLICY": "passive"}, 0), ({"GOMP_SPINCOUNT": "77"}, 77)],
+    ("own", "spin_count"),
+    [({}, SPIN_COUNT), ({"OMP_WAIT_POLICY": "passive"}, 0), ({"GOMP_SPINCOUNT": "77"}, 77)],
 )
-def test_a_script_waits_briefly_unless_its_user_says_otherwise(own, looks):
+def test_a_script_waits_briefly_unless_its_user_says_otherwise(own, spin_count):
     environment = {name: value for name, value in os.environ.items() if name not in OWN}
     environment |= own | {"OMP_DISPLAY_ENV": "verbose"}
     command = [sys.executable, "-c", SCRIPT, OPENMP]
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=True)
-    assert f"GOMP_SPINCOUNT = '{looks}'" in done.stderr
+    assert f"GOMP_SPINCOUNT = '{spin_count}'" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has GNU OpenMP on Linux")
@@ -78,4 +78,4 @@ def test_a_program_on_a_shared_processor_is_told_once_what_to_set(monkeypatch, c
     for _ in range(2):
         with noticing_contention(torch.device("cpu")):
             pass
-    assert caplog.text.count(f"GOMP_SPINCOUNT={LOOKS}") == 1
+    assert caplog.text.count(f"GOMP_SPINCOUNT={SPIN_COUNT}") == 1

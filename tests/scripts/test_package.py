@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import modeling
-from modeling.runtime import LOOKS
+from modeling.runtime import SPIN_COUNT
 from tests.commands import ROOT, ran
 from tests.conftest import TINY
 
@@ -147,5 +147,5 @@ print(os.environ["GOMP_SPINCOUNT"])
         "True",
         "['DepthBatcher',",
         "'load_pretrained']",
-        str(LOOKS),
+        str(SPIN_COUNT),
     ]
