@@ -69,9 +69,11 @@ def ask(port: int, texts: Iterator[str], end: float) -> list[float]:
 
 def main() -> None:
     parser = FlagParser(__doc__)
-    for name in ("model_dir", "encoder", "texts"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=5, help="of each of three rounds")
+    add = parser.add_argument
+    add("--model_dir", type=Path, required=True, help="folder of a trained model, for our server")
+    add("--encoder", type=Path, required=True, help="folder of the model for HF's pipeline")
+    add("--texts", type=Path, required=True, help="a file with a text a line")
+    add("--seconds", type=float, default=5, help="length of each of the three rounds")
     args = parser.parse_args()
     texts, found = itertools.cycle(args.texts.read_text("utf-8").splitlines()), {}
     ours = ROOT / "examples/serve.py", "--port", 0, "--model_dir", args.model_dir

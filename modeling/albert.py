@@ -294,7 +294,7 @@ def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:
     """Put the layers' linear maps into `dtype`; states, sums, norms, embeddings and exits stay.
 
     Rounding the states as well would carry the error of each pass into the next: it costs as much
-    time and moves more exits (docs/speed.md).
+    time and moves more exits.
     """
     for layer in model.modules():
         if isinstance(layer, AlbertLayer):
