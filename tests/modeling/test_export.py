@@ -157,9 +157,7 @@ def assert_same(found: list[np.ndarray], answer: torch.Tensor, depths: torch.Ten
 
 # Derandomised: an example in a hundred thousand may sit where rounding decides.
 @settings(derandomize=True, max_examples=25)
-@pytest.mark.parametrize(
-    "name", ["bias_3", *(slow(name) for name in [*MODELS, *PONDER_MODELS, *ACT_MODELS][1:])]
-)
+@pytest.mark.parametrize("name", [slow(name) for name in (*MODELS, *PONDER_MODELS, *ACT_MODELS)])
 @given(data=st.data())
 def test_a_file_exits_where_the_model_does(name, data):
     """Every example, and of Adaptive Depth every token."""

@@ -130,7 +130,7 @@ def test_ctrl_c_is_one_line_and_130(capsys):
 @pytest.mark.parametrize(
     ("console", "wrong"),
     [
-        ("2>&1 | head -c 1; exit ${PIPESTATUS[0]}", False),
+        slow("2>&1 | head -c 1; exit ${PIPESTATUS[0]}", False),
         slow("2>&1 | head -c 1; exit ${PIPESTATUS[0]}", True),
     ],
 )

@@ -105,7 +105,7 @@ def undisturbed(tmp_path_factory, small_training) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kills"), [("elbert", 2), *(slow(name, 20) for name in TRAININGS)]
+    ("name", "kills"), [("elbert", 1), *(slow(name, 20) for name in TRAININGS)]
 )
 def test_a_run_killed_at_any_moments_ends_with_the_same_bits(
     name, kills, tmp_path, small_training, undisturbed
@@ -330,7 +330,7 @@ def assert_close_weights(one: Path, other: Path) -> None:
         ("elbert", ()),  # 24 examples in batches of 10: the last of an epoch is not shared evenly
         slow("elbert", ("--gradient_accumulation_steps", 2)),
         slow("elbert", ("--set", "use_out_pooler=false", "num_exit_layers=2")),
-        ("taught", ()),
+        slow("taught", ()),
         slow("ponder", ()),
         slow("act", ()),
         ("pretraining", ("--do_eval",)),
@@ -355,7 +355,7 @@ def test_two_processes_take_the_steps_of_one(name, more, tmp_path, small_trainin
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "name"), [slow(1, 2, "elbert"), slow(2, 1, "elbert"), (1, 2, "ponder")]
+    ("before", "after", "name"), [slow(1, 2, "elbert"), slow(2, 1, "elbert"), slow(1, 2, "ponder")]
 )
 def test_a_run_goes_on_with_another_number_of_processes(
     before, after, name, tmp_path, small_training
@@ -379,7 +379,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
         slow("albert", 3),
         slow("ponder_albert", 1),
         slow("ponder_albert", 3),
-        ("albert_act", 3),
+        slow("albert_act", 3),
     ],
 )
 def test_two_processes_give_the_answers_of_one(
