@@ -127,7 +127,11 @@ def file_hash(path: str | Path) -> str:
 
 def weights_hash(source: str | Path) -> str:
     """Return the SHA-256 of a checkpoint's tensors."""
-    hashes = [file_hash(path) for path in weight_files(source)]
+    return joined_hash([file_hash(path) for path in weight_files(source)])
+
+
+def joined_hash(hashes: list[str]) -> str:
+    """Return one hash for the files of a checkpoint."""
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
@@ -140,7 +144,9 @@ class UsedFiles:
 
     def __init__(self, folder: str | Path, *data: str | Path) -> None:
         self.folder, self.data = Path(folder), [*map(Path, data)]
-        self.weights, self.hashes = weights_hash(folder), self.now()
+        weights = weight_files(folder)
+        self.hashes = self.now()
+        self.weights = joined_hash([self.hashes[path] for path in weights])
 
     def now(self) -> dict[Path, str]:
         """Return the hash of each file; of a data set in a folder, of all its files."""

@@ -153,9 +153,10 @@ def load_model(
         other_task |= config.num_labels != own.num_labels
     with torch.device("meta"):
         outline = model_class(config)
-    load_weights(outline, folder, other_task)  # of other sizes, they fail before memory is taken
+    checkpoint = checkpoint_for(outline, folder, other_task)
+    load_into(outline, *checkpoint)  # of other sizes, it fails before memory is taken
     model = model_class(config)
-    return model, load_weights(model, folder, other_task)
+    return model, load_into(model, *checkpoint)
 
 
 def load_trained_model(
@@ -171,15 +172,15 @@ def load_trained_model(
     return model.eval()
 
 
-def load_weights(model: Any, folder: Path, other_task: bool = False) -> LoadReport:
-    """Copy a checkpoint's weights into a model of any mode, as `load_model` does."""
+def checkpoint_for(model: Any, folder: str | Path, other_task: bool = False) -> tuple:
+    """Read a checkpoint under the names of a model of any mode: what `load_into` takes of it."""
     tensors = read_weights(folder, {})
     head = tensors.get("classifier.weight")
     if head is not None and len(head) != model.config.num_labels:
         tensors = renamed(tensors, {r"^classifier\.": "other_classifier."})
     tensors = renamed(tensors, model.tensor_names)
     unwanted = model.task_parts if other_task else ()
-    return load_into(model, tensors, folder, model.new_parts, unwanted)
+    return tensors, folder, model.new_parts, unwanted
 
 
 def load_into(

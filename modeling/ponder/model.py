@@ -33,7 +33,7 @@ from ..layer import AlbertLayer
 from ..loading.configs import load_config, own_settings
 from ..loading.files import local_folder
 from ..loading.tokenizers import load_tokenizer
-from ..loading.weights import PONDER_NAMES, load_weights
+from ..loading.weights import PONDER_NAMES, checkpoint_for, load_into
 from ..losses import PonderClassificationLoss, task_loss, warn_without_labels
 from ..rules import ExitRule, LayerOutput, State, scan_answers
 from .distribution import GeneralizedGeometricDist, prior
@@ -199,7 +199,7 @@ class PonderAlbertClassifier(EarlyExitModel):
             with suppress(UserError):
                 tokenizer = load_tokenizer(name)
         model = cls(config, tokenizer, target_halt_probability)
-        load_weights(model, name)
+        load_into(model, *checkpoint_for(model, name))
         dtype = config.dtype if dtype == "auto" else dtype
         return model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype).eval()
 
