@@ -63,8 +63,9 @@ class Answers(NamedTuple):
 # Recordings.
 
 
-def config_of(network: str, depth: int = 6) -> AdaptiveConfig:
+def config_of(network: str) -> AdaptiveConfig:
     """Return the configuration of the network that files with this name have."""
+    depth = depth_of(network) or (12 if network.startswith("twelve") else 6)
     keys = {"hidden_size": 384, "embedding_size": 384, "num_attention_heads": 12}
     keys |= {"num_hidden_layers": depth, "intermediate_size": 3072}
     if network.startswith(("untied", "rank")):
@@ -76,7 +77,8 @@ def config_of(network: str, depth: int = 6) -> AdaptiveConfig:
     if network.startswith("palbert"):
         keys |= {"lambda_layer_arch": "linear_cat", "num_lambda_layers": 3}
     if network.startswith("p"):
-        keys |= {"target_halt_probability": 0.3, "halt_normalization": "last_layer"}
+        target = float(network.partition("-prior")[2] or 0.3)
+        keys |= {"target_halt_probability": target, "halt_normalization": "last_layer"}
         return PonderAlbertConfig(**keys)
     return ElbertConfig(**keys)
 
@@ -97,12 +99,11 @@ def costs(task: str, network: str, part: str = "dev") -> np.ndarray:
     Of an exit at each layer, (layers, examples); of a model trained to k layers, of its only
     answer, (1, examples).
     """
-    depth = depth_of(network)
-    config = config_of(network, depth or 6)
+    config = config_of(network)
     lengths = rows(task, part)["lengths"].astype(int) + config.extra_tokens
     full = unit_of(task)
     known = range(lengths.max() + 1)
-    if depth:
+    if depth_of(network):
         return np.array([[config.full_depth_flops(n) for n in known]])[:, lengths] / full
     layers = range(1, config.num_hidden_layers + 1)
     table = np.array([[config.early_exit_flops(n, k) for n in known] for k in layers])
@@ -310,13 +311,13 @@ def load_tokens(path: Path) -> tuple[Outcomes, np.ndarray, np.ndarray]:
     return Outcomes(right.astype(float), spent / unit_of("SST-2")), mean, deviation
 
 
-def depths_of(halts: np.ndarray) -> tuple[np.ndarray, bool]:
+def depths_of(halts: np.ndarray, network: str) -> tuple[np.ndarray, bool]:
     """Expected layers, (examples,), of λ (layers, examples), and whether they are the prior's.
 
     They are where KL(p ‖ prior), the mean over the examples, is below 0.01.
     """
     halting = GeneralizedGeometricDist(torch.tensor(halts.T))
-    target = prior(config_of("pondernet"), *halts.T.shape, torch.device("cpu"))
+    target = prior(config_of(network), *halts.T.shape, torch.device("cpu"))
     return halting.expected_steps().numpy(), bool(target.kl_div(halting) < 0.01)
 
 

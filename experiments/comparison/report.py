@@ -50,20 +50,27 @@ WIDE = np.arange(0.6, 1.21, 0.1)  # that all methods have; the mean over these i
 FINE = np.arange(0.15, 1.75, 0.01)  # of costs, and of the figure
 Methods = dict[tuple[str, str], Method]  # by task and name
 Networks = dict[tuple[str, str], list[Answers]]  # by task and network, of each seed
-PRIOR = "β = {:g}, λ_p = 0.3"
+GRID = {  # PonderNet's files, and the pages' names
+    f"pondernet-beta{beta:g}-prior{prior:g}": f"PonderNet, β = {beta:g}, λ_p = {prior:g}"
+    for beta, prior in product((0.01, 0.03, 0.1), (0.1, 0.2))
+}
 NETWORKS = {  # files, and the pages' names
     "shared-exits": "ELBERT",
     "shared-exits-equal": "ELBERT, equal weights",
     "shared-exits-taught": "ELBERT, taught",
+    "twelve-exits-equal": "ELBERT of 12 passes, equal weights",
+    "twelve-exits-taught": "ELBERT of 12 passes, taught",
     "still-exits": "ELBERT without dropout",
+    "still-exits-best": "ELBERT without dropout, best checkpoint",
     "untied-exits": "MiniLM with exits",
     "untied-exits-equal": "MiniLM with exits, equal weights",
     "untied-exits-taught": "MiniLM with exits, taught",
     "rank8-exits": "corrections of rank 8",
     "rank32-exits": "corrections of rank 32",
-    "pondernet-beta0.5": f"PonderNet, PALBERT's {PRIOR.format(0.5)}",
-    "palbert-beta0.5": f"PALBERT, {PRIOR.format(0.5)}",
-    "pondernet-beta0.03": f"PonderNet, {PRIOR.format(0.03)}",
+    **GRID,
+    "pondernet-beta0.03": "PonderNet, β = 0.03, λ_p = 0.3",
+    "pondernet-beta0.5": "PonderNet, PALBERT's β = 0.5, λ_p = 0.3",
+    "palbert-beta0.5": "PALBERT, β = 0.5, λ_p = 0.3",
     "pondernet": "PonderNet on [CLS]",
     "palbert": "PALBERT's heads on [CLS]",
 }
@@ -114,7 +121,8 @@ CLAIMS = (  # a method, and what it is compared with
     (SHARED_TAUGHT, SHARED),
     (SHARED, MIXED.format(TRUNCATED["shared-{}"])),
     (label("entropy", "pondernet-beta0.5"), SHARED),
-    (label("entropy", "pondernet-beta0.5"), label("entropy", "still-exits")),
+    *((label("halting", kind), label("entropy", "still-exits-best")) for kind in GRID),
+    *((label("entropy", kind), label("entropy", "still-exits-best")) for kind in GRID),
 )
 SHOWN = {  # in the figure: the name, and where it stands
     EQUAL: ("MiniLM, exits with equal weights", (0.145, 85.6)),
@@ -134,7 +142,7 @@ def networks_of() -> Networks:
         for seed in seeds(task, kind):
             found = load(task, kind, seed)
             if found.halts is not None:
-                depths, unmoved = analysis.depths_of(found.halts)
+                depths, unmoved = analysis.depths_of(found.halts, kind)
                 verdict = analysis.failure(found.scores, found.labels, unmoved)
                 numbers = depths.mean(), depths.std(), found.scores.mean(1).max()
                 log.append((task, NETWORKS[kind], seed, *map(float, numbers), verdict or "learnt"))
@@ -168,11 +176,11 @@ def token_halting() -> Method:
 
 def methods_of(networks: Networks) -> Methods:
     """Every rule on every network that has it, and what models of a fixed depth give; by task."""
-    methods = {
-        (task, label(rule, kind)): method_of(task, [partial(outcomes, a, rule) for a in answers])
-        for (task, kind), answers in networks.items()
-        for rule in analysis.rules_of(answers[0])
-    }
+    methods = {}
+    for ((task, kind), answers), rule in product(networks.items(), RULES):
+        # A seed whose halting is unmoved has no halting CDF.
+        if found := [partial(outcomes, a, rule) for a in answers if rule in analysis.rules_of(a)]:
+            methods[task, label(rule, kind)] = method_of(task, found)
     for task, (files, title) in product(TASKS, TRUNCATED.items()):
         if trained := truncated(task, files):
             alone = [
@@ -281,9 +289,9 @@ def who_stops(methods: Methods, networks: Networks) -> str:
     for (task, kind), answers in networks.items():
         coin = area(methods[task, label("coin", kind)])
         room = np.mean([analysis.oracle(a, WIDE) for a in answers]) - coin.mean()
-        for rule in analysis.rules_of(answers[0])[1:]:
+        for rule in [x for x in RULES if x != "coin" and (task, label(x, kind)) in methods]:
             key = task, kind, rule, float(coin.mean()), float(room)
-            contrasts[key] = [area(methods[task, label(rule, kind)]) - coin]
+            contrasts[key] = difference(area(methods[task, label(rule, kind)]), coin)
     for key, gain in estimates(contrasts).items():
         task, kind, rule, level, room = key
         cells[task, f"{NETWORKS[kind]}: its coin"] = f"{100 * level:.1f}"
