@@ -20,11 +20,10 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert import modeling_albert as hf_albert
 from transformers.utils import ModelOutput
-from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .errors import UserError
-from .layer import ATTENTIONS_ASKED, AlbertLayer
+from .layer import AlbertLayer
 
 
 class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
@@ -57,46 +56,24 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
 
 
 def records_states(forward: Callable[..., ModelOutput]) -> Callable[..., ModelOutput]:
-    """Let a model's `forward` answer with `hidden_states` and `attentions`, as HF's models do.
+    """Let an early-exit model's `forward` answer with `hidden_states` and `attentions`, as HF's do.
 
-    They are asked for by output_hidden_states and output_attentions, or by the configuration.
-    hidden_states are (batch, length, hidden), before the first layer and after each that ran;
-    attentions (batch, heads, length, length), of each that ran, by eager attention. An example that
-    has exited keeps those of its exit layer.
+    They are asked for by output_hidden_states and output_attentions, or by the configuration; all
+    layers then run. hidden_states are (batch, length, hidden), before the first layer and after
+    each; attentions (batch, heads, length, length) of each, with attn_implementation="eager".
     """
     recorded = capture_outputs(forward)
 
-    @can_return_tuple
     @wraps(forward)
     def answer(self: AlbertPreTrainedModel, *inputs: Any, **others: Any) -> ModelOutput:
         for name in ("output_hidden_states", "output_attentions"):
             if others.get(name) is None:
                 others[name] = getattr(self.config, name)
-        if not (others["output_hidden_states"] or others["output_attentions"]):
-            return forward(self, *inputs, **others)
-        asked = ATTENTIONS_ASKED.set(bool(others["output_attentions"]))
-        try:
-            out = recorded(self, *inputs, return_dict=True, **others)
-        finally:
-            ATTENTIONS_ASKED.reset(asked)
-        if (exits := out.get("exit_layer")) is not None:
-            for name in out.keys() & {"hidden_states", "attentions"}:
-                out[name] = with_exited(out[name], exits)
-        return out
+            if others[name]:
+                others["output_all_exits"] = True
+        return recorded(self, *inputs, **others)
 
     return answer
-
-
-def with_exited(states: tuple[Tensor, ...], exit_layer: Tensor) -> tuple[Tensor, ...]:
-    """Add to each layer's states those with which examples had exited before.
-
-    states: (running examples, …) of every layer, in the order of the batch; the first has all.
-    """
-    found, deepest_first = list(states[:1]), exit_layer.argsort(descending=True)
-    for state in states[1:]:
-        rows = deepest_first[: len(state)].sort().values
-        found.append(found[-1].index_copy(0, rows, state))
-    return tuple(found)
 
 
 class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
@@ -129,21 +106,9 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         Without `token_type_ids`, ids are in the second segment from behind their first [SEP] on,
         as ALBERT's pairs are, and words are in the first.
 
-        Raises UserError for ids of other kinds, shapes or values, and for a text of more tokens
-        than there are positions.
+        Raises UserError for a text of more tokens than there are positions.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise UserError("give either input_ids or inputs_embeds")
-        if input_ids is not None and (input_ids.dim() != 2 or input_ids.is_floating_point()):
-            raise UserError(
-                f"input_ids of shape {tuple(input_ids.shape)} and {input_ids.dtype}: allowed are "
-                "whole numbers, (batch, length)"
-            )
-        try:
-            words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        except IndexError as error:
-            last = self.word_embeddings.num_embeddings - 1
-            raise UserError(f"input_ids has numbers that are not from 0 to {last}") from error
+        words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         length, longest = words.shape[1], self.position_embeddings.num_embeddings
         if length > longest:
             raise UserError(
@@ -302,16 +267,6 @@ def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:
                 linear.to(dtype)
 
 
-def attention_mask_of(attention_mask: Tensor | None, ids: Tensor | None = None) -> Tensor | None:
-    """(batch, length) of 1 for real tokens -> (batch, 1, 1, length) bool; None without padding.
-
-    Raises UserError for a mask of another shape than `ids`, and for texts without a token.
-    """
-    if ids is not None and not ids.numel():
-        raise UserError(f"input_ids of shape {tuple(ids.shape)}: there is no token in it")
-    if ids is not None and attention_mask is not None and attention_mask.shape != ids.shape:
-        raise UserError(
-            f"attention_mask of shape {tuple(attention_mask.shape)}: allowed is that of input_ids,"
-            f" {tuple(ids.shape)}"
-        )
+def attention_mask_of(attention_mask: Tensor | None) -> Tensor | None:
+    """(batch, length) of 1 for real tokens -> (batch, 1, 1, length) bool; None without padding."""
     return None if attention_mask is None else attention_mask.bool()[:, None, None, :]

@@ -132,7 +132,7 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
     ) -> EarlyExitOutput:
         """A batch's answers and exit layers; text as HF ALBERT's, inputs of `own_inputs`."""
         hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
-        mask = attention_mask_of(attention_mask, hidden[..., 0])
+        mask = attention_mask_of(attention_mask)
         logits = torch.empty(len(hidden), self.config.num_labels, device=hidden.device)
         exit_layer = torch.empty(len(hidden), dtype=torch.long, device=hidden.device)
         layers = iter_layers(self, hidden, mask, inputs)

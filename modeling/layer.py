@@ -7,7 +7,6 @@ order of operations, which is slower.
 
 import math
 from collections.abc import Callable
-from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +18,6 @@ from transformers.activations import ACT2FN
 QUERY = slice(0, 1)
 KEY_VALUE = slice(1, 3)
 QUERY_KEY_VALUE = slice(0, 3)
-# Does this call answer with attentions? Of a thread: another may use the same model.
-ATTENTIONS_ASKED = ContextVar("attentions asked", default=False)
-
-
-def is_eager(config: AlbertConfig) -> bool:
-    """Is attention computed in the published order of operations?"""
-    if config._attn_implementation == "eager":
-        return True
-    return not torch.compiler.is_compiling() and ATTENTIONS_ASKED.get()
 
 
 class SelfAttention(nn.Module):
@@ -64,7 +54,7 @@ class SelfAttention(nn.Module):
         key, value (batch, heads, length, head_size); mask (batch, 1, 1, length) bool or None.
         """
         dropout = self.attention_dropout if self.training else 0.0
-        if is_eager(self.config):
+        if self.config._attn_implementation == "eager":
             scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
             if mask is not None:
                 scores = scores.masked_fill(~mask, -math.inf)
@@ -74,7 +64,7 @@ class SelfAttention(nn.Module):
     def output(self, context: Tensor) -> Tensor:
         """The heads' contexts projected and dropped out: (batch, queries, hidden)."""
         # Summed head by head; an adapter's map, as PEFT's, is more than its weight.
-        if is_eager(self.config) and isinstance(self.dense, nn.Linear):
+        if self.config._attn_implementation == "eager" and isinstance(self.dense, nn.Linear):
             weight = self.dense.weight.t().view(*context.shape[1::2], -1)
             summed = torch.einsum("bnfd,ndh->bfh", context, weight)
             return self.dropout(summed + self.dense.bias)

@@ -10,20 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AlbertConfig
-from transformers.utils import logging
 
 from .keys import PONDER_KEYS, checked
-
-logger = logging.get_logger(__name__)
-
-
-def warn_without_labels(model: nn.Module, labels: Tensor | None) -> None:
-    """Warn of a training step without labels, which HF's Trainer takes away to smooth them."""
-    if labels is None and model.training and torch.is_grad_enabled():
-        logger.warning_once(
-            "training without labels: no loss, and `logits` are the last layer's. If Trainer takes "
-            "them away to smooth them: ELBERT's key label_smoothing trains all exits"
-        )
 
 
 def task_loss(

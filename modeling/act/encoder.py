@@ -23,17 +23,17 @@ from transformers import AutoModel
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils.output_capturing import capture_outputs
 
 from ..albert import (
     AlbertEmbeddings,
     AlbertPreTrainedModel,
     attention_mask_of,
     pool,
-    records_states,
 )
 from ..configuration import AlbertActConfig
 from ..keys import ACT_KEYS, checked
-from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention, is_eager
+from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
 from ..loading.weights import ACT_NAMES
 
 
@@ -153,7 +153,8 @@ class AlbertActEncoder(nn.Module):
         hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
         epsilon = checked("act_epsilon", self.config.act_epsilon, ACT_KEYS)
         halting, tokens = self.start(hidden, mask), None
-        can_compact = self.compact and not torch.is_grad_enabled() and not is_eager(self.config)
+        is_eager = self.config._attn_implementation == "eager"
+        can_compact = self.compact and not torch.is_grad_enabled() and not is_eager
         graves = self.config.act_update == "graves"
         mean = torch.zeros_like(hidden) if graves else None
         if trail is not None:
@@ -292,7 +293,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.post_init()
 
-    @records_states
+    @capture_outputs
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -310,8 +311,10 @@ class AlbertActModel(AlbertActPreTrainedModel):
         (batch, length, embedding); None for an optional output is what the configuration says. The
         answer is added to `answers`, for HF's heads, which keep only a part of it.
         """
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         trail = [] if output_hidden_states else None
-        mask = attention_mask_of(attention_mask, input_ids)
+        mask = attention_mask_of(attention_mask)
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         hidden, halting = self.encoder(embedded, mask, trail)
         answer = AlbertActModelOutput(

@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..configuration import AlbertActConfig
 from ..loading.weights import ACT_NAMES
-from ..losses import task_loss, warn_without_labels
+from ..losses import task_loss
 from .encoder import AlbertActModel, AlbertActModelOutput, AlbertActPreTrainedModel
 
 
@@ -79,7 +79,6 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
         **others: Any,
     ) -> AlbertActOutput:
         """Inputs as the encoder's, `others` too; labels (batch,): class ids, or values."""
-        warn_without_labels(self, labels)
         text = (input_ids, attention_mask, token_type_ids)
         encoded = self.albert(*text, return_dict=True, **others)
         logits = self.classifier(self.dropout(encoded.pooler_output))

@@ -15,7 +15,7 @@ from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of, pool
 from ..configuration import ElbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, layer_states
 from ..loading.weights import ELBERT_NAMES
-from ..losses import joint_loss, task_loss, taught_loss, warn_without_labels
+from ..losses import joint_loss, task_loss, taught_loss
 from ..rules import LayerOutput, State, scan_answers
 
 
@@ -107,11 +107,9 @@ class ElbertForSequenceClassification(EarlyExitModel):
             labels: (batch,) class ids, or values for regression; (batch, num_labels) of 0 and 1
                 where an example may have several labels (problem_type multi_label_classification).
             output_all_exits: in eval(), run full depth and return every layer's answer too.
-            output_hidden_states, output_attentions: also return those of the layers that ran; an
-                example that has exited keeps those of its exit layer.
+            output_hidden_states, output_attentions: run full depth and return those of every layer.
             teacher_logits: (batch, num_labels), in train(): what the exits learn, beside labels.
         """
-        warn_without_labels(self, labels)
         if not self.training and not output_all_exits:
             text = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
             out = self.exit_early(*text)
@@ -119,7 +117,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
                 out.loss = task_loss(out.logits, labels)
             return out
         hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
-        mask = attention_mask_of(attention_mask, hidden[..., 0])
+        mask = attention_mask_of(attention_mask)
         pool_state = partial(pool, mask=mask, pooler_input=self.config.pooler_input)
         pooled = torch.stack([*map(pool_state, layer_states(self, hidden, mask))])
         all_logits, loss = self.answer_layers(pooled), None

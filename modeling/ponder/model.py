@@ -34,7 +34,7 @@ from ..loading.configs import load_config, own_settings
 from ..loading.files import local_folder
 from ..loading.tokenizers import load_tokenizer
 from ..loading.weights import PONDER_NAMES, checkpoint_for, load_into
-from ..losses import PonderClassificationLoss, task_loss, warn_without_labels
+from ..losses import PonderClassificationLoss, task_loss
 from ..rules import ExitRule, LayerOutput, State, scan_answers
 from .distribution import GeneralizedGeometricDist, prior
 
@@ -239,7 +239,7 @@ class PonderAlbertClassifier(EarlyExitModel):
             text = self.read(input_ids, attention_mask, token_type_ids)
             input_ids, attention_mask, token_type_ids = text
         hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
-        mask = attention_mask_of(attention_mask, hidden[..., 0])
+        mask = attention_mask_of(attention_mask)
         inputs = {} if draws is None else {"draws": draws}
         rule = self.config.exit_rule()
         answer = exit_layer = None
@@ -394,7 +394,6 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
         **states: bool | None,
     ) -> EarlyExitOutput:
         """Classify a batch; inputs as `PonderAlbertClassifier`'s, with or without second [CLS]."""
-        warn_without_labels(self, labels)
         inputs = (input_ids, attention_mask, token_type_ids)
         words = input_ids if inputs_embeds is None else inputs_embeds
         wanted = self.config.extra_tokens and isinstance(words, Tensor)

@@ -187,21 +187,3 @@ def test_a_text_of_more_tokens_than_positions_is_refused_with_both_numbers(make)
     words = rf"^{longest + 1} tokens.* max_position_embeddings = {longest};"
     with pytest.raises(UserError, match=words):
         model(**ponder_batch([longest + 1] * 2))
-
-
-IDS = torch.full((2, 5), 2)
-
-
-@every_mode
-@pytest.mark.parametrize(
-    ("ids", "more", "words"),
-    [
-        (IDS, {"attention_mask": torch.ones(2, 4)}, r"attention_mask of shape \(2, 4\)"),
-        (IDS[:, :0], {}, r"no token|second \[CLS\]"),
-        (IDS.float(), {}, r"input_ids of shape \(2, 5\) and torch.float32"),
-        (torch.tensor([[2, 2, 10**6]]), {}, "input_ids has numbers that are not from 0 to"),
-    ],
-)
-def test_what_is_no_batch_of_tokens_is_named(make, ids, more, words):
-    with pytest.raises(UserError, match=words):
-        make()(ids, **more)

@@ -1,7 +1,5 @@
 """The models as transformers' own tools meet them: Auto classes, pipelines and Trainer."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 import transformers
@@ -14,12 +12,11 @@ from modeling import (
     EarlyExitPipeline,
     UserError,
     load_tokenizer,
-    losses,
     packed_weights,
     with_halting_token,
 )
 from tests.conftest import TINY, edit_json, sentence, tiny_model
-from tests.models import assert_near, one_of, padded_batch, ponder_batch, tiny_ponder
+from tests.models import assert_near, padded_batch, ponder_batch
 
 MODES = {
     "elbert": (modeling.ElbertForSequenceClassification, modeling.load_pretrained),
@@ -259,47 +256,24 @@ STATES = {"output_hidden_states": True, "output_attentions": True}
 def test_states_and_attentions_are_those_of_hf_albert(mode, words, albert_dir):
     """At positions that are given, and from words, too."""
     model, _ = MODES[mode][1](albert_dir)
+    model.set_attn_implementation("eager")
     twin = transformers.AlbertModel.from_pretrained(albert_dir, attn_implementation="eager")
     batch = (ponder_batch if mode == "ponder_albert" else padded_batch)([9, 5, 7])
     batch["position_ids"] = batch["token_type_ids"] * 11 + torch.arange(9)
     real = batch["attention_mask"].bool()
-    ran, every = TINY["num_hidden_layers"], {"output_all_exits": True}
+    ran = TINY["num_hidden_layers"]
     if mode == "albert_act":  # every token halts at its first update
         torch.nn.init.constant_(model.albert.encoder.albert_layer.act.dense.bias, 40.0)
-        ran, every = 1, {}
+        ran = 1
     with torch.no_grad():
         if words == "inputs_embeds":
             batch["inputs_embeds"] = twin.embeddings.word_embeddings(batch.pop("input_ids"))
-        wanted, found = twin(**batch, **STATES), model.eval()(**batch, **STATES, **every)
+        wanted, found = twin(**batch, **STATES), model.eval()(**batch, **STATES)
     assert (len(found.hidden_states), len(found.attentions)) == (ran + 1, ran)
     for mine, theirs in zip(found.hidden_states, wanted.hidden_states, strict=False):
         assert_near(mine[real], theirs[real])
     for mine, theirs in zip(found.attentions, wanted.attentions, strict=False):
         assert_near(mine.transpose(1, 2)[real], theirs.transpose(1, 2)[real])
-
-
-@pytest.mark.parametrize("way", [nullcontext, packed_weights], ids=["plain", "packed"])
-@pytest.mark.parametrize("kind", ["elbert", "ponder_albert"])
-def test_an_example_that_has_exited_keeps_its_states(kind, way):
-    lengths = [9, 4, 12, 7, 10]
-    if kind == "elbert":
-        model, batch = tiny_model(thres_name="entropy", exit_thres=0.7), padded_batch(lengths)
-    else:
-        model, batch = tiny_ponder(exit_criteria="threshold", exit_thres=0.6), ponder_batch(lengths)
-    with torch.no_grad(), way(model):
-        together = model(**batch, **STATES)
-        alone = [model(**one_of(batch, row), **STATES) for row in range(len(lengths))]
-        assert torch.equal(model(**batch).exit_layer, together.exit_layer)
-    assert len(together.exit_layer.unique()) > 1
-    assert len(together.attentions) == together.exit_layer.max()
-    for row, (length, one) in enumerate(zip(lengths, alone, strict=True)):
-        assert len(one.attentions) == together.exit_layer[row]
-        for layer, states in enumerate(together.hidden_states):
-            own = one.hidden_states[min(layer, len(one.hidden_states) - 1)]
-            assert_near(states[row, :length], own[0])
-        for layer, states in enumerate(together.attentions):
-            own = one.attentions[min(layer, len(one.attentions) - 1)]
-            assert_near(states[row, :, :length, :length], own[0])
 
 
 def test_words_and_positions_in_place_of_ids(mode, folder):
@@ -316,19 +290,6 @@ def test_words_and_positions_in_place_of_ids(mode, folder):
     assert_near(found.logits, wanted.logits)
     assert_near(found.hidden_states, wanted.hidden_states)
     assert not torch.allclose(elsewhere.logits, wanted.logits, atol=1e-3)
-    with pytest.raises(UserError, match="input_ids or inputs_embeds"):
-        model(attention_mask=encoded["attention_mask"])
-
-
-def test_training_without_labels_warns_and_evaluation_does_not(mode, folder, monkeypatch):
-    said, model = [], AutoModelForSequenceClassification.from_pretrained(folder)
-    inputs = AutoTokenizer.from_pretrained(folder)("a dog", return_tensors="pt")
-    monkeypatch.setattr(losses.logger, "warning_once", said.append)
-    model.eval()(**inputs)
-    model.train()(**inputs, labels=torch.tensor([1]))
-    assert not said
-    model(**inputs)
-    assert "training without labels" in said[0]
 
 
 def test_label_smoothing_trains_every_exit():
