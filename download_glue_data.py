@@ -6,15 +6,14 @@
     python download_glue_data.py --tasks MRPC --path_to_mrpc ~/MSRParaphraseCorpus
     python download_glue_data.py --tasks all --base_url https://mirror.example/glue
 
-Each task gets a folder, glue_data/RTE and so on, with its .tsv files (MRPC's also keeps the three
-files that these are made from). A task is not fetched again if its files are there and its test
-file is as long as GLUE's. Otherwise its files are fetched, and existing files of the same names,
-except the sample's, are renamed to train.tsv.1 and so on.
+Each task gets a folder, glue_data/RTE and so on, with its .tsv files. Files that are there stay as
+they are; to fetch a task anew, remove its folder.
 
 A mirror given as --base_url must hold the same files, with the same SHA-256, in the folders
 glue/data and senteval/senteval_data.
 """
 
+import shutil
 import socket
 import sys
 import zipfile
@@ -25,7 +24,7 @@ from tempfile import TemporaryDirectory
 from glue.tables import read_lines
 from glue.tasks import TASKS, get_task
 from modeling.errors import UserError
-from utils.files import put_aside, write_file, write_text
+from utils.files import write_file
 from utils.flags import FlagParser
 from utils.processes import run_script
 
@@ -57,25 +56,14 @@ def task_files(folder: str) -> list[str]:
     return sorted({name for names in files for name in names})
 
 
-def is_complete(target: Path) -> bool:
-    """Tell whether GLUE's own files are there, whose test files have known sizes."""
-    tests = {t.files["test"]: t.test_lines for t in TASKS.values() if t.folder == target.name}
-    try:
-        whole = all(sum(1 for _ in read_lines(target / n)) == lines for n, lines in tests.items())
-    except UserError:
-        return False  # not a file that GLUE has
-    return whole and all((target / name).exists() for name in task_files(target.name))
-
-
 def fetch_file(name: str, target: Path, base_url: str) -> None:
-    """Fetch a file of SHA256; `target` stays until all has come and the hash is right."""
+    """Fetch a file of SHA256; UserError where it cannot be fetched, or has another hash."""
     from torch.hub import download_url_to_file  # takes seconds to import
 
     socket.setdefaulttimeout(60)  # seconds without a byte
     folder = "senteval/senteval_data" if name in (TRAIN, TEST) else "glue/data"
     url = f"{base_url}/{folder}/{name}"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         download_url_to_file(url, str(target), SHA256[name], progress=sys.stderr.isatty())
     except (OSError, HTTPException, ValueError, RuntimeError) as error:
         raise UserError(
@@ -84,102 +72,75 @@ def fetch_file(name: str, target: Path, base_url: str) -> None:
         ) from error
 
 
-def fetch_mrpc(target: Path, base_url: str, path_to_mrpc: str | None) -> None:
-    """Make MRPC's files of its three sources, fetching those that are missing."""
-    own = Path(path_to_mrpc or target).expanduser()
-    paths = {name: own / name for name in (TRAIN, TEST, DEV_IDS)}
-    if not paths[DEV_IDS].exists():
-        paths[DEV_IDS] = target / DEV_IDS
-    for name, path in paths.items():
-        if path_to_mrpc and path.parent != target and not path.exists():
-            raise UserError(f"no {name} in {own}, which --path_to_mrpc names")
-        if not path.exists():
-            fetch_file(name, path, base_url)
-    assemble_mrpc(*paths.values(), target)
+def fetch_mrpc(scratch: Path, base_url: str, path_to_mrpc: str | None) -> dict[str, bytes]:
+    """Make MRPC's files of its sources: the corpus, which may be the user's, and GLUE's dev set."""
+    corpus = Path(path_to_mrpc).expanduser() if path_to_mrpc else scratch
+    for name in (TRAIN, TEST):
+        if not path_to_mrpc:
+            fetch_file(name, corpus / name, base_url)
+        elif not (corpus / name).exists():
+            raise UserError(f"no {name} in {corpus}, which --path_to_mrpc names")
+    fetch_file(DEV_IDS, scratch / DEV_IDS, base_url)
+    return assemble_mrpc(corpus / TRAIN, corpus / TEST, scratch / DEV_IDS)
 
 
-def assemble_mrpc(train: Path, test: Path, dev_ids: Path, target: Path) -> None:
+def assemble_mrpc(train: Path, test: Path, dev_ids: Path) -> dict[str, bytes]:
     """Split MRPC's corpus, which GLUE may not host, into GLUE's files; test.tsv has no labels."""
-    wanted = {tuple(cells) for cells in tsv_cells(dev_ids, 2)}
-    pairs, (head, *tests) = tsv_cells(train, 5), tsv_cells(test, 5)
-    is_dev = [tuple(cells[1:3]) in wanted for cells in pairs]
-    files = {
-        "train.tsv": [cells for cells, dev in zip(pairs, is_dev, strict=True) if not dev],
-        "dev.tsv": [pairs[0], *(cells for cells, dev in zip(pairs, is_dev, strict=True) if dev)],
-        "test.tsv": [["index", *head[1:]], *([str(i), *x[1:]] for i, x in enumerate(tests))],
-    }
-    if len({tuple(cells[1:3]) for cells in files["dev.tsv"][1:]}) < len(wanted):
+    wanted = {tuple(cells) for cells in tsv_cells(dev_ids)}
+    pairs, tests = tsv_cells(train), tsv_cells(test)
+    ids = [tuple(cells[1:3]) for cells in pairs]
+    if not wanted.issubset(ids) or any(len(cells) != 5 for cells in pairs + tests):
         raise UserError(
-            f"some of the {len(wanted)} dev pairs of {dev_ids} are not in {train}; remove both "
-            "and run the same command again"
+            f"{train} and {test} are not MRPC's: five columns, and {len(wanted)} pairs that are "
+            "GLUE's dev set, belong there"
         )
-    for name, rows in files.items():
-        save(target / name, "".join("\t".join(cells) + "\n" for cells in rows).encode())
+    files = {
+        "train.tsv": [x for x, pair in zip(pairs, ids, strict=True) if pair not in wanted],
+        "dev.tsv": [pairs[0], *(x for x, pair in zip(pairs, ids, strict=True) if pair in wanted)],
+        "test.tsv": [[str(i - 1) if i else "index", *x[1:]] for i, x in enumerate(tests)],
+    }
+    return {
+        name: "".join("\t".join(cells) + "\n" for cells in rows).encode()
+        for name, rows in files.items()
+    }
 
 
-def save(path: Path, content: bytes) -> None:
-    """Write a task's file; put another aside that stands there, unless it is the sample's."""
-    samples = (sample.read_bytes() for sample in SAMPLE.glob(path.name))
-    if path.is_file() and path.read_bytes() not in (content, *samples):
-        put_aside(path, "is not GLUE's")
-    write_file(path, lambda file: file.write(content))
+def tsv_cells(path: Path) -> list[list[str]]:
+    return [line.rstrip("\r\n").split("\t") for _, line in read_lines(path) if line.strip()]
 
 
-def tsv_cells(path: Path, width: int) -> list[list[str]]:
-    found = []
-    for number, line in read_lines(path):
-        cells = line.rstrip("\r\n").split("\t")
-        if len(cells) != width and cells != [""]:
-            raise UserError(
-                f"{path}, line {number}: {len(cells)} columns where {width} belong; "
-                "remove the file and fetch it again"
-            )
-        found += [cells] if len(cells) == width else []
-    if not found:
-        raise UserError(f"{path} is empty")
-    return found
-
-
-def write_sample(target: Path) -> None:
-    names = task_files("RTE")
-    for path in filter(Path.exists, (target / name for name in names)):
-        if path.read_bytes() != (SAMPLE / path.name).read_bytes():
-            raise UserError(f"{path} is not the sample's; pass another --data_dir to keep both")
-    for name in names:
-        write_text(target / name, (SAMPLE / name).read_text("utf-8"))
-    print(f"{target} now has the bundled sample, made in RTE's layout; it is not GLUE's RTE")
+def contents(
+    folder: str, scratch: Path, base_url: str, path_to_mrpc: str | None
+) -> dict[str, bytes]:
+    """Fetch a task's files; return them by name."""
+    if folder == "MRPC":
+        return fetch_mrpc(scratch, base_url, path_to_mrpc)
+    fetched = scratch / OTHER_NAMES.get(folder, f"{folder}.zip")
+    fetch_file(fetched.name, fetched, base_url)
+    if folder == "diagnostic":
+        return {"diagnostic.tsv": fetched.read_bytes()}
+    with zipfile.ZipFile(fetched) as archive:
+        return {name: archive.read(f"{folder}/{name}") for name in task_files(folder)}
 
 
 def fetch(folder: str, data_dir: Path, base_url: str, path_to_mrpc: str | None) -> None:
-    target = data_dir / folder
-    if is_complete(target):
-        print(f"{folder}: already in {target}")
-        return
-    if folder == "MRPC":
-        fetch_mrpc(target, base_url, path_to_mrpc)
-    else:
+    """Write the files of a task that are missing."""
+    paths = {name: data_dir / folder / name for name in task_files(folder)}
+    missing = {name: path for name, path in paths.items() if not path.exists()}
+    if missing:
         with TemporaryDirectory() as scratch:
-            fetched = Path(scratch, OTHER_NAMES.get(folder, f"{folder}.zip"))
-            fetch_file(fetched.name, fetched, base_url)
-            if folder == "diagnostic":
-                save(target / "diagnostic.tsv", fetched.read_bytes())
-            else:
-                with zipfile.ZipFile(fetched) as archive:
-                    for name in task_files(folder):
-                        save(target / name, archive.read(f"{folder}/{name}"))
-    print(f"{folder}: {', '.join(task_files(folder))} in {target}")
+            found = contents(folder, Path(scratch), base_url, path_to_mrpc)
+        for name, path in missing.items():
+            write_file(path, lambda file, name=name: file.write(found[name]))
+    state = f"{', '.join(missing)} in" if missing else "already in"
+    print(f"{folder}: {state} {data_dir / folder}")
 
 
 def chosen_folders(tasks: str) -> list[str]:
     """List the folders of a comma-separated list, each once; "sample" stands for itself."""
     groups, folders = {"all": FOLDERS, "sample": ["sample"]}, []
-    for name in filter(None, map(str.strip, tasks.split(","))):
-        try:
-            folders += groups.get(name.lower()) or [get_task(name).folder]
-        except UserError as error:
-            raise UserError(f"--tasks: {error}, and: all, sample") from error
-    if not folders:
-        raise UserError("--tasks is empty; name tasks, all or sample")
+    for name in tasks.split(","):
+        folders += groups.get(name.strip().lower()) or [get_task(name).folder]
     return list(dict.fromkeys(folders))
 
 
@@ -193,7 +154,9 @@ def main() -> None:
     args = parser.parse_args()
     for folder in chosen_folders(args.tasks):
         if folder == "sample":
-            write_sample(args.data_dir / "RTE")
+            if not (args.data_dir / "sample").exists():
+                shutil.copytree(SAMPLE, args.data_dir / "sample")
+            print(f"{args.data_dir / 'sample'}: the bundled sample, a puzzle in RTE's layout")
         else:
             fetch(folder, args.data_dir, args.base_url.rstrip("/"), args.path_to_mrpc)
 
