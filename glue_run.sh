@@ -55,7 +55,7 @@ edit() {  # KEY=VALUE [--starts_from FOLDER: only check it]
     --task "$TASK_NAME" --model "$MODEL" --out_dir "$OUT_DIR" "${@:2}"
 }
 
-evaluate() {  # OUT_MODE
+evaluate() {  # OUT_MODE [--set KEY=VALUE]
   "$PYTHON" ./run_glue.py \
     --out_mode "$1" \
     --max_seq_length 128 \
@@ -66,7 +66,7 @@ evaluate() {  # OUT_MODE
     --do_lower_case \
     --data_dir "$GLUE_DIR/$TASK_NAME" \
     --model_name_or_path "$W_DIR" \
-    --output_dir "$OUT_DIR/$TASK_NAME"
+    --output_dir "$OUT_DIR/$TASK_NAME" "${@:2}"
 }
 
 echo "Task: $TASK_NAME"
@@ -110,14 +110,13 @@ case "$TEST_MODE" in
     evaluate one
     ;;
   all)
-    # One pass at full depth answers all values: the rows are those of a loop over evaluations.
-    "$PYTHON" ./sweep_exits.py \
-      --vary "$KEY" \
-      --max_seq_length 128 \
-      --model_dir "$OUT_DIR/$TASK_NAME" \
-      --data_dir "$GLUE_DIR/$TASK_NAME" \
-      --task_name "$TASK_NAME" \
-      --do_lower_case
+    values="0.9 0.8 0.7 0.6 0.5 0.4 0.3 0.2 0.1"
+    if [ "$KEY" = cnt_thres ]; then values=$(seq 2 $((layers < 12 ? layers : 12))); fi
+    mode=one
+    for value in $values; do
+      evaluate $mode --set "$KEY=$value"
+      mode=all
+    done
     cat "$OUT_DIR/$TASK_NAME/eval_results.txt"
     ;;
   *)

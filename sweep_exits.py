@@ -15,10 +15,8 @@ chance, with the oracle each at its first right layer. Then
     --pick max_drop=0.01              the cheapest within 0.01 of full depth
     --pick max_p95_ms=20              the best that answers 95% of the examples within 20 ms each
     --pick risk=0.02 delta=0.05       the cheapest; at most 2% right at full depth only (95% sure)
-    --compare                         rules at equal costs; several --model_dir: their mean
+    --compare                         rules at equal costs
     --compare A B                     two models, each under its own rule, on the same examples
-    --verify 5                        rerun 5 settings for real, one example at a time
-    --vary exit_thres                 the published loop: rows of eval_results.txt
 """
 
 import sys

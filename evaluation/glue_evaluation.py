@@ -16,7 +16,7 @@ from evaluation.modes import MODES, trained_mode
 from evaluation.modes.base import Mode
 from evaluation.onnx_file import OnnxFile
 from evaluation.predictions import is_main
-from evaluation.results import check_results, print_report, write_predictions, write_results
+from evaluation.results import print_report, write_predictions, write_results
 from evaluation.settings import GlueSettings
 from glue.features import Features
 from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
@@ -117,7 +117,6 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
             split = Split(part, settings.data.folder, "dev")
             job = open_job(settings, accelerator, checkpoint, task, split)
             folder = results_folder(directory, suffix, name)
-            check_results(folder, job)
             facts = {
                 "Task": about(part),
                 "Device": f"{job.model.device}, dtype {job.evaluation.dtype}",

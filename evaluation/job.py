@@ -54,7 +54,6 @@ class Job:
     file: OnnxFile | None = None  # answers in place of the model, which it was exported from
     origin: Mapping[str, Any] = field(default_factory=dict)  # for reports: `provenance`, …
     used: UsedFiles | None = None  # of which a change makes its results untrue
-    alone: bool = False  # one process does all of it
 
     def check_unchanged(self) -> None:
         """Raise UserError where what the job was made from was changed since."""

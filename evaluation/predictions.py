@@ -57,7 +57,7 @@ def run_all(job: Job, run: Callable[[Job, Features], Batches], title: str) -> Pr
 
     The model is in inference mode with packed weights, and a bar shows the progress.
     """
-    start, (rank, n) = time.perf_counter(), (0, 1) if job.alone else processes()
+    start, (rank, n) = time.perf_counter(), processes()
     own, predictions = job.features.take(slice(rank, None, n)), Predictions()
     options = {"desc": title, "total": len(own), "unit": "example"}
     with packed_weights(job.model.eval()), progress(**options, disable=rank > 0) as bar:

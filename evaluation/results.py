@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,11 +119,11 @@ def summary_of(job: Job, predictions: Predictions) -> dict[str, Any]:
     }
 
 
-def row_of(summary: dict[str, Any], *more: str) -> dict[str, str]:
+def row_of(summary: dict[str, Any]) -> dict[str, str]:
     """A row of the published CSV, by column.
 
-    The index 0, exit_thres where there is one, the metrics with compute_ratio after the first, the
-    published exit keys, and `more` of them.
+    The index 0, exit_thres where there is one, the metrics with compute_ratio after the first, and
+    the published exit keys.
     """
     (first, value), *rest = summary["metrics"].items()
     numbers = dict([(first, value), ("compute_ratio", summary["computation_cost"]), *rest])
@@ -133,7 +132,7 @@ def row_of(summary: dict[str, Any], *more: str) -> dict[str, str]:
         published = f"{threshold:.2f}"
         row["exit_thres"] = published if float(published) == threshold else str(threshold)
     row |= {name: f"{number:.4f}" for name, number in numbers.items()}
-    return row | {name: str(rule[name]) for name in (*COLUMNS, *more) if name in rule}
+    return row | {name: str(rule[name]) for name in COLUMNS if name in rule}
 
 
 def earlier_lines(path: Path, row: dict[str, str], out_mode: str) -> list[str]:
@@ -152,9 +151,9 @@ def earlier_lines(path: Path, row: dict[str, str], out_mode: str) -> list[str]:
     return lines
 
 
-def append_results(path: Path, summary: dict[str, Any], out_mode: str, *more: str) -> None:
-    """Append a row to the published CSV; `one` starts the file anew. more: as of `row_of`."""
-    row, folder = row_of(summary, *more), path.parent
+def append_results(path: Path, summary: dict[str, Any], out_mode: str) -> None:
+    """Append a row to the published CSV; `one` starts the file anew."""
+    row, folder = row_of(summary), path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with files.locked(path):  # two evaluations may end at the same time
@@ -164,15 +163,6 @@ def append_results(path: Path, summary: dict[str, Any], out_mode: str, *more: st
             files.write_text(path, "\n".join(lines) + "\n", None if users else folder)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def check_results(directory: Path, job: Job) -> None:
-    """Raise UserError before an evaluation whose row eval_results.txt would not take."""
-    labels, rule = labels_of(job.features), job.model.config.exit_keys()
-    metrics = compute_metrics(job.task, labels, labels)
-    row = row_of({"metrics": metrics, "computation_cost": 1.0, "rule": rule})
-    with suppress(OSError):  # which the end says, beside the results
-        earlier_lines(directory / ROWS, row, job.evaluation.out_mode)
 
 
 class Report(NamedTuple):
@@ -190,6 +180,13 @@ def write_results(report: Report, folder: Path, trained: Path, out_mode: str) ->
     One warning for rows of other weights or data that this evaluation's row would stand beside.
     """
     rows, path, summary = folder / ROWS, folder / "eval_results.json", report.summary
+    changed = files.differences(provenance_in(path), summary.get("provenance", {}))
+    others = [name for name in ("weights", "data") if name in changed]
+    if out_mode == "all" and rows.exists() and others:
+        logger.warning(
+            "%s holds rows of other %s; --out_mode one starts it anew", rows, " and ".join(others)
+        )
+    append_results(rows, summary, out_mode)
     more = {file: write for file, write in report.files.items() if write}
     old = report.files.keys() - more.keys()
     gone = [
@@ -199,20 +196,12 @@ def write_results(report: Report, folder: Path, trained: Path, out_mode: str) ->
     ]
     if gone:
         print("removed, of an earlier evaluation:", ", ".join(gone))
-    changed = files.differences(provenance_in(path), summary.get("provenance", {}))
-    others = [name for name in ("weights", "data") if name in changed]
-    if out_mode == "all" and rows.exists() and others:
-        logger.warning(
-            "%s holds rows of other %s; --out_mode one starts it anew", rows, " and ".join(others)
-        )
     if "confusion" in summary:
         picture = folder / "confusion.png"
         more[picture] = partial(plot_confusion, picture, summary)
-    files.run_all_then_raise(
-        partial(append_results, rows, summary, out_mode),
-        partial(files.write_json, path, summary, listed_in=folder),
-        *more.values(),
-    )
+    files.write_json(path, summary, listed_in=folder)
+    for write in more.values():
+        write()
     print("written:", *(f"  {os.path.abspath(x)}" for x in (rows, path, *more)), sep="\n")
 
 

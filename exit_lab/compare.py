@@ -3,8 +3,8 @@
 A method is a rule with all its settings, or a baseline: truncation stops everyone at one layer, the
 coin stops each example at one of two layers, the oracle stops it at its first right one. The best
 settings under each cost are chosen on the calibration part; their metric and cost are those of the
-report part. Intervals are 95% percentile intervals of a bootstrap that draws examples, and models
-where there are several. All methods share the resamples, so that differences are paired.
+report part. Intervals are 95% percentile intervals of a bootstrap that draws examples, and of a
+model's seeds these, too. All methods share the resamples, so that differences are paired.
 
 A metric is an array (…, 1 + resamples): its value first, then that in each resample.
 """
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,9 +24,7 @@ from evaluation.results import predictions_of
 from exit_lab.choice import TOLERANCE, Parts
 from exit_lab.sweep import BASELINES, COIN, FULL_DEPTH, ORACLE, TRUNCATION, Recording, Sweep
 from glue.metrics import METRICS, bootstrap_weights, concave_hull, frontier, interval
-from glue.tables import as_csv
 from modeling.errors import UserError
-from modeling.exit_settings import describe
 from modeling.rules import scan_answers
 from utils.console import markdown_table
 from utils.files import write_text
@@ -42,7 +40,7 @@ class Frontier:
     allowed: np.ndarray  # the cost that they were chosen by, (points,)
     cost: np.ndarray  # on the report part, (points,), or of its examples, (points, examples)
     metric: np.ndarray  # on the report part, (points, 1 + resamples) or (points, examples)
-    settings: Sequence[str] = ()  # their descriptions, (points,)
+    settings: Sequence[int] = ()  # their numbers, (points,)
     mixes: bool = False  # does a coin between two settings give the costs between them?
 
     def position(self, limit: float) -> float:
@@ -65,13 +63,7 @@ def mixed(values: np.ndarray, position: float) -> np.ndarray:
 
 def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Frontier:
     """A method's frontier on the calibration part, measured on the report part."""
-    exits = swept.exits_of(name)
-    if name in BASELINES:
-        to = "oracle to " if name == ORACLE else ""
-        names = [f"{to}layer {n}" for n in range(1, swept.num_layers + 1)][-len(exits) :]
-    else:
-        names = [describe(setting) for setting in swept.settings[swept.of_rule(name)]]
-    mixes = name in (COIN, ORACLE)
+    exits, mixes = swept.exits_of(name), name in (COIN, ORACLE)
     rows = parts.report if name == ORACLE else parts.calibration  # the oracle knows every label
     cost = swept.cost(exits, rows)
     best = (concave_hull if mixes else frontier)(cost, swept.main_metric(exits, rows))
@@ -79,7 +71,7 @@ def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Fro
         cost[best],
         swept.cost(exits[best], parts.report),
         swept.main_metric(exits[best], parts.report, drawn),
-        [names[i] for i in best],
+        best,
         mixes,
     )
 
@@ -87,9 +79,9 @@ def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Fro
 class Point(NamedTuple):
     """A method at a cost, on the report part."""
 
-    settings: list[str]  # of each model
-    cost: np.ndarray  # of each model
-    metric: np.ndarray  # the mean over the models, (1 + resamples,)
+    settings: Sequence[int]  # one, or the two of a mixture
+    cost: float
+    metric: np.ndarray  # (1 + resamples,)
 
 
 class Estimate(NamedTuple):
@@ -126,11 +118,10 @@ def widened(shares: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class FrontierSet:
-    """All methods' frontiers, one a model, by name; the models share examples and resamples."""
+    """All methods' frontiers of a model, by name; they share examples and resamples."""
 
-    frontiers: dict[str, list[Frontier]]
+    frontiers: dict[str, Frontier]
     drawn: np.ndarray  # how often each resample takes each example, (1 + resamples, examples)
-    models: np.ndarray  # each model's share of a resample, (1 + resamples, models); rows sum to 1
     layers: int
     parts: Parts
 
@@ -139,27 +130,23 @@ class FrontierSet:
         """The methods that are no baselines."""
         return [name for name in self.frontiers if name not in BASELINES]
 
-    def reaches(self, name: str, limit: float) -> bool:
-        """Tell whether each model has a setting of a method under a cost limit."""
-        return min(one.position(limit) for one in self.frontiers[name]) >= 0
-
-    def at(self, name: str, limits: float | np.ndarray) -> Point:
-        """A method's result at a cost limit that it reaches, or one limit per model.
+    def at(self, name: str, limit: float) -> Point:
+        """A method's result at a cost limit that it reaches.
 
         A mixture costs exactly the limit. Its metric is linear in it: of a metric that is no mean
         over the examples, that of a coin thrown once for all of them.
         """
-        fronts = self.frontiers[name]
-        limits = np.broadcast_to(limits, len(fronts))
-        found = [(one, one.position(limit)) for one, limit in zip(fronts, limits, strict=True)]
-        # One setting, or the two of a mixture.
-        settings = [" or ".join(one.settings[int(x) : math.ceil(x) + 1]) for one, x in found]
-        metrics = np.stack([mixed(one.metric, position) for one, position in found], 1)
-        cost = np.array([mixed(one.cost, position) for one, position in found])
-        return Point(settings, cost, (metrics * self.models).sum(1))
+        one = self.frontiers[name]
+        position = one.position(limit)
+        settings = one.settings[int(position) : math.ceil(position) + 1]
+        return Point(settings, mixed(one.cost, position), mixed(one.metric, position))
+
+    def over_coin(self, point: Point) -> Estimate:
+        """The point's metric less that of the coin at the same cost, paired."""
+        return estimate(point.metric - self.at(COIN, point.cost).metric)
 
     def efficiency(self, point: Point) -> Estimate | None:
-        """Exit efficiency η = (rule − coin) / (oracle − coin) at the point's own costs.
+        """Exit efficiency η = (rule − coin) / (oracle − coin) at the point's own cost.
 
         1: every example exits where it should; 0: a coin would do. None where the oracle is no
         better than the coin.
@@ -172,102 +159,69 @@ class FrontierSet:
 
 
 def frontier_set(
-    sweeps: Sequence[Sweep], parts: Parts, resamples: int, seed: int, names: Sequence[str] = ()
+    swept: Sweep, parts: Parts, resamples: int, seed: int, names: Sequence[str] = ()
 ) -> FrontierSet:
-    """The frontiers of `names` (default: every rule and baseline), over several models."""
-    names = names or [*sweeps[0].grids, *BASELINES]
+    """The frontiers of `names` (default: every rule and baseline)."""
     drawn = bootstrap_weights(len(parts.report), resamples, seed)
-    models = widened(bootstrap_weights(len(sweeps), resamples, seed + 1) / len(sweeps))
-    frontiers = {
-        name: [frontier_of(swept, name, parts, drawn) for swept in sweeps] for name in names
-    }
-    return FrontierSet(frontiers, drawn, models, sweeps[0].num_layers, parts)
+    names = names or [*swept.grids, *BASELINES]
+    frontiers = {name: frontier_of(swept, name, parts, drawn) for name in names}
+    return FrontierSet(frontiers, drawn, swept.num_layers, parts)
 
 
 # As tables.
 
 
-def cell_at(found: FrontierSet, name: str, limit: float) -> dict[str, Any] | None:
-    """A method's best setting at or under a cost limit, with its estimates; None of none.
-
-    over_coin: the metric less that of the coin at the same cost; over_full_depth: less full
-    depth's; both paired. efficiency: see `FrontierSet.efficiency`.
-    """
-    full = found.at(FULL_DEPTH, 1.0)
-    if name != FULL_DEPTH and not found.reaches(name, limit):
-        return None
-    point = full if name == FULL_DEPTH else found.at(name, limit)
-    return {
-        "rule": name,
-        "max_cost": limit,
-        "metric": estimate(point.metric),
-        "over_coin": estimate(point.metric - found.at(COIN, point.cost).metric),
-        "over_full_depth": estimate(point.metric - full.metric),
-        "efficiency": found.efficiency(point),
-        "cost": float(point.cost.mean()),
-        "settings": "; ".join(point.settings),
-    }
+def points_at(found: FrontierSet, name: str, limits: Sequence[float]) -> list[Point | None]:
+    """A method's best setting at or under each cost limit; None of none. Full depth has one."""
+    if name == FULL_DEPTH:
+        return [found.at(name, 1.0)] * len(limits)
+    front = found.frontiers[name]
+    return [found.at(name, x) if front.position(x) >= 0 else None for x in limits]
 
 
-def row_of(cell: dict[str, Any]) -> dict[str, Any]:
-    """A row of compare.csv: each estimate as three columns, empty where it is not defined."""
-    row = {}
-    for name, value in cell.items():
-        if isinstance(value, Estimate | None):
-            columns = (name, f"{name}_low", f"{name}_high")
-            row |= dict(zip(columns, value or ("", "", ""), strict=True))
-        else:
-            row[name] = value
-    return row
-
-
-def write_comparison(sweeps: Sequence[Sweep], parts: Parts, seed: int, output: Path) -> FrontierSet:
-    """Print the comparison and write it as compare.md; with the settings as compare.csv."""
-    if any(not np.array_equal(swept.labels, sweeps[0].labels) for swept in sweeps):
-        raise UserError("the models were recorded on different examples; give all the same data")
-    found = frontier_set(sweeps, parts, RESAMPLES, seed)
-    task, several = sweeps[0].task, len(sweeps) > 1
+def write_comparison(swept: Sweep, parts: Parts, seed: int, output: Path) -> None:
+    """Print the comparison, and write it as compare.md."""
+    found, task = frontier_set(swept, parts, RESAMPLES, seed), swept.task
     # The costs of truncation after some layers, closer where costs are low.
     depths = np.geomspace(1, max(1, found.layers - 1), MOST_LIMITS).round()
     limits, shown = (np.unique(depths) / found.layers).tolist(), [*found.rules, TRUNCATION]
-    cells = {name: [cell_at(found, name, limit) for limit in limits] for name in found.frontiers}
+    points = {name: points_at(found, name, limits) for name in found.frontiers}
     columns = ["", *(f"cost ≤ {limit:.2f}" for limit in limits)]
     text = (
-        f"{task.shown_name}, 100 × {task.primary_metric}: "
-        f"{f'mean of {len(sweeps)} models, ' if several else ''}best setting at or under each "
-        f"cost, chosen on {len(parts.calibration)} examples, reported on the other "
-        f"{len(parts.report)} [95% interval, drawing {'models and ' if several else ''}examples] "
-        "at its cost there.\n"
+        f"{task.shown_name}, 100 × {task.primary_metric}: best setting at or under each cost, "
+        f"chosen on {len(parts.calibration)} examples, reported on the other {len(parts.report)} "
+        "[95% interval, drawing examples] at its cost there.\n"
     )
+
+    def efficiency(point: Point) -> str:
+        share = found.efficiency(point)
+        return share.text() if share else "–"
+
     for heading, names, write in (
-        ("", cells, lambda row: f"{row['metric'].text(100, '.1f')} at {row['cost']:.2f}"),
+        ("", points, lambda x: f"{estimate(x.metric).text(100, '.1f')} at {x.cost:.2f}"),
         (
             f"Less the {COIN} at the same cost, in points (paired; bold: the interval leaves out "
             "0):\n\n",
             shown,
-            lambda row: row["over_coin"].points(),
+            lambda x: found.over_coin(x).points(),
         ),
-        ("Less full depth:\n\n", shown, lambda row: row["over_full_depth"].points()),
         (
             f"Exit efficiency: what a rule gains over the {COIN}, as a share of what the {ORACLE} "
             "gains at the same cost:\n\n",
             shown,
-            lambda row: row["efficiency"].text() if row["efficiency"] else "–",
+            efficiency,
         ),
     ):
-        rows = [[name, *(write(row) if row else "–" for row in cells[name])] for name in names]
+        rows = [[name, *(write(x) if x else "–" for x in points[name])] for name in names]
         text += f"\n{heading}{markdown_table(columns, rows)}\n"
     write_text(output / "compare.md", text, listed_in=output)
-    rows = [row_of(cell) for cell in chain(*cells.values()) if cell]
-    write_text(output / "compare.csv", as_csv(rows), listed_in=output)
     print(f"\n{text}")
-    return found
 
 
 def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
     """Report a setting on both parts, and whether it beats a coin between two layers that
     costs as much, compared on the report part: as Markdown."""
-    found = frontier_set([swept], parts, RESAMPLES, seed, (COIN, ORACLE))
+    found = frontier_set(swept, parts, RESAMPLES, seed, (COIN, ORACLE))
     both, main = swept.exit_layer[setting][None], swept.task.primary_metric
     both = np.concatenate([both, swept.truncations[-1:]])  # and full depth
     calibration = swept.metrics(both, parts.calibration)
@@ -285,14 +239,14 @@ def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
         slowest = [swept.p95_ms(both, part)[0] for part in parts]
         rows.append(("p95 latency, ms (recorded)", *(f"{ms:.2f}" for ms in slowest), ""))
     heads = [f"{name} ({len(part)})" for name, part in zip(Parts._fields, parts, strict=True)]
-    point = Point([], costs[1:], report[main][0])
-    coin, efficiency = found.at(COIN, costs[1]), found.efficiency(point)
-    value, low, high = estimate(point.metric - coin.metric)
+    point = Point([setting], costs[1], report[main][0])
+    layers = " or ".join(f"layer {n + 1}" for n in found.at(COIN, costs[1]).settings)
+    efficiency, (value, low, high) = found.efficiency(point), found.over_coin(point)
     share = "–" if efficiency is None else efficiency.text()
     verdict = "Better than" if low > TOLERANCE else "Not shown to be better than"
     return (
         f"{markdown_table(['', *heads, '95% interval'], rows)}\n\n"
-        f"{verdict} a coin that stops each example at {coin.settings[0]} for the same cost, "
+        f"{verdict} a coin that stops each example at {layers} for the same cost, "
         f"{costs[1]:.4f}:\n"
         f"  {main} {value:+.4f} [{low:+.4f}, {high:+.4f}]\n"
         f"  exit efficiency, its gain over the coin as a share of the oracle's: {share}\n"

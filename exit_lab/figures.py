@@ -1,13 +1,12 @@
-"""The figures of a sweep: metric against cost, and all examples."""
+"""The figure of a sweep: metric against cost."""
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from evaluation.figures import COLOURS, INK, SOFT, styled
 from exit_lab.compare import FrontierSet
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
-from glue.metrics import at_exit, interval
+from glue.metrics import interval
 from glue.tasks import Task
 
 COLUMNS = 4  # of panels
@@ -21,17 +20,13 @@ def padded_limits(values: np.ndarray) -> tuple[float, float]:
 
 
 def curve_of(found: FrontierSet, name: str) -> np.ndarray:
-    """A method's points from the cheapest cost that all models have to the last that changes.
+    """A method's points from its cheapest cost to the last that changes.
 
-    (4, points): cost, metric, the mean over the models, and its interval's ends.
+    (4, points): cost, metric and the ends of its interval.
     """
-    fronts = found.frontiers[name]
-    limits = np.unique(np.concatenate([front.allowed for front in fronts]))
-    limits = limits[limits >= max(front.allowed[0] for front in fronts)]
-    points = [found.at(name, limit) for limit in limits]
+    front = found.frontiers[name]
     # What was chosen as dearer never counts as cheaper.
-    cost = np.maximum.accumulate([point.cost.mean() for point in points])
-    metric = np.stack([point.metric for point in points])
+    cost, metric = np.maximum.accumulate(front.cost), front.metric
     kept = np.r_[True, np.diff(metric[:, 0]) != 0]
     return np.stack([cost, metric[:, 0], *interval(metric)])[:, kept]
 
@@ -64,12 +59,11 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     shown = np.concatenate([line for curve in (*rules, coin, full) for line in curve[1:]])
     grid[0, 0].set(ylabel=task.primary_metric, ylim=padded_limits(shown))
     grid[0, 0].set_xlim(*padded_limits(np.array([1 / found.layers, *(c[0, -1] for c in rules)])))
-    models, (chosen, reported) = len(found.frontiers[COIN]), map(len, found.parts)
-    mean = f", mean of {models} models" if models > 1 else ""
+    chosen, reported = map(len, found.parts)
     figure.suptitle(
         f"{task.shown_name}: {task.primary_metric} against computation cost "
         f"(mean exit layer / layers)\n"
-        f"best setting at or under each cost{mean}, chosen on {chosen} examples, shown on the "
+        f"best setting at or under each cost, chosen on {chosen} examples, shown on the "
         f"other {reported}; band: 95% interval",
         y=0.95,
         va="bottom",
@@ -77,48 +71,4 @@ def frontier_figure(found: FrontierSet, task: Task) -> Figure:
     )
     handles = grid[0, 0].get_legend_handles_labels()
     figure.legend(*handles, ncol=4, loc="upper center", bbox_to_anchor=(0.5, 0.0))
-    return figure
-
-
-@styled
-def heatmap_figure(
-    scores: np.ndarray, labels: np.ndarray, exit_layer: np.ndarray, task: Task, rule: str
-) -> Figure:
-    """Examples × layers, sorted by exit layer; the line is where each example exits.
-
-    scores: (layers, examples, classes) probabilities, or (layers, examples, 1) values.
-    exit_layer: (examples,), 1-based.
-    """
-    regression, right = task.is_regression, np.arange(scores.shape[-1]) == labels[:, None]
-    if regression:
-        values = scores[..., 0] - labels
-    else:  # by how much the right class leads the best other one, −1 to 1
-        others = np.where(right, -np.inf, scores).max(-1)
-        values = np.where(right, scores, 0).sum(-1) - others
-    end = at_exit(values, exit_layer)
-    order = np.lexsort((-end, exit_layer))
-    layers, examples = values.shape
-    most = float(np.abs(values).max()) or 1.0 if regression else 1.0
-    figure = Figure(figsize=(6.6, 4.8), layout="constrained")
-    panel = figure.subplots()
-    image = panel.imshow(
-        values[:, order].T,
-        aspect="auto",
-        interpolation="nearest",
-        cmap="PuOr" if regression else "RdBu",
-        vmin=-1.3 * most,  # without the darkest ends, which would stay dark when drawn paler
-        vmax=1.3 * most,
-        extent=(0.5, layers + 0.5, examples, 0),
-    )
-    border = np.r_[exit_layer[order], exit_layer[order][-1:]] + 0.5
-    rows = np.arange(examples + 1)
-    panel.fill_betweenx(rows, border, layers + 0.5, step="pre", color="white", alpha=0.45, lw=0)
-    panel.step(border, rows, where="pre", color=INK, linewidth=1.4)
-    panel.xaxis.set_major_locator(MaxNLocator(nbins=13, integer=True))
-    panel.set(xlabel="layer; paler: never computed", ylabel="examples, by exit layer and answer")
-    wrong = f"; {(end < 0).sum()} of {examples} exit with a wrong answer (red)"
-    subtitle = rule + ("" if regression else wrong)
-    panel.set_title(f"{task.shown_name}: what every layer answers\n{subtitle}")
-    label = "error" if regression else "lead of the right class (below 0: wrong)"
-    figure.colorbar(image, label=label, pad=0.02)
     return figure

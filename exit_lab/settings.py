@@ -9,7 +9,7 @@ from typing import NamedTuple
 from modeling.errors import UserError
 from modeling.keys import float_key, nearest_names, parse_value
 from training.settings import DevSettings
-from utils.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, option
+from utils.flags import AT_LEAST_1, SEED, Allowed, option
 
 PART = Allowed(low=0.01, high=0.99)
 
@@ -18,13 +18,13 @@ PART = Allowed(low=0.01, high=0.99)
 class LabSettings(DevSettings):
     """The models and their data."""
 
-    model_dir: list[str] = option([], "trained model; several with --compare: their mean")
+    model_dir: str = option("", "folder of a trained model")
     data_dir: str = option(".", "folder with the task's .tsv files")
     output_dir: str | None = option(None, "folder of the results; default: MODEL_DIR/sweep")
     batch_size: int = option(1, "batch size of the recording; 1 is exact to the bit", AT_LEAST_1)
     do_lower_case: bool = option(False, "lower-case the text, for uncased models")
     no_cuda: bool = option(False, "use the CPU only")
-    seed: int = option(42, "random seed of the split, the bootstrap and --verify", SEED)
+    seed: int = option(42, "random seed of the split and the bootstrap", SEED)
 
 
 @dataclass(kw_only=True)
@@ -33,12 +33,6 @@ class SweepSettings:
 
     rules: list[str] | None = option(None, "exit rules to sweep; default: all", nargs="+")
     grid: list[str] = option([], "values, e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES")
-    vary: str | None = option(
-        None,
-        "key to vary, the others as configured; writes a new eval_results.txt, one row per value",
-        metavar="KEY[=VALUES]",
-    )
-    verify: int = option(0, "rerun K random settings with early exit", AT_LEAST_0, metavar="K")
     tables_only: bool = option(False, "write no figures and no explorer.html")
     dtype: str = option(
         "fp32",
@@ -110,19 +104,18 @@ class SweepRequest(NamedTuple):
     @property
     def folders(self) -> list[Path]:
         """The models' folders."""
-        return [*map(Path, self.data.model_dir), *chain(*self.choice.models().values())]
+        compared = [*chain(*self.choice.models().values())]
+        return [Path(self.data.model_dir)] if self.data.model_dir else compared
 
     def check(self) -> None:
         """Raise UserError for flags that do not go together."""
-        several, pick = len(self.data.model_dir) > 1, self.choice.goal()
-        models, more = self.choice.models(), self.data.model_dir or pick or self.sweep.vary
-        if (len(models) != 2 or more) if models else not self.data.model_dir:
+        data, pick, models = self.data, self.choice.goal(), self.choice.models()
+        more = data.model_dir or data.output_dir or pick
+        if (len(models) != 2 or more) if models else not data.model_dir:
             raise UserError(
                 "give --model_dir, the folder of a trained model; or --compare with two models, "
-                "each a folder or a pattern in quotes, and without --model_dir, --pick and --vary"
+                "each a folder or a pattern in quotes, without --model_dir, --output_dir and --pick"
             )
-        if several and (pick or self.sweep.vary):
-            raise UserError("--pick and --vary take one --model_dir")
         if "risk" in pick and "learnt" in (self.sweep.rules or ()):
             raise UserError(
                 "--rules learnt fits the rule on the examples that choose, so --pick risk has no "

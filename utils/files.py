@@ -101,8 +101,10 @@ def locked(path: Path) -> Iterator[None]:
     """Let one process at a time change `path`."""
     lock = path.with_name(f".{path.name}.lock")
     with FileLock(lock):
-        yield
-        lock.unlink()  # who waits for it sees that, and makes another
+        try:
+            yield
+        finally:
+            lock.unlink()  # who waits for it sees that, and makes another
 
 
 # What a run wrote.
@@ -207,15 +209,3 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     """
     both = [key for key in now if key in before]
     return {key: (before[key], now[key]) for key in both if before[key] != now[key]}
-
-
-def run_all_then_raise(*steps: Callable[[], Any]) -> None:
-    """Take every step, for what one cannot write the next may; then raise what was wrong."""
-    errors = []
-    for step in steps:
-        try:
-            step()
-        except UserError as error:
-            errors.append(error)
-    if errors:
-        raise UserError("; ".join(map(str, errors))) from errors[0]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -12,18 +12,17 @@ from evaluation.predictions import record_layers, run_early_exit
 from exit_lab.choice import Parts, first_allowed, split
 from exit_lab.compare import (
     Point,
-    cell_at,
     estimate,
     frontier_set,
     held_out_report,
+    points_at,
     two_models,
-    write_comparison,
 )
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import curve_of
 from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Recording, Sweep
 from glue.tasks import TASKS
-from modeling import ElbertConfig, UserError
+from modeling import ElbertConfig
 from tests.conftest import job_of, random_ids, tiny_model
 from tests.exit_lab.builders import EVIL, SWEPT_RULES, explored, swept
 
@@ -47,14 +46,14 @@ def by_hand(answers: np.ndarray = ANSWERS, task: str = "rte", label: float = 1) 
 
 def baselines(made: Sweep, resamples: int = 20):
     everyone = np.arange(len(made.labels))
-    return frontier_set([made], Parts(everyone, everyone), resamples, seed=0)
+    return frontier_set(made, Parts(everyone, everyone), resamples, seed=0)
 
 
 def test_a_coin_is_the_best_mixture_of_any_two_layers_on_the_calibration_part():
     """Brute force over all pairs; measured on the other part, draw by draw."""
     found, _ = swept(2, "rte", examples=200)
     parts = split(200, 0.5, seed=1)
-    fronts = frontier_set([found], parts, resamples=30, seed=0)
+    fronts = frontier_set(found, parts, resamples=30, seed=0)
     right = found.predictions == found.labels
     calibration, report = (right[:, rows].mean(1) for rows in parts)
     drawn = right[:, parts.report] @ fronts.drawn[1:].T / len(parts.report)
@@ -103,58 +102,37 @@ def test_exit_efficiency_by_hand():
     The coin tosses between layers 1 and 3: layer 2 has 0.5, where the two have 0.65.
     """
     found = baselines(by_hand())
-    assert found.at(COIN, 0.45).settings == ["layer 1 or layer 3"]
-    rule = Point([], np.array([0.45]), np.full(21, 0.75))
+    assert found.at(COIN, 0.45).settings.tolist() == [0, 2]
+    rule = Point([], 0.45, np.full(21, 0.75))
     assert found.efficiency(rule)[0] == pytest.approx(0.5)
     assert found.efficiency(found.at(ORACLE, 0.45))[0] == pytest.approx(1)
     assert found.efficiency(found.at(COIN, 0.45))[0] == pytest.approx(0)
     assert found.efficiency(found.at(COIN, 0.25)) is None  # nothing to gain
 
 
-def test_intervals_draw_models_and_examples():
-    """Two models that are each other's opposite: their mean is 0.5, but for the draw of models."""
-    one = swept(2, "rte", rules=["entropy"], examples=100, seed=0)[0]
-    other = dataclasses.replace(one, predictions=1 - one.predictions)
-    parts = split(100, 0.5, seed=1)
-
-    def full_depth(*sweeps):
-        found = frontier_set(sweeps, parts, resamples=300, seed=0)
-        return estimate(found.at(FULL_DEPTH, 1.0).metric)
-
-    alone, opposite, (value, low, high) = full_depth(one), full_depth(other), full_depth(one, other)
-    assert value == pytest.approx((alone[0] + opposite[0]) / 2)
-    # A quarter of the resamples is the one twice, and spread by √2: see `frontier_set`.
-    half = np.sqrt(2) * (alone[0] - opposite[0]) / 2
-    assert low == pytest.approx(value - half, abs=0.1)
-    assert high == pytest.approx(value + half, abs=0.1)
-    assert full_depth(one, one) == pytest.approx(alone)
-
-
 def test_a_comparison_chooses_on_one_part_and_reports_on_the_other():
     found, _ = swept(2, "rte", examples=200)
     parts = split(200, 0.5, seed=1)
-    fronts = frontier_set([found], parts, resamples=200, seed=0)
+    fronts = frontier_set(found, parts, resamples=200, seed=0)
     assert list(fronts.frontiers) == [*SWEPT_RULES, TRUNCATION, COIN, ORACLE, FULL_DEPTH]
-    right = found.predictions[:, parts.report] == found.labels[parts.report]
     for rule, limit in product(SWEPT_RULES, (0.5, 0.8)):
-        exits, cell = found.exit_layer[found.of_rule(rule)], cell_at(fronts, rule, limit)
+        exits, (point,) = found.exit_layer[found.of_rule(rule)], points_at(fronts, rule, [limit])
         cost, metric = (f(exits, parts.calibration) for f in (found.cost, found.main_metric))
         best = first_allowed(cost <= limit + 1e-9, -metric, cost)
         if best is None:
-            assert cell is None
+            assert point is None
             continue
-        report = exits[best][None]
-        assert cell["metric"].value == pytest.approx(found.main_metric(report, parts.report)[0])
-        assert cell["cost"] == pytest.approx(found.cost(report, parts.report)[0])
-        assert cell["metric"].low <= cell["metric"].value <= cell["metric"].high
-        coin = fronts.at(COIN, cell["cost"])
-        value = cell["metric"].value
-        assert cell["over_coin"].value == pytest.approx(value - coin.metric[0])
-        assert cell["over_full_depth"].value == pytest.approx(value - right[-1].mean())
-    assert cell_at(fronts, FULL_DEPTH, 0.5)["metric"].value == pytest.approx(right[-1].mean())
-    assert cell_at(fronts, TRUNCATION, 0.5)["cost"] in (0.2, 0.4)
+        report, (value, low, high) = exits[best][None], estimate(point.metric)
+        assert value == pytest.approx(found.main_metric(report, parts.report)[0])
+        assert point.cost == pytest.approx(found.cost(report, parts.report)[0])
+        assert low <= value <= high
+        coin = fronts.at(COIN, point.cost)
+        assert fronts.over_coin(point).value == pytest.approx(value - coin.metric[0])
+    right = found.predictions[:, parts.report] == found.labels[parts.report]
+    assert points_at(fronts, FULL_DEPTH, [0.5])[0].metric[0] == pytest.approx(right[-1].mean())
+    assert fronts.at(TRUNCATION, 0.5).cost in (0.2, 0.4)
     # Paired: no draw differs from itself.
-    difference = cell_at(fronts, COIN, 0.5)["over_coin"]
+    difference = fronts.over_coin(fronts.at(COIN, 0.5))
     assert difference == pytest.approx([0, 0, 0])
     assert difference.points() == "+0.0 [+0.0, +0.0]"
 
@@ -185,12 +163,6 @@ def test_two_models_differ_by_scipys_paired_bootstrap():
     assert f" {np.mean(answers[1:]):.4f} [" in text
 
 
-def test_models_of_different_data_are_not_compared(tmp_path):
-    sweeps = [swept(2, "rte", rules=["entropy"], seed=seed)[0] for seed in (0, 1)]
-    with pytest.raises(UserError, match="different examples"):
-        write_comparison(sweeps, split(40, 0.5, 1), 42, tmp_path)
-
-
 def test_a_choice_that_a_coin_matches_is_called_so():
     found, _ = swept(2, "rte", rules=["entropy"], examples=200)
     parts = split(200, 0.5, seed=0)
@@ -206,23 +178,13 @@ def test_a_choice_that_a_coin_matches_is_called_so():
 # Figures: lines that are true. tests/robustness opens the explorer in a browser.
 
 
-def test_a_curve_is_what_was_chosen_on_the_other_half():
-    """Two models: at each cost the mean of what each would use, by its report part's cost."""
-    sweeps = [swept(2, "rte", examples=120)[0]]
-    sweeps.append(dataclasses.replace(sweeps[0], predictions=np.roll(sweeps[0].predictions, 1, 1)))
-    found = frontier_set(sweeps, split(120, 0.5, 1), resamples=50, seed=0)
-    limits = np.unique(np.concatenate([front.allowed for front in found.frontiers["bias_1"]]))
-    values = []
-    for limit in limits:
-        chosen = [front.allowed <= limit + 1e-9 for front in found.frontiers["bias_1"]]
-        if all(map(np.any, chosen)):
-            last = [np.flatnonzero(one)[-1] for one in chosen]
-            fronts = zip(found.frontiers["bias_1"], last, strict=True)
-            values.append(np.mean([front.metric[number, 0] for front, number in fronts]))
-    kept = [values[0], *(new for old, new in pairwise(values) if new != old)]  # no idle ink
-    assert curve_of(found, "bias_1")[1] == pytest.approx(kept)
+def test_a_curve_never_goes_back():
+    found = frontier_set(swept(2, "rte", examples=120)[0], split(120, 0.5, 1), 50, seed=0)
     for name in SWEPT_RULES:
-        assert (np.diff(curve_of(found, name)[0]) >= 0).all()
+        cost, metric, low, high = curve_of(found, name)
+        assert (np.diff(cost) >= 0).all()
+        assert (np.diff(metric) != 0).all()  # no idle ink
+        assert ((low <= metric) & (metric <= high)).all()
 
 
 def test_the_explorers_texts_and_title_are_escaped():

@@ -96,7 +96,6 @@ def commands(glue, script, rte, albert_dir, corpus, spiece, tmp_path, monkeypatc
         "edit": partial(edit_key, script, out, "exit_thres", 0.2),
         "evaluate alone": partial(run, "--do_eval", "--skip_full_depth", "--out_mode", "one"),
         "sweep again": partial(sweep, "--tables_only", "--rules", "entropy"),
-        "vary": partial(sweep, "--vary", "exit_thres"),
         "train again": partial(run, *TRAIN, *ANEW, "--save_total_limit", 1),
         "go on": partial(run, *TRAIN, "--resume_from_checkpoint"),
         "search": partial(script, run_glue.main, *given, *lists.split(), "--max_steps", 1),
@@ -233,7 +232,6 @@ def swap_when(monkeypatch, moment: str, path: Path, content: bytes) -> None:
         *(("evaluate", moment) for moment in [*MOMENTS][:3]),
         *(("predict", moment) for moment in [*MOMENTS][:3]),
         *(("sweep", moment) for moment in [*MOMENTS][:4]),
-        *(("vary", moment) for moment in [*MOMENTS][:3]),
         ("card", "it made the card"),
         pytest.param("export", "it made the file", marks=[pytest.mark.onnx, pytest.mark.slow]),
     ],
@@ -249,7 +247,6 @@ def test_a_result_belongs_to_the_model_the_data_and_the_rule_that_gave_it(
         "evaluate": partial(glue, trained, "--do_eval", "--data_dir", data),
         "predict": partial(glue, trained, "--do_predict", "--data_dir", data),
         "sweep": partial(sweep, "--rules", "entropy", "--pick", "max_cost=0.9"),
-        "vary": partial(sweep, "--vary", "cnt_thres"),
         "card": partial(script, push_to_hub.main, "--model_dir", trained),
         "export": partial(
             script, export_onnx.main, "--model_dir", trained, "--output", trained / "own.onnx"

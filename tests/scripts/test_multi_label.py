@@ -26,6 +26,7 @@ from modeling.rules import scan
 from tests.commands import ROOT, ran, report_of
 from tests.conftest import random_ids, sentence, tiny_model, write
 from tests.modeling.elbert.test_rules import fires, rule_of
+from tests.scripts.conftest import rows_of
 
 SEVERAL = {"num_labels": 3, "problem_type": "multi_label_classification"}
 
@@ -131,8 +132,12 @@ def test_a_task_of_ones_own_from_training_to_answers(own, script):
     assert [x["score"] for x in every] == pytest.approx(
         sorted((float(table[0][f"probability of {x}"]) for x in "abc"), reverse=True), abs=1e-4
     )
-    sweep = ("--model_dir", out, "--verify", 4, "--pick", "max_drop=0.1")
-    assert "every exit layer is equal" in script(sweep_exits.main, *sweep).done().out
+    script(sweep_exits.main, "--model_dir", out, "--pick", "max_drop=0.1").done()
+    picked, rows = read_json(out / "exit_config.json"), rows_of(out / "sweep/sweep.csv")
+    keys, rows = picked.keys() & rows[0], [x for x in rows if x["rule"] == picked["thres_name"]]
+    (row,) = (row for row in rows if all(float(row[key]) == picked[key] for key in keys))
+    script(run_glue.main, "--output_dir", out, "--do_eval").done()
+    assert report_of(out)["exits_per_layer"] == [int(row[f"exits_{n}"]) for n in range(1, 5)]
     assert (out / "sweep/explorer.html").exists()
     one = ("--label_column_name", "kinds", "--label_separator=")
     script(run_glue.main, *model, *one, "--do_eval").refused("several columns")

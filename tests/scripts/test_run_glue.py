@@ -449,6 +449,10 @@ def test_glue_run_trains_edits_and_evaluates_every_mode(mode, layers, edited, tm
         for more, threshold in (({}, 0.9), ({"V": 0.3}, 0.3)):
             ran("bash", "glue_run.sh", 0, OMP_NUM_THREADS=1, **where, **more)
             assert report_of(tmp_path / "RTE")["rule"]["exit_thres"] == threshold
+        all_values = {"TEST_MODE": "all", "KEY": "cnt_thres"}
+        ran("bash", "glue_run.sh", 0, OMP_NUM_THREADS=1, **where, **all_values)
+        rows = csv.DictReader((tmp_path / "RTE/eval_results.txt").open())
+        assert [row["cnt_thres"] for row in rows] == ["2", "3", "4", "5", "6"]
 
 
 @pytest.mark.parametrize(
