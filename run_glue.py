@@ -53,9 +53,6 @@ def read_settings() -> GlueSettings:
                 f"--output_dir {output} holds no trained model, --model_name_or_path {start} does: "
                 f"give --output_dir {start}"
             )
-    if training.local_rank >= 0:
-        # Old launchers pass the rank as a flag, accelerate reads it from the environment.
-        os.environ.setdefault("LOCAL_RANK", str(training.local_rank))
     if not (run.do_train or evaluation.do_eval or evaluation.do_predict or search):
         raise UserError("nothing to do: give --do_train, --do_eval, --do_predict or --hp_search")
     if search and launched_processes() > 1:

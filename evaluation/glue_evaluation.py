@@ -25,9 +25,9 @@ from modeling.errors import UserError
 from modeling.exit_settings import resolve
 from modeling.loading.files import UsedFiles, read_json, resolve_within
 from training.checkpoints import checkpoints_of
-from training.provenance import check_inputs, provenance
+from training.provenance import provenance
 from training.start import check_output_dir, lock_output_dir, make_accelerator, start_script
-from training.trainer import start_trackers
+from training.trainer import start_curves
 from utils.console import log_facts
 from utils.flags import as_dict
 
@@ -51,8 +51,6 @@ def session(settings: GlueSettings) -> Iterator[Accelerator]:
         kwargs_handlers=[DistributedDataParallelKwargs()],
     )
     start_script(accelerator, run.seed)
-    files = ("train_file", "validation_file", "test_file", "unlabelled_file")
-    check_inputs(run.output_dir, {name: getattr(settings.data, name) for name in files})
     check_output_dir(run, run.do_train)
     with lock_output_dir(run.output_dir, accelerator, run.do_train):
         yield accelerator
@@ -134,7 +132,7 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
 
 
 def track(settings: GlueSettings, summary: dict[str, Any], prefix: str, step: int) -> None:
-    """Send an evaluation's numbers to --report_to's trackers, at the step of a checkpoint."""
+    """Add an evaluation's numbers to the curves, at the step of a checkpoint."""
     names = ("computation_cost", "flops_ratio", "texts_per_second")
     values = {**summary["metrics"], **{name: summary[name] for name in names}}
     values |= {f"latency_ms/{name}": value for name, value in summary["latency_ms"].items()}
@@ -143,9 +141,9 @@ def track(settings: GlueSettings, summary: dict[str, Any], prefix: str, step: in
     directory = Path(settings.run.output_dir)
     training = directory / "training.json"
     step = step or (read_json(training).get("steps", 0) if training.exists() else 0)
-    for tracker in start_trackers(settings):
-        tracker.log({f"{prefix}/{name}": value for name, value in values.items()}, step)
-        tracker.finish()
+    curves = start_curves(directory)
+    curves.log({f"{prefix}/{name}": value for name, value in values.items()}, step)
+    curves.finish()
 
 
 def predict(settings: GlueSettings, accelerator: Accelerator) -> None:

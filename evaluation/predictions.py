@@ -60,7 +60,7 @@ def run_all(job: Job, run: Callable[[Job, Features], Batches], title: str) -> Pr
     start, (rank, n) = time.perf_counter(), processes()
     own, predictions = job.features.take(slice(rank, None, n)), Predictions()
     options = {"desc": title, "total": len(own), "unit": "example"}
-    with packed_weights(job.model.eval()), progress(**options, disable=rank > 0) as bar:
+    with packed_weights(job.model.eval()), progress(**options, disable=rank > 0 or None) as bar:
         for rows, values in run(job, own):
             predictions.put(rows, values, len(own))
             bar.update(len(rows))

@@ -42,7 +42,7 @@ from modeling.exit_settings import EXIT_FILE, Setting, describe
 from modeling.loading.files import UsedFiles, read_json, resolve_within
 from modeling.rules import certainty, exit_scores, scan
 from training.checkpoints import check_finished
-from training.provenance import check_inputs, provenance
+from training.provenance import provenance
 from training.start import make_accelerator, start_script
 from utils.files import read_list, remove, write_json, write_text
 from utils.flags import as_dict
@@ -125,7 +125,6 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
     output = Path(data.output_dir or Path(os.path.abspath(directory), "sweep"))
     if not (data.output_dir or resolve_within(output.parent, output.name)):
         raise UserError(f"{output} leads out of {output.parent}: give --output_dir")
-    check_inputs(output, {"validation_file": data.validation_file})
     check_finished(directory, "run_glue.py")
     mode = trained_mode(directory)
     mode.check_has_rules()

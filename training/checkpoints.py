@@ -278,8 +278,15 @@ def find_start(settings: ScriptSettings, processes: int, *sources: str) -> tuple
     if is_trained(settings, processes):
         return True, None
     checkpoint = find_checkpoint(settings.run)
-    for source in sources if checkpoint is None else ():
-        check_start(source, settings.run.output_dir)
+    output = Path(settings.run.output_dir).resolve()
+    for start in map(Path, sources if checkpoint is None else ()):
+        own_checkpoint = (start / STATE).is_file() and start.resolve().parent == output
+        if own_checkpoint or (start.is_dir() and start.resolve() == output):
+            raise UserError(
+                f"--output_dir {output} holds the starting model {start}, which the training would "
+                "replace: choose another; to go on with a checkpoint's training, leave out "
+                f"--overwrite_output_dir and give --resume_from_checkpoint {start}"
+            )
     return False, checkpoint
 
 
@@ -319,26 +326,6 @@ def find_checkpoint(run: RunSettings) -> Path | None:
             advice = f"The newest intact one: --resume_from_checkpoint {intact[-1]}"
         raise UserError(f"{checkpoint} is damaged: {reason}. {advice}")
     return checkpoint
-
-
-def check_start(source: str, output_dir: str | Path) -> None:
-    """Warn where the starting weights are a checkpoint's, as the published code goes on with its
-    training; UserError where the new training would overwrite the starting model or checkpoint."""
-    start, output = Path(source), Path(output_dir).resolve()
-    if start.is_dir() and start.resolve() == output:
-        raise UserError(
-            f"--output_dir {output_dir} is the folder of the starting model, whose weights the "
-            "training would replace; choose another"
-        )
-    if (start / STATE).is_file():
-        said = (
-            f"--model_name_or_path {source} is a checkpoint, whose weights would start a new "
-            "training; to go on with its own, give its --output_dir and --resume_from_checkpoint "
-            f"{source}"
-        )
-        if start.resolve().parent == output:
-            raise UserError(f"{said}; to begin anew with its weights, choose another --output_dir")
-        logger.warning(said)
 
 
 def begin_training(output_dir: str | Path, run: Json, resumed: bool = False) -> None:

@@ -44,8 +44,6 @@ def task_state(
     if flags.train_exits_only:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name.startswith(model.new_parts))
-    if flags.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
     optimizer = make_optimizer(model, flags)
     warmup_steps = flags.warmup_steps or math.ceil(steps * (flags.warmup_ratio or 0))
     schedule = make_schedule(optimizer, warmup_steps, steps, flags.lr_scheduler_type or "linear")

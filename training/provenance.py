@@ -19,7 +19,7 @@ from typing import Any
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE
 from modeling.loading.files import read_json, resolve_within, training_flags
-from utils.files import put_aside, read_list, remove
+from utils.files import put_aside, remove
 from utils.flags import as_dict, expand_config_file, parse
 from utils.processes import ROOT
 
@@ -105,18 +105,6 @@ def commit() -> str | None:
             options = {"cwd": ROOT, "capture_output": True, "text": True, "check": True}
             return subprocess.run(command, **options).stdout.strip()
     return None
-
-
-def check_inputs(directory: str | Path, files: Mapping[str, str | None]) -> None:
-    """Raise UserError for an input, a path by its flag, that a run in `directory` wrote, and the
-    next one would remove or write over."""
-    known = read_list(Path(directory))
-    for flag, file in files.items():
-        if file and os.path.relpath(file, directory) in known:
-            raise UserError(
-                f"--{flag} {file} is a result: a run in --output_dir {directory} would remove it "
-                "or write over it; move it out of that folder, or rename it"
-            )
 
 
 def remove_results(directory: Path) -> None:

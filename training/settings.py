@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -12,9 +11,6 @@ from modeling.loading.files import local_folder
 from utils.flags import AT_LEAST_0, AT_LEAST_1, COUNT, FREE, SEED, SHARE, Allowed, option
 
 Group = TypeVar("Group")  # a dataclass of settings
-
-# accelerate's, each named as its package.
-TRACKERS = tuple("tensorboard wandb mlflow comet_ml clearml aim dvclive swanlab trackio".split())
 
 SCHEDULES = "linear cosine cosine_with_restarts polynomial constant".split()
 SCHEDULES += ["constant_with_warmup", "inverse_sqrt"]
@@ -40,23 +36,7 @@ class RunSettings:
     do_lower_case: bool = option(False, "lower-case the text, for uncased models")
     no_cuda: bool = option(False, "use the CPU only", FREE)
     bf16: bool = option(False, "bfloat16 mixed precision in training")
-    report_to: list[str] = option(
-        ["tensorboard"],
-        f"curves: none, {', '.join(TRACKERS)}; default: tensorboard, in --output_dir/runs",
-        FREE,
-        choices=("none", *TRACKERS),
-        metavar="TRACKER",
-    )
     max_grad_norm: float = option(1.0, "maximum gradient norm", Allowed(low=0))
-
-    def check(self) -> None:
-        for name in self.trackers:
-            if find_spec(name) is None:
-                raise UserError(f"--report_to {name}: not installed; pip install {name}")
-
-    @property
-    def trackers(self) -> list[str]:
-        return [name for name in dict.fromkeys(self.report_to) if name != "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +53,7 @@ class Schedule:
     adam_epsilon: float = option(1e-6, "ε of the optimiser", AT_LEAST_0)
     logging_steps: int = option(
         100,
-        "steps between log lines; 0: none; trackers get the loss of every step of short runs",
+        "steps between log lines; 0: none; TensorBoard gets the loss of every step of short runs",
         FREE,
     )
     save_steps: int = option(5000, "steps between checkpoints; 0: none", FREE)
@@ -187,10 +167,8 @@ class TrainingSettings(Schedule):
         None, "weights of the classes in the loss: balanced, or a number a class"
     )
     train_exits_only: bool = option(False, "train the exits alone, as DeeBERT's second stage")
-    gradient_checkpointing: bool = option(False, "save memory by recomputing activations; slower")
     fp16: bool = option(False, "float16 mixed precision in training (CUDA)")
     fp16_opt_level: str = option("O1", "O0: float32", choices=("O0", "O1", "O2", "O3"))
-    local_rank: int = option(-1, "rank of the process, set by old launchers", FREE)
 
     @property
     def chooses_best(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import parse_flag_from_env, set_seed
+from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
 from transformers import PreTrainedConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -33,9 +33,6 @@ LOCK = ".training.lock"  # in --output_dir; says who trains into it
 
 def make_accelerator(no_cuda: bool, precision: str, **options: Any) -> Accelerator:
     """HF's device and processes. UserError for a `precision` (no, bf16, fp16) they cannot do."""
-    for name in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
-        if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
-            raise UserError(f"ACCELERATE_USE_{name}: every process holds the whole model; unset it")
     launched_processes()  # accelerate reads them without a check
     # Without `cpu`, several processes on a machine without a GPU would not find each other.
     cpu = no_cuda or not torch.accelerator.is_available()
@@ -80,8 +77,6 @@ def check_output_dir(run: RunSettings, writes: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output_dir {directory} cannot be made: {error.strerror}") from error
-    if not os.access(directory, os.W_OK):
-        raise UserError(f"--output_dir {directory} cannot be written")
 
 
 @contextmanager

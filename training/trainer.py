@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
+from accelerate.tracking import TensorBoardTracker
 from safetensors.torch import load_model
 from tqdm import tqdm
 from transformers import PreTrainedModel
@@ -228,27 +228,16 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
 
-def start_trackers(settings: ScriptSettings) -> list[GeneralTracker]:
-    """Start accelerate's trackers of --report_to; TensorBoard's files go to `runs`."""
+def start_curves(directory: Path) -> TensorBoardTracker:
+    """Begin TensorBoard's files in `runs`."""
     # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which is slow.
     sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
-    directory = Path(settings.run.output_dir)
-    trackers = []
     if not resolve_within(directory, "runs"):
         raise UserError(f"{directory / 'runs'} is a link that leads out of {directory}: remove it")
-    for name in settings.run.trackers:
-        kind = LOGGER_TYPE_TO_CLASS[name]
-        where = {"logging_dir": directory} if kind.requires_logging_directory else {}
-        tracker = kind("runs" if name == "tensorboard" else directory.name, **where)
-        try:
-            tracker.start()
-        except OSError as error:
-            raise UserError(f"--report_to {name}: cannot write {directory}: {error}") from error
-        if name != "tensorboard":  # which would put them into a run of their own
-            tracker.store_init_configuration(as_dict(*settings))
-        trackers.append(tracker)
+    curves = TensorBoardTracker("runs", directory)
+    curves.start()
     list_growing(directory, (directory / "runs").glob(f"**/events*.{os.getpid()}.*"))
-    return trackers
+    return curves
 
 
 def means_of_batches(sums: Sums) -> dict[str, float]:
@@ -256,12 +245,12 @@ def means_of_batches(sums: Sums) -> dict[str, float]:
 
 
 class TrainingLog:
-    """Progress bar, trackers and JSON lines of a training run: the main process's work.
+    """Progress bar, curves and JSON lines of a training run: the main process's work.
 
     sums_of: what of a batch's output is summed up between two entries, over all processes.
     means: what an entry tells of these sums, by default their means over the `batches`; of `tokens`
     by itself.
-    scalars: what the trackers get besides, of the model and its last output.
+    scalars: what the curves get besides, of the model and its last output.
     """
 
     def __init__(
@@ -275,8 +264,8 @@ class TrainingLog:
         self.trainer, self.sums_of, self.means, self.scalars = trainer, sums_of, means, scalars
         self.main = trainer.accelerator.is_main_process
         options = {"desc": "Training", "unit": "step", "initial": trainer.state.step}
-        self.bar = progress(total=total, disable=not self.main, **options)
-        self.trackers = start_trackers(trainer.settings) if self.main else []
+        self.bar = progress(total=total, disable=not self.main or None, **options)
+        self.curves = start_curves(trainer.directory) if self.main else None
         self.clock = time.monotonic()  # of the last entry
         self.losses: list[float] = []
         self.sums: Sums = {}
@@ -286,8 +275,8 @@ class TrainingLog:
 
     def __exit__(self, *_: object) -> None:
         self.bar.close()
-        for tracker in self.trackers:
-            tracker.finish()
+        if self.curves:
+            self.curves.finish()
 
     def step(self, loss: float, learning_rate: float, outs: list[ModelOutput]) -> bool:
         """Count an optimiser step; whether its entry was due, which is then written."""
@@ -300,8 +289,8 @@ class TrainingLog:
         self.bar.update()
         every = self.trainer.settings.training.logging_steps
         if every <= 0 or self.trainer.state.step % every:
-            for tracker in self.trackers if self.bar.total < 10 * every else ():
-                tracker.log({"step_loss": loss}, self.trainer.state.step)
+            if self.curves and self.bar.total < 10 * every:
+                self.curves.log({"step_loss": loss}, self.trainer.state.step)
             return False
         mean = sum(self.losses) / len(self.losses)
         sums = self.trainer.accelerator.reduce(self.sums, "sum")
@@ -314,9 +303,8 @@ class TrainingLog:
         return True
 
     def write(self, line: dict[str, Any], scalars: dict[str, float]) -> None:
-        """Print a JSON line, and send the trackers the scalars of this step."""
+        """Print a JSON line, and add the scalars of this step to the curves."""
         number = self.trainer.state.step
-        for tracker in self.trackers:
-            tracker.log(scalars, number)
-        if self.main:
+        if self.curves:
+            self.curves.log(scalars, number)
             self.bar.write(json.dumps({**line, "step": number}))

@@ -1,38 +1,19 @@
-"""Progress and messages of a script: one live bar in a terminal, a line now and then in a log file;
-messages above the bar, each warning once."""
+"""Progress and messages of a script: live bars in a terminal; messages above them, each warning
+once."""
 
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from io import StringIO
 from typing import Any
 
 from tqdm import tqdm
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 30.0  # between two lines of a log file
-LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {elapsed} elapsed, {remaining} left{postfix}"
-
-
-class LogBar(tqdm):
-    """A progress bar whose states are lines of the log."""
-
-    def __init__(self, **options: Any) -> None:
-        # miniters: else tqdm's monitor adds lines of its own, one step before the next.
-        pace = {"mininterval": SECONDS, "miniters": 1, "delay": SECONDS}
-        super().__init__(**options, **pace, file=StringIO(), bar_format=LINE)
-
-    def display(self, *_: Any, **__: Any) -> None:
-        logger.info("%s", self)
-
 
 def progress(**options: Any) -> tqdm:
-    """Make a tqdm with these arguments; a loop within another's bar shows none of its own."""
-    options["disable"] = options.get("disable", False) or bool(getattr(tqdm, "_instances", ()))
-    if sys.stderr.isatty():
-        return tqdm(**options, leave=False, dynamic_ncols=True)
-    return LogBar(**options)
+    """Make a tqdm with these arguments, which a terminal alone shows."""
+    return tqdm(**{"disable": None, "leave": False, "dynamic_ncols": True, **options})
 
 
 class StdoutHandler(logging.StreamHandler):

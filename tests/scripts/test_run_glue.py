@@ -68,10 +68,9 @@ def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dty
     assert moved <= round(10 * (1 - same)) <= 2  # of 10 examples
 
 
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 @pytest.mark.parametrize("mode", ["elbert", "ponder_albert", "albert_act"])
-def test_mixed_precision_with_checkpointing_trains_float32_weights(mode, glue, tmp_path, caplog):
-    cheap = ("--bf16", "--gradient_checkpointing", "--gradient_accumulation_steps", 2)
+def test_mixed_precision_trains_float32_weights(mode, glue, tmp_path, caplog):
+    cheap = ("--bf16", "--gradient_accumulation_steps", 2)
     glue(tmp_path, "--model_type", mode, "--do_train", *cheap).done()
     assert (f"--bf16: {EMULATED}" in caplog.text) == is_emulated(torch.bfloat16, "cpu")
     weights = load_file(tmp_path / "model.safetensors")
@@ -237,10 +236,9 @@ def test_from_scratch_needs_no_weights_and_no_epochs_train_none(albert_dir, glue
     for name in ("config.json", "spiece.model"):
         (bare / name).write_bytes((albert_dir / name).read_bytes())
     glue(out, "--do_train", weights=bare).refused("no weights", "--from_scratch")
-    scratch = ("--from_scratch", "--set", "pooler_input=mean", "--report_to", "none")
+    scratch = ("--from_scratch", "--set", "pooler_input=mean")
     glue(out, "--do_train", *scratch, weights=bare).done()
     assert json.loads((out / "config.json").read_text())["pooler_input"] == "mean"
-    assert not (out / "runs").exists()
     glue(tmp_path / "still", "--do_train", "--num_train_epochs", 0).done()
     before = load_file(albert_dir / "model.safetensors")
     after = load_file(tmp_path / "still/model.safetensors")
@@ -397,7 +395,7 @@ def test_a_checkpoint_as_starting_weights_of_its_own_run_is_told_how_to_go_on(gl
     """The published way to resume. Here it would overwrite the checkpoint that it starts from."""
     checkpoint = half_way / "checkpoint-2"
     done = glue(half_way, "--do_train", "--overwrite_output_dir", weights=checkpoint)
-    done.refused("is a checkpoint", f"--resume_from_checkpoint {checkpoint}")
+    done.refused("holds the starting model", f"--resume_from_checkpoint {checkpoint}")
     assert checkpoint.exists()
     resumed = ("--do_train", "--overwrite_output_dir", "--save_steps", 2)
     glue(half_way, *resumed, "--resume_from_checkpoint", checkpoint, weights=checkpoint).done()
