@@ -60,7 +60,6 @@ def read_settings() -> GlueSettings:
     others = {
         "--do_train": run.do_train,
         "--hp_search": search,
-        "--eval_all_checkpoints": evaluation.eval_all_checkpoints,
         f"--dtype {evaluation.dtype}": evaluation.dtype != "fp32",
         "--compile on": evaluation.compile == "on",
     }

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -23,11 +22,9 @@ from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
 from modeling.cpu_packing import EMULATED, dtype_of, is_emulated
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
-from modeling.loading.files import UsedFiles, read_json, resolve_within
-from training.checkpoints import checkpoints_of
+from modeling.loading.files import UsedFiles
 from training.provenance import provenance
 from training.start import check_output_dir, lock_output_dir, make_accelerator, start_script
-from training.trainer import start_curves
 from utils.console import log_facts
 from utils.flags import as_dict
 
@@ -103,47 +100,25 @@ def open_job(
 
 
 def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
-    """Evaluate the trained model and, if asked for, each of its checkpoints."""
+    """Evaluate the trained model on the dev set, or sets, of its task."""
     directory = Path(settings.run.output_dir)
-    task, every = find_task(settings.data, directory), settings.evaluation.eval_all_checkpoints
-    for checkpoint in [*(checkpoints_of(directory) if every else []), directory]:
-        name = "" if checkpoint == directory else checkpoint.name
-        if not resolve_within(directory, name):
-            logger.warning("%s is a link that leads out of %s: not evaluated", name, directory)
-            continue
-        for part, suffix in evaluation_tasks(task):
-            split = Split(part, settings.data.folder, "dev")
-            job = open_job(settings, accelerator, checkpoint, task, split)
-            folder = results_folder(directory, suffix, name)
-            facts = {
-                "Task": about(part),
-                "Device": f"{job.model.device}, dtype {job.evaluation.dtype}",
-                "Num examples": job.features.size,
-                "Batch size": job.batch_size,
-            }
-            log_facts(f"Running evaluation {name}", facts)
-            report = job.mode.evaluate(job, folder, directory)
-            if is_main():
-                job.check_unchanged()
-                print_report(report, name)
-                write_results(report, folder, directory, job.evaluation.out_mode)
-                step = int(name.rpartition("-")[2] or 0)
-                track(settings, report.summary, f"eval{suffix}", step)
-
-
-def track(settings: GlueSettings, summary: dict[str, Any], prefix: str, step: int) -> None:
-    """Add an evaluation's numbers to the curves, at the step of a checkpoint."""
-    names = ("computation_cost", "flops_ratio", "texts_per_second")
-    values = {**summary["metrics"], **{name: summary[name] for name in names}}
-    values |= {f"latency_ms/{name}": value for name, value in summary["latency_ms"].items()}
-    for layer, count in enumerate(summary.get("exits_per_layer", ()), start=1):
-        values[f"exits/layer_{layer}"] = count / summary["examples"]
-    directory = Path(settings.run.output_dir)
-    training = directory / "training.json"
-    step = step or (read_json(training).get("steps", 0) if training.exists() else 0)
-    curves = start_curves(directory)
-    curves.log({f"{prefix}/{name}": value for name, value in values.items()}, step)
-    curves.finish()
+    task = find_task(settings.data, directory)
+    for part, suffix in evaluation_tasks(task):
+        split = Split(part, settings.data.folder, "dev")
+        job = open_job(settings, accelerator, directory, task, split)
+        facts = {
+            "Task": about(part),
+            "Device": f"{job.model.device}, dtype {job.evaluation.dtype}",
+            "Num examples": job.features.size,
+            "Batch size": job.batch_size,
+        }
+        log_facts("Running evaluation", facts)
+        folder = results_folder(directory, suffix)
+        report = job.mode.evaluate(job, folder, directory)
+        if is_main():
+            job.check_unchanged()
+            print_report(report)
+            write_results(report, folder, directory, job.evaluation.out_mode)
 
 
 def predict(settings: GlueSettings, accelerator: Accelerator) -> None:

@@ -82,11 +82,11 @@ class Job:
         return replace(self, model=model, origin={**self.origin, **about})
 
 
-def results_folder(model: Path, suffix: str, checkpoint: str = "") -> Path:
+def results_folder(model: Path, suffix: str) -> Path:
     """Folder of an evaluation's results: that of the trained model, with `suffix` for the
-    second half of a task, and in it one for a `checkpoint`."""
+    second half of a task."""
     # As text: "." has no name to add to.
-    return Path(os.path.abspath(model) + suffix) / checkpoint
+    return Path(os.path.abspath(model) + suffix)
 
 
 def statistics_folder(model: Path, config: AlbertConfig, task: Task) -> Path:
@@ -113,7 +113,7 @@ def find_task(data: DevSettings, trained: Path | None) -> Task:
     if not any(files.values()):
         if not data.task_name:
             raise UserError("--task_name is missing; give one of GLUE's, or a file of your own")
-        if not (data.data_dir or data.dataset_name):
+        if not data.data_dir:
             raise UserError("--data_dir is missing: the folder with the task's .tsv files")
         task, title = get_task(data.task_name), Path(data.folder, "title.txt")
         if title.is_file() and (first := next(read_lines(title), None)):

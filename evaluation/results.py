@@ -251,13 +251,13 @@ def cell(text: str) -> str:
     return f"'{text}" if is_formula else text
 
 
-def print_report(report: Report, checkpoint: str = "") -> None:
+def print_report(report: Report) -> None:
     """Print cost and metrics as published, the mode's own lines, FLOPs ratio, latency and rule."""
     summary = report.summary
     latency, rule = summary["latency_ms"], KeyValues(summary["rule"], summary["rule_sources"])
     lines = [
         f"Computation cost: {summary['computation_cost']:.4f}",
-        f"***** Eval results {checkpoint} *****",
+        "***** Eval results  *****",
         *(f"{name} = {value}" for name, value in sorted(summary["metrics"].items())),
         *report.lines,
         f"FLOPs ratio = {summary['flops_ratio']:.4f}",

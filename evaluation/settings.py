@@ -119,7 +119,6 @@ class EvaluationSettings:
     statistics_dir: str | None = option(
         None, "folder for layers_all.csv and layers_exit.csv; overrides my_out_dir", FREE
     )
-    eval_all_checkpoints: bool = option(False, "evaluate every checkpoint-STEP as well", FREE)
     compile: str = option(
         "auto",
         "compile the layer pass; auto: in evaluations that are long enough to repay it",

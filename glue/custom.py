@@ -34,7 +34,7 @@ def custom_task(
     if not files:
         raise UserError("give at least one of --train_file, --validation_file and --test_file")
     for file in files.values():
-        if kind_of(Path(file)) not in (*SUFFIXES, "folder"):
+        if kind_of(Path(file)) not in SUFFIXES:
             endings = " ".join(SUFFIXES)
             raise UserError(f"{file}: the name must end in one of: {endings} (or these with .gz)")
     names = tuple(name.strip() for name in text_columns.split(",")) if text_columns else ()

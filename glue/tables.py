@@ -21,9 +21,8 @@ NumberedRows = Iterator[tuple[int, dict[str, str]]]  # (1-based line, cells by c
 
 
 def kind_of(path: Path) -> str:
-    """Return what a table's name ends in, without .gz; "folder" for one that `datasets` saved."""
-    saved = any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json"))
-    return "folder" if saved else Path(path.name.lower().removesuffix(".gz")).suffix
+    """Return what a table's name ends in, without .gz."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -82,30 +81,21 @@ def _texts(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _arrow_table(path: Path) -> tuple[list[str], NumberedRows]:
-    """Columns and rows of a Parquet file, or of a folder that `datasets` saved."""
+    """Columns and rows of a Parquet file."""
     try:
-        import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise UserError(f"{path}: pip install pyarrow to read it") from error
-    if (path / "dataset_dict.json").exists():
-        raise UserError(f"{path} holds several splits; give the folder of one, such as train in it")
     with _arrow_errors(path):
-        if kind_of(path) == ".parquet":
-            file = parquet.ParquetFile(path)
-            columns, batches = file.schema_arrow.names, file.iter_batches()
-        else:
-            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-            files = [path / entry["filename"] for entry in state["_data_files"]]
-            streams = [pyarrow.ipc.open_stream(pyarrow.memory_map(str(file))) for file in files]
-            columns, batches = streams[0].schema.names, chain(*streams)
+        file = parquet.ParquetFile(path)
 
     def rows() -> Iterator[dict[str, Any]]:
         with _arrow_errors(path):  # of a damaged page
-            for batch in batches:
+            for batch in file.iter_batches():
                 yield from batch.to_pylist()
 
-    return columns, ((number, _texts(row)) for number, row in enumerate(rows(), 1))
+    numbered = ((number, _texts(row)) for number, row in enumerate(rows(), 1))
+    return file.schema_arrow.names, numbered
 
 
 @contextmanager
@@ -119,14 +109,14 @@ def _arrow_errors(path: Path) -> Iterator[None]:
 
 def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], NumberedRows]:
     """Columns and rows of a .csv (quoted), .jsonl or .json file, of a TSV (no quoting), each also
-    as .gz, of a Parquet file, or of a folder that `datasets` saved.
+    as .gz, or of a Parquet file.
 
     `headerless` are the columns of a file without a header. A row shorter than the header lacks
     its last columns; of a longer one, None has a cell more. Blank lines are no rows; in a file of
     one column they are an empty text. No columns at all means that the file is empty.
     """
     suffix = kind_of(path)
-    if suffix in ("folder", ".parquet"):
+    if suffix == ".parquet":
         return _arrow_table(path)
     if suffix in (".jsonl", ".json"):
         rows = _json_rows(path)

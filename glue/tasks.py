@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from glue.tables import NumberedRows, read_table, require_columns
 from modeling.errors import UserError
-from modeling.loading.files import fetch_repository
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,6 @@ class Task:
     name: str
     folder: str  # that download_glue_data.py makes; "" for the user's own task
     submission: str  # the file name that gluebenchmark.com expects
-    test_lines: int | None = None  # of that file, header included
     files: Mapping[str, str] = field(default_factory=FILES.copy, hash=False)  # by split
     text_columns: tuple[str, ...] = TWO  # one or two
     label_column: str = "label"
@@ -53,7 +51,6 @@ class Task:
     lenient: bool = False  # short rows of train are skipped
     score_range: tuple[float, float] | None = None  # submitted scores are clipped to it
     title: str = ""  # what figures call the data, where it only has the task's layout
-    spelled: tuple[str, ...] = ()  # the labels in a file, where they are other texts
     multi_label: bool = False  # may an example have several labels, or none?
     separator: str = ""  # of these in a cell; "": a column of 0 and 1 for each label
 
@@ -97,50 +94,24 @@ class Example(NamedTuple):
     label: int | float | tuple[float, ...] | None
 
 
-_MNLI = Task("mnli", "MNLI", "MNLI-m.tsv", 9797, MATCHED, TWO, "gold_label", NLI)
+_MNLI = Task("mnli", "MNLI", "MNLI-m.tsv", MATCHED, TWO, "gold_label", NLI)
 _GLUE = (
-    Task("cola", "CoLA", "CoLA.tsv", 1064, text_columns=ONE, metric="mcc", headerless=COLA),
-    Task("sst-2", "SST-2", "SST-2.tsv", 1822, text_columns=ONE),
-    Task("mrpc", "MRPC", "MRPC.tsv", 1726, FILES, MRPC, "Quality", metric=ACC_F1),
-    Task("sts-b", "STS-B", "STS-B.tsv", 1380, FILES, TWO, "score", (), "corr", score_range=(0, 5)),
+    Task("cola", "CoLA", "CoLA.tsv", text_columns=ONE, metric="mcc", headerless=COLA),
+    Task("sst-2", "SST-2", "SST-2.tsv", text_columns=ONE),
+    Task("mrpc", "MRPC", "MRPC.tsv", FILES, MRPC, "Quality", metric=ACC_F1),
+    Task("sts-b", "STS-B", "STS-B.tsv", FILES, TWO, "score", (), "corr", score_range=(0, 5)),
     # Known copies of QQP's train.tsv have rows cut in two by a line break inside a question. The
     # published loader drops them without a word; here one warning counts them when the file has
     # been read to its end. A short row of any other file is an error.
-    Task("qqp", "QQP", "QQP.tsv", 390966, FILES, QQP, "is_duplicate", metric=ACC_F1, lenient=True),
+    Task("qqp", "QQP", "QQP.tsv", FILES, QQP, "is_duplicate", metric=ACC_F1, lenient=True),
     _MNLI,
-    replace(_MNLI, name="mnli-mm", submission="MNLI-mm.tsv", test_lines=9848, files=MISMATCHED),
-    Task("qnli", "QNLI", "QNLI.tsv", 5464, text_columns=QNLI, labels=RTE),
-    Task("rte", "RTE", "RTE.tsv", 3001, labels=RTE),
-    Task("wnli", "WNLI", "WNLI.tsv", 147),
-    Task("ax", "diagnostic", "AX.tsv", 1105, AX, TWO, "", NLI),
+    replace(_MNLI, name="mnli-mm", submission="MNLI-mm.tsv", files=MISMATCHED),
+    Task("qnli", "QNLI", "QNLI.tsv", text_columns=QNLI, labels=RTE),
+    Task("rte", "RTE", "RTE.tsv", labels=RTE),
+    Task("wnli", "WNLI", "WNLI.tsv"),
+    Task("ax", "diagnostic", "AX.tsv", AX, TWO, "", NLI),
 )
 TASKS = {task.name: task for task in _GLUE}
-
-# GLUE on the hub: a folder a task, its own columns and numbers of classes.
-HUB, ON_THE_HUB = "nyu-mll/glue", "-00000-of-00001.parquet"
-
-
-def as_on_the_hub(task: Task) -> Task:
-    """Change a task's columns and labels to those of its files on the hub."""
-    nli = task.labels == NLI  # there entailment, neutral, contradiction
-    columns = {"mrpc": TWO}.get(task.name, ("premise", "hypothesis") if nli else task.text_columns)
-    spelled = ("2", "0", "1") if nli else ("0", "1")
-    return replace(task, text_columns=columns, label_column="label", spelled=spelled)
-
-
-def hub_folder(name: str, task: Task) -> Path:
-    """Return a task's folder in a data set in the layout of the hub's GLUE: a folder, or fetched.
-
-    Raises UserError where the hub does not give it.
-    """
-    folder = "ax" if task.name == "ax" else task.folder.replace("-", "").lower()
-    repository = HUB if name == "glue" else name  # even where a folder has that name
-    if Path(repository).is_dir():
-        return Path(name, folder)
-    files = [f"{part}/*.parquet" for part in {folder, "ax"}]
-    how = {"repo_type": "dataset", "allow_patterns": files}
-    return fetch_repository(repository, "--dataset_name", **how) / folder
-
 
 # All spellings in use, without anything but letters and digits.
 _NAMES = {name.replace("-", ""): name for name in TASKS} | {
@@ -178,7 +149,6 @@ def prediction_tasks(task: Task, data_dir: str | Path) -> list[Task]:
         return [task]
     here = Path(data_dir).absolute()
     places = [here / "diagnostic.tsv", here / "AX.tsv", here.parent / "diagnostic/diagnostic.tsv"]
-    places.append(here.parent / f"ax/test{ON_THE_HUB}")
     found = [replace(TASKS["ax"], files={"test": str(path)}) for path in places if path.is_file()]
     return [task, TASKS["mnli-mm"], *found[:1]]
 
@@ -196,25 +166,16 @@ class Split(NamedTuple):
         task, data_dir = self.task, Path(self.data_dir)
         if self.name not in task.files:
             raise UserError(f"{task.name} has no {self.name} file, only: {', '.join(task.files)}")
-        path, inside = data_dir / task.files[self.name], data_dir / task.folder
-        on_the_hub = data_dir / f"{path.stem.replace('dev', 'validation')}{ON_THE_HUB}"
-        for found in (path, on_the_hub):
+        path = data_dir / task.files[self.name]
+        for found in (path, data_dir / task.folder / path.name):
             if found.exists():
                 return found
         if not task.folder:
             raise UserError(f"{path} does not exist")
-        others = {x.name.lower(): x for x in data_dir.parent.glob("*")}
-        near = difflib.get_close_matches(data_dir.name.lower(), others, n=1)
-        if (inside / path.name).exists():
-            remedy = f"pass --data_dir {inside}, which has one"
-        elif near and not data_dir.exists():
-            remedy = f"did you mean {others[near[0]]}?"
-        else:
-            remedy = (
-                "fetch it with: python download_glue_data.py --data_dir "
-                f"{data_dir.parent} --tasks {task.folder}"
-            )
-        raise UserError(f"no {path.name} in {self.data_dir}; {remedy}")
+        raise UserError(
+            f"no {path.name} in {self.data_dir}; fetch it with: python download_glue_data.py "
+            f"--data_dir {data_dir.parent} --tasks {task.folder}"
+        )
 
     def rows(self, needed: Sequence[str]) -> NumberedRows:
         """Yield line number and cells of each example; every row has all columns of `needed`.
@@ -250,8 +211,6 @@ class Split(NamedTuple):
         Raises UserError for whatever is wrong with the file, and when it has no examples.
         """
         task, path, test = self.task, self.path, self.name == "test"
-        if task.folder and path.suffix == ".parquet":
-            task = as_on_the_hub(task)
         needed = task.text_columns + (() if test else task.label_columns)
         known = {label: i for i, label in enumerate(task.labels)} if not task.folder else {}
         empty = []  # lines of the user's own file
@@ -288,11 +247,10 @@ def read_examples(
 def _label(task: Task, text: str, where: str) -> int | float:
     text = text.strip()
     if not task.is_regression:
-        labels = task.spelled or task.labels
-        if text not in labels:
-            allowed = ", ".join(labels[:20]) + (", …" if labels[20:] else "")
+        if text not in task.labels:
+            allowed = ", ".join(task.labels[:20]) + (", …" if task.labels[20:] else "")
             raise UserError(f"{where}: label {text[:80]!r} is not one of: {allowed}")
-        return labels.index(text)
+        return task.labels.index(text)
     score = parse_number(text)
     if score is None or not math.isfinite(score):
         raise UserError(f"{where}: {task.label_column} {text[:80]!r} is not a finite number")

@@ -27,8 +27,7 @@ logger = logging.getLogger(__name__)
 
 # Flags of a training that later commands with its model take from there. Where a flag of one set
 # is given, those of another are not wanted.
-SOURCE, FILES = {"data_dir", "dataset_name"}, {"validation_file", "test_file"}
-GLUE = {"task_name", *SOURCE}
+GLUE, FILES = {"task_name", "data_dir"}, {"validation_file", "test_file"}
 COLUMNS = {"text_column_names", "label_column_name", "label_separator"}
 KEPT = {"model_type", "model_name_or_path", "max_seq_length", "do_lower_case"}
 KEPT |= GLUE | FILES | COLUMNS
@@ -86,7 +85,7 @@ def left_out(found: Mapping[str, Any], given: Collection[str]) -> list[str]:
     """List those flags of a training that a command without them takes from it: files that are
     still there, and nothing beside another task or other files."""
     unwanted = set(given)
-    for one, others in ((SOURCE, SOURCE), (FILES, GLUE), ({"task_name"}, FILES | COLUMNS)):
+    for one, others in ((FILES, GLUE), ({"task_name"}, FILES | COLUMNS)):
         unwanted |= others if one.intersection(given) else set()
     flags = []
     for name in sorted(found.keys() - unwanted):

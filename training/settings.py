@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -92,9 +91,6 @@ class DevSettings:
 
     task_name: str | None = option(None, "GLUE task, e.g. RTE")
     data_dir: str | None = option(None, "folder with the task's .tsv files", FREE)
-    dataset_name: str | None = option(
-        None, "glue, to fetch the task from the hub, or the folder of a copy", FREE
-    )
     validation_file: str | None = option(None, "dev file, instead of --task_name", FREE)
     text_column_names: str | None = option(None, "text columns; default: sentence1[,sentence2]")
     label_column_name: str | None = option(
@@ -104,18 +100,12 @@ class DevSettings:
     max_seq_length: int = option(128, "maximum tokens per text; longer texts are truncated")
     max_eval_samples: int | None = option(None, "use only the first N dev examples", COUNT)
 
-    @cached_property
+    @property
     def folder(self) -> str:
-        """Folder of the task's files; fetched first if on the hub."""
-        if not self.dataset_name:
-            return self.data_dir or "."
-        from glue.tasks import get_task, hub_folder  # NumPy
-
-        return str(hub_folder(self.dataset_name, get_task(self.task_name)))
+        """Folder of the task's files."""
+        return self.data_dir or "."
 
     def check(self) -> None:
-        if self.dataset_name and not self.task_name:
-            raise UserError(f"--dataset_name {self.dataset_name}: give --task_name, too")
         own = self.text_column_names, self.label_column_name, self.label_separator
         if self.task_name and any(own):
             raise UserError(

@@ -62,11 +62,10 @@ def fetch_repository(name: str, flag: str, **how: Any) -> Path:
         return Path(snapshot_download(name, **how))
     except Exception as error:  # of the hub, or of the HTTP client that it happens to use
         reason = " ".join(str(error).split()) or type(error).__name__
-        kind = f" --repo-type {how['repo_type']}" if "repo_type" in how else ""
         raise UserError(
             f"{flag} {name}: is no directory, and the hub does not give it ({reason[:200]}). "
-            f"Give a directory, or fetch it where there is a network: hf download {name}{kind} "
-            "--local-dir DIR".strip()
+            f"Give a directory, or fetch it where there is a network: hf download {name} "
+            "--local-dir DIR"
         ) from error
 
 

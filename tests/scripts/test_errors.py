@@ -32,7 +32,6 @@ PONDER = "--model_type ponder_albert"
         ("--data_dir /nowhere/RTE", ["train.tsv", "/nowhere/RTE", "download_glue_data.py"]),
         ("--onnx model.onnx", ["--onnx", "leave out --do_train"]),
         ("--eval_strategy epoch", ["--eval_strategy", "'no', 'steps'"]),
-        ("--dataset_name org/none", ["--dataset_name org/none", "--repo-type dataset"]),
         ("--lambda_lr 0.1", ["--lambda_lr", "no key of --model_type elbert"]),
         (f"{PONDER} --set cnt_thres=2", ["cnt_thres", "no key of"]),
         (f"{PONDER} --target_halt_probability 2", ["target_halt_probability = 2"]),
