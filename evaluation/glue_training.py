@@ -21,7 +21,7 @@ from modeling.depth import layer_groups
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, overriding_file, read_exit_file
 from modeling.loading.configs import ORIGIN_KEYS, load_config
-from modeling.loading.files import find_file, read_json, weight_files, weights_hash
+from modeling.loading.files import find_file, read_json, weight_file, weights_hash
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_model
 from training.checkpoints import find_start
@@ -289,7 +289,7 @@ def content_hashes(settings: GlueSettings, task: Task) -> dict[str, str]:
     config, source = new_config(settings, task), settings.model
     tokenizer = new_tokenizer(settings, config)
     kept = {name: v for name, v in config.to_dict().items() if name not in ORIGIN_KEYS}
-    files = [] if source.from_scratch else weight_files(source.model_name_or_path)
+    files = [] if source.from_scratch else [weight_file(source.model_name_or_path)]
     model = fingerprint(sorted(kept.items()), list(map(file_fingerprint, files)))
     splits = [Split(task, settings.data.folder, name) for name in ("train", "dev")]
     sets = [features_of(settings, config, tokenizer, split) for split in splits]

@@ -25,7 +25,7 @@ from modeling.cpu_packing import packed_weights
 from modeling.depth import layer_states
 from modeling.elbert.model import ElbertForSequenceClassification
 from modeling.errors import UserError
-from modeling.loading.files import weight_files
+from modeling.loading.files import weight_file
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import Tensors, load_into, load_model, read_weights
 from modeling.pretraining import ObjectiveOutput, Sums, add_sums
@@ -319,7 +319,7 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
     student = new_student(flags, teacher)
     batch_size = settings.training.per_gpu_train_batch_size * accelerator.num_processes
     text = TeacherText(settings.text, run, tokenizer, batch_size)
-    starts = [file_fingerprint(path) for source in sources for path in weight_files(source)]
+    starts = [file_fingerprint(weight_file(source)) for source in sources]
     # Inference mode, which comes with the teacher's packed weights, is not for the student.
     with packed_weights(teacher.backbone), torch.inference_mode(False):
         weights = torch.ones(len(teacher.followed))

@@ -19,7 +19,7 @@ from modeling import AlbertActForPreTraining, UserError, load_tokenizer
 from modeling.cpu_packing import packed_weights
 from modeling.keys import ACT_KEYS, ELBERT_KEYS
 from modeling.loading.configs import make_config
-from modeling.loading.families import family_of
+from modeling.loading.families import FAMILIES
 from modeling.loading.files import file_hash, read_json, weights_hash
 from modeling.loading.weights import ACT_NAMES, LoadReport, load_into, read_weights
 from modeling.pretraining import PreTrainingObjective, Sums, add_sums, means
@@ -110,7 +110,7 @@ def read_config(flags: PretrainingModelSettings, source: str | None) -> AlbertCo
         raise UserError("--config_name is missing, e.g. configs/act_tiny.json")
     path = Path(source, "config.json") if Path(source).is_dir() else Path(source)
     written = read_json(path)
-    if family_of(written):
+    if written.get("model_type") in FAMILIES:
         raise UserError(
             f"{source} is of model_type {written['model_type']}, with a layer of its own at every "
             "depth: share_layers.py makes an ALBERT of a BERT"

@@ -16,8 +16,8 @@ from ..configuration import (
 )
 from ..errors import UserError
 from ..exit_settings import KeyValues, resolve
-from ..keys import MODE_KEYS, SIZES, checked, int_key, mode_name
-from .families import FAMILIES, family_of
+from ..keys import mode_name
+from .families import FAMILIES, SKIP_PADDING
 from .files import find_file, local_folder, read_json
 
 Config = TypeVar("Config", bound=AlbertConfig)
@@ -31,19 +31,11 @@ ORIGIN_KEYS = tuple(
     "experts_implementation _experts_implementation _experts_implementation_internal".split()
 )
 
-POSITIONS = "max_position_embeddings"
-
 
 def mode_in(folder: str | Path) -> str:
-    """Name the mode of the model in `folder`, ELBERT's by default.
-
-    Raises UserError for a config.json whose model_type is no name.
-    """
+    """Name the mode of the model in `folder`, ELBERT's by default."""
     path = find_file(folder, "config.json")
-    kind = read_json(path).get("model_type") if path else None
-    if not isinstance(kind, str | None):
-        raise UserError(f"{path}: model_type = {kind!r}: allowed is one of {', '.join(MODE_KEYS)}")
-    return mode_name(kind)
+    return mode_name(read_json(path).get("model_type") if path else None)
 
 
 def load_config(
@@ -75,11 +67,7 @@ def load_config(
             f"{path}: model_type = {kind!r}: only the weights of ALBERT, BERT, RoBERTa, ELECTRA "
             "and this suite's own models can be read; another family's layers would be lost"
         )
-    try:
-        values = as_albert(values)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-    values = {**own_settings(values, config_class), **overrides}
+    values = {**own_settings(as_albert(values), config_class), **overrides}
     if "num_labels" in overrides and len(values.get("id2label") or ()) != overrides["num_labels"]:
         values |= {"id2label": None, "label2id": None}  # of other classes
     own_file = "exit_config_path" in overrides
@@ -90,22 +78,21 @@ def load_config(
 def as_albert(values: dict[str, Any]) -> dict[str, Any]:
     """Turn a family's config.json into that of the ALBERT that it is; others stay as they are.
 
-    What is left out has HF's default of the family. Raises UserError for positions that cannot be.
+    What is left out has HF's default of the family.
     """
-    family = family_of(values)
-    if family is None:
+    kind = values.get("model_type")
+    if kind not in FAMILIES:
         return values
-    defaults = CONFIG_MAPPING[values["model_type"]]().to_dict()
+    defaults = CONFIG_MAPPING[kind]().to_dict()
     kept = [name for name in defaults if name in ALBERT_KEYS or name == "pad_token_id"]
     values = {**{name: defaults[name] for name in kept}, **values}
     values["eos_token_id"] = None  # no family takes what follows for a second segment
     values["num_hidden_groups"] = values["num_hidden_layers"]
     if "embedding_size" not in kept:
         values["embedding_size"] = values["hidden_size"]
-    if family.skips_padding:
-        keys = {**SIZES, "pad_token_id": int_key(1, "the id of padding", 0)}
-        pad, rows = (checked(x, values[x], keys) for x in ("pad_token_id", POSITIONS))
-        values |= {POSITIONS: rows - pad - 1, "positions_skip_padding": True}
+    if kind in SKIP_PADDING:
+        positions = values["max_position_embeddings"] - values["pad_token_id"] - 1
+        values |= {"max_position_embeddings": positions, "positions_skip_padding": True}
     return values
 
 

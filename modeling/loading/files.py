@@ -10,15 +10,9 @@ from typing import Any
 
 from ..errors import UserError
 
-WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 HUB_FILES = ["*.json", "spiece.model", "vocab.txt", "merges.txt"]  # beside the weights
-LARGEST_JSON = 1 << 25  # bytes; a configuration has a few thousand, an index of shards a million
+LARGEST_JSON = 1 << 25  # bytes; a configuration has a few thousand
 
 
 def resolve_within(folder: str | Path, name: str | Path) -> Path | None:
@@ -45,9 +39,9 @@ def local_folder(
     if os.path.exists(source):
         return Path(source)
     fetch = partial(fetch_repository, str(source), flag, cache_dir=cache_dir)
-    folder = fetch(allow_patterns=[*HUB_FILES, "*.safetensors"] if weights else HUB_FILES)
+    folder = fetch(allow_patterns=[*HUB_FILES, WEIGHT_FILES[0]] if weights else HUB_FILES)
     if weights and not has_weights(folder):
-        fetch(allow_patterns="pytorch_model*")
+        fetch(allow_patterns=WEIGHT_FILES[1])
     return folder
 
 
@@ -82,14 +76,8 @@ def read_json(path: str | Path) -> dict[str, Any]:
     content = read_regular_file(Path(path))
     try:
         value = json.loads(content.decode())
-    except json.JSONDecodeError as error:
-        remedy = "delete it" if Path(path).name == "exit_config.json" else "train again"
-        raise UserError(
-            f"{path}, line {error.lineno}: not valid JSON ({error.msg}); the file is incomplete or "
-            f"was edited by hand: restore it, or {remedy}"
-        ) from error
     except (RecursionError, ValueError) as error:
-        raise UserError(f"{path}: not a JSON text in UTF-8") from error
+        raise UserError(f"{path}: not valid JSON ({error}): correct or restore it") from error
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds {type(value).__name__}, expected an object {{...}}")
     return value
@@ -125,13 +113,8 @@ def file_hash(path: str | Path) -> str:
 
 
 def weights_hash(source: str | Path) -> str:
-    """Return the SHA-256 of a checkpoint's tensors."""
-    return joined_hash([file_hash(path) for path in weight_files(source)])
-
-
-def joined_hash(hashes: list[str]) -> str:
-    """Return one hash for the files of a checkpoint."""
-    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+    """Return the SHA-256 of a checkpoint's file of weights."""
+    return file_hash(weight_file(source))
 
 
 class UsedFiles:
@@ -143,9 +126,8 @@ class UsedFiles:
 
     def __init__(self, folder: str | Path, *data: str | Path) -> None:
         self.folder, self.data = Path(folder), [*map(Path, data)]
-        weights = weight_files(folder)
         self.hashes = self.now()
-        self.weights = joined_hash([self.hashes[path] for path in weights])
+        self.weights = self.hashes[weight_file(folder)]
 
     def now(self) -> dict[Path, str]:
         """Return the hash of each file; of a data set in a folder, of all its files."""
@@ -155,7 +137,7 @@ class UsedFiles:
             inside = (resolve_within(self.folder, x) for x in (named, f"{named}/exit_config.json"))
             rule += filter(None, inside)
         data = [x for path in self.data for x in (path.rglob("*") if path.is_dir() else [path])]
-        weights = weight_files(self.folder) if has_weights(self.folder) else []
+        weights = [self.folder / name for name in WEIGHT_FILES]
         files = dict.fromkeys((*weights, *rule, *data))
         return {path: file_hash(path) for path in files if path.is_file()}
 
@@ -175,8 +157,8 @@ def has_weights(folder: str | Path) -> bool:
     return any((Path(folder) / name).exists() for name in WEIGHT_FILES)
 
 
-def weight_files(source: str | Path) -> list[Path]:
-    """Return the files of a checkpoint's tensors; raises UserError where one or all are missing."""
+def weight_file(source: str | Path) -> Path:
+    """Return the file of a checkpoint's tensors; raises UserError where there is none."""
     path = next(filter(None, (find_file(source, name) for name in WEIGHT_FILES)), None)
     if path is None:
         raise UserError(
@@ -185,13 +167,4 @@ def weight_files(source: str | Path) -> list[Path]:
             "convert_albert_original_tf_checkpoint_to_pytorch.py); run_glue.py can start without, "
             "by --from_scratch"
         )
-    if path.suffix != ".json":
-        return [path]
-    named = read_json(path).get("weight_map")
-    if not isinstance(named, dict) or not all(isinstance(x, str) for x in named.values()):
-        raise UserError(f"{path}: weight_map must name the file of every tensor")
-    shards = {name: find_file(source, Path(name).name) for name in sorted(set(named.values()))}
-    for name, shard in shards.items():
-        if shard is None:
-            raise UserError(f"{path} names {name}, which is missing")
-    return list(shards.values())
+    return path

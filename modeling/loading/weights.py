@@ -13,18 +13,18 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import AlbertConfig, PreTrainedModel
 
 from ..errors import UserError
 from .configs import as_albert, load_config
-from .families import FAMILIES, LAYER_NAMES, MAPPING, family_of
-from .files import find_file, local_folder, read_json, weight_files
+from .families import FAMILIES, LAYER_NAMES, MAPPING, SKIP_PADDING
+from .files import find_file, local_folder, read_json, weight_file
 
-Tensors = dict[str, torch.Tensor]  # by name
+Tensors = dict[str, Tensor]  # by name
 
 # Regular expressions of names, and what takes their place, in this order.
-MODERN = {r"^module\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"}  # DataParallel, TensorFlow
+MODERN = {r"\.gamma$": ".weight", r"\.beta$": ".bias"}  # of older BERTs
 SHARED_LAYER = r"encoder\.albert_layer_groups\.0\.albert_layers\.0\."
 ELBERT_NAMES = {r"^classifier\.": "albert.encoder.exit_out_layer.classifier."}  # HF's
 ACT_NAMES = {
@@ -46,9 +46,7 @@ def renamed(tensors: Tensors, names: Mapping[str, str]) -> Tensors:
 
 def read_weights(source: str | Path, names: Mapping[str, str]) -> Tensors:
     """Read an encoder's tensors, named as published, `albert.*`, and then by `names`."""
-    tensors: Tensors = {}
-    for path in weight_files(source):
-        tensors.update(renamed(read_tensor_file(path), MODERN))
+    tensors = renamed(read_tensor_file(weight_file(source)), MODERN)
     if any(".attention.self.query." in name for name in tensors):
         path = find_file(source, "config.json")
         tensors = untied(tensors, as_albert(read_json(path)) if path else {})
@@ -62,12 +60,12 @@ def read_weights(source: str | Path, names: Mapping[str, str]) -> Tensors:
 
 def untied(tensors: Tensors, values: Mapping[str, Any]) -> Tensors:
     """Name an encoder's tensors as those of the ALBERT that `values`, by `as_albert`, describe."""
-    family = family_of(values) or FAMILIES["bert"]
-    tensors = renamed(tensors, {**family.names, **LAYER_NAMES})
+    kind = values.get("model_type")
+    tensors = renamed(tensors, {**FAMILIES.get(kind, FAMILIES["bert"]), **LAYER_NAMES})
     size = tensors.get("embeddings.word_embeddings.weight", torch.empty(0, 0)).shape[1]
     identity = {f"{MAPPING}.weight": torch.eye(size), f"{MAPPING}.bias": torch.zeros(size)}
     positions = "embeddings.position_embeddings.weight"
-    if family.skips_padding and positions in tensors:
+    if kind in SKIP_PADDING and positions in tensors:
         # No token has the rows before: ours count from 0.
         tensors[positions] = tensors[positions][values["pad_token_id"] + 1 :]
     return identity | tensors
@@ -86,12 +84,9 @@ def read_tensor_file(path: Path) -> Tensors:
         ) from error
     except Exception as error:  # what is not a checkpoint fails in every way there is
         raise UserError(f"{path} is damaged or not a checkpoint: {error}") from error
-    tensors = loaded if isinstance(loaded, dict) else {None: None}
-    for name, tensor in tensors.items():
-        dense = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
-        if not isinstance(name, str) or not dense or tensor.is_meta:
-            raise UserError(f"{path} is not a state dict (dense tensors by name)")
-    return dict(tensors)
+    if not isinstance(loaded, dict) or not all(isinstance(x, Tensor) for x in loaded.values()):
+        raise UserError(f"{path} is not a state dict (tensors by name)")
+    return loaded
 
 
 @dataclass
@@ -217,14 +212,6 @@ def load_into(
                 f"{source}: {name} is {tensor.dtype} and not floating-point, or holds NaN or "
                 "infinite weights, so no answer would mean anything: take another checkpoint"
             )
-    layers = {x: re.search(r"(?:albert_layer_groups|layer)\.(\d+)\.", x) for x in ignored}
-    depth = model.config.num_hidden_layers
-    unread = [name for name, layer in layers.items() if layer and int(layer[1]) < depth]
-    if unread:
-        raise UserError(
-            f"{source}: the weights of whole layers would be left over: {abbreviate(unread)}; "
-            "compare num_hidden_groups with the checkpoint's own config.json"
-        )
     lost = [name for name in initialised if not name.startswith(heads)]
     if lost:
         raise UserError(

@@ -121,15 +121,11 @@ def test_anything_as_exit_config_json(tmp_path, content):
         config.exit_rule()
 
 
-@given(
-    BYTES | JSON.map(lambda value: json.dumps({"weight_map": value}).encode()),
-    st.sampled_from(["model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"]),
-)
+@given(BYTES, st.sampled_from(["model.safetensors", "pytorch_model.bin"]))
 def test_anything_as_weights(tmp_path, content, name):
     folder = tmp_path / name
     folder.mkdir(exist_ok=True)
     tiny_config().save_pretrained(folder)
-    save_file({"x": torch.zeros(2)}, folder / "part.safetensors")
     write(folder / name, content)
     assert refused(tried(load_pretrained, folder))
 

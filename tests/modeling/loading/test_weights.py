@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from modeling import (
     ElbertForSequenceClassification,
@@ -17,7 +17,7 @@ from modeling import (
     load_tokenizer,
 )
 from modeling.loading.files import local_folder
-from tests.berts import SIZES, save, tiny_bert, tiny_encoder
+from tests.berts import SIZES, save, tiny_encoder
 from tests.conftest import TINY, edit_json, random_ids, tiny_config, tiny_model
 from tests.models import assert_near, hidden_states, mask_of
 from training.settings import ModelSettings, fetch_models
@@ -94,17 +94,16 @@ def test_an_elbert_gives_a_ponder_model_its_encoder_and_not_its_entropy_threshol
     assert model.config.exit_thres == 0.5
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "bin", "gamma", "sharded"])
+@pytest.mark.parametrize("kind", ["safetensors", "gamma"])
 def test_bert_is_albert_with_untied_layers(kind, tmp_path):
     torch.manual_seed(6)
     twin = transformers.BertForPreTraining(transformers.BertConfig(**SIZES))
     with torch.no_grad():
         for parameter in twin.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    twin.save_pretrained(tmp_path, max_shard_size="20KB" if kind == "sharded" else "5GB")
-    assert (tmp_path / "model.safetensors.index.json").exists() == (kind == "sharded")
-    if kind in ("bin", "gamma"):
-        save_as_bin(tmp_path, gamma_and_beta if kind == "gamma" else str)
+    twin.save_pretrained(tmp_path)
+    if kind == "gamma":
+        save_as_bin(tmp_path, gamma_and_beta)
     model, report = load_pretrained(tmp_path)
     assert model.config.num_hidden_groups == model.config.num_hidden_layers == 3
     assert_same_layers(model, twin.bert)
@@ -142,8 +141,6 @@ def test_an_encoder_of_a_family_equals_hf(family, head, overrides, tmp_path):
             assert_near(ours, twin(ids, mask).logits)
     edit_json(tmp_path / "config.json", max_position_embeddings=30)
     assert "position_embeddings.weight has shape" in error_of(tmp_path)
-    edit_json(tmp_path / "config.json", max_position_embeddings=None, pad_token_id=-1)
-    assert f"{tmp_path}/config.json: " in error_of(tmp_path)
 
 
 def test_the_real_minilm_equals_hf():
@@ -156,18 +153,15 @@ def test_the_real_minilm_equals_hf():
 
 
 @pytest.mark.parametrize(
-    ("prefix", "load"),
-    [
-        ("module.", lambda folder: load_pretrained(folder)[0]),  # saved under DataParallel
-        ("", ElbertForSequenceClassification.from_pretrained),
-    ],
+    "load",
+    [lambda folder: load_pretrained(folder)[0], ElbertForSequenceClassification.from_pretrained],
 )
-def test_an_elbert_of_the_published_code_loads_as_it_is(prefix, load, tmp_path):
+def test_an_elbert_of_the_published_code_loads_as_it_is(load, tmp_path):
     """Its .bin has no exit_weights, and the numbers of the positions."""
     source = tiny_model()
-    weights = {f"{prefix}{k}": v for k, v in source.state_dict().items() if k != "exit_weights"}
+    weights = {name: x for name, x in source.state_dict().items() if name != "exit_weights"}
     positions = torch.arange(TINY["max_position_embeddings"])[None]
-    weights[f"{prefix}albert.embeddings.position_ids"] = positions
+    weights["albert.embeddings.position_ids"] = positions
     torch.save(weights, tmp_path / "pytorch_model.bin")
     keys = {"model_type": "albert", "thres_name": "bias_2", "exit_layer_name": "normal"}
     (tmp_path / "config.json").write_text(json.dumps({**TINY, **keys, "shared": True}))
@@ -188,7 +182,7 @@ def error_of(*arguments) -> str:
     return str(caught.value)
 
 
-BIN, INDEX = "pytorch_model.bin", "model.safetensors.index.json"
+BIN = "pytorch_model.bin"
 
 
 class Evil:
@@ -219,12 +213,8 @@ def test_a_ponder_model_applies_one_layer(edits, albert_dir, tmp_path):
         ("nothing", b"", "--from_scratch"),
         *((BIN, content, BIN) for content in (b"", b"\x80\x02")),
         *(("model.safetensors", content, "model.safetensors") for content in (b"", b"\xff" * 40)),
-        (INDEX, b'{"weight_map": {"a": "gone.safetensors"}}', "missing"),
-        (INDEX, b'{"weight_map": [1]}', "weight_map must name"),
         (BIN, {"a": Evil()}, "refused"),
-        *((BIN, content, "not a state dict") for content in ([1, 2], {5: torch.ones(2)})),
-        (BIN, {"a": torch.ones(2, 2).to_sparse()}, "not a state dict"),
-        (BIN, {"a": torch.ones(2, device="meta")}, "not a state dict"),
+        *((BIN, content, "not a state dict") for content in ([1, 2], {"step": 5})),
         (BIN, {"wte.weight": torch.ones(2)}, "not ALBERT's, BERT's, RoBERTa's or"),
     ],
 )
@@ -238,14 +228,6 @@ def test_missing_damaged_and_foreign_weights_are_named(tmp_path, name, content, 
     assert words in message
     assert str(tmp_path) in message
     assert "never run" not in capsys.readouterr().out
-
-
-def test_shards_are_read_from_their_own_directory_only(tmp_path):
-    tiny_config().save_pretrained(tmp_path / "model")
-    save_file({"secret": torch.ones(1)}, tmp_path / "outside.safetensors")
-    index = {"weight_map": {"secret": "../outside.safetensors"}}
-    (tmp_path / "model/model.safetensors.index.json").write_text(json.dumps(index))
-    assert "missing" in error_of(tmp_path / "model")
 
 
 # Tokenizers.
@@ -288,18 +270,6 @@ def test_without_the_hub_what_was_fetched_before_is_there(tmp_path, albert_dir):
     assert load_pretrained(snapshot, num_labels=2)[0].config.exit_thres == 0.375
 
 
-@pytest.mark.parametrize("family", ["xlm-roberta", "deberta-v2", "distilbert", "mpnet"])
-def test_a_foreign_family_is_refused_by_its_name(family, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": family}))
-    for load in (load_config, load_pretrained):
-        with pytest.raises(UserError, match=f"model_type = '{family}': only the weights of ALBERT"):
-            load(tmp_path)
-
-
-def test_no_layer_is_left_over_without_a_word(tmp_path):
-    """Three layers read as one; the first two of three are asked for by their number."""
-    config = save(tiny_bert(), tmp_path) / "config.json"
-    edit_json(config, model_type="albert", embedding_size=32)
-    assert "whole layers would be left over" in error_of(tmp_path)
-    edit_json(config, num_hidden_layers=2, model_type="bert")
-    assert load_pretrained(tmp_path)[0].config.num_hidden_groups == 2
+def test_a_foreign_family_is_refused_by_its_name(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": "distilbert"}))
+    assert "model_type = 'distilbert': only the weights of ALBERT" in error_of(tmp_path)
