@@ -4,28 +4,19 @@ import itertools
 import random
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AlbertConfig, AlbertForSequenceClassification
 
-from modeling import (
-    AlbertActConfig,
-    AlbertActModel,
-    ElbertConfig,
-    ElbertForSequenceClassification,
-    load_config,
-)
+from modeling import ElbertConfig, ElbertForSequenceClassification
 from modeling.albert import cast_layers
 from modeling.cpu_packing import is_emulated, packed_weights
-from modeling.depth import ExampleState, ExitDecision, Inputs, compile_for_inference
+from modeling.depth import ExampleState, ExitDecision, Inputs
 from modeling.depth_batching import DepthBatcher
 from modeling.rules import ExitRule
 from modeling.runtime import keep_freed_memory
-from training.optimizer import make_optimizer
-from training.settings import TrainingSettings
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HAS_BF16 = not is_emulated(torch.bfloat16, DEVICE)
@@ -77,26 +68,18 @@ class ForcedExits(ElbertForSequenceClassification):
         return decision._replace(exit_mask=exits, state=decision.state._replace(model=state.model))
 
 
-def hf_model(
-    keeping: bool = False, compiled: bool = False, dtype: torch.dtype = torch.float32
-) -> nn.Module:
-    """Make HF's ALBERT; keeping: freed memory, as our scripts do."""
-    if keeping:
-        keep_freed_memory()
-    model = AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE, dtype)
-    return torch.compile(model, dynamic=True) if compiled else model
+def hf_model(dtype: torch.dtype = torch.float32) -> nn.Module:
+    return AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE, dtype)
 
 
 PROCESS = ExitStack()  # what lasts as long as the process
 
 
-def our_model(dtype: torch.dtype = torch.float32, compiled: bool = False) -> ForcedExits:
+def our_model(dtype: torch.dtype = torch.float32) -> ForcedExits:
     """Make our model with its weights packed, as evaluation packs them for a whole data set."""
     keep_freed_memory()
     model = ForcedExits(ElbertConfig(**BASE, **NEVER)).eval().to(DEVICE)
     cast_layers(model, dtype)
-    if compiled:
-        compile_for_inference(model)
     PROCESS.enter_context(packed_weights(model))
     return model
 
@@ -141,67 +124,3 @@ def run_ours(batch: int, cost: float, model: ForcedExits, texts: list[list[int]]
     batcher.submit((text, [0] * len(text), next(targets)) for text in texts)
     for _ in batcher.answers():
         pass
-
-
-def made_to_train(ours: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Make what a training process holds."""
-    if not ours:
-        model = hf_model().train()
-        return model, torch.optim.AdamW(model.parameters(), lr=3e-5)
-    keep_freed_memory()
-    model = ElbertForSequenceClassification(ElbertConfig(**BASE)).to(DEVICE).train()
-    return model, make_optimizer(model, TrainingSettings(learning_rate=3e-5))
-
-
-def run_steps(width: int | None, bf16: bool, made: tuple, texts: list[list[int]]) -> None:
-    """Train in steps of 32 texts each, in the order given."""
-    model, optimizer = made
-    for start in range(0, len(texts), 32):
-        batch = texts[start : start + 32]
-        labels = torch.arange(len(batch), device=DEVICE) % 2
-        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=bf16):
-            loss = model(**padded(batch, width), labels=labels).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
-
-
-class ForcedHalting(nn.Module):
-    """ACT's halting head, by which the tokens have 1 to the maximum number of updates.
-
-    The numbers are the quantiles of a power law, few tokens running long, spread over the texts;
-    their mean is 0.3 of the maximum.
-    """
-
-    def __init__(self, tokens: int, maximum: int) -> None:
-        super().__init__()
-        quantiles = (torch.arange(tokens, dtype=torch.double) + 0.5) / tokens
-        power = (maximum - 1) / (0.3 * maximum - 1) - 1
-        updates = (1 + (maximum - 1) * quantiles**power).round().long()
-        order = torch.randperm(tokens, generator=torch.Generator().manual_seed(0))
-        self.updates = updates[order].to(DEVICE)  # (batch · length,)
-        self.step = 0
-
-    def forward(self, state: torch.Tensor) -> torch.Tensor:
-        """State of all tokens (batch, length, hidden), or of the running ones (running, hidden)."""
-        self.step += 1
-        updates = self.updates if state.dim() == 3 else self.updates[self.updates >= self.step]
-        return (updates <= self.step).to(state.dtype).view(state.shape[:-1])
-
-
-def act_model() -> AlbertActModel:
-    config = load_config(Path(__file__).parents[1] / "configs/act_base.json", AlbertActConfig)
-    model = AlbertActModel(config).eval().to(DEVICE)
-    PROCESS.enter_context(packed_weights(model))
-    return model
-
-
-@torch.inference_mode()
-def run_act(compact: bool, model: AlbertActModel, texts: list[list[int]]) -> None:
-    """Run the texts as one batch; compact: running tokens only."""
-    encoder, inputs = model.encoder, padded(texts)["input_ids"]
-    encoder.compact = compact
-    encoder.albert_layer.act = head = ForcedHalting(inputs.numel(), model.config.num_hidden_layers)
-    updates = model(inputs).updates
-    assert torch.equal(updates.flatten().long(), head.updates)

@@ -7,8 +7,6 @@ an int8 graph of the plain model: ONNX Runtime's quantize_dynamic and OpenVINO's
 import itertools
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -41,12 +39,11 @@ class PlainGraph(ExportLoop):
 
 
 def write_files(folder: Path, base: Mapping = BASE) -> None:
-    """Write plain.onnx and loop.onnx, with random weights, and both with -int8.
-
-    With NNCF, OpenVINO's plain-int8.xml, too.
-    """
+    """Write plain.onnx and loop.onnx, with random weights, both with -int8, and plain-int8.xml."""
+    import nncf
     import onnx
     import onnx_ir
+    import openvino
     from onnxruntime.quantization import quantize_dynamic
 
     from modeling.export.graph import to_onnx
@@ -69,13 +66,9 @@ def write_files(folder: Path, base: Mapping = BASE) -> None:
     every = {"target": np.full(1, config.num_hidden_layers, np.float32)}
     ours = to_int8(exported, config.hidden_size, [feed | every for feed in feeds])
     onnx_ir.save(ours, folder / "loop-int8.onnx")
-    if find_spec("openvino") and find_spec("nncf"):
-        import nncf
-        import openvino
-
-        model, data = openvino.Core().read_model(folder / "plain.onnx"), nncf.Dataset(feeds)
-        kind = nncf.ModelType.TRANSFORMER
-        openvino.save_model(nncf.quantize(model, data, model_type=kind), folder / "plain-int8.xml")
+    plain, data = openvino.Core().read_model(folder / "plain.onnx"), nncf.Dataset(feeds)
+    quantised = nncf.quantize(plain, data, model_type=nncf.ModelType.TRANSFORMER)
+    openvino.save_model(quantised, folder / "plain-int8.xml")
 
 
 def in_onnxruntime(path: Path) -> Run:
@@ -103,17 +96,6 @@ ROWS: dict[str, tuple[str, Callable[[Path], Run]]] = {
     "our file, OpenVINO fp32": ("loop.onnx", openvino_runner),
     "our file, OpenVINO int8": ("loop-int8.onnx", openvino_runner),
 }
-
-
-def makers(folder: Path) -> dict[str, Callable[[], Run]]:
-    """Return what the rows' processes make of the files in `folder`; none without its runtime."""
-    there = find_spec("onnxruntime") and find_spec("onnxscript")
-    needs = {"OpenVINO": "openvino", "NNCF": "nncf"}
-    return {
-        row: partial(load, folder / name)
-        for row, (name, load) in ROWS.items()
-        if there and all(find_spec(module) for word, module in needs.items() if word in row)
-    }
 
 
 def feed_of(texts: list[list[int]]) -> Feed:

@@ -2,25 +2,21 @@
 
     OMP_NUM_THREADS=2 python benchmarks/speed.py            the first table of docs/speed.md, in
                             ten minutes; --chart docs/speed.png draws its first column
-    OMP_NUM_THREADS=2 python benchmarks/speed.py --more     every other row and case, too
-    OMP_NUM_THREADS=2 python benchmarks/speed.py --spin_counts 0 3000 300000
-                            how threads wait: alone, and beside one busy process
+    OMP_NUM_THREADS=2 python benchmarks/speed.py --lengths  texts of real lengths, too
 
-Others are HF's ALBERT and, with requirements-bench.txt, ONNX Runtime and OpenVINO at full depth;
-our exported file runs there, too. No trained weights are needed: exits are forced, so that a
-computation cost c is exact, while the exit checks are computed as ever. Every contender has a
-process of its own, as its user would run it; ours keep freed memory and wait briefly, as our
-scripts do. All contenders of a case run in turn, round after round; a row gives the median time of
-a text over the rounds, the range of the rounds, and the ratio of the first row's median to it. With
-a CUDA device, everything runs there.
+Others are HF's ALBERT and, on a CPU, ONNX Runtime and OpenVINO at full depth; our exported file
+runs there, too. No trained weights are needed: exits are forced, so that a computation cost c is
+exact, while the exit checks are computed as ever. Every contender has a process of its own, as its
+user would run it; ours keep freed memory and wait briefly, as our scripts do. All contenders of a
+case run in turn, round after round; a row gives the median time of a text over the rounds, the
+range of the rounds, and the ratio of the first row's median to it. With a CUDA device, everything
+runs there. Needs requirements-bench.txt.
 """
 
-import argparse
 import multiprocessing
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -188,10 +184,7 @@ def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, len
     rows = [
         ("HF eager", "hf", hf, some),
         ("HF eager bf16", "hf bf16", hf, some),
-        ("HF eager, freed memory kept", "hf keeping", hf, some),
-        ("HF compiled", "hf compiled", hf, some),
         ("ours", "fp32", partial(ours, 1.0), some),
-        ("ours compiled", "compiled", partial(ours, 1.0), some),
         ("ours bf16", "bf16", partial(ours, 1.0), some),
     ]
     for cost in COSTS:
@@ -208,35 +201,11 @@ def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, len
     table.compare(f"batch {batch}, length {length}", there, 3 if batch < 32 else 1)
 
 
-def waiting_cases(table: Table, counts: list[int], stack: ExitStack) -> None:
-    """Time a text of 32 tokens by the spin count (docs/speed_internals.md)."""
-    texts = ids_of([32] * 3)
-
-    def row(name: str, run: Run, make: Callable[[], Any], **more: str) -> Contender:
-        return Contender(name, stack.enter_context(own_process(make, more)), run, texts)
-
-    rows = [row("HF eager", partial(run_hf, 1, None), contenders.hf_model)]
-    for number in counts:
-        run, name = partial(run_ours, 1, 1.0), f"ours, spin count {number:,}"
-        rows.append(row(name, run, contenders.our_model, GOMP_SPINCOUNT=str(number)))
-    for name, make in written_files(stack).items():
-        run = partial(runtimes.run_file, 1, 1.0 if name.startswith("our") else None)
-        rows.append(row(name, run, make))
-    table.compare("alone", rows, 3)
-    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    stack.callback(neighbour.kill)
-    table.compare("beside one busy process", rows, 3)
-
-
 def written_files(stack: ExitStack) -> dict[str, Callable]:
     """Write the runtimes' files, until the stack ends; returns what loads them."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    there = runtimes.makers(folder) if DEVICE.type == "cpu" else {}
-    if there:
-        runtimes.write_files(folder)
-    else:
-        print("Without ONNX Runtime and OpenVINO: pip install -r requirements-bench.txt\n")
-    return there
+    runtimes.write_files(folder)
+    return {row: partial(load, folder / name) for row, (name, load) in runtimes.ROWS.items()}
 
 
 def pipeline_cases(table: Table, clocks: Mapping[str, Clock]) -> None:
@@ -249,67 +218,32 @@ def pipeline_cases(table: Table, clocks: Mapping[str, Clock]) -> None:
         few, some, many = (texts_of(task, count) for count in (8, 16, 192))
         hf = partial(run_hf, 1, 128)
         rows = [Contender("HF eager, batch 1, padded to 128", clocks["hf"], hf, few)]
-        for cost in (1.0, 0.5, 0.25):
+        for cost in (1.0, 0.5):
             for name, batch, texts in (("batch 1", 1, some), ("32 slots", 32, many)):
                 run = partial(run_ours, batch, cost)
                 rows.append(Contender(f"ours, c = {cost}, {name}", clocks["fp32"], run, texts))
         table.compare(f"{task} lengths", rows)
 
 
-def training_case(table: Table) -> None:
-    """Time steps of 32 texts: HF fp32 padded to 128 against ours with all exits.
-
-    Ours is in bf16 where the device has it, and takes batches of about one length, as run_glue.py.
-    """
-    texts, name = texts_of("RTE", 256), f"ours {'bf16' if HAS_BF16 else 'fp32'}, 12 exits"
-    hf, run = (partial(contenders.run_steps, *given) for given in ((128, False), (None, HAS_BF16)))
-    make_hf, make_ours = (partial(contenders.made_to_train, ours) for ours in (False, True))
-    with own_process(make_hf) as theirs, own_process(make_ours, waiting()) as ours:
-        rows = [
-            Contender("HF fp32, padded to 128", theirs, hf, texts[:32]),
-            Contender(name, ours, run, sorted(texts, key=len)),
-        ]
-        table.compare("training steps, batch 32, RTE lengths", rows)
-
-
-def act_cases(table: Table) -> None:
-    """Time Adaptive Depth, of base size and all 24 updates at most, over 128 tokens."""
-    every, running = (partial(contenders.run_act, compact) for compact in (False, True))
-    with own_process(contenders.act_model, waiting()) as act:
-        for batch in (1, 8):
-            texts = ids_of([128] * batch)
-            rows = [
-                Contender("ACT, all tokens computed", act, every, texts),
-                Contender("ACT, running tokens alone", act, running, texts),
-            ]
-            table.compare(f"30% of the updates, batch {batch}", rows, 5)
-
-
-def start_processes(args: argparse.Namespace, stack: ExitStack) -> dict[str, Clock]:
-    """Start all contenders, until the stack ends; the runtimes' where they are installed."""
+def start_processes(stack: ExitStack) -> dict[str, Clock]:
+    """Start all contenders, until the stack ends."""
     hf, ours = contenders.hf_model, contenders.our_model
     made = {"hf": (hf,), "fp32": (ours, waiting())}
     if HAS_BF16:
         made["hf bf16"] = (partial(hf, dtype=torch.bfloat16),)
         made["bf16"] = partial(ours, torch.bfloat16), waiting()
-    if args.more:
-        made["hf keeping"] = (partial(hf, keeping=True),)
-        made["hf compiled"] = (partial(hf, compiled=True),)
-        made["compiled"] = partial(ours, compiled=True), waiting()
-    made |= {name: (make,) for name, make in written_files(stack).items()}
+    if DEVICE.type == "cpu":
+        made |= {name: (make,) for name, make in written_files(stack).items()}
     return {name: stack.enter_context(own_process(*made[name])) for name in made}
 
 
 def main() -> None:
     parser = FlagParser(__doc__)
     add = parser.add_argument
-    add("--more", action="store_true", help="all rows and cases")
-    add("--shapes", nargs="+", metavar="BATCHxLENGTH", help="default: 1x32 1x128 8x64 32x128")
-    add("--spin_counts", type=int, nargs="+", help="only this: ours with each GOMP_SPINCOUNT")
+    add("--lengths", action="store_true", help="texts of the lengths of SST-2's and RTE's, too")
     add("--csv", type=Path, help="write every round's time to this file")
     add("--chart", type=Path, help="draw the first shape's times by cost (docs/speed.png)")
     args = parser.parse_args()
-    args.shapes = [tuple(map(int, shape.split("x"))) for shape in args.shapes or ()] or SHAPES
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no contender is left behind
     torch.manual_seed(0)
     print(", ".join(environment(DEVICE).values()))
@@ -319,20 +253,13 @@ def main() -> None:
     with ExitStack() as stack:
         if args.csv:
             stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
-        if args.chart and not args.spin_counts:
-            stack.callback(table.write_chart, args.chart)
-        if args.spin_counts:
-            waiting_cases(table, args.spin_counts, stack)
-            return
-        with ExitStack() as running:  # the trainings need the memory of what runs here
-            clocks = start_processes(args, running)
-            for batch, length in args.shapes:
-                fixed_length_case(table, clocks, batch, length)
-            if args.more:
-                pipeline_cases(table, clocks)
-        if args.more:
-            training_case(table)
-            act_cases(table)
+        clocks = start_processes(stack)
+        for batch, length in SHAPES:
+            fixed_length_case(table, clocks, batch, length)
+        if args.lengths:
+            pipeline_cases(table, clocks)
+    if args.chart:
+        table.write_chart(args.chart)
     print("", table.summary([f"batch {batch}, length {n}" for batch, n in SHAPES]), sep="\n")
 
 
