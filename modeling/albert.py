@@ -84,9 +84,7 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
-        end = config.eos_token_id
-        # [SEP]; HF admits lists, and numbers of no piece, too.
-        self.separator = end if isinstance(end, int) and 0 <= end < config.vocab_size else None
+        self.separator = config.eos_token_id  # [SEP]
         skips_padding = getattr(config, "positions_skip_padding", False)
         self.skipped = config.pad_token_id if skips_padding else None
 

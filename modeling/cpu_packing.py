@@ -2,8 +2,7 @@
 
 The same operations that torch.compile generates when it freezes weights, without a compiler; plain
 products where oneDNN's are slower. No linear map works on padding. torch's operators for it are
-private: they stand in this file alone, and without them, or where they do not serve, models run as
-they are.
+private: they stand in this file alone, and where they do not serve, models run as they are.
 """
 
 import sys
@@ -15,16 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .albert import Pooler
-from .errors import UserError
 from .layer import QUERY_KEY_VALUE, AlbertLayer
 
 
 def packable_types() -> tuple[torch.dtype, ...]:
-    """The types whose weights this machine's oneDNN can pack; none without torch's operators."""
-    ops = torch.ops.mkldnn
-    there = all(hasattr(ops, x) for x in ("_reorder_linear_weight", "_linear_pointwise"))
-    if not there or not torch.backends.mkldnn.is_available():
+    """The types whose weights this machine's oneDNN can pack."""
+    if not torch.backends.mkldnn.is_available():
         return ()
+    ops = torch.ops.mkldnn
     halves = {
         torch.bfloat16: ops._is_mkldnn_bf16_supported(),
         torch.float16: ops._is_mkldnn_fp16_supported(),
@@ -81,11 +78,7 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
     They are packed on entering, so weights must not change inside, nor the model be copied; what is
     compiled runs unpacked. Where packing does not serve (another device, a type that oneDNN does
     not pack, eager attention, autocast, PEFT's adapters), this is inference mode alone.
-
-    Raises UserError for a model in train mode.
     """
-    if model.training:
-        raise UserError("packed weights are for inference: call model.eval() first")
     with torch.inference_mode():
         chosen = [module for module in model.modules() if can_pack(module)]
         try:

@@ -7,7 +7,6 @@ depths.
 """
 
 import logging
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -199,9 +198,6 @@ def compile_for_inference(model: EarlyExitModel) -> bool:
     a few numbers, stays as it is. On a CPU the weights are frozen into the code. Without a working
     compiler the model stays as it is, with one warning line.
     """
-    if model.device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
-        logger.warning("no C++ compiler on this machine: running without --compile")
-        return False
     options = {"freezing": True} if model.device.type == "cpu" else {}
     regions = [*layer_groups(model), *model.exit_heads()]
     for region in regions:
@@ -216,6 +212,7 @@ def compile_for_inference(model: EarlyExitModel) -> bool:
         for region in regions:
             region._compiled_call_impl = None
         torch.compiler.reset()
-        logger.warning("compilation failed (%s): running without", str(error).splitlines()[0])
+        reason = " ".join(str(error).split())
+        logger.warning("compilation failed (%s): running without", reason[:200])
         return False
     return True

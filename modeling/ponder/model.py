@@ -30,10 +30,10 @@ from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, Inputs, iter_
 from ..errors import UserError
 from ..keys import PONDER_KEYS, checked
 from ..layer import AlbertLayer
-from ..loading.configs import load_config, own_settings
+from ..loading.configs import own_settings
 from ..loading.files import local_folder
 from ..loading.tokenizers import load_tokenizer
-from ..loading.weights import PONDER_NAMES, checkpoint_for, load_into
+from ..loading.weights import PONDER_NAMES, load_model
 from ..losses import PonderClassificationLoss, task_loss
 from ..rules import ExitRule, LayerOutput, State, scan_answers
 from .distribution import GeneralizedGeometricDist, prior
@@ -175,7 +175,6 @@ class PonderAlbertClassifier(EarlyExitModel):
         target_halt_probability: float | None = None,
         *,
         config: AlbertConfig | None = None,
-        tokenizer: PreTrainedTokenizerBase | None = None,
         cache_dir: str | None = None,
         dtype: torch.dtype | str | None = None,
         **settings: Any,
@@ -190,17 +189,15 @@ class PonderAlbertClassifier(EarlyExitModel):
 
         Raises UserError for a checkpoint of several layers, or that is no ALBERT.
         """
-        if config is not None and dtype is None:
-            dtype = "auto"
-        name = local_folder(name, cache_dir=cache_dir)
-        config = config or load_config(name, PonderAlbertConfig, **settings)
-        if tokenizer is None:
-            # Without one token ids are input enough; a call with texts will ask for it.
-            with suppress(UserError):
-                tokenizer = load_tokenizer(name)
-        model = cls(config, tokenizer, target_halt_probability)
-        load_into(model, *checkpoint_for(model, name))
-        dtype = config.dtype if dtype == "auto" else dtype
+        folder = local_folder(name, cache_dir=cache_dir)
+        if target_halt_probability is not None:
+            settings["target_halt_probability"] = target_halt_probability
+        model, _ = load_model(cls, folder, config, **({} if config else settings))
+        # Without one token ids are input enough; a call with texts will ask for it.
+        with suppress(UserError):
+            model.tokenizer = load_tokenizer(folder)
+        if dtype == "auto" or (config and dtype is None):
+            dtype = model.config.dtype
         return model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype).eval()
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:

@@ -91,16 +91,6 @@ def test_published_sizes(name, tau, iterations):
     assert parameters == 11_683_584 + 768 + 1  # ALBERT-base's, and the halting head's
 
 
-def test_the_configuration_file_holds_the_keys_with_their_defaults():
-    path = CONFIGS / "ponder_albert_base.json"
-    values = json.loads(path.read_text())
-    expected = {name: key.default for name, key in PONDER_KEYS.items() if name in values}
-    expected["model_name"] = "ponder_albert_base"
-    assert {name: value for name, value in values.items() if name in PONDER_KEYS} == expected
-    config = load_config(path, modeling.PonderAlbertConfig, num_hidden_layers=43)
-    assert (config.hidden_size, config.num_hidden_layers) == (768, 43)
-
-
 def documented_tables() -> list[dict[str, tuple[str, str]]]:
     """The tables of keys of docs/configuration.md, each as key -> (default, meaning)."""
     text = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modeling import ElbertConfig, ElbertForSequenceClassification
-from modeling.albert import cast_layers
 from modeling.cpu_packing import packed_weights
 from modeling.depth_batching import DepthBatcher
 from modeling.elbert.rules import RULES
@@ -105,18 +104,3 @@ def test_answers_are_those_of_batch_size_one(
     with packed_weights(model):
         answers = answers_in_portions(DepthBatcher(model, slots, window), examples, portions)
     assert_same_answers(model, examples, answers, 1e-5 if dtype is torch.float32 else 1e-6)
-
-
-def test_half_precision_layers_take_the_same_exits_up_to_rounding():
-    """Sums of another order round otherwise: a few of 200 examples are that near the threshold."""
-    model = spread_model(thres_name="entropy", exit_thres=0.5)
-    cast_layers(model, torch.bfloat16)
-    examples = random_examples(200)
-    batcher = DepthBatcher(model, slots=16)
-    batcher.submit(examples)
-    pairs = list(zip(sorted(batcher.answers()), one_at_a_time(model, examples), strict=True))
-    same = [answer.exit_layer == exit_layer for answer, (_, exit_layer) in pairs]
-    assert sum(same) >= 196
-    for (answer, (logits, _)), alike in zip(pairs, same, strict=True):
-        if alike:
-            assert_near(answer.logits, logits, 0.1)

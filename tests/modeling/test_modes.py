@@ -42,6 +42,7 @@ def elberts(draw) -> torch.nn.Module:
         "margin": draw(st.sampled_from([0.0, 0.1])),
         "range_tmp": draw(st.sampled_from([0.1, 1.0])),
         "window_score": draw(st.sampled_from(["lead", "class0"])),
+        "learnt_weights": [[0.3, 0.8, 0.4], [-0.2, 1.0, 0.3]],
         "positions_skip_padding": draw(st.booleans()),
         "pad_token_id": draw(st.integers(0, 3)),
     }

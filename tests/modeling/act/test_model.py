@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.func import functional_call
 from torch.nn import functional as F
 
@@ -95,22 +93,6 @@ def test_model_is_the_recurrence_token_by_token(seed, compact, update):
             assert_near(states[row, :length], expected, 1e-9)
         assert out.updates[row, 0, 0, :length].tolist() == updates
         assert out.ponder_cost[row].item() == pytest.approx(cost, abs=1e-9)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6), st.lists(st.integers(1, 12), min_size=1, max_size=5))
-def test_compacted_loop_is_the_dense_loop(seed, lengths):
-    """Over random models, batches and paddings; gradients need the dense one."""
-    update = ("published", "graves")[seed % 2]
-    model, inputs = tiny_act(seed, act_update=update), padded_batch(lengths, seed)
-    real = inputs["attention_mask"].bool()
-    for tolerance, dtype in ((1e-10, torch.double), (1e-5, torch.float)):
-        answers = []
-        for gradients in (False, True):
-            with torch.set_grad_enabled(gradients):
-                out = model.to(dtype)(**inputs)
-            answers.append((out.last_hidden_state[real], out.updates, out.ponder_cost))
-        torch.testing.assert_close(*answers, atol=tolerance, rtol=tolerance)
 
 
 def test_only_running_tokens_are_computed():

@@ -1,4 +1,4 @@
-"""Exit rules against hand-worked tables and a plain rewrite of the documented table."""
+"""Exit rules against a plain rewrite of the documented table, and ties against tables by hand."""
 
 import math
 from itertools import pairwise
@@ -14,8 +14,6 @@ from modeling.elbert.rules import RULES as TABLE
 from modeling.keys import EXIT_KEYS
 from modeling.rules import ExitRule, LayerOutput, Size, exit_scores
 from modeling.rules import scan as scan_recorded
-from tests.conftest import random_ids, tiny_model
-from tests.models import assert_near
 
 RULES = tuple(TABLE)
 
@@ -62,13 +60,7 @@ def case(thres_name: str, exit_layer: int, table: list[list[float]], **settings)
     return table, {"thres_name": thres_name, "exit_thres": 0.0, **settings}, exit_layer
 
 
-SURER = two(0.6, 0.9, 0.99, 0.5)  # H(0.9) / log 2 = 0.469, H(0.99) / log 2 = 0.081
-THREE = [[0.4, 0.3, 0.3], [0.5, 0.3, 0.2], [0.5, 0.45, 0.05], [0.9, 0.05, 0.05]]
 EVEN = two(0.6, 0.6, 0.6, 0.6)
-# The leader changes between 1 and 2: no window by lead; class 0 is always far below 0.5.
-SWAPPING = [[0.1, 0.6, 0.3], [0.1, 0.3, 0.6], [0.1, 0.6, 0.3], [0.1, 0.3, 0.6]]
-# Class 0 leads with less than 0.5: class0 sees the other side.
-WEAK = [[0.4, 0.3, 0.3], [0.35, 0.35, 0.3], [0.3, 0.4, 0.3], [0.25, 0.4, 0.35]]
 VALUES = [[1.0], [2.0], [2.25], [2.125], [2.25]]  # of a regression
 CLOSER = [[1.0], [1.25], [1.375], [1.5], [9.0]]
 
@@ -76,46 +68,23 @@ CLOSER = [[1.0], [1.25], [1.375], [1.5], [9.0]]
 @pytest.mark.parametrize(
     ("table", "settings", "expected"),
     [
-        case("entropy", 2, SURER, exit_thres=0.47),
-        case("entropy", 3, SURER, exit_thres=0.46),
         case("entropy", 3, two(0.5, 0.5, 0.5), exit_thres=1.0),  # strict
         case("entropy", 3, two(1.0, 1.0, 1.0), exit_thres=0.0),  # an entropy of exactly 0
         case("entropy", 1, two(1.0, 1.0, 1.0), exit_thres=1e-6),
-        # The smallest probability.
-        case("logits", 2, THREE, exit_thres=0.21),
         case("logits", 3, two(0.5, 0.25, 0.125), exit_thres=0.25),  # strict
-        # The largest.
-        case("max_prob", 2, THREE, exit_thres=0.55),
         case("max_prob", 3, two(0.5, 0.75, 0.875), exit_thres=0.25),  # strict
-        # The same leader all through the window, or a low entropy.
-        case("bias_1", 3, EVEN, cnt_thres=3),
         case("bias_1", 5, two(0.75, 0.75, 0.75, 0.875, 0.875), margin=0.25, cnt_thres=2),  # strict
         case("bias_1", 4, two(0.5, 0.5, 0.6, 0.6, 0.5), cnt_thres=2),  # nobody leads at 0.5
-        case("bias_1", 4, SWAPPING, cnt_thres=2),
-        case("bias_1", 2, SWAPPING, cnt_thres=2, window_score="class0"),
-        case("bias_1", 2, two(0.6, 0.99, 0.6, 0.6), exit_thres=0.1, cnt_thres=4),
-        # The opener's class never falls.
         case("bias_2", 3, EVEN, cnt_thres=3),  # equal is fine
         case("bias_2", 3, two(0.75, 0.8, 0.85, 0.9), margin=0.25, cnt_thres=2),  # strict
-        case("bias_2", 1, two(0.8, 0.7, 0.6, 0.5), cnt_thres=1),  # one layer cannot fall
-        case("bias_2", 4, WEAK, cnt_thres=2),
-        case("bias_2", 2, WEAK, cnt_thres=2, window_score="class0"),
-        # The window is steady: at most range_tmp, of one leader.
         case("bias_3", 2, two(0.25, 0.125, 0.0625, 0.03125), range_tmp=0.125, cnt_thres=2),
-        case("bias_3", 3, two(0.6, 0.4, 0.45, 0.42), range_tmp=0.2, cnt_thres=2),
-        # Agreements with the layer before.
-        case("patience", 3, two(0.6, 0.4, 0.3, 0.2, 0.9), cnt_thres=1),
         case("patience", 3, two(0.6, 0.6, 0.6), cnt_thres=3),  # 3 agreements need 4 layers
-        case("patience", 2, two(0.999, 0.999), exit_thres=1.0, cnt_thres=2),  # no entropy
-        # Of a regression: values that stay within range_tmp; patience is strict.
+        # Of a regression.
         *(case(f"bias_{n}", 3, VALUES, cnt_thres=2, range_tmp=0.25) for n in (1, 2, 3)),
-        case("bias_1", 4, VALUES, cnt_thres=2, range_tmp=0.2),
-        case("entropy", 5, VALUES, exit_thres=1.0),  # never fires
         case("patience", 3, CLOSER, exit_thres=0.25, cnt_thres=1),
-        case("patience", 3, CLOSER, exit_thres=0.3, cnt_thres=2),
     ],
 )
-def test_exits_of_worked_tables(table, settings, expected):
+def test_comparisons_are_strict_where_the_page_says_so(table, settings, expected):
     assert exit_of(table, **settings) == expected
 
 
@@ -284,18 +253,3 @@ def test_a_threshold_in_a_tensor_decides_as_the_number_does(name):
     for threshold, exits in zip(thresholds, together, strict=True):
         rule = rule_of(name, exit_thres=threshold, margin=threshold / 2, cnt_thres=3)
         assert torch.equal(scan(rule, all_logits), exits), threshold
-
-
-@given(data=st.data(), seed=st.integers(0, 50), classes=st.integers(1, 3))
-def test_inference_exits_where_a_scan_of_its_recorded_answers_does(data, seed, classes):
-    model = tiny_model(seed, num_labels=classes)
-    rule = data.draw(settings_for(4))
-    model.config.update(vars(rule))
-    ids = random_ids(6, 7, seed)
-    with torch.no_grad():
-        out, full = model(ids), model(ids, output_all_exits=True)
-    assert torch.equal(out.exit_layer, scan(rule, full.all_logits))
-    assert torch.equal(out.exit_layer, full.exit_layer)
-    taken = full.all_logits[out.exit_layer - 1, torch.arange(6)]
-    assert_near(out.logits, taken)
-    assert_near(full.logits, taken, 0)

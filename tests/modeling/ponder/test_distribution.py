@@ -8,7 +8,6 @@ from scipy import stats
 
 from modeling import GeneralizedGeometricDist, PonderAlbertConfig
 from modeling.ponder.distribution import prior
-from modeling.rules import scan_answers
 from tests.models import SMALL, direct_pmf, ponder_batch, tiny_ponder
 
 PROBABILITIES = st.lists(
@@ -101,24 +100,3 @@ def test_expectation_is_the_mean_of_all_layers_answers_under_p(halt_normalizatio
         expected = (pmf * out.logits.softmax(-1)).sum(0).log()
     torch.testing.assert_close(out.answer, expected, atol=1e-5, rtol=1e-5)
     assert (out.exit_layer == 6).all()
-
-
-@pytest.mark.parametrize("criterion", ["sample", "threshold", "expectation"])
-def test_a_scan_of_recorded_layers_gives_what_stepping_gives(criterion):
-    """Also of many thresholds at once."""
-    model, thresholds = tiny_ponder(exit_criteria=criterion), [0.0, 0.1, 0.5, 0.8, 1.0]
-    batch, draws = ponder_batch([6, 9, 12, 5, 20]), torch.linspace(0.05, 0.95, 5)
-    full = model(**batch, output_all_exits=True, draws=draws)
-    recorded = {"all_logits": full.logits, "halt_probabilities": full.halt_probabilities}
-    recorded["draws"] = draws
-    column = model.config.exit_rule(exit_thres=torch.tensor(thresholds)[:, None])
-    answers, exit_layers = scan_answers(column, recorded)
-    for k, threshold in enumerate(thresholds):
-        model.config.exit_thres = threshold
-        stepped = model(**batch, draws=draws)
-        answer, exit_layer = scan_answers(model.config.exit_rule(), recorded)
-        assert torch.equal(exit_layer, stepped.exit_layer)
-        torch.testing.assert_close(answer, stepped.answer, atol=1e-5, rtol=1e-5)
-        if criterion == "threshold":
-            assert torch.equal(exit_layers[k], exit_layer)
-            assert torch.equal(answers[k], answer)

@@ -1,4 +1,4 @@
-"""The ponder model: depth batching, the halting head, losses, and texts."""
+"""The ponder model: the halting head, losses, and texts."""
 
 import pytest
 import torch
@@ -7,54 +7,35 @@ from transformers import AlbertConfig
 
 from modeling import PonderAlbertClassifier, PonderClassificationLoss, UserError
 from modeling.depth import layer_states
-from modeling.depth_batching import DepthBatcher
-from tests.models import SMALL, assert_near, one_of, padded_batch, ponder_batch, tiny_ponder
+from tests.models import SMALL, assert_near, ponder_batch, tiny_ponder
 
 
-@pytest.mark.parametrize("arch", ["mlp", "linear_cat"])
-@pytest.mark.parametrize("criterion", ["sample", "threshold", "expectation"])
-@pytest.mark.parametrize("slots", [1, 3, 16])
-def test_depth_batching_gives_the_answers_of_one_at_a_time(slots, criterion, arch):
-    model = tiny_ponder(exit_criteria=criterion, exit_thres=0.3, lambda_layer_arch=arch)
-    batch, rows = ponder_batch([6, 9, 12, 5, 20, 11, 8, 7]), []
-    hook = model.albert_layer.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
-    examples = [one_of(batch, row) for row in range(8)]
-    draws = torch.linspace(0.95, 0.05, 8)
-    batcher = DepthBatcher(model, slots=slots, window=4)
-    batcher.submit(
-        (x["input_ids"][0].tolist(), x["token_type_ids"][0].tolist(), draw)
-        for x, draw in zip(examples, draws.tolist(), strict=True)
-    )
-    answers = sorted(batcher.answers())
-    hook.remove()
-    assert sum(rows) == sum(answer.exit_layer for answer in answers)
-    with torch.no_grad():
-        for answer, example, draw in zip(answers, examples, draws, strict=True):
-            alone = model(**example, draws=draw[None])
-            assert answer.exit_layer == alone.exit_layer.item()
-            torch.testing.assert_close(answer.logits, alone.answer[0], atol=1e-5, rtol=1e-5)
-
-
+@pytest.mark.parametrize("pooler", ["two_cls", "mean"])
 @pytest.mark.parametrize("arch", ["linear", "linear_cat", "linear_diff"])
-def test_palberts_head_sees_this_and_the_previous_layer_as_its_name_says(arch):
-    """Recomputed layer by layer with plain functions; the state before the first layer is 0."""
-    model = tiny_ponder(lambda_layer_arch=arch, num_lambda_layers=3)
+def test_palberts_heads_see_this_and_the_previous_layer_as_their_names_say(arch, pooler):
+    """Recomputed layer by layer; the state before the first is 0. `mean`: one pooler for both."""
+    model = tiny_ponder(lambda_layer_arch=arch, num_lambda_layers=3, pooler_input=pooler)
     batch = ponder_batch([9, 9])
     linears = [module for module in model.ponder if isinstance(module, torch.nn.Linear)]
     assert len(linears) == 4  # three tanh layers and the output
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
-    previous, expected = torch.zeros(2, 16), []
+    previous, logits, halts = torch.zeros(2, 16), [], []
     for state in layer_states(model, hidden, None):
-        now = state[:, 1]
+        answering, now = state[:, 0], state[:, 1]
+        if pooler == "mean":
+            now = F.linear(state.mean(1), model.pooler.weight, model.pooler.bias).tanh()
+            answering = now
         features = {"linear": now, "linear_diff": now - previous}.get(
             arch, torch.cat((now, previous), 1)
         )
         for linear in linears[:-1]:
             features = torch.tanh(F.linear(features, linear.weight, linear.bias))
-        expected.append(F.linear(features, linears[-1].weight, linears[-1].bias)[:, 0].sigmoid())
+        halts.append(F.linear(features, linears[-1].weight, linears[-1].bias)[:, 0].sigmoid())
+        logits.append(model.classifier(answering))
         previous = now
-    found = model(**batch, output_all_exits=True).halt_probabilities
-    torch.testing.assert_close(found, torch.stack(expected, 1), atol=1e-5, rtol=1e-5)
+    found = model(**batch, output_all_exits=True)
+    assert_near(found.halt_probabilities, torch.stack(halts, 1))
+    assert_near(found.logits, torch.stack(logits))
 
 
 def test_target_halt_probability_outside_0_to_1_is_an_error():
@@ -131,31 +112,3 @@ def test_texts_that_are_no_batch_are_an_error(texts):
 def test_ids_without_the_second_cls_are_an_error(ids):
     with pytest.raises(UserError, match="with_halting_token"):
         tiny_ponder()(torch.tensor([ids]))
-
-
-def test_one_pooler_serves_both_heads():
-    """As in PALBERT: no second [CLS], one linear layer as classifier; by plain functions."""
-    model = tiny_ponder(
-        exit_criteria="threshold",
-        pooler_input="mean",
-        lambda_layer_arch="linear_cat",
-        num_lambda_layers=1,
-    )
-    batch = padded_batch([9, 5])
-    found = model(**batch, output_all_exits=True)
-    weights = model.state_dict()
-    for row in range(2):
-        text = one_of(batch, row)
-        hidden = model.embed(text["input_ids"], text["token_type_ids"])
-        previous = torch.zeros(16)
-        for layer, state in enumerate(layer_states(model, hidden, None)):
-            pooled = torch.tanh(
-                weights["pooler.weight"] @ state[0].mean(0) + weights["pooler.bias"]
-            )
-            logits = weights["classifier.weight"] @ pooled + weights["classifier.bias"]
-            halt = weights["ponder.0.weight"] @ torch.cat((pooled, previous))
-            halt, previous = (halt + weights["ponder.0.bias"]).sigmoid(), pooled
-            assert_near(found.logits[layer, row], logits)
-            assert_near(found.halt_probabilities[row, layer], halt[0])
-    assert_near(model(**batch).answer, found.answer)
-    assert model.tokenize(["the cat"])[0].tolist() == [[2, 4, 5, 3]]
