@@ -1,13 +1,10 @@
 """What `make docs` does beyond mkdocs: the README as first page, the notebooks as pages with their
-outputs and formulas, the flags of every script as tables, the reference under the names that users
-import.
+outputs and formulas, the --help of every script, and links between all these.
 
 A link to a file outside these becomes its text: the site has no such page.
 """
 
-import ast
 import json
-import os
 import posixpath
 import re
 import subprocess
@@ -29,7 +26,6 @@ SCRIPTS = (
     "share_layers run_parity reproduce download_glue_data "
     "convert_albert_original_tf_checkpoint_to_pytorch"
 ).split()
-FLAG = re.compile(r"^  (-.+?)(?:  +(.*))?$", re.M)  # of --help: the flag with its values, its help
 
 
 def on_startup(command: str, dirty: bool) -> None:
@@ -51,37 +47,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def command_line() -> str:
-    """Turn every script's --help into a section: what it does, its flags with their defaults."""
+    """Show every script's --help: what it does, its flags with their defaults."""
     parts = [
         "# Command line",
         "Look up any flag of any script, with its default, as `--help` has it.",
     ]
     for script in SCRIPTS:
         command = [str(ROOT / ".venv/bin/python"), str(ROOT / f"{script}.py"), "--help"]
-        wide = {**os.environ, "COLUMNS": "9999"}
-        shown = subprocess.run(command, env=wide, capture_output=True, text=True, check=True)
-        about, options, flags = shown.stdout.partition("\noptions:\n")
-        parts += [f"## {script}.py", f"```text\n{about.strip()}\n```"]
-        groups = re.split(r"^(\w.*):$", options + flags, flags=re.M)
-        for name, text in zip(groups[1::2], groups[2::2], strict=True):
-            text = re.sub(r"\n {24}", "  ", text)
-            rows = [row_of(*row) for row in FLAG.findall(text) if not row[0].startswith("-h,")]
-            if rows:
-                intro = " ".join(FLAG.sub("", text).split())
-                table = "\n".join(["| flag | meaning |", "|---|---|", *rows])
-                parts += [f"### {name}", intro, table]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)
+        parts += [f"## {script}.py", f"```text\n{shown.stdout.strip()}\n```"]
     return "\n\n".join(parts)
-
-
-def row_of(text: str, meaning: str) -> str:
-    """A row of a table; `--seed SEED` without its SEED, which says nothing new."""
-    text = re.sub(r"(\S+) \[\1 \.\.\.\]", r"\1 …", text)  # several values
-    text = text.replace(f" {re.match('-*([a-z_0-9]+)', text)[1].upper()}", "")
-    if choices := re.search(r" {(.+?)}", text):
-        meaning += f"; one of {choices[1].replace(',', ', ')}"
-        text = re.sub(r" {.+?}( …)?", "", text)
-    meaning = re.sub(r"([|*<])", r"\\\1", meaning)
-    return f"| `{text}` | {meaning} |"
 
 
 def page_of(notebook: dict) -> str:
@@ -111,13 +86,6 @@ def formula(found: re.Match) -> str:
     return f"<span>{convert(found[2])}</span>"  # Markdown takes a line's first <math> for a block
 
 
-def public_names() -> set[str]:
-    """The names that `from elbert import …` finds."""
-    body = ast.parse((ROOT / "modeling/public.py").read_text(encoding="utf-8")).body
-    imports = [alias.name for node in body if hasattr(node, "names") for alias in node.names]
-    return {*imports, *(node.name for node in body if hasattr(node, "name"))}
-
-
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     uri = page.file.src_uri
     if page.is_homepage:
@@ -134,31 +102,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[1] if target.exists() else link[0]
         return f"[{link[1]}]({posixpath.relpath(found, posixpath.dirname(uri))}{link[3] or ''})"
 
-    def under_its_import(reference: re.Match) -> str:
-        name = reference[2]
-        path = f"elbert.{name}" if name in public_names() else reference[1]
-        return f"{reference[0]}\n    options:\n      heading: {path}\n      toc_label: {name}"
-
-    markdown = re.sub(r"^::: (elbert\S*?(\w+))$", under_its_import, markdown, flags=re.M)
     return LINK.sub(on_the_site, markdown)
-
-
-GROUPED = re.compile(r"<code>(\w+), [\w, ]+</code>(?:(?!</tr>).)*?<em>required</em>", re.S)
-
-
-def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Give parameters that share a line of the docstring the default that their signature shows."""
-
-    def with_default(row: re.Match) -> str:
-        before = re.sub("<.*?>", "", html[: row.start()])
-        found = re.findall(rf"\b{row[1]}: .* = (\w+),$", before, re.M)
-        return row[0].replace("<em>required</em>", f"<code>{found[-1]}</code>") if found else row[0]
-
-    return GROUPED.sub(with_default, html)
-
-
-def on_post_build(config: MkDocsConfig) -> None:
-    """Without an address of the site there is no map of it: an empty one misleads."""
-    if not config.site_url:
-        for path in Path(config.site_dir).glob("sitemap.xml*"):
-            path.unlink()
