@@ -61,7 +61,6 @@ def read_settings() -> GlueSettings:
         "--do_train": run.do_train,
         "--hp_search": search,
         f"--dtype {evaluation.dtype}": evaluation.dtype != "fp32",
-        "--compile on": evaluation.compile == "on",
     }
     if evaluation.onnx and (given := ", ".join(filter(others.get, others))):
         raise UserError(f"--onnx evaluates a finished file as it is: leave out {given}")

@@ -17,11 +17,10 @@ from evaluation.modes.base import Mode
 from evaluation.settings import GROUPS, GlueSettings
 from glue.features import Features
 from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
-from modeling.depth import layer_groups
 from modeling.errors import UserError
 from modeling.exit_settings import EXIT_FILE, overriding_file, read_exit_file
-from modeling.loading.configs import ORIGIN_KEYS, load_config
-from modeling.loading.files import find_file, read_json, weight_file, weights_hash
+from modeling.loading.configs import load_config
+from modeling.loading.files import find_file, read_json, weight_file
 from modeling.loading.tokenizers import load_tokenizer
 from modeling.loading.weights import load_model
 from training.checkpoints import find_start
@@ -96,13 +95,6 @@ def new_model(settings: GlueSettings, config: AlbertConfig) -> PreTrainedModel:
     model, report = load_model(model_class, source, config, other)
     for line in report.lines():
         logger.info(line)
-    new_pooler = "albert.pooler.weight" in report.initialised
-    if new_pooler and getattr(config, "pooler_input", None) == "cls":
-        logger.info(
-            "%s has no pooler, so the exits' pooler starts new, on a [CLS] that was not "
-            "pre-trained for classes: --set pooler_input=mean often learns better",
-            source,
-        )
     return model
 
 
@@ -190,9 +182,6 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     announce(settings, accelerator, task, features.size, total)
     scores = np.asarray(features.labels if task.is_regression else [], float)
     state = task_state(training, model, tokenizer, total, scores[~np.isnan(scores)].tolist())
-    if settings.evaluation.compile == "on":
-        for group in layer_groups(model):
-            group.compile(dynamic=True)
     if weights:
         logger.info("Class weights: %s", {name: round(x, 4) for name, x in weights.items()})
         model.class_weights = torch.tensor([*weights.values()], device=accelerator.device)
@@ -245,7 +234,6 @@ def announce(
         {
             "Task": about(task),
             "Model type": mode.name,
-            "Loss": mode.loss,
             "Device": f"{accelerator.device}, {accelerator.num_processes} process(es), "
             f"mixed precision {accelerator.mixed_precision}",
             "Keys": settings.mode.keys.line() or "defaults",
@@ -285,21 +273,18 @@ def search(settings: GlueSettings, argv: Sequence[str]) -> Path:
 
 
 def content_hashes(settings: GlueSettings, task: Task) -> dict[str, str]:
-    """SHA-256 of what the runs of a search start from, wherever that lies."""
-    config, source = new_config(settings, task), settings.model
-    tokenizer = new_tokenizer(settings, config)
-    kept = {name: v for name, v in config.to_dict().items() if name not in ORIGIN_KEYS}
-    files = [] if source.from_scratch else [weight_file(source.model_name_or_path)]
-    model = fingerprint(sorted(kept.items()), list(map(file_fingerprint, files)))
-    splits = [Split(task, settings.data.folder, name) for name in ("train", "dev")]
-    sets = [features_of(settings, config, tokenizer, split) for split in splits]
-    # Draws follow from --seed, which the runs of a search may change.
-    data = fingerprint(*(replace(features, inputs={}).digest() for features in sets))
-    more = settings.data.unlabelled_file
-    teaching = [*unlabelled_examples(task, more)] if more else []
-    teaching.append(source.teacher and weights_hash(source.teacher))
-    return {
-        "the model of --teacher, or --unlabelled_file": fingerprint(*teaching),
+    """SHA-256 of the files that the runs of a search start from, wherever these lie."""
+    source, data = settings.model, settings.data
+    config = Path(source.config_name or source.model_name_or_path)
+    model = [config if config.is_file() else config / "config.json"]
+    model += [] if source.from_scratch else [weight_file(source.model_name_or_path)]
+    teaching = [Path(data.unlabelled_file)] if data.unlabelled_file else []
+    teaching += [weight_file(source.teacher)] if source.teacher else []
+    named = {
+        "the model of --teacher, or --unlabelled_file": teaching,
         "the model of --model_name_or_path and --config_name": model,
-        "the examples and tokens of --data_dir or --train_file": data,
+        "the examples of --data_dir or --train_file": [
+            Split(task, data.folder, name).path for name in ("train", "dev")
+        ],
     }
+    return {name: fingerprint(*map(file_fingerprint, files)) for name, files in named.items()}

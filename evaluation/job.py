@@ -21,7 +21,6 @@ from glue.tables import read_lines
 from glue.tasks import Task, get_task
 from modeling.albert import cast_layers
 from modeling.cpu_packing import DTYPES, dtype_of
-from modeling.depth import compile_for_inference
 from modeling.errors import UserError
 from modeling.exit_settings import KeyValues
 from modeling.loading.configs import load_config, trained_labels
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from evaluation.modes.base import Mode
 
 logger = logging.getLogger(__name__)
-
-REPAYING = 10_000  # examples that repay a minute of compiling: of each, 6 ms on CUDA (an estimate)
 
 
 @dataclass(frozen=True)
@@ -61,25 +58,18 @@ class Job:
             self.used.check()
 
     def for_inference(self) -> Job:
-        """The job with a copy of the model in --dtype, compiled where that is asked for and pays;
-        its `origin` says so."""
-        model, device, wanted = self.model, self.model.device, self.evaluation.compile
-        compiled, dtype = False, dtype_of(self.evaluation.dtype, device)
-        about = {"dtype": next(name for name, known in DTYPES.items() if known == dtype)}
-        if wanted == "on" and self.mode.uncompiled:
-            logger.warning("--compile on: %s; not compiled", self.mode.uncompiled)
+        """The job with a copy of the model in --dtype; its `origin` says so."""
+        model, device = self.model, self.model.device
         if self.file:
             about, device = self.file.about, torch.device("cpu")
         else:
-            repays = device.type == "cuda" and len(self.features) >= REPAYING
-            compiling = wanted == "on" or (wanted == "auto" and repays)
-            compiling = compiling and not self.mode.uncompiled
-            if compiling or dtype != torch.float32:
+            dtype = dtype_of(self.evaluation.dtype, device)
+            about = {"dtype": next(name for name, known in DTYPES.items() if known == dtype)}
+            if dtype != torch.float32:
                 model = copy.deepcopy(model)
                 cast_layers(model, dtype)
-                compiled = compiling and compile_for_inference(model)
-        about |= {"compiled": compiled, "environment": environment(device)}
-        return replace(self, model=model, origin={**self.origin, **about})
+        origin = {**self.origin, **about, "environment": environment(device)}
+        return replace(self, model=model, origin=origin)
 
 
 def results_folder(model: Path, suffix: str) -> Path:

@@ -119,11 +119,6 @@ class EvaluationSettings:
     statistics_dir: str | None = option(
         None, "folder for layers_all.csv and layers_exit.csv; overrides my_out_dir", FREE
     )
-    compile: str = option(
-        "auto",
-        "compile the layer pass; auto: in evaluations that are long enough to repay it",
-        choices=("auto", "on", "off"),
-    )
     onnx: str | None = option(
         None,
         "ONNX file to evaluate, exported from the model in --output_dir",

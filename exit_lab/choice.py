@@ -23,7 +23,6 @@ from glue.metrics import at_exit
 from modeling.errors import UserError
 from modeling.keys import Key
 
-FEWEST_FOR_GUARANTEE = 30
 TOLERANCE = 1e-9  # of comparisons between sums that are equal on paper
 
 
@@ -114,20 +113,13 @@ def control_risk(
     """The cheapest setting of `rules` whose risk is at most α with probability ≥ 1 − δ.
 
     `rows` are the calibration examples, an independent draw of the data that the model will meet.
-    See the module's docstring for the test and `losses` for the risk. Raises UserError for fewer
-    than 30 examples, and for scores, which are neither right nor wrong.
+    See the module's docstring for the test and `losses` for the risk. Raises UserError for
+    scores, which are neither right nor wrong.
     """
     alpha, delta, examples = goal["risk"], goal["delta"], len(rows)
     if swept.task.is_regression or swept.task.multi_label:
         raise UserError(
             "--pick risk needs a task with classes, one an example; pick by max_drop or max_cost"
-        )
-    if examples < FEWEST_FOR_GUARANTEE:
-        raise UserError(
-            f"a guarantee from {examples} calibration examples is refused: fewer than "
-            f"{FEWEST_FOR_GUARANTEE} say next to nothing about other examples. Raise "
-            "--calibration_fraction, use a larger dev set, or pick with max_drop, which promises "
-            "nothing"
         )
     share = delta / len(rules)
     tested, passed = 0, []

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from glue.tasks import ACC_F1, Task
-from modeling.errors import UserError
 
 CHUNK = 2**20  # numbers of a (settings, examples) or (draws, examples) block held at a time
 
@@ -16,19 +15,9 @@ def compute_metrics(
 ) -> dict[str, float]:
     """Compute the task's metrics from class ids, or from scores for regression; both (examples,).
 
-    A correlation with constant predictions is 0.0. Raises UserError when the counts differ or are
-    zero, or a value is missing or not finite.
+    A correlation with constant predictions is 0.0.
     """
-    if len(predictions) != len(labels) or not len(labels):
-        raise UserError(
-            f"{task.name}: {len(predictions)} predictions for {len(labels)} labels; metrics need "
-            "one prediction for each label, and at least one"
-        )
     found, wanted = (np.asarray(values, dtype=float) for values in (predictions, labels))
-    for name, values in (("prediction", found), ("label", wanted)):
-        if not np.isfinite(values).all():
-            row = int(np.argmin(np.isfinite(values)))
-            raise UserError(f"{task.name}: {name} {row} is {values[row]}, which no metric takes")
     once = np.ones((1, len(wanted)))
     return {name: v.item() for name, v in METRICS[task.metric](found[None], wanted, once).items()}
 

@@ -2,11 +2,9 @@
 
 A model gives the steps (`embed`, `layer_pass`, `layer_output`), which know nothing of loops. The
 loops are here: `layer_states` through all layers, `iter_layers` with an exit check after each.
-`compile_for_inference` compiles the steps. `depth_batching.py` has a loop for examples at different
-depths.
+`depth_batching.py` has a loop for examples at different depths.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from transformers import AutoModelForSequenceClassification
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .albert import AlbertPreTrainedModel, attention_mask_of
 from .configuration import EarlyExitConfig
 from .rules import ExitRule, LayerOutput, Size, State
-
-logger = logging.getLogger(__name__)
 
 Inputs = Mapping[str, Tensor]  # of `EarlyExitModel.own_inputs`, (batch,) each
 
@@ -183,36 +178,3 @@ def iter_layers(
             hidden, rows = hidden[keep], rows[keep]
             mask = None if mask is None else mask[keep]
             state = tree_map(itemgetter(keep), state)
-
-
-def layer_groups(model: nn.Module) -> list[nn.Module]:
-    """The modules that make a layer pass, in every mode."""
-    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-
-
-@torch.inference_mode()
-def compile_for_inference(model: EarlyExitModel) -> bool:
-    """Compile the layer groups and exits of `model` in place; returns whether that worked.
-
-    Regions of the loop over depth, so compile time does not grow with depth; a rule's decision, on
-    a few numbers, stays as it is. On a CPU the weights are frozen into the code. Without a working
-    compiler the model stays as it is, with one warning line.
-    """
-    options = {"freezing": True} if model.device.type == "cpu" else {}
-    regions = [*layer_groups(model), *model.exit_heads()]
-    for region in regions:
-        region.compile(dynamic=True, options=options)
-    try:
-        # Every layer and exit once for each kind of call: one text without mask, a batch with one.
-        for shape in ((1, 7), (3, 9)):
-            ids = torch.ones(shape, dtype=torch.long, device=model.device)
-            mask = None if shape[0] == 1 else attention_mask_of(torch.tril(torch.ones_like(ids), 6))
-            list(iter_layers(model, model.embed(ids), mask, {}, allow_exit=False))
-    except Exception as error:  # whatever a compiler's tool chain may raise
-        for region in regions:
-            region._compiled_call_impl = None
-        torch.compiler.reset()
-        reason = " ".join(str(error).split())
-        logger.warning("compilation failed (%s): running without", reason[:200])
-        return False
-    return True

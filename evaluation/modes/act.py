@@ -26,17 +26,12 @@ from training.fine_tuning import MetricAtCost
 from utils.files import write_text
 
 ON_PAGE = 100  # examples in tokens.html
-FILTER = """<fieldset><strong>Texts</strong>
-<label><input type="radio" name="texts" checked> all {all}</label>
-<label><input type="radio" name="texts" id="wrong"> {wrong} answered wrongly</label></fieldset>"""
 
 
 class AdaptiveDepth(Mode):
     """A learned halting probability an update stops a token."""
 
     runs = AlbertActForSequenceClassification
-    uncompiled = "stopped tokens change every pass's shape"
-    loss = "task loss + τ × ponder cost, each a mean over the batch"
 
     def scalars(self, model: Any, out: Any) -> dict[str, float]:
         """Ponder cost, mean over the batch; updates, mean over its tokens."""
@@ -123,44 +118,23 @@ def write_tokens(page: Path, job: Job, predictions: Predictions, summary: dict[s
     """Write tokens.html, which needs nothing else: the first texts as the model read them, each
     token coloured by its number of updates.
 
-    Colours go from the lowest to the highest number that any token has, or over the whole range.
-    The scale is a histogram of all tokens of the data set.
+    Colours go from the lowest to the highest number that any token has.
     """
     answers, labels = predictions_of(predictions["logits"]), labels_of(job.features)
-    maximum, counts = summary["maximum_updates"], [0, *summary["tokens_per_updates"]]
-    sections, wrong = [], 0
+    maximum, sections = summary["maximum_updates"], []
     for row, ids in enumerate(job.features.input_ids[:ON_PAGE]):
         tokens = job.tokenizer.convert_ids_to_tokens(ids)
         updates = predictions["updates"][row, : len(ids)].tolist()
         texts = [label_text(job.task, found[row]) for found in (answers, labels)]
-        is_wrong = not job.task.is_regression and answers[row] != labels[row]
-        wrong += is_wrong
-        sections.append(token_section(tokens, updates, maximum, texts, is_wrong))
-    scale = []
-    for number, count in enumerate(counts):
-        share = f"{100 * count / sum(counts):.0f}%" if count else ""
-        bar = f'<i style="height:{5 * count / max(counts):.2f}rem"></i>'
-        step = f'<strong style="--n:{number}">{number}</strong>'
-        scale.append(f"<div>{share}{bar}{step}</div>")
-    taken = np.flatnonzero(counts)
-    template = Path(__file__).parents[1] / "tokens_template.html"
-    text = Template(template.read_text(encoding="utf-8")).substitute(
-        low=taken[0],
-        high=taken[-1],
-        maximum=maximum,
-        filter=FILTER.format(all=len(sections), wrong=wrong) if wrong else "",
-        scale="".join(scale),
-        examples="\n".join(sections),
-    )
+        sections.append(token_section(tokens, updates, maximum, texts))
+    taken = np.flatnonzero([0, *summary["tokens_per_updates"]])
+    template = Template((Path(__file__).parents[1] / "tokens_template.html").read_text("utf-8"))
+    text = template.substitute(low=taken[0], high=taken[-1], examples="\n".join(sections))
     write_text(page, text, listed_in=page.parent)
 
 
 def token_section(
-    tokens: Sequence[str],
-    updates: Sequence[float],
-    maximum: int,
-    texts: Sequence[str],
-    is_wrong: bool = False,
+    tokens: Sequence[str], updates: Sequence[float], maximum: int, texts: Sequence[str]
 ) -> str:
     """Format an example as HTML: a heading with its cost and `texts`, which are answer and label;
     each token over its updates."""
@@ -176,5 +150,4 @@ def token_section(
         f"answer: {texts[0]}, label: {texts[1]}; "
         f"{np.mean(updates):.1f} of {maximum} updates a token"
     )
-    kind = ' class="wrong"' if is_wrong else ""
-    return f"<section{kind}>\n<h2>{heading}</h2>\n<div>{''.join(spans)}</div>\n</section>"
+    return f"<section>\n<h2>{heading}</h2>\n<div>{''.join(spans)}</div>\n</section>"

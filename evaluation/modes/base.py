@@ -32,9 +32,7 @@ class Mode(ABC):
     """
 
     runs: ClassVar[type[PreTrainedModel]]
-    uncompiled: ClassVar[str] = ""  # why torch.compile does not serve inference
     depth_batched: ClassVar[bool] = False  # larger batches are kept full by depth batching
-    loss: ClassVar[str] = "the model's"  # and how it is averaged, for a log
 
     def __init__(self, model_class: type[PreTrainedModel]) -> None:
         config: Any = model_class.config_class

@@ -86,7 +86,6 @@ class Elbert(ExampleMode):
     """ELBERT, `--model_type elbert`: a rule over the exits' answers so far stops an example."""
 
     runs = ElbertForSequenceClassification
-    loss = "sum over the N exits of weight × task loss (mean over the batch); the weights sum to N"
 
     def scalars(self, model: Any, out: Any) -> dict[str, float]:
         """σ(W) of every exit."""
@@ -101,10 +100,6 @@ class Ponder(ExampleMode):
     stops an example."""
 
     runs = PonderAlbertClassifier
-    loss = (
-        "weighted_task_loss, mean over layers and batch of p_n × the layer's task loss, + kl_loss, "
-        "kl_penalty_factor × KL(p ‖ prior), mean over the batch"
-    )
 
     def features(
         self, config: Any, examples: Any, tokenizer: Any, max_seq_length: int, seed: int

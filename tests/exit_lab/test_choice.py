@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, entropy
 
 from exit_lab.choice import (
-    certified,
     choose,
     control_risk,
     first_allowed,
@@ -57,16 +56,6 @@ def test_a_split_is_seeded_and_leaves_nobody_out():
     assert sorted(np.concatenate(parts)) == list(range(101))
     assert all(map(np.array_equal, parts, split(101, 0.4, seed=3)))
     assert not np.array_equal(parts.calibration, split(101, 0.4, seed=4).calibration)
-
-
-@pytest.mark.parametrize(
-    ("events", "examples", "alpha"), [(0, 149, 0.02), (3, 300, 0.02), (40, 400, 0.1)]
-)
-def test_a_setting_is_certified_by_scipys_exact_test(events, examples, alpha):
-    p_value = binomtest(events, examples, alpha, alternative="less").pvalue
-    path = np.arange(examples)[None] < events
-    assert certified(path, alpha, p_value * 1.0001) == 1
-    assert certified(path, alpha, p_value * 0.9999) == 0
 
 
 def test_losses_are_what_early_exit_gets_wrong():
@@ -144,10 +133,8 @@ def test_the_cheapest_certified_setting_is_chosen(rules):
     assert f"{len(passed)} of " in choice.reason
 
 
-def test_a_guarantee_from_too_few_examples_is_refused():
+def test_a_guarantee_from_too_few_examples_says_how_many_it_needs():
     found, _ = swept(2, "rte", examples=60)
-    with pytest.raises(UserError, match=r"29 calibration examples is refused: fewer than 30"):
-        control_risk(found, ["entropy"], np.arange(29), {"risk": 0.02, "delta": 0.05})
     choice = control_risk(found, ["entropy"], np.arange(30), {"risk": 0.02, "delta": 0.05})
     assert choice.setting is None
     assert "even a setting without a single loss needs 149 examples" in choice.reason

@@ -1,6 +1,5 @@
 """The tasks: names, labels, metrics, and official files."""
 
-import math
 import os
 from collections import Counter
 from pathlib import Path
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from glue import tasks
-from glue.metrics import compute_metrics
 from glue.tasks import TASKS, Example, get_task, read_examples
 from modeling import UserError
 from tests.conftest import write
@@ -77,23 +75,6 @@ def test_a_submission_is_the_official_file(name, predictions, lines):
     text = tasks.submission(get_task(name), examples_of(len(lines)), predictions)
     rows = [f"{10 + i}\t{label}\n" for i, label in enumerate(lines)]
     assert text == "index\tprediction\n" + "".join(rows)
-
-
-# Metrics, by hand.
-
-
-@pytest.mark.parametrize(
-    ("predictions", "labels", "message"),
-    [
-        ([1.0], [1.0, 2.0], "1 predictions for 2 labels"),
-        ([], [], "0 predictions for 0 labels"),
-        ([1.0, math.nan], [1.0, 2.0], "prediction 1 is nan"),
-        ([1.0, 2.0], [1.0, None], "label 1 is nan"),
-    ],
-)
-def test_metrics_refuse_what_they_cannot_score(predictions, labels, message):
-    with pytest.raises(UserError, match=message):
-        compute_metrics(get_task("sts-b"), predictions, labels)
 
 
 # Each file, and its lines, header included, as the GLUE server asks for them.

@@ -332,16 +332,14 @@ def test_a_flag_overrides_the_trainings_and_says_so(trained, glue, script):
     [("roberta", "ForMaskedLM"), ("electra", "ForPreTraining"), slow("bert", "Model")],
 )
 def test_an_encoder_of_a_family_trains_goes_on_and_is_swept(
-    family, head, glue, script, rte, tmp_path, caplog
+    family, head, glue, script, rte, tmp_path
 ):
     """With the published --model_type, its own tokenizer, and texts of all 40 positions."""
-    caplog.set_level("INFO")
     weights, out = save(tiny_encoder(family, head), tmp_path / family), tmp_path / "out"
     run = partial(glue, weights=weights)
     same = ("--model_type", family, "--max_seq_length", 40)
     training = (*same, "--do_train", "--save_steps", 2, "--learning_rate", 1e-3)
     run(out, *training).done()
-    assert caplog.text.count("--set pooler_input=mean") == (family != "bert")
     again = shutil.copytree(out / "checkpoint-2", tmp_path / "again/checkpoint-2").parent
     run(again, *training, "--resume_from_checkpoint", again / "checkpoint-2").done()
     resumed = load_file(again / "model.safetensors")

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from modeling.albert import pool
-from modeling.depth import layer_groups
 from tests.conftest import random_ids, tiny_model
 
 
@@ -57,16 +56,3 @@ def test_exit_layers_are_shared_in_order_by_equal_runs(layers, exits, expected):
     model = tiny_model(num_hidden_layers=layers, num_exit_layers=exits)
     assert [model.exit_number(layer) for layer in range(layers)] == expected
     assert list(model.exit_heads()) == list(model.albert.encoder.exit_out_layers)
-
-
-@pytest.mark.slow
-def test_compiled_training_has_the_loss_and_gradients_of_eager_mode():
-    def step(model: torch.nn.Module) -> list[torch.Tensor]:
-        loss = model.train()(random_ids(4, 7), labels=torch.tensor([0, 1, 1, 0])).loss
-        loss.backward()
-        return [loss.detach(), *(parameter.grad for parameter in model.parameters())]
-
-    model, other = (tiny_model(classifier_dropout_prob=0.0) for _ in range(2))
-    for group in layer_groups(other):
-        group.compile(dynamic=True)
-    torch.testing.assert_close(step(other), step(model), atol=1e-5, rtol=1e-4)
