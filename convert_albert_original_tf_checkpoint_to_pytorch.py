@@ -14,27 +14,23 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from modeling.errors import UserError
 from utils.files import write_file
 from utils.flags import FlagParser
 from utils.processes import run_script
 
-# A tokenizer's files, and the names that they have beside published checkpoints.
+# A tokenizer's files, and their names beside Google's checkpoints.
 VOCABULARIES = {
-    "spiece.model": ("spiece.model", "*30k-clean*.model"),
-    "spiece.vocab": ("spiece.vocab", "*30k-clean*.vocab"),
-    "vocab.txt": ("vocab.txt", "vocab_chinese.txt"),
+    "spiece.model": "spiece.model",
+    "30k-clean.model": "spiece.model",
+    "vocab_chinese.txt": "vocab.txt",
 }
 
 
-def vocabulary(prefix: str) -> dict[str, Path]:
+def vocabulary(prefix: Path) -> dict[str, Path]:
     """Find the tokenizer's files: beside a checkpoint, or in the assets of a TF-Hub export."""
-    folder, found = Path(prefix).parent, {}
-    for name, patterns in VOCABULARIES.items():
-        globs = [x.glob(p) for x in (folder, folder.parent / "assets") for p in patterns]
-        if files := [path for paths in globs for path in sorted(paths)]:
-            found[name] = files[0]
-    return found
+    folders = (prefix.parent, prefix.parents[1] / "assets")
+    paths = [(ours, folder / name) for folder in folders for name, ours in VOCABULARIES.items()]
+    return {name: path for name, path in paths if path.is_file()}
 
 
 def main() -> None:
@@ -48,17 +44,13 @@ def main() -> None:
     import torch
     from transformers.utils import logging as hf_logging
 
-    from modeling.loading.tensorflow import checkpoint_prefix, load_tf_checkpoint
+    from modeling.loading.tensorflow import load_tf_checkpoint
     from training.checkpoints import write_directory
 
     hf_logging.disable_progress_bar()
     target = Path(args.pytorch_dump_path)
     as_file = target.suffix == ".bin" and not target.is_dir()
-    if target.is_file() and not as_file:
-        raise UserError(
-            f"--pytorch_dump_path {target} is a file; give a directory, or a file that ends in .bin"
-        )
-    prefix = checkpoint_prefix(Path(args.tf_checkpoint_path))
+    prefix = args.tf_checkpoint_path
     model, report = load_tf_checkpoint(prefix, args.albert_config_file)
     print("\n".join(report.lines()[:2]))
     if as_file:
@@ -66,7 +58,7 @@ def main() -> None:
         torch.save(model.state_dict(), buffer)
         write_file(target, lambda file: file.write(buffer.getbuffer()))
     else:
-        files = vocabulary(prefix)
+        files = vocabulary(Path(prefix).absolute())
 
         def fill(directory: Path) -> None:
             model.save_pretrained(directory)

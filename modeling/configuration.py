@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformers import AlbertConfig, AutoConfig, AutoTokenizer
+from transformers import AlbertConfig, AlbertTokenizer, AutoConfig, AutoTokenizer
 from transformers.activations import ACT2FN
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -18,7 +18,6 @@ from .elbert.rules import RULES as ELBERT_RULES
 from .errors import UserError
 from .exit_settings import Setting, resolve
 from .keys import MODE_KEYS, SIZES, KeyTable, checked, float_key, grid_values, str_key
-from .loading.tokenizers import TokenizerOfFolder
 from .ponder.rules import RULES as PONDER_RULES
 from .rules import EachLabel, ExitRule
 
@@ -66,7 +65,7 @@ class AdaptiveConfig(AlbertConfig):
         if "model_type" in vars(cls):
             cls.table = MODE_KEYS[cls.model_type]
             AutoConfig.register(cls.model_type, cls, exist_ok=True)
-            AutoTokenizer.register(cls, TokenizerOfFolder, exist_ok=True)
+            AutoTokenizer.register(cls, AlbertTokenizer, exist_ok=True)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **kwargs: Any) -> "AdaptiveConfig":

@@ -59,7 +59,7 @@ from .ponder.pondernet import (
 from .rules import ExitRule, exit_scores, scan, scan_answers
 from .runtime import noticing_contention
 
-Text = str | tuple[str, str] | dict[str, str]  # a text, or a pair: HF's has "text", "text_pair"
+Text = str | tuple[str, str]  # a text, or a pair
 Answer = dict[str, Any] | list[dict[str, Any]]  # of one text; a list where `top_k` is given
 Source = str | Path  # a folder, or a hub name
 # Of a text that are read for each token: English has 4 or 5. HF's tokenizers take memory that grows
@@ -118,7 +118,7 @@ class Classifier:
     def __call__(
         self, texts: Text | Sequence[Text], batch_size: int = 32, top_k: int | None = 1
     ) -> Answer | list[Answer]:
-        if isinstance(texts, str | dict):
+        if isinstance(texts, str):
             return self([texts], batch_size, top_k)[0]
         if not len(texts):
             return []
@@ -129,9 +129,8 @@ class Classifier:
     def encoded(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int]]]:
         """Tokenise texts, or pairs, as `DepthBatcher` takes them; longer ones are cut."""
         end = CHARACTERS * self.max_length
-        pairs = [as_pair(text) for text in texts]
         encoded = self.tokenizer(
-            [x[:end] if isinstance(x, str) else tuple(part[:end] for part in x) for x in pairs],
+            [x[:end] if isinstance(x, str) else tuple(part[:end] for part in x) for x in texts],
             truncation=True,
             max_length=self.max_length,
             return_token_type_ids=True,
@@ -164,23 +163,14 @@ class Classifier:
 
     def by_batches(self, examples: list[tuple], batch_size: int) -> list[tuple]:
         """Answer with a model whose examples all run to the last layer."""
-        found: list[tuple] = [()] * len(examples)
-        order = sorted(range(len(examples)), key=lambda row: len(examples[row][0]))
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            ids, types = zip(*(examples[row] for row in rows), strict=True)
+        found: list[tuple] = []
+        for start in range(0, len(examples), batch_size):
+            ids, types = zip(*examples[start : start + batch_size], strict=True)
             texts = {"input_ids": ids, "token_type_ids": types}
             out = self.model(**self.tokenizer.pad(texts, return_tensors="pt"))
-            for row, logits, updates in zip(rows, out.logits, out.updates, strict=True):
-                found[row] = logits, depth_of({"updates": updates})
+            rows = zip(out.logits, out.updates, strict=True)
+            found += [(logits, depth_of({"updates": updates})) for logits, updates in rows]
         return found
-
-
-def as_pair(text: Text) -> str | tuple[str, ...]:
-    """Return a text, or a pair of texts, as a tokenizer takes it; TypeError for anything else."""
-    pair = (text["text"], text["text_pair"]) if isinstance(text, dict) and len(text) > 1 else text
-    pair = pair["text"] if isinstance(pair, dict) else pair
-    return pair if isinstance(pair, str) else tuple(pair)
 
 
 def classify(
@@ -197,7 +187,7 @@ def classify(
     Args:
         source: the folder of a trained model of any mode, or a hub name.
         texts: a text; or a list in any order, in which no answer depends on the others. A pair is
-            a tuple in a list, or {"text": …, "text_pair": …}.
+            a tuple in a list.
         batch_size: how many texts share a layer pass; they may be at different depths.
         top_k: how many classes, the most probable first; None for all.
 

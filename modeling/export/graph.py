@@ -75,7 +75,7 @@ def to_onnx(loop: ExportLoop, about: dict[str, str], defaults: bool = True) -> i
         "settings": dict.fromkeys(settings),
     }
     program = torch.export.export(loop, (), kwargs=inputs, dynamic_shapes=free, strict=False)
-    exported = torch.onnx.export(
+    made = torch.onnx.export(
         program,
         dynamo=True,
         opset_version=OPSET,
@@ -83,11 +83,12 @@ def to_onnx(loop: ExportLoop, about: dict[str, str], defaults: bool = True) -> i
         output_names=loop.outputs,
         custom_translation_table=TRANSLATIONS,
         verbose=False,
-    ).model
+    )
+    exported = made.model
+    made.rename_axes(dict(zip(exported.graph.inputs[0].shape, DIMENSIONS, strict=True)))
     # torch.onnx leaves a constant as large as the fused attention weights to be made at every pass.
     fold_constants(exported, input_size_limit=LARGEST, output_size_limit=LARGEST)
     RemoveUnusedNodesPass()(exported)
-    name_dimensions(exported.graph)
     for value in exported.graph.inputs:
         if defaults and value.name in settings:
             value.const_value = ir.tensor(settings[value.name].numpy(), name=value.name)
@@ -96,15 +97,6 @@ def to_onnx(loop: ExportLoop, about: dict[str, str], defaults: bool = True) -> i
     ClearMetadataAndDocStringPass()(exported)  # stack traces with this machine's paths
     exported.metadata_props.update({**about, "dtype": json.dumps("fp32")})
     return exported
-
-
-def name_dimensions(graph: ir.Graph) -> None:
-    """Call the free dimensions what they are, where torch numbers them."""
-    names = {dim.value: name for dim, name in zip(graph.inputs[0].shape, DIMENSIONS, strict=True)}
-    for value in (*graph.inputs, *(out for node in graph.all_nodes() for out in node.outputs)):
-        if value.shape is not None:
-            dims = (dim if isinstance(dim, int) else dim.value for dim in value.shape)
-            value.shape = ir.Shape([names.get(dim, dim) for dim in dims])
 
 
 def forget_loop_shapes(graph: ir.Graph) -> None:

@@ -1,15 +1,12 @@
 """Reading TensorFlow checkpoints: Google's ALBERT, and Adaptive Depth.
 
-Checkpoints may be name-based, as TensorFlow 1 writes them, or object-based, as TensorFlow 2 does.
 The names are those of Google's ALBERT (pre-training, fine-tuning and TF-Hub export) and of the
 pre-training of Simoulin and Crabbé (2021). Every variable has a tensor by `NAMES`, is left out by
 `IGNORED`, or is an error. TensorFlow is imported only here: requirements-tf.txt.
 """
 
 import re
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers as hf
@@ -33,7 +30,7 @@ MODELS = {
 
 # Regular expressions of names, and what takes their place, in this order.
 NAMES = {
-    r"^(.+/)?(bert|cls)/": r"\2/",  # outer scopes: TF-Hub's `module`, an object with the model
+    r"^module/": "",  # TF-Hub's scope
     # Pre-training under TensorFlow 2 makes some variables inside a loop, where scopes are lost.
     r"^(bert/encoder/)?transformer/": "albert.encoder.",
     r"^bert/": "albert.",
@@ -58,17 +55,8 @@ NAMES = {
 }
 PLACED = r"(albert|predictions|sop_classifier|classifier)\.[\w.]+"  # names that NAMES made
 AS_IN_PYTORCH = r".+(_embeddings|classifier)\.weight|classifier\.weight"  # others are transposed
-
-OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-IGNORED = (
-    r".+/(adam_[mv]|Adam(_1)?|AdamWeightDecayOptimizer(_1)?)",  # moments
-    r"(.+/)?(beta[12]_power|global_step)",
-    r".+/accum|local_step|batch_finite",  # accumulated gradients
-    r".+/ExponentialMovingAverage",
-    r"(.+/)?optimizer/.+|.+/\.OPTIMIZER_SLOT/.+",
-    rf"{OBJECT_GRAPH}|save_counter{VALUE}|.+/OBJECT_CONFIG_JSON",
-)
+# An optimizer's moments, steps and accumulated gradients.
+IGNORED = r".+/(adam_[mv]|Adam(_1)?|accum)|beta[12]_power|global_step|local_step|batch_finite"
 
 
 def load_tf_checkpoint(
@@ -77,7 +65,7 @@ def load_tf_checkpoint(
     """Load the HF ALBERT or Adaptive Depth model with a checkpoint's heads, in eval mode.
 
     Args:
-        prefix: what the names of its files share, as `checkpoint_prefix` finds it.
+        prefix: what the names of its files share.
         config_file: Google's albert_config.json, or a config.json.
 
     Raises:
@@ -101,21 +89,6 @@ def load_tf_checkpoint(
         raise UserError(f"{prefix}, with {config_file}: {error}") from error
 
 
-def checkpoint_prefix(path: Path) -> str:
-    """Find the prefix of a checkpoint's files, given it, one of them, or a folder of one."""
-    prefix = re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", str(path))
-    if Path(f"{prefix}.index").is_file():
-        return prefix
-    found = sorted(str(index.with_suffix("")) for index in path.rglob("*.index"))
-    if len(found) != 1:
-        raise UserError(
-            f"{path}: there is no {prefix}.index, so this is no TensorFlow checkpoint; give the "
-            "part that the names of its files share, such as "
-            + (" or ".join(found) or "albert_base/model.ckpt-best")
-        )
-    return found[0]
-
-
 def read_checkpoint(prefix: str) -> tuple[Tensors, LoadReport]:
     """Read a checkpoint's variables in float32, under the names of the state dict."""
     try:
@@ -126,7 +99,7 @@ def read_checkpoint(prefix: str) -> tuple[Tensors, LoadReport]:
         ) from error
     try:
         reader = load_checkpoint(prefix)
-        keys, ignored = sort_variables(variable_names(reader))
+        keys, ignored = sort_variables(sorted(reader.get_variable_to_shape_map()))
         tensors = {}
         for name, key in keys.items():
             tensor = torch.from_numpy(reader.get_tensor(key).astype("float32"))
@@ -136,46 +109,25 @@ def read_checkpoint(prefix: str) -> tuple[Tensors, LoadReport]:
         raise
     except Exception as error:  # a damaged file fails in every way
         raise UserError(
-            f"cannot read it ({' '.join(str(error).split())}): the checkpoint is damaged, or one "
-            "of its files is missing; fetch all of them again"
+            f"cannot read it ({' '.join(str(error).split())}): give what the names of its files "
+            "share, as albert_base/model.ckpt-best; if they are damaged or missing, fetch all again"
         ) from error
     return tensors, LoadReport(prefix, list(keys.values()), ignored, [])
 
 
-def variable_names(reader: Any) -> dict[str, tuple[str, ...]]:
-    """Return the names that a variable goes by, for each key.
-
-    Keys of object-based checkpoints are paths of attributes, in which `.S` is a slash in a name and
-    `..` a dot; the graph of objects beside them has the names that the variables were made with.
-    """
-    keys = sorted(reader.get_variable_to_shape_map())
-    if OBJECT_GRAPH not in keys:
-        return {key: (key,) for key in keys}
-    from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
-
-    graph = TrackableObjectGraph.FromString(reader.get_tensor(OBJECT_GRAPH))
-    made = {x.checkpoint_key: x.full_name for node in graph.nodes for x in node.attributes}
-    unescape = partial(re.sub, r"\.([S.])", lambda escape: "/" if escape[1] == "S" else ".")
-    return {key: (unescape(key.removesuffix(VALUE)), made.get(key, "")) for key in keys}
-
-
-def sort_variables(names: dict[str, tuple[str, ...]]) -> tuple[dict[str, str], list[str]]:
-    """Sort a checkpoint's variables, given the names that each key goes by.
+def sort_variables(keys: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Sort a checkpoint's variables.
 
     Returns the key of each tensor of the state dict, and the keys that are left out. Raises
-    UserError for variables without a place, or with the same.
+    UserError for variables without a place.
     """
     placed, ignored, unknown = {}, [], []
-    for key, aliases in names.items():
-        # An object-based key may be the path to a weight by way of its optimizer: tensors first.
-        candidates = renamed(dict.fromkeys(aliases), NAMES)
-        ours = [name for name in candidates if re.fullmatch(PLACED, name)]
-        if ours and ours[0] in placed:
-            raise UserError(f"{placed[ours[0]]} and {key} would both be {ours[0]}")
-        if ours:
-            placed[ours[0]] = key
-        elif any(re.fullmatch("|".join(IGNORED), name) for name in (key, *aliases)):
+    for key in keys:
+        (name,) = renamed({key: key}, NAMES)
+        if re.fullmatch(IGNORED, key):
             ignored.append(key)
+        elif re.fullmatch(PLACED, name):
+            placed[name] = key
         else:
             unknown.append(key)
     if unknown:
@@ -196,11 +148,6 @@ def build(config: AlbertConfig, tensors: Tensors) -> PreTrainedModel:
     if encoder.pooler is None and "albert.pooler.weight" in tensors:
         # A masked language model has no use for it, but what is fine-tuned from one does.
         encoder.pooler = nn.Linear(config.hidden_size, config.hidden_size)
-    mapping = "albert.encoder.embedding_hidden_mapping_in"
-    if f"{mapping}.weight" not in tensors and config.embedding_size == config.hidden_size:
-        # Google's code then leaves the mapping out.
-        tensors[f"{mapping}.weight"] = torch.eye(config.hidden_size)
-        tensors[f"{mapping}.bias"] = torch.zeros(config.hidden_size)
     if encoder is model:
         tensors = {name.removeprefix("albert."): tensor for name, tensor in tensors.items()}
     # The decoder shares the word embeddings.

@@ -1,14 +1,12 @@
 """The tokenizer beside a checkpoint."""
 
 from pathlib import Path
-from typing import Any
 
 from transformers import (
     AlbertTokenizer,
     AutoTokenizer,
     BertTokenizer,
     PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
     RobertaTokenizer,
 )
 
@@ -48,13 +46,9 @@ def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrained
         given["do_lower_case"] = do_lower_case
     try:
         tokenizer = kinds[name].from_pretrained(str(source), **given)
-        pair = tokenizer(["a", "b c"], ["d", ""], return_token_type_ids=True)
-        for ids, segments in zip(pair["input_ids"], pair["token_type_ids"], strict=True):
-            if len(ids) != len(segments) or not {*segments} <= {0, 1}:
-                raise ValueError(f"it makes segments {segments} of a pair")
-        for special in ("pad", "cls", "sep"):
-            if not isinstance(getattr(tokenizer, f"{special}_token_id"), int):
-                raise ValueError(f"it has no {special}_token")
+        tokenizer(["a", "b c"], ["d", ""])
+        if None in (tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id):
+            raise ValueError("it has not all of them")
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # damaged files fail in every way, also by a panic of Rust's
@@ -65,16 +59,3 @@ def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrained
             "run_pretraining.py --train_tokenizer makes one from text"
         ) from error
     return tokenizer
-
-
-class TokenizerOfFolder:
-    """AutoTokenizer's class where no tokenizer_config.json names one: `load_tokenizer`."""
-
-    @staticmethod
-    def from_pretrained(
-        source: str | Path, *_: Any, do_lower_case: bool = True, **how: Any
-    ) -> PreTrainedTokenizerBase:
-        folder = local_folder(source, weights=False)
-        if find_file(folder, "tokenizer.json"):
-            return PreTrainedTokenizerFast.from_pretrained(folder, **how)
-        return load_tokenizer(folder, do_lower_case)

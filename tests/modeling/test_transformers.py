@@ -8,7 +8,6 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 import modeling
 from modeling import (
-    Classifier,
     EarlyExitPipeline,
     UserError,
     load_tokenizer,
@@ -106,19 +105,6 @@ def test_the_second_text_is_the_second_segment(mode, folder):
         assert_near(model(**encoded).logits, expected)
 
 
-def test_a_folder_s_spiece_model_is_tokenizer_enough(mode, albert_dir, tmp_path):
-    made(mode).config.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"no tokenizer in.*--tokenizer_name"):
-        AutoTokenizer.from_pretrained(tmp_path)
-    (tmp_path / "spiece.model").write_bytes((albert_dir / "spiece.model").read_bytes())
-    found = AutoTokenizer.from_pretrained(tmp_path)(*PAIR)
-    assert (
-        found["input_ids"]
-        == transformers.AlbertTokenizer.from_pretrained(albert_dir)(*PAIR)["input_ids"]
-    )
-    assert set(found["token_type_ids"]) == {0, 1}
-
-
 def test_a_pipeline_gives_the_model_s_probabilities_and_where_a_text_exits(mode, folder):
     """Or how often its tokens are updated; in batches, whose padding changes nothing."""
     how = {"pipeline_class": EarlyExitPipeline, "batch_size": 7}
@@ -140,21 +126,6 @@ def test_a_pipeline_gives_the_model_s_probabilities_and_where_a_text_exits(mode,
     assert len(depths) > 1
 
 
-def test_one_text_and_many_are_answered_as_by_a_pipeline(mode, folder):
-    """A text alone, a list, and all classes where `top_k` asks for them."""
-    ours = Classifier(folder)
-    theirs = pipeline("text-classification", str(folder), pipeline_class=EarlyExitPipeline)
-    texts = [*TEXTS, {"text": PAIR[0], "text_pair": PAIR[1]}]
-
-    def near(found: list[dict]) -> list[dict]:
-        return [{name: pytest.approx(x, abs=1e-5) for name, x in one.items()} for one in found]
-
-    assert ours(texts) == near(theirs(texts))
-    assert [ours(text) for text in texts] == near(theirs(texts))
-    assert ours(TEXTS, top_k=None) == [near(found) for found in theirs(TEXTS, top_k=None)]
-    assert ours([]) == []
-
-
 def test_a_checkpoint_s_heads_are_new_for_another_number_of_classes(mode, folder):
     """And the names of its classes are not taken over."""
     load = MODES[mode][1]
@@ -165,12 +136,10 @@ def test_a_checkpoint_s_heads_are_new_for_another_number_of_classes(mode, folder
     assert any(encoder in name for name in report.loaded)
 
 
-@pytest.mark.parametrize("how", [{}, {"pipeline_class": EarlyExitPipeline}])
-def test_a_pipeline_answers_with_other_models_as_before(albert_dir, tokenizer, how):
+def test_a_pipeline_answers_with_other_models_as_before(albert_dir, tokenizer):
     other = transformers.AlbertForSequenceClassification.from_pretrained(albert_dir)
-    classify = pipeline("text-classification", other, tokenizer=tokenizer, **how)
+    classify = EarlyExitPipeline(model=other, tokenizer=tokenizer)
     assert classify("a dog")[0].keys() == {"label", "score"}
-    assert type(classify) is how.get("pipeline_class", transformers.TextClassificationPipeline)
 
 
 def test_a_pipeline_gives_a_regression_s_value(mode, tokenizer, tmp_path):
@@ -276,22 +245,6 @@ def test_states_and_attentions_are_those_of_hf_albert(mode, words, albert_dir):
         assert_near(mine.transpose(1, 2)[real], theirs.transpose(1, 2)[real])
 
 
-def test_words_and_positions_in_place_of_ids(mode, folder):
-    """As text has them by default: also where a second [CLS] is put in."""
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    encoded = AutoTokenizer.from_pretrained(folder)(*PAIR, return_tensors="pt")
-    with torch.no_grad():
-        wanted = model(**encoded, **STATES)
-        ids = encoded.pop("input_ids")
-        encoded["inputs_embeds"] = model.get_input_embeddings()(ids)
-        encoded["position_ids"] = torch.arange(ids.shape[1])[None]
-        found = model(**encoded, **STATES)
-        elsewhere = model(**{**encoded, "position_ids": encoded["position_ids"] + 3})
-    assert_near(found.logits, wanted.logits)
-    assert_near(found.hidden_states, wanted.hidden_states)
-    assert not torch.allclose(elsewhere.logits, wanted.logits, atol=1e-3)
-
-
 def test_label_smoothing_trains_every_exit():
     """Trainer's own loss of each exit's logits, summed."""
     model = tiny_model(label_smoothing=0.2, weight_name="equal").train()
@@ -309,3 +262,13 @@ def test_several_labels_an_example_are_of_elbert(mode, folder):
         return
     with pytest.raises(UserError, match=r"multi_label_classification.*elbert takes several"):
         load(folder, **several)
+
+
+def test_a_second_cls_is_put_into_words_and_positions_too(tmp_path):
+    made("ponder_albert").save_pretrained(tmp_path)
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    ids = torch.tensor([[2, 7, 3, 9, 3]])
+    words, positions = model.get_input_embeddings()(ids), torch.arange(5)[None]
+    with torch.no_grad():
+        found = model(inputs_embeds=words, token_type_ids=ids * 0, position_ids=positions)
+        assert_near(found.logits, model(ids, token_type_ids=ids * 0).logits)
