@@ -36,12 +36,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names."""
-    found = {"__version__"}
-    for name, value in vars(import_module(".public", __name__)).items():
-        if str(getattr(value, "__module__", "")).startswith(__name__):
-            found.add(name)
-    return sorted(found)
+    return dir(import_module(".public", __name__))
 
 
 # The checkout's scripts answer --help without torch; whoever installed the package wants models.

@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -62,7 +62,7 @@ class DepthBatcher:
                 ...
 
     `answers` may be closed at any time: iterating again goes on where it stopped, and no example
-    is lost or answered twice. An example that cannot be used raises UserError naming its row,
+    is lost or answered twice. One of too many tokens, or none, raises UserError naming its row,
     once; iterating again goes on without it.
     """
 
@@ -102,39 +102,21 @@ class DepthBatcher:
 
     def fill_slots(self) -> None:
         """Read examples until the window is full, and fill free slots from it."""
-        while len(self.waiting) < self.window:
-            try:
-                example = self.checked(*next(self.source))
-            except StopIteration:
-                break
-            except Exception as error:
-                self.submitted += 1
-                raise UserError(
-                    f"example {self.submitted - 1} cannot be used: {error}; an example is "
-                    "(input_ids, token_type_ids), whole numbers of one length"
-                ) from error
-            self.submitted += 1
-            insort(self.waiting, example, key=attrgetter("length"))
+        for example in islice(self.source, max(0, self.window - len(self.waiting))):
+            insort(self.waiting, self.queued(*example), key=attrgetter("length"))
         free = self.num_slots - len(self.slots)
         chosen = [self.next_waiting() for _ in range(min(free, len(self.waiting)))]
         if chosen:
             self.insert(chosen)
 
-    def checked(self, ids: Any, types: Any, *inputs: Any) -> QueuedExample:
-        """An example as it was submitted; errors of many kinds for what is no tokenised text."""
+    def queued(self, ids: Any, types: Any, *inputs: Any) -> QueuedExample:
+        """The next example, as it was submitted."""
+        row, longest = self.submitted, self.model.config.max_position_embeddings
+        self.submitted += 1
+        if not 1 <= len(ids) <= longest:
+            raise UserError(f"example {row} has {len(ids)} tokens: allowed are 1 to {longest}")
         ids, types = torch.as_tensor(ids), torch.as_tensor(types)
-        config = self.model.config
-        longest = config.max_position_embeddings
-        if ids.ndim != 1 or ids.shape != types.shape or not 1 <= len(ids) <= longest:
-            raise ValueError(
-                f"token and segment ids are two rows of one length, from 1 to {longest}, not of "
-                f"the shapes {tuple(ids.shape)} and {tuple(types.shape)}"
-            )
-        for numbers, size in ((ids, config.vocab_size), (types, config.type_vocab_size)):
-            low, high = numbers.aminmax()
-            if numbers.is_floating_point() or low < 0 or high >= size:
-                raise ValueError(f"it has ids from {low} to {high}: allowed is 0 to {size - 1}")
-        return QueuedExample(self.submitted, len(ids), ids, types, tuple(map(float, inputs)))
+        return QueuedExample(row, len(ids), ids, types, tuple(map(float, inputs)))
 
     def next_waiting(self) -> QueuedExample:
         """The waiting example next in length, in the direction of travel; turns at the ends."""

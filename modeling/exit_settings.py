@@ -15,13 +15,12 @@ from typing import Any
 
 from .errors import UserError
 from .keys import KeyTable, checked, nearest_names
-from .loading.files import has_weights, read_json, read_regular_file, resolve_within, weights_hash
+from .loading.files import read_json, read_regular_file, resolve_within
 
 logger = logging.getLogger(__name__)
 
 Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
 EXIT_FILE = "exit_config.json"
-PROVENANCE = "provenance"  # in a sweep's exit_config.json: what its keys were chosen for
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def resolve(
     add(config, path.name, path)
     has_file = "exit_config_path" in table.keys
     if has_file and (file := overriding_file(config, folder, trusted)):
-        add(read_overrides(file, folder, table), os.path.relpath(file, folder), file)
+        add(read_overrides(file, table), os.path.relpath(file, folder), file)
     for name, value in flags.values.items():
         add({name: value}, flags.sources[name], flags.sources[name])
     return found
@@ -131,18 +130,10 @@ def overriding_file(
     return found
 
 
-def read_overrides(path: Path, folder: str | Path, table: KeyTable) -> dict[str, Any]:
-    """Read an exit_config.json, and warn where it was made for other weights."""
+def read_overrides(path: Path, table: KeyTable) -> dict[str, Any]:
+    """Read an exit_config.json; UserError for an unknown key."""
     values = read_exit_file(path)
-    made_for = values.pop(PROVENANCE, None)
-    chosen_for = made_for.get("weights") if isinstance(made_for, dict) else None
-    if chosen_for and has_weights(folder) and weights_hash(folder) != chosen_for:
-        logger.warning(
-            "%s was chosen for other weights than those in %s: choose again with sweep_exits.py "
-            "--pick, or delete that file",
-            path,
-            folder,
-        )
+    values.pop("provenance", None)  # of a sweep: what the keys were chosen for
     for name in values.keys() - table.keys.keys() - table.ignored.keys():
         near = nearest_names(name, list(table.exit_keys))
         raise UserError(f"{path}: unknown key {name} = {values[name]!r}; {near}")

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AlbertConfig
 
-from .keys import PONDER_KEYS, checked
-
 
 def task_loss(
     logits: Tensor,
@@ -90,7 +88,7 @@ class PonderClassificationLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.class_weights = class_weights
-        self.kl_penalty_factor = checked("kl_penalty_factor", kl_penalty_factor, PONDER_KEYS)
+        self.kl_penalty_factor = kl_penalty_factor
 
     def forward(
         self, result: Mapping[str, Any], labels: Tensor | Sequence[float]

@@ -28,7 +28,6 @@ from ..albert import AlbertEmbeddings, ExitLinear, Pooler, attention_mask_of, po
 from ..configuration import HEAD_WIDTH, PonderAlbertConfig
 from ..depth import EarlyExitModel, EarlyExitOutput, ExampleState, Inputs, iter_layers, layer_states
 from ..errors import UserError
-from ..keys import PONDER_KEYS, checked
 from ..layer import AlbertLayer
 from ..loading.configs import own_settings
 from ..loading.files import local_folder
@@ -142,9 +141,7 @@ class PonderAlbertClassifier(EarlyExitModel):
         if not isinstance(config, PonderAlbertConfig):
             config = PonderAlbertConfig(**own_settings(config.to_dict(), PonderAlbertConfig))
         if target_halt_probability is not None:
-            config.target_halt_probability = checked(
-                "target_halt_probability", target_halt_probability, PONDER_KEYS
-            )
+            config.target_halt_probability = target_halt_probability
         super().__init__(config)
         hidden = config.hidden_size
         self.embeddings = AlbertEmbeddings(config)
@@ -314,16 +311,13 @@ class PonderAlbertClassifier(EarlyExitModel):
         A pair is [CLS] [CLS] a [SEP] b [SEP], or [CLS] [CLS] a [SEP] [CLS] b [SEP], as PonderALBERT
         has it, with `cls_in_second_text`.
 
-        Raises UserError for what is no batch of texts, and without a tokenizer.
+        Raises UserError without a tokenizer.
         """
         tokenizer, first, second = self.tokenizer, texts, None
         if tokenizer is None:
             raise UserError("the model has no tokenizer: give it one, or call it with token ids")
         if len(texts) == 2 and not any(isinstance(part, str) for part in texts):
             first, second = map(list, texts)
-        are_texts = not isinstance(texts, str) and all(isinstance(text, str) for text in first)
-        if not are_texts or not first or (second is not None and len(first) != len(second)):
-            raise UserError("expected a list of texts, or two lists of equal length for pairs")
         if self.cls_in_second_text and second is not None:
             second = [tokenizer.cls_token + text for text in second]
         longest = min(tokenizer.model_max_length, self.config.max_position_embeddings)

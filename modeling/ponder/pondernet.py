@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from ..keys import PONDER_KEYS, checked
 from .distribution import GeneralizedGeometricDist, floored_log
 
 
@@ -160,7 +159,6 @@ class RegularizationLoss(nn.Module):
 
     def __init__(self, lambda_p: float, max_steps: int = 1_000) -> None:
         super().__init__()
-        lambda_p = checked("target_halt_probability", lambda_p, PONDER_KEYS)
         prior = GeneralizedGeometricDist(lambda_p, max_steps, 1).pmf(normalize=False)
         self.register_buffer("p_g", prior[0])
         self.kl_div = nn.KLDivLoss(reduction="batchmean")

@@ -1,6 +1,5 @@
 """Which exit keys are in force, and where each is written: flag, exit_config.json, config.json."""
 
-import hashlib
 import json
 
 import pytest
@@ -122,15 +121,3 @@ def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path, caplog):
     assert not caplog.text  # of a file that is not there
     assert ElbertConfig.from_pretrained(tmp_path, exit_thres=0.2).exit_thres == 0.2
     assert modeling.load_config(tmp_path, exit_thres=0.2).exit_thres == 0.2
-
-
-def test_a_choice_for_other_weights_is_said(tmp_path, caplog):
-    chosen_for = {"weights": hashlib.sha256(b"old").hexdigest()}
-    folder = folder_of(tmp_path, json.dumps({"exit_thres": 0.7, "provenance": chosen_for}))
-    resolve(folder, ELBERT)  # no weights, nothing to say
-    (folder / "model.safetensors").write_bytes(b"old")
-    assert resolve(folder, ELBERT).values["exit_thres"] == 0.7
-    assert not caplog.records
-    (folder / "model.safetensors").write_bytes(b"new")
-    resolve(folder, ELBERT)
-    assert "exit_config.json was chosen for other weights" in caplog.text

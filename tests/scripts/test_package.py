@@ -137,7 +137,7 @@ for name in ("elbert", "ponder_albert", "albert_act"):
     print(type(model).__module__.split(".")[0])
 from act import AlbertActModel, TFAlbertActModel
 print(TFAlbertActModel, elbert.__version__, (Path(elbert.__file__).parent / "py.typed").exists())
-print(sorted({"Any", "AlbertConfig", "DepthBatcher", "load_pretrained"} & {*dir(elbert)}))
+print(sorted({"DepthBatcher", "load_pretrained"} & {*dir(elbert)}))
 print(os.environ["GOMP_SPINCOUNT"])
 """
     version = SETTINGS["project"]["version"]
