@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from modeling import ParityPonderGRU
-from modeling.ponder.pondernet import parity_batch, sampled_steps
 from run_parity import main
 from training.parity import evaluate_parity
 
@@ -33,37 +32,6 @@ def test_two_runs_of_one_seed_are_the_same(tmp_path, script):
         script(main, *QUICK, "--seed", seed, "--output_dir", tmp_path).done()
         histories.append(json.loads((tmp_path / "results.json").read_text())["history"])
     assert histories[0] == histories[1] != histories[2]
-
-
-def test_a_constant_learning_rate_is_that_of_an_optimiser_alone(tmp_path, script, monkeypatch):
-    """The annotated PonderNet's: Adam at --lr, without a schedule."""
-    rates = []
-    step = torch.optim.Adam.step
-
-    def watched(self, *args, **kwargs):
-        rates.append(self.param_groups[0]["lr"])
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(torch.optim.Adam, "step", watched)
-    script(main, *QUICK, "--schedule", "constant", "--output_dir", tmp_path).done()
-    assert rates == [3e-4] * 6
-
-
-def test_non_zero_counts_places_and_signs_are_all_equally_frequent():
-    torch.manual_seed(0)
-    x, _ = parity_batch(40_000, 5, range(2, 5))
-    counts = torch.bincount((x != 0).sum(1), minlength=6) / 40_000
-    assert counts[[0, 1, 5]].tolist() == [0, 0, 0]
-    torch.testing.assert_close(counts[2:5], torch.full((3,), 1 / 3), atol=0.01, rtol=0)
-    torch.testing.assert_close((x != 0).float().mean(0), torch.full((5,), 0.6), atol=0.01, rtol=0)
-    assert (x.sum() / (x != 0).sum()).abs() < 0.01
-
-
-def test_sampled_steps_follow_p():
-    p = torch.tensor([0.1, 0.4, 0.0, 0.3, 0.2])
-    steps = sampled_steps(p[:, None].expand(5, 50_000), torch.linspace(0, 1, 50_001)[:-1])
-    frequencies = torch.bincount(steps, minlength=6)[1:] / 50_000
-    torch.testing.assert_close(frequencies, p, atol=1e-3, rtol=0)
 
 
 def test_a_model_that_knows_the_answer_scores_one():

@@ -13,7 +13,7 @@ import sweep_exits
 from exit_lab.sweep import RECORDING
 from modeling import PonderAlbertClassifier, PonderAlbertConfig
 from modeling.loading.files import weights_hash
-from tests.conftest import TINY, contents, edit_json, sentence, tsv
+from tests.conftest import TINY, edit_json
 from tests.forks import run_together
 from tests.scripts.conftest import LABELS, evaluated, flags, head_of, rows_of, save, write_data
 
@@ -79,6 +79,7 @@ def test_rows_of_the_sweep_are_what_real_runs_give(places, task, sweep, glue, re
 # The recording.
 
 
+@pytest.mark.slow
 def test_two_processes_record_what_one_does(place, sweep, tmp_path):
     sweep(place, "mnli", "--output_dir", tmp_path / "one", *QUICK).done()
     both = flags(place, "mnli", "--output_dir", tmp_path / "two", *QUICK)
@@ -173,35 +174,12 @@ def test_a_learnt_exit_is_fitted_chosen_and_used(task, place, sweep, glue):
     sweep(place, task, *out, *goal).refused("--rules learnt fits the rule", "max_drop")
 
 
-def test_a_latency_is_bounded_and_a_guarantee_names_its_path_and_its_examples(place, sweep):
-    goal = ("--pick", "risk=0.6", "delta=0.3", "--calibration_fraction", "0.6")
-    outcome = sweep(place, "rte", "--tables_only", *goal, *FEW).done()
-    assert "settings along 1 fixed path (bias_1) have a risk ≤ 0.6" in outcome.out
-    assert "by 42 calibration examples" in outcome.out
-    goal = (*goal, "--rules", "entropy", "patience")
-    outcome = sweep(place, "rte", "--tables_only", *goal, *THRESHOLDS)
-    assert "along 2 fixed paths (entropy, patience)" in outcome.out
-    latency = ("--rules", "entropy", "--pick", "max_p95_ms=1000")
-    out = sweep(place, "rte", "--tables_only", *latency, *THRESHOLDS).done().out
-    assert "95% of the answers within 1000 ms" in out
-
-
-@pytest.mark.parametrize(
-    ("goal", "message"),
-    [
-        (("risk=0.02", "delta=0.05"), "even a setting without a single loss needs 149 examples"),
-        (("max_cost=0.1",), "best setting at a cost of at most 0.1"),
-    ],
-)
-def test_nothing_is_picked_when_no_setting_qualifies(place, sweep, goal, message):
-    model = place / "models/rte"
-    before = contents(model)
-    sweep(place, "rte", "--tables_only", "--pick", *goal, *FEW).refused(
-        "no setting qualifies", message
-    )
-    assert before.items() <= contents(model).items()
-    assert not (model / "exit_config.json").exists()
-    assert (model / "sweep/sweep.csv").exists()  # the sweep itself is of use
+def test_nothing_is_picked_when_no_setting_qualifies(place, sweep):
+    goal = ("--pick", "risk=0.02", "delta=0.05")
+    ended = sweep(place, "rte", "--tables_only", *goal, *FEW)
+    ended.refused("no setting qualifies", "even a setting without a single loss needs 149 examples")
+    assert not (place / "models/rte/exit_config.json").exists()
+    assert (place / "models/rte/sweep/sweep.csv").exists()  # the sweep itself is of use
 
 
 # Comparing and seeing.
@@ -222,8 +200,9 @@ def test_models_are_compared_in_one_table(place, sweep, script):
 def test_all_of_it_works_for_every_kind_of_task(place, sweep, task):
     goal, grid = ("risk=0.7", "delta=0.5"), FEW
     if task == "sts-b":
-        goal, grid = ("max_drop=1",), OF_VALUES
+        goal, grid = ("max_p95_ms=1000",), OF_VALUES
     outcome = sweep(place, task, "--pick", *goal, "--compare", *grid).done()
+    assert ("95% of the answers within 1000 ms" in outcome.out) == (task == "sts-b")
     model = place / "models" / task
     names = "all_logits.safetensors sweep.csv frontier.csv compare.md explorer.html".split()
     assert {*names} <= {path.name for path in (model / "sweep").iterdir()}
@@ -233,16 +212,6 @@ def test_all_of_it_works_for_every_kind_of_task(place, sweep, task):
     assert text in outcome.out
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
     assert {*rows} >= {"patience", "truncation", "coin", "oracle", "full depth"}
-
-
-def test_the_users_own_task_is_swept_too(place, script):
-    rows = [(sentence(i), sentence(i + 3, 3), LABELS["rte"][i % 2]) for i in range(40)]
-    own = tsv(place / "own.tsv", "sentence1\tsentence2\tlabel", rows)
-    edit_json(place / "models/rte/config.json", finetuning_task="custom")
-    args = flags(place, "rte", "--validation_file", own, *QUICK)
-    start = args.index("--task_name")
-    script(sweep_exits.main, *args[:start], *args[start + 2 :]).done()
-    assert rows_of(place / "models/rte/sweep/sweep.csv")[0]["acc"]
 
 
 def test_all_of_it_works_for_ponder_models_too(ponder_place, sweep, glue):
@@ -256,11 +225,6 @@ def test_all_of_it_works_for_ponder_models_too(ponder_place, sweep, glue):
     report = evaluated(glue, ponder_place, "rte", *PONDER)
     assert picked.items() <= report["rule"].items()
     assert report["computation_cost"] <= 0.85  # 0.7 on the calibration half
-
-
-def test_a_mix_of_all_layers_has_nothing_to_sweep(ponder_place, sweep):
-    edit_json(ponder_place / "models/rte/config.json", exit_criteria="expectation")
-    before = contents(ponder_place)
-    outcome = sweep(ponder_place, "rte", "--rules", "expectation")
-    outcome.refused("mixes the answers of all layers")
-    assert contents(ponder_place) == before
+    edit_json(folder / "config.json", exit_criteria="expectation")
+    ended = sweep(ponder_place, "rte", "--rules", "expectation")
+    ended.refused("mixes the answers of all layers")
