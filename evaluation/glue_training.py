@@ -269,7 +269,7 @@ def search(settings: GlueSettings, argv: Sequence[str]) -> Path:
         flags=flags,
         fingerprint=shared | content_hashes(settings, task),
     )
-    return run_search(wanted, settings.evaluation.do_predict)
+    return run_search(wanted)
 
 
 def content_hashes(settings: GlueSettings, task: Task) -> dict[str, str]:

@@ -282,14 +282,11 @@ class PretrainingData(Dataset):
         self.fingerprint = fingerprint(pieces, text.split_sentences, *files)
         cache = Path(text.text_cache or Path(run.output_dir, TEXT))
         folder = cache / self.fingerprint[:16]
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            with FileLock(cache / "lock"):  # one process writes, the others wait
-                if not ((folder / "pieces").exists() and (folder / "sentences").exists()):
-                    logger.info("Tokenising the text into %s", folder)
-                    write_directory(folder, partial(tokenise, text, tokenizer))
-        except OSError as error:
-            raise UserError(f"cannot write {cache}: {error.strerror}") from error
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / "lock"):  # one process writes, the others wait
+            if not ((folder / "pieces").exists() and (folder / "sentences").exists()):
+                logger.info("Tokenising the text into %s", folder)
+                write_directory(folder, partial(tokenise, text, tokenizer))
         self.pieces = np.memmap(folder / "pieces", np.int32, "r")
         self.sentences = np.memmap(folder / "sentences", np.int64, "r").reshape(-1, 2)
         self.examples = cut_examples(self.sentences, text, Random(repr(self.seed)))

@@ -7,9 +7,7 @@ any machine share the study through its storage. The same command goes on after 
 import argparse
 import itertools
 import math
-import signal
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +18,8 @@ from typing import Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, OptunaError
-from optuna.samplers import BaseSampler, BruteForceSampler, RandomSampler, TPESampler
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.samplers import BaseSampler, BruteForceSampler, TPESampler
+from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -29,7 +27,6 @@ from glue.tables import as_csv
 from glue.tasks import Task
 from modeling.errors import UserError
 from modeling.loading.files import read_json
-from training.checkpoints import is_finished
 from training.fine_tuning import MetricAtCost
 from training.settings import SearchSettings
 from utils import processes
@@ -96,24 +93,21 @@ class Search:
 
     def sampler(self, tried: int) -> BaseSampler:
         """Make Optuna's sampler; its choices follow from the number of trials there are."""
-        if self.settings.hp_sampler == "grid":
-            return BruteForceSampler(seed=tried)
-        if self.settings.hp_sampler == "random":
-            return RandomSampler(seed=tried)
-        return TPESampler(seed=tried, n_startup_trials=TRIALS // 3)
+        if self.settings.hp_sampler == "tpe":
+            return TPESampler(seed=tried, n_startup_trials=TRIALS // 3)
+        return BruteForceSampler(seed=tried)  # which draws what is left at random
 
     def run(self, study: optuna.Study) -> None:
         """Try settings until all workers together have enough: first those that failed, were
         stopped, or whose worker died. What fails here, the next call tries again."""
-        known = [settings_of(x) for x in trials(study, TrialState.RUNNING, TrialState.WAITING)]
-        for trial in study.get_trials(deepcopy=False, states=[TrialState.FAIL]):
-            if trial.params and trial.params not in known:
-                study.enqueue_trial(trial.params)
-                known.append(trial.params)
         waited = False
         while len(one_of_each(study)) + len(self.failed) < self.size:
             fail_stale_trials(study)
-            if len(one_of_each(study, TrialState.RUNNING)) + len(self.failed) < self.size:
+            begun = [x.params for x in one_of_each(study, TrialState.RUNNING)] + self.failed
+            if len(begun) < self.size:
+                ended = study.get_trials(deepcopy=False, states=[TrialState.FAIL])
+                if again := [x.params for x in ended if x.params and x.params not in begun]:
+                    study.enqueue_trial(again[0])
                 study.optimize(self.evaluate, n_trials=1)
                 continue
             if not waited:
@@ -128,8 +122,7 @@ class Search:
         """Train and evaluate a setting with every seed: an objective for Optuna."""
         for name, values in self.values.items():
             trial.suggest_categorical(name, values)
-        study = trial.study
-        taken, done = trials(study, TrialState.RUNNING), len(one_of_each(study))
+        taken, done = trials(trial.study, TrialState.RUNNING), len(one_of_each(trial.study))
         taken = [x for x in taken if x.number < trial.number or x.state == TrialState.COMPLETE]
         if trial.params in [*(x.params for x in taken), *self.failed]:
             raise optuna.TrialPruned
@@ -137,9 +130,6 @@ class Search:
         try:
             found = [self.run_seed(trial.params, seed) for seed in self.seeds]
         except UserError as error:
-            running = study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
-            if [x.params for x in running].count(trial.params) > 1:
-                raise optuna.TrialPruned from error  # the folder is another worker's
             if not done:  # it may well be the flags
                 raise
             print(f"left out: {error}", flush=True)
@@ -213,11 +203,6 @@ def one_of_each(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
     return [*found.values()]
 
 
-def settings_of(trial: FrozenTrial) -> Mapping[str, float]:
-    """Return the settings of a trial, which one that waits has elsewhere."""
-    return trial.params or trial.system_attrs.get("fixed_params", {})
-
-
 def name_of(setting: Mapping[str, float]) -> str:
     return "lr{learning_rate:g}-bs{batch_size}-ep{epochs:g}".format(**setting)
 
@@ -244,7 +229,6 @@ def open_study(url: str, search: Search) -> optuna.Study:
         engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else None,
         heartbeat_interval=HEARTBEAT,
         grace_period=GRACE,
-        heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
     )
     options = {"direction": "maximize", "load_if_exists": True}
     study = optuna.create_study(storage=storage, study_name=search.name, **options)
@@ -272,33 +256,16 @@ def complete_trials(url: str, search: Search) -> list[FrozenTrial]:
         return one_of_each(study)
     except damage as error:
         reason = str(error.__cause__ or error).partition("\n")[0]
-        which = "of --hp_storage" if search.settings.hp_storage else url.removeprefix("sqlite:///")
         raise UserError(
-            f"the database {which} cannot be opened, read or written: {reason}; give an Optuna URL "
-            "such as --hp_storage sqlite:///search.db. If the database is damaged, restore it from "
-            "a copy, or move it away to begin anew"
+            f"the search's database (--hp_storage, or {search.output_dir}/hp_search.db) cannot be "
+            f"opened, read or written: {reason}; restore a damaged one, or move it away"
         ) from error
 
 
-def run_search(search: Search, predicting: bool) -> Path:
-    """Run the search, alone or beside other workers; return the best checkpoint's directory, which
-    has to be here for one that is `predicting`."""
-    try:
-        search.directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{search.directory} cannot be made: {error.strerror}") from error
+def run_search(search: Search) -> Path:
+    """Run the search, alone or beside other workers; return the best checkpoint's directory."""
+    search.directory.mkdir(parents=True, exist_ok=True)
     url = search.settings.hp_storage or f"sqlite:///{search.output_dir.absolute()}/hp_search.db"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
-    try:
-        best = search.report(complete_trials(url, search))
-    except KeyboardInterrupt as stop:
-        number = signal.Signals((stop.args or (signal.SIGINT,))[0])
-        print(f"{number.name}: stopped. Go on with the same command", file=sys.stderr)
-        sys.exit(128 + number)
-    if predicting and not is_finished(best):
-        raise UserError(
-            f"--do_predict: the best model is not in {best}; give the command on the machine that "
-            "has it, or predict from a copy with --output_dir COPY and without --hp_search"
-        )
-    return best
+    return search.report(complete_trials(url, search))

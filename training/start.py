@@ -62,7 +62,7 @@ def start_script(accelerator: Accelerator, seed: int) -> None:
 
 
 def check_output_dir(run: RunSettings, writes: bool) -> None:
-    """Make --output_dir for what a training `writes`; without, look for the trained model in it."""
+    """Make --output_dir for what a training `writes`; without, look for its trained model."""
     directory = Path(run.output_dir)
     if not writes:
         check_finished(directory)
@@ -73,10 +73,7 @@ def check_output_dir(run: RunSettings, writes: bool) -> None:
             f"--output_dir {directory} exists and is not empty; add --resume_from_checkpoint to go "
             "on with its training, --overwrite_output_dir to begin it anew, or choose another"
         )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output_dir {directory} cannot be made: {error.strerror}") from error
+    directory.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
@@ -99,8 +96,6 @@ def lock_of(directory: Path) -> Iterator[None]:
             f"--output_dir {directory} is being trained into by {holder}: wait for its end, stop "
             "it, or choose another"
         ) from error
-    except OSError as error:
-        raise UserError(f"--output_dir {directory} cannot be locked: {error}") from error
     with lock:
         with suppress(OSError):  # a full disk: the lock holds without a name in it
             path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")

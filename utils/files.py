@@ -153,24 +153,18 @@ def list_growing(folder: Path, paths: Iterable[Path]) -> None:
 def put_aside(path: Path, why: str) -> None:
     """Rename a file to NAME.1 (.2, …), and say so."""
     old = next(x for n in count(1) if not os.path.lexists(x := Path(f"{path}.{n}")))
-    try:
-        path.rename(old)
-    except OSError as error:
-        raise UserError(f"cannot rename {path} to {old}: {error.strerror}") from error
+    path.rename(old)
     logger.warning("%s %s: it is now %s", path, why, old)
 
 
 def remove(folder: Path, names: Iterable[str] | None = None) -> list[str]:
     """Delete what runs wrote into `folder`, or those of these `names`, and folders that are empty
-    then; return what was deleted. Raises UserError for what cannot be."""
+    then; return what was deleted."""
     known, gone = read_list(folder), []
     # A checkpoint without its configuration does not pass for one: that goes first.
     for name in sorted(known if names is None else names, key=lambda x: x != "config.json"):
         if is_own(folder, name, known):
-            try:
-                (folder / name).unlink()
-            except OSError as error:
-                raise UserError(f"cannot remove {folder / name}: {error.strerror}") from error
+            (folder / name).unlink()
             gone.append(name)
             with suppress(OSError):  # not empty
                 for parent in list(Path(name).parents)[:-1]:

@@ -31,8 +31,6 @@ class Console:
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a console may take ASCII alone
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -54,7 +52,8 @@ class Console:
 
 
 def run_script(main: Callable[[], None]) -> None:
-    """Call `main`; a UserError becomes one line on stderr and exit status 2, Ctrl-C one and 130.
+    """Call `main`; a UserError, or a file that cannot be read or written, becomes one line on
+    stderr and exit status 2, Ctrl-C one and 130.
 
     Its threads wait for each other as `waiting` says.
     """
@@ -62,7 +61,7 @@ def run_script(main: Callable[[], None]) -> None:
     with redirect_stdout(Console(sys.stdout)), redirect_stderr(Console(sys.stderr)):
         try:
             main()
-        except UserError as error:
+        except (UserError, OSError) as error:
             shown = "".join(x if x.isprintable() else "?" for x in str(error))
             print(f"error: {shown}", file=sys.stderr)
             sys.exit(2)
@@ -76,9 +75,10 @@ def run_script(main: Callable[[], None]) -> None:
                 file=sys.stderr,
             )
             sys.exit(2)
-        except KeyboardInterrupt:
-            print("stopped by Ctrl-C", file=sys.stderr)
-            sys.exit(130)
+        except KeyboardInterrupt as stop:
+            number = signal.Signals((stop.args or (signal.SIGINT,))[0])  # see `call`
+            print(f"{number.name}: stopped", file=sys.stderr)
+            sys.exit(128 + number)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -27,7 +27,7 @@ PONDER = "--model_type ponder_albert"
         ("--fp16", ["fp16: needs a GPU", "--bf16"]),
         ("--model_type gpt2", ["--model_type", "albert"]),
         ("--model_name_or_path /nowhere/w", ["/nowhere/w"]),
-        ("--output_dir /proc/nowhere/out", ["/proc/nowhere/out"]),
+        ("--output_dir /proc/nowhere/out", ["/proc/nowhere"]),
         ("--output_dir README.md", ["README.md"]),
         ("--data_dir /nowhere/RTE", ["train.tsv", "/nowhere/RTE", "download_glue_data.py"]),
         ("--onnx model.onnx", ["--onnx", "leave out --do_train"]),

@@ -98,9 +98,6 @@ def test_a_search_ends_with_its_table_and_its_best_checkpoint(sampler, search, t
     assert "best setting: lr5e-05-bs8-ep1, mean acc = 0.5500" in outcome.out
     best = study / "lr5e-05-bs8-ep1-seed1"
     assert outcome.out.endswith(f"best checkpoint: {best}, acc = 0.6000\n")
-    shutil.rmtree(best)
-    more = ("--set", "w_lr=0.1", "--hp_sampler", sampler, "--do_predict")
-    search(*more).refused(f"the best model is not in {best}", "--output_dir COPY")
 
 
 # 48 settings, of which a search tries 16.
@@ -181,7 +178,7 @@ def test_a_study_of_other_flags_weights_or_data_is_not_mixed_in(
         ("--seed 1", "--hp_seeds"),
         ("--resume_from_checkpoint latest", "goes on by itself"),
         ("--hp_storage sqlite:////nowhere/at/all/search.db", "unable to open database file"),
-        ("--hp_storage postgresql://me:secret@localhost:1/db", "--hp_storage cannot be"),
+        ("--hp_storage postgresql://me:secret@localhost:1/db", "cannot be opened"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_any_run(flags, words, search, commands):
@@ -201,7 +198,7 @@ def test_a_damaged_database_is_named(search, commands, tmp_path):
     path = tmp_path / "out/hp_search.db"
     content = path.read_bytes()
     path.write_bytes(content[:100] + bytes(3996) + content[4096:])  # where all other pages are
-    search().refused(path, "cannot be opened, read or written", "restore it from a copy")
+    search().refused(path, "cannot be opened, read or written")
     path.write_bytes(content)
     with sqlite3.connect(path) as database:
         database.execute("UPDATE alembic_version SET version_num = 'v9'")
@@ -240,7 +237,7 @@ def test_a_stopped_search_says_so_and_its_run_goes_on(sampler, search, commands,
         patch.setattr(processes, "call", stop)
         outcome = search(*more)
     assert outcome.status == 128 + signal.SIGTERM
-    assert outcome.err == "SIGTERM: stopped. Go on with the same command\n"
+    assert outcome.err == "SIGTERM: stopped\n"
     search(*more).done()
     assert names_of(commands)[0] == stopped[0]
     assert len(commands) == 4
@@ -359,7 +356,7 @@ def test_a_stopped_search_is_finished_by_two_processes(albert_dir, rte, tmp_path
         assert stopped.poll() is None, stopped.communicate()
         time.sleep(0.02)
     stopped.terminate()
-    assert "Go on with the same command" in stopped.communicate()[1]
+    assert "SIGTERM: stopped" in stopped.communicate()[1]
     assert stopped.returncode == 128 + signal.SIGTERM
     assert list(out.glob("*/*/checkpoint-*"))
     both = [start(out) for _ in range(2)]
