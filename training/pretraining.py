@@ -166,9 +166,6 @@ def trained_model(settings: PretrainingSettings, source: str) -> tuple[Model, To
     """Load the model in `source`, and its tokenizer; UserError where they are not as asked for."""
     flags = settings.model
     check_finished(source)
-    kind = read_json(Path(source, "config.json")).get("model_type")
-    if kind != flags.model_type:
-        raise UserError(f"{source}: the model is of --model_type {kind}, not {flags.model_type}")
     own = source == settings.run.output_dir or not flags.tokenizer_name
     model, tokenizer = make_model(settings, source, source if own else flags.tokenizer_name)
     report = load_weights(model, source)

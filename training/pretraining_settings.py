@@ -113,13 +113,6 @@ class StudentSettings:
         1.0, "loss weight of the last pass; others: 1", Allowed(low=1e-6)
     )
 
-    def check(self) -> None:
-        if self.rank and (self.initial_student or self.intermediate_size):
-            raise UserError(
-                f"--rank {self.rank}: the student begins as the teacher's layers; leave out "
-                "--initial_student and --intermediate_size"
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class SharingSchedule(Schedule):

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from modeling.errors import UserError
 from modeling.loading.files import local_folder
 from utils.flags import AT_LEAST_0, AT_LEAST_1, COUNT, FREE, SEED, SHARE, Allowed, option
 
@@ -105,14 +104,6 @@ class DevSettings:
         """Folder of the task's files."""
         return self.data_dir or "."
 
-    def check(self) -> None:
-        own = self.text_column_names, self.label_column_name, self.label_separator
-        if self.task_name and any(own):
-            raise UserError(
-                f"--text_column_names and --label_column_name are of your own files; "
-                f"--task_name {self.task_name} has columns of its own"
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(DevSettings):
@@ -161,26 +152,10 @@ class TrainingSettings(Schedule):
     fp16_opt_level: str = option("O1", "O0: float32", choices=("O0", "O1", "O2", "O3"))
 
     @property
-    def chooses_best(self) -> bool:
-        return bool(self.load_best_model_at_end or self.early_stopping_patience)
-
-    @property
     def looks_at_dev(self) -> bool:
         """Tell whether the dev set is evaluated at each logging step."""
         during = self.evaluate_during_training or self.eval_strategy == "steps"
-        return during or self.chooses_best
-
-    def check(self) -> None:
-        if self.metric_for_best_model and not self.chooses_best:
-            raise UserError(
-                f"--metric_for_best_model {self.metric_for_best_model}: nothing is chosen by it; "
-                "give --load_best_model_at_end or --early_stopping_patience, too"
-            )
-        if self.looks_at_dev and self.logging_steps <= 0:
-            raise UserError(
-                f"--logging_steps {self.logging_steps}: the dev set is evaluated at each logging "
-                "step, so give 1 or more"
-            )
+        return bool(during or self.load_best_model_at_end or self.early_stopping_patience)
 
 
 @dataclass(frozen=True, kw_only=True)

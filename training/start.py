@@ -2,17 +2,16 @@
 
 import logging
 import os
-import platform
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from transformers import PreTrainedConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as hf_logging
@@ -25,10 +24,11 @@ from training.pretraining_data import TEXT, read_sentences
 from training.pretraining_settings import TextScript
 from training.settings import RunSettings
 from utils.console import StdoutHandler
+from utils.files import locked
 
 logger = logging.getLogger(__name__)
 
-LOCK = ".training.lock"  # in --output_dir; says who trains into it
+LOCK = ".training.lock"  # in --output_dir, while a run trains into it
 
 
 def make_accelerator(no_cuda: bool, precision: str, **options: Any) -> Accelerator:
@@ -80,30 +80,15 @@ def check_output_dir(run: RunSettings, writes: bool) -> None:
 def lock_output_dir(output_dir: str, accelerator: Accelerator, trains: bool) -> Iterator[None]:
     """Keep --output_dir to a run that `trains`, until it is over, for all of its processes."""
     locks = trains and accelerator.is_main_process
-    with lock_of(Path(output_dir)) if locks else nullcontext():
-        accelerator.wait_for_everyone()  # before the main process writes into it
-        yield
-
-
-@contextmanager
-def lock_of(directory: Path) -> Iterator[None]:
-    path = directory / LOCK
     try:
-        lock = FileLock(path).acquire(timeout=0)
-    except Timeout as error:
-        holder = path.read_text(encoding="utf-8", errors="replace")[:200] or "another run"
-        raise UserError(
-            f"--output_dir {directory} is being trained into by {holder}: wait for its end, stop "
-            "it, or choose another"
-        ) from error
-    with lock:
-        with suppress(OSError):  # a full disk: the lock holds without a name in it
-            path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
-        try:
+        with locked(Path(output_dir, "training"), timeout=0) if locks else nullcontext():
+            accelerator.wait_for_everyone()  # before the main process writes into it
             yield
-        finally:
-            with suppress(OSError):  # the folder may be gone, or a file by now
-                path.unlink()  # who waits for it sees that, and makes another
+    except Timeout as error:
+        raise UserError(
+            f"--output_dir {output_dir} is being trained into by another run: wait for its end, "
+            "stop it, or choose another"
+        ) from error
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import psutil
 from filelock import FileLock
 
 from modeling.errors import UserError
@@ -82,29 +83,20 @@ def clear_partials(folder: Path, name: str = "*") -> None:
     """Remove what processes that were killed had begun to write in `folder`."""
     for path in folder.glob(f".{name}.*{PARTIAL}"):
         owner = re.fullmatch(r"\d{1,9}", path.name.removesuffix(PARTIAL).rpartition(".")[2])
-        if owner and not is_running(int(owner[0])):
+        if owner and not psutil.pid_exists(int(owner[0])):
             with suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def is_running(process: int) -> bool:
-    """Tell whether there is a process of this number, this one among them."""
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)
-    return True
-
-
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Let one process at a time change `path`."""
+def locked(path: Path, timeout: float = -1) -> Iterator[None]:
+    """Let one process at a time change `path`; filelock's Timeout after so many seconds, if any."""
     lock = path.with_name(f".{path.name}.lock")
-    with FileLock(lock):
+    with FileLock(lock, timeout):
         try:
             yield
         finally:
-            lock.unlink()  # who waits for it sees that, and makes another
+            lock.unlink(missing_ok=True)  # who waits for it sees that, and makes another
 
 
 # What a run wrote.

@@ -1,7 +1,6 @@
 """How a script starts, is stopped, ends, and calls another."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,10 +18,6 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 ROOT = Path(__file__).parent.parent
-# What torch says where the machine gives no more; CUDA's error is a RuntimeError, too.
-OUT_OF_MEMORY = re.compile(
-    "(?i)out of memory|not enough memory|can't allocate memory|create a prim"
-)
 
 
 class Console:
@@ -64,16 +59,6 @@ def run_script(main: Callable[[], None]) -> None:
         except (UserError, OSError) as error:
             shown = "".join(x if x.isprintable() else "?" for x in str(error))
             print(f"error: {shown}", file=sys.stderr)
-            sys.exit(2)
-        except (MemoryError, RuntimeError) as error:
-            if not (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error))):
-                raise
-            reason = str(error).strip().partition("\n")[0][:200]
-            print(
-                f"error: out of memory ({reason}); smaller batches or a shorter "
-                "--max_seq_length take less",
-                file=sys.stderr,
-            )
             sys.exit(2)
         except KeyboardInterrupt as stop:
             number = signal.Signals((stop.args or (signal.SIGINT,))[0])  # see `call`

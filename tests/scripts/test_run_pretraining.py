@@ -153,7 +153,7 @@ def test_models_that_cannot_be_started_from_or_evaluated(
     more = ("--model_name_or_path", encoder)
     pretrain(tmp_path / "new", *more, do="eval").refused("no weights for predictions.")
     other = pretrain(pretrained, kind="albert", do="eval")
-    other.refused("of --model_type albert_act, not albert")
+    other.refused("no weights for")
     path = pretrained / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-9])
     pretrain(pretrained, do="eval").refused("model.safetensors is damaged")

@@ -7,10 +7,9 @@ import torch
 from safetensors.torch import load_file
 from scipy.linalg import svdvals
 
-from modeling import UserError, load_pretrained
+from modeling import load_pretrained
 from modeling.cpu_packing import packed_weights
 from tests.berts import assert_same_states, save, tiny_bert, tiny_encoder
-from tests.conftest import tiny_model
 from tests.models import padded_batch
 from training import layer_sharing
 from training.layer_sharing import Teacher, shared_model
@@ -123,9 +122,3 @@ def test_the_loss_is_the_weighted_share_of_variance(tmp_path):
     assert out.loss.item() == pytest.approx(((shares[1] + shares[2] + 2 * shares[3]) / 4).item())
     assert out.sums["tokens"] == 38
     torch.testing.assert_close(out.sums["errors"] / 38 / units, torch.stack(shares))
-
-
-def test_a_teacher_of_several_layers_a_pass_is_refused():
-    teacher = tiny_model(inner_group_num=2)
-    with pytest.raises(UserError, match="inner_group_num 1"):
-        shared_model(teacher, 4)
