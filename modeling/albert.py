@@ -179,7 +179,7 @@ class Pooler(nn.Module):
         self.weight, self.bias = linear.weight, linear.bias
 
     def forward(self, states: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling() and self.packed is not None:
+        if self.packed is not None:
             return self.packed(states)
         return F.linear(states.to(self.weight.dtype), self.weight, self.bias).tanh()
 

@@ -75,9 +75,9 @@ def dtype_of(name: str, device: torch.device | str) -> torch.dtype:
 def packed_weights(model: nn.Module) -> Iterator[None]:
     """Inference mode in which the layers and poolers of `model` run with packed weights.
 
-    They are packed on entering, so weights must not change inside, nor the model be copied; what is
-    compiled runs unpacked. Where packing does not serve (another device, a type that oneDNN does
-    not pack, eager attention, autocast, PEFT's adapters), this is inference mode alone.
+    They are packed on entering, so weights must not change inside, nor the model be copied. Where
+    packing does not serve (another device, a type that oneDNN does not pack, eager attention,
+    autocast, PEFT's adapters), this is inference mode alone.
     """
     with torch.inference_mode():
         chosen = [module for module in model.modules() if can_pack(module)]

@@ -6,13 +6,13 @@ loops are here: `layer_states` through all layers, `iter_layers` with an exit ch
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map
 from transformers import AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
@@ -70,10 +70,6 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
         super().__init_subclass__(**more)
         if "config_class" in vars(cls):
             AutoModelForSequenceClassification.register(cls.config_class, cls, exist_ok=True)
-
-    @abstractmethod
-    def exit_heads(self) -> Sequence[nn.Module]:
-        """The modules that make an exit."""
 
     @abstractmethod
     def param_index(self, layer: int) -> int:

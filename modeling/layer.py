@@ -112,7 +112,7 @@ class AlbertLayer(nn.Module):
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
-        if not torch.compiler.is_compiling() and self.packed is not None:
+        if self.packed is not None:
             return self.packed(hidden, mask)
         return self.feed_forward_block(hidden, self.attention(hidden, mask))
 

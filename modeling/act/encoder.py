@@ -197,7 +197,7 @@ class RunningTokens:
     def __init__(self, layer: AlbertActLayer, hidden: Tensor, mask: Tensor | None) -> None:
         self.layer, self.mask, self.config = layer, mask, layer.attention.config
         # Packed weights run the same two steps.
-        self.layer_ops = layer if torch.compiler.is_compiling() else layer.packed or layer
+        self.layer_ops = layer.packed or layer
         self.states = hidden.flatten(0, 1).clone()
         self.key_value = self.layer_ops.project(self.states, KEY_VALUE)
         self.changed: Tensor | None = None  # rows of which key_value is out of date

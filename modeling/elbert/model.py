@@ -24,7 +24,6 @@ class ExitClassifier(nn.Module):
 
     def __init__(self, config: ElbertConfig) -> None:
         super().__init__()
-        self.config = config
         self.pooler = None if config.use_out_pooler else Pooler(config, config.fc_size1)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         if config.use_fc2:
@@ -33,14 +32,7 @@ class ExitClassifier(nn.Module):
         else:
             self.classifier = ExitLinear(config.fc_size1, config.num_labels)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, shared_pooler: Pooler) -> Tensor:
-        """(batch, length, hidden) -> its answers, (batch, num_labels) float32.
-
-        This is what `compile_for_inference` compiles.
-        """
-        return self.classify(pool(hidden, mask, self.config.pooler_input), shared_pooler)
-
-    def classify(self, pooled: Tensor, shared_pooler: Pooler) -> Tensor:
+    def forward(self, pooled: Tensor, shared_pooler: Pooler) -> Tensor:
         """(..., hidden) -> logits (..., num_labels), float32 as the thresholds are."""
         features = (self.pooler or shared_pooler)(pooled)
         if self.training:  # a call that does nothing is 3% of a check
@@ -141,7 +133,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         layers_of_exits = Counter(map(self.exit_number, range(len(pooled))))
         pieces = pooled.split(list(layers_of_exits.values()))
         pairs = zip(self.exit_heads(), pieces, strict=True)
-        return torch.cat([exit_.classify(piece, self.albert.pooler) for exit_, piece in pairs])
+        return torch.cat([exit_(piece, self.albert.pooler) for exit_, piece in pairs])
 
     # The steps of depth: see EarlyExitModel.
 
@@ -167,4 +159,5 @@ class ElbertForSequenceClassification(EarlyExitModel):
         self, hidden: Tensor, mask: Tensor | None, index: int, state: ExampleState
     ) -> tuple[LayerOutput, State]:
         exit_ = self.exit_heads()[index % self.num_exits]
-        return LayerOutput(exit_(hidden, mask, self.albert.pooler)), ()
+        pooled = pool(hidden, mask, self.config.pooler_input)
+        return LayerOutput(exit_(pooled, self.albert.pooler)), ()

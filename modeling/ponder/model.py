@@ -316,7 +316,9 @@ class PonderAlbertClassifier(EarlyExitModel):
         tokenizer, first, second = self.tokenizer, texts, None
         if tokenizer is None:
             raise UserError("the model has no tokenizer: give it one, or call it with token ids")
-        if len(texts) == 2 and not any(isinstance(part, str) for part in texts):
+        if isinstance(texts, str):
+            first = [texts]
+        elif len(texts) == 2 and not any(isinstance(part, str) for part in texts):
             first, second = map(list, texts)
         if self.cls_in_second_text and second is not None:
             second = [tokenizer.cls_token + text for text in second]
@@ -336,9 +338,6 @@ class PonderAlbertClassifier(EarlyExitModel):
         return tuple(map(with_halting_token, tensors) if self.config.extra_tokens else tensors)
 
     # The steps of depth: see EarlyExitModel.
-
-    def exit_heads(self) -> Sequence[nn.Module]:
-        return [self.classifier, self.ponder, *filter(None, [self.pooler])]
 
     def param_index(self, layer: int) -> int:
         return 0
