@@ -51,7 +51,6 @@ def main() -> None:
         raise UserError(f"--output {settings.output} exists, and is no .onnx file: choose another")
     try:
         import onnx_ir
-        import torch
 
         from modeling.export.graph import to_onnx
         from modeling.export.quantise import to_int8
@@ -61,7 +60,6 @@ def main() -> None:
     from evaluation.job import load_finished
     from evaluation.modes import trained_mode
     from evaluation.onnx_file import description
-    from modeling.cpu_packing import is_emulated
 
     logging.basicConfig(format="%(levelname)s - %(message)s", handlers=[StdoutHandler()])
     # Not what the exporters say of themselves; onnxruntime says it through the root logger.
@@ -69,8 +67,6 @@ def main() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger().addFilter(lambda record: record.levelno >= logging.ERROR)
     warnings.simplefilter("ignore", FutureWarning)
-    if settings.int8 and is_emulated(torch.int8, "cpu"):
-        print("--int8: this processor has no int8 instructions (VNNI), so the file gains less here")
     mode = trained_mode(settings.model_dir)
     folder, texts = settings.model_dir, []
     if settings.int8:

@@ -64,8 +64,6 @@ def read_settings() -> GlueSettings:
     }
     if evaluation.onnx and (given := ", ".join(filter(others.get, others))):
         raise UserError(f"--onnx evaluates a finished file as it is: leave out {given}")
-    if evaluation.runtime != "onnxruntime" and not evaluation.onnx:
-        raise UserError(f"--runtime {evaluation.runtime} runs an exported file: give --onnx FILE")
     if settings.data.unlabelled_file and not settings.model.teacher:
         raise UserError("--unlabelled_file: give the model that answers these with --teacher")
     if settings.model.teacher and "teacher_share" not in keys_of(settings.mode.model_type).keys:

@@ -6,7 +6,7 @@ an int8 graph of the plain model: ONNX Runtime's quantize_dynamic and OpenVINO's
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,13 +14,14 @@ import numpy as np
 import torch
 
 from benchmarks.contenders import BASE, FORCED, NEVER, ForcedExits, padded
-from evaluation.onnx_file import Run, openvino_runner, session_of
+from evaluation.onnx_file import session_of
 from modeling import ElbertConfig
 from modeling.albert import attention_mask_of
 from modeling.depth import layer_states
 from modeling.export.loops import DepthLoop, ExportLoop
 
 Feed = dict[str, np.ndarray]
+Run = Callable[[Sequence[str], Feed], Sequence[np.ndarray]]  # of a session
 
 
 class PlainGraph(ExportLoop):
@@ -76,25 +77,33 @@ def in_onnxruntime(path: Path) -> Run:
     return session_of(str(path), disabled_optimizers=["SkipLayerNormFusion"]).run
 
 
-def in_openvino_int8(path: Path) -> Run:
-    """Load what NNCF has made."""
+def in_openvino(path: Path) -> Run:
+    """Load a file; products as it has them, or as NNCF made them."""
     import openvino
 
     options = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
+    if path.suffix == ".onnx":
+        options["INFERENCE_PRECISION_HINT"] = "f32"
     compiled = openvino.Core().compile_model(path, "CPU", options)
-    return lambda outputs, feed: [compiled(feed)[name] for name in outputs]
+    known = {name for port in compiled.inputs for name in port.names}  # unused ones are dropped
+
+    def run(outputs: Sequence[str], feed: Feed) -> list[np.ndarray]:
+        found = compiled({name: array for name, array in feed.items() if name in known})
+        return [found[name] for name in outputs]
+
+    return run
 
 
 # The table's rows: the file that each runs, and what loads it from where.
 ROWS: dict[str, tuple[str, Callable[[Path], Run]]] = {
     "ONNX Runtime fp32": ("plain.onnx", in_onnxruntime),
     "ONNX Runtime int8": ("plain-int8.onnx", in_onnxruntime),
-    "OpenVINO fp32": ("plain.onnx", openvino_runner),
-    "OpenVINO int8 (NNCF)": ("plain-int8.xml", in_openvino_int8),
+    "OpenVINO fp32": ("plain.onnx", in_openvino),
+    "OpenVINO int8 (NNCF)": ("plain-int8.xml", in_openvino),
     "our file, ONNX Runtime fp32": ("loop.onnx", in_onnxruntime),
     "our file, ONNX Runtime int8": ("loop-int8.onnx", in_onnxruntime),
-    "our file, OpenVINO fp32": ("loop.onnx", openvino_runner),
-    "our file, OpenVINO int8": ("loop-int8.onnx", openvino_runner),
+    "our file, OpenVINO fp32": ("loop.onnx", in_openvino),
+    "our file, OpenVINO int8": ("loop-int8.onnx", in_openvino),
 }
 
 

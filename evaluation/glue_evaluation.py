@@ -94,7 +94,7 @@ def open_job(
     features = features_of(settings, model.config, tokenizer, split)
     about_run = provenance(as_dict(*settings), weights=used.weights, data=features.digest())
     size, path = evaluation.per_gpu_eval_batch_size, evaluation.onnx
-    file = OnnxFile(path, model.config, used.weights, evaluation.runtime) if path else None
+    file = OnnxFile(path, model.config, used.weights) if path else None
     origin = {"rule_sources": keys.sources, "provenance": about_run}
     return Job(mode, model, tokenizer, split.task, features, size, evaluation, file, origin, used)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,6 @@ from transformers import AlbertConfig, PreTrainedModel
 from modeling.configuration import EarlyExitConfig
 from modeling.errors import UserError
 
-Run = Callable[[Sequence[str], Mapping[str, np.ndarray]], Sequence[np.ndarray]]  # of a session
 FIXED = ("model_type", "num_hidden_layers")  # what no input of a file sets
 
 
@@ -49,14 +48,9 @@ class OnnxFile:
     and for one that differs from the model in what no input sets.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        config: AlbertConfig,
-        weights: str = "",
-        runtime: str = "onnxruntime",
-    ) -> None:
-        self.path, self.config, session = path, config, session_of(str(path))
+    def __init__(self, path: str | Path, config: AlbertConfig, weights: str = "") -> None:
+        self.path, self.config, self.session = path, config, session_of(str(path))
+        session = self.session
         stored = session.get_modelmeta().custom_metadata_map
         try:
             there = {name: json.loads(stored[name]) for name in (*FIXED, "labels", "rule", "dtype")}
@@ -87,12 +81,9 @@ class OnnxFile:
                     f"{path}: exported with {name} = {there.get(name)}, the model now has {value}; "
                     f"{again}"
                 )
-        is_openvino = runtime == "openvino"
-        self.run = session.run
-        if is_openvino:
-            self.run = one_line(path, openvino_runner, path, self.settings)
         # What a report tells of it.
-        self.about = {"dtype": dtype, "onnx": str(path), runtime: version(runtime)}
+        runtime = {"onnxruntime": version("onnxruntime")}
+        self.about = {"dtype": dtype, "onnx": str(path), **runtime}
 
     def __call__(self, input_ids: torch.Tensor, **more: torch.Tensor) -> SimpleNamespace:
         """The file's outputs as tensors by name, as its model's output has them."""
@@ -102,7 +93,7 @@ class OnnxFile:
         feed = {name: given[name].cpu().numpy() for name in self.inputs}
         for name, kind in self.settings.items():
             feed[name] = np.array(getattr(self.config, name), kind)
-        arrays = one_line(self.path, self.run, self.outputs, feed)
+        arrays = one_line(self.path, self.session.run, self.outputs, feed)
         found = dict(zip(self.outputs, map(torch.as_tensor, arrays), strict=True))
         self.check(found, given["attention_mask"].bool().cpu())
         return SimpleNamespace(**found)
@@ -152,36 +143,3 @@ def session_of(path: str, **more: Any) -> Any:
     options.log_severity_level = 3  # it warns of inputs that have defaults
     more["providers"] = ["CPUExecutionProvider"]
     return one_line(path, onnxruntime.InferenceSession, path, options, **more)
-
-
-def openvino_runner(path: str | Path, given: Collection[str] = ()) -> Run:
-    """Load a file in OpenVINO, on as many threads as torch has; products as the file has them.
-
-    given: the inputs with defaults that callers give. OpenVINO takes an initialiser for a
-    constant, so theirs are left out.
-    """
-    try:
-        import onnx
-        import openvino
-    except ImportError as error:
-        raise UserError(f"{error}; pip install -r requirements-bench.txt") from error
-    proto = onnx.load(path)
-    constants = proto.graph.initializer
-    for number in reversed(range(len(constants))):
-        if constants[number].name in given:
-            del constants[number]
-    options = {
-        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        "INFERENCE_PRECISION_HINT": "f32",
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    core = openvino.Core()
-    compiled = core.compile_model(core.read_model(proto.SerializeToString()), "CPU", options)
-
-    known = {name for port in compiled.inputs for name in port.names}  # unused ones are dropped
-
-    def run(outputs: Sequence[str], feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        found = compiled({name: array for name, array in feed.items() if name in known})
-        return [found[name] for name in outputs]
-
-    return run

@@ -125,9 +125,6 @@ class EvaluationSettings:
         FREE,
         metavar="FILE",
     )
-    runtime: str = option(
-        "onnxruntime", "runtime of --onnx", FREE, choices=("onnxruntime", "openvino")
-    )
     dtype: str = option(
         "fp32",
         "number type of evaluation and prediction; auto: bf16 where the processor has it",

@@ -34,33 +34,26 @@ def local_folder(
 ) -> Path:
     """Return a directory or file as it is; fetch a hub repository once, and return its folder.
 
-    flag: what named the source, for an error. weights: are they wanted, too?
+    flag: what named the source, for an error. weights: are they wanted, too? Raises UserError where
+    the hub does not give them.
     """
     if os.path.exists(source):
         return Path(source)
-    fetch = partial(fetch_repository, str(source), flag, cache_dir=cache_dir)
-    folder = fetch(allow_patterns=[*HUB_FILES, WEIGHT_FILES[0]] if weights else HUB_FILES)
-    if weights and not has_weights(folder):
-        fetch(allow_patterns=WEIGHT_FILES[1])
-    return folder
-
-
-def fetch_repository(name: str, flag: str, **how: Any) -> Path:
-    """Fetch files of a hub repository once, and return its folder.
-
-    how: as of `snapshot_download`. Raises UserError where the hub does not give them.
-    """
     from huggingface_hub import snapshot_download  # half a second, and a directory has no need
 
+    fetch = partial(snapshot_download, str(source), cache_dir=cache_dir)
     try:
-        return Path(snapshot_download(name, **how))
+        folder = fetch(allow_patterns=[*HUB_FILES, WEIGHT_FILES[0]] if weights else HUB_FILES)
+        if weights and not has_weights(folder):
+            fetch(allow_patterns=WEIGHT_FILES[1])
     except Exception as error:  # of the hub, or of the HTTP client that it happens to use
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"{flag} {name}: is no directory, and the hub does not give it ({reason[:200]}). "
-            f"Give a directory, or fetch it where there is a network: hf download {name} "
+            f"{flag} {source}: is no directory, and the hub does not give it ({reason[:200]}). "
+            f"Give a directory, or fetch it where there is a network: hf download {source} "
             "--local-dir DIR"
         ) from error
+    return Path(folder)
 
 
 def find_file(folder: str | Path, name: str) -> Path | None:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -64,29 +63,19 @@ SET = {
 }
 
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("mode", list(MODES))
-def test_a_file_is_evaluated_as_its_model_is(trained, evaluate, mode, runtime):
-    pytest.importorskip(runtime)
+def test_a_file_is_evaluated_as_its_model_is(trained, evaluate, mode):
     out = trained(mode)
     evaluate(mode, out, *SET[mode]).done()
     expected = report_of(out)
     for size in (1, 4):
         more = ("--onnx", out / "fp32.onnx", "--per_gpu_eval_batch_size", size)
-        more = (*more, "--runtime", runtime)
         outcome, found = evaluate(mode, out, *SET[mode], *more).done(), report_of(out)
         assert {k: found[k] for k in COMPARED[mode]} == {k: expected[k] for k in COMPARED[mode]}
         assert (found["dtype"], found["batch_size"]) == ("fp32", size)
         assert found["onnx"] == str(out / "fp32.onnx")
-        assert found[runtime] == version(runtime)
+        assert found["onnxruntime"] == onnxruntime.__version__
         assert ("exit layers as in fp32 = 1.0000" in outcome.out) == (mode != "albert_act")
-
-
-def test_openvino_is_asked_for_where_it_is_missing(trained, evaluate, monkeypatch):
-    evaluate("elbert", trained("elbert"), "--runtime", "openvino").refused("give --onnx FILE")
-    monkeypatch.setitem(sys.modules, "openvino", None)
-    more = ("--onnx", trained("elbert") / "fp32.onnx", "--runtime", "openvino")
-    evaluate("elbert", trained("elbert"), *more).refused("openvino", "requirements-bench.txt")
 
 
 def test_an_edit_of_the_configuration_reaches_the_file(trained, evaluate, script):
