@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.modes.examples import rule_frontier, selection_value, summarise
+from evaluation.modes.examples import selection_value, summarise
 from evaluation.predictions import Predictions, record_layers, run_early_exit
 from modeling import UserError
 from tests.conftest import job_of, random_ids, tiny_model
@@ -41,25 +41,6 @@ def test_answers_that_are_no_numbers_are_an_error(run):
         weight.data.fill_(1e38)
     with pytest.raises(UserError, match="are NaN or infinite"):
         run(job_of(model, made_texts()))
-
-
-@pytest.mark.parametrize("rule", ["entropy", "patience"])
-def test_the_frontier_of_a_rule_is_the_best_of_real_runs(rule):
-    """At the thresholds 0, 0.1, …, 1 (patience: every cnt_thres), each run for real."""
-    model, texts = tiny_model(thres_name=rule), made_texts()
-    job = job_of(model, texts)
-    found = rule_frontier(job, record_layers(job))["acc"]
-    real = []
-    for value in range(11) if rule == "entropy" else range(1, 5):
-        setting = {"exit_thres": value / 10} if rule == "entropy" else {"cnt_thres": value}
-        model.config.update(setting)
-        summary = summarise(job, run_early_exit(job))
-        real.append([summary["computation_cost"], summary["metrics"]["acc"]])
-    for cost, accuracy in real:
-        assert max(value for c, value in found if c <= cost + 1e-9) >= accuracy
-    assert rule == "entropy" or all(point in real for point in found)
-    assert sorted(found) == found
-    assert len({value for _, value in found}) == len(found)
 
 
 def test_the_summary_by_hand():

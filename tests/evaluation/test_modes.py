@@ -133,9 +133,7 @@ def test_one_call_classifies_as_run_glue_predicts(kind, glue, rte, request):
 
 
 def test_one_call_classifies_nothing_with_weights_that_no_task_trained(albert_dir):
-    with pytest.raises(
-        UserError, match="is not a trained model of this project: no weights for albert"
-    ):
+    with pytest.raises(UserError, match="is not a trained model of this project"):
         classify(albert_dir, ["a man sleeps"])
 
 

