@@ -38,7 +38,7 @@ BATCH_SIZE = 32
 def unlabelled_examples(task: Task, path: str) -> Iterator[Example]:
     """Yield the texts of a table as examples of `task` whose label says that there is none: −100,
     which cross-entropy ignores, or NaN."""
-    own = replace(task, folder="", files={"test": str(Path(path).absolute())}, spelled=())
+    own = replace(task, folder="", files={"test": str(Path(path).absolute())})
     label = float("nan") if task.is_regression else -100
     for example in Split(own, "", "test").examples():
         yield example._replace(label=label)
