@@ -50,9 +50,9 @@ if [ "$W_DIR" = configs/sample ]; then
   TRAIN_FLAGS=${TRAIN_FLAGS:-"--learning_rate 4e-4 --warmup_steps 20 --num_train_epochs 8"}
 fi
 
-edit() {  # KEY=VALUE [--starts_from FOLDER: only check it]
+edit() {  # KEY=VALUE
   "$PYTHON" ./change_config.py --key "${1%%=*}" --value "${1#*=}" \
-    --task "$TASK_NAME" --model "$MODEL" --out_dir "$OUT_DIR" "${@:2}"
+    --task "$TASK_NAME" --model "$MODEL" --out_dir "$OUT_DIR"
 }
 
 evaluate() {  # OUT_MODE [--set KEY=VALUE]
@@ -71,9 +71,6 @@ evaluate() {  # OUT_MODE [--set KEY=VALUE]
 
 echo "Task: $TASK_NAME"
 if [ "$TRAIN" = 1 ]; then
-  if [ "$TEST_MODE" = one ]; then
-    for pair in $EDITS; do edit "$pair" --starts_from "$W_DIR" --model_type "$MODEL_TYPE"; done
-  fi
   echo "Train!"
   LAUNCH=("$PYTHON")
   if ((${GPUS:-1} > 1)); then
