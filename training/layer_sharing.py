@@ -66,6 +66,8 @@ def shared_model(
     intermediate_size: None keeps the teacher's. initial_layer: the layer (1-based) that the shared
     one begins as; None: the mean of all. rank: of each pass's correction of the matrices.
     """
+    if teacher.config.inner_group_num > 1:
+        raise UserError("--model_name_or_path: give a BERT, or an ALBERT of inner_group_num 1")
     layers, wide = teacher.config.num_hidden_layers, teacher.config.intermediate_size
     parts, rest = divmod(intermediate_size or wide, wide)
     if rest or not 1 <= parts <= layers:
@@ -165,6 +167,12 @@ def new_student(settings: StudentSettings, teacher: "Teacher") -> AlbertModel:
         return student
     named, flag = read_weights(source, {}), f"--initial_student {source}"
     tensors = {name.removeprefix("albert."): tensor for name, tensor in named.items()}
+    layers = {name.split(".attention.")[0] for name in tensors if ".attention." in name}
+    if len(layers) > 1:
+        raise UserError(
+            f"{flag}: has {len(layers)} layers, and a student one shared layer; give a model that "
+            "share_layers.py made"
+        )
     prefix = f"{LAYER}."
     layer = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
     if layer:
@@ -357,6 +365,12 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
     load_into(student, read_weights(run.output_dir, {r"^albert\.": ""}), run.output_dir, ())
     student.to(device)
     teacher, tokenizer = load_teacher(settings, student.config.num_hidden_layers, device)
+    shapes = {x.embeddings.word_embeddings.weight.shape for x in (student, teacher.backbone)}
+    if len(shapes) > 1:
+        raise UserError(
+            f"{run.output_dir} did not follow {settings.student.model_name_or_path}: give the "
+            "teacher of this student with --model_name_or_path"
+        )
     text = replace(settings.text, train_files=[evaluation.eval_file])
     text = TeacherText(text, run, tokenizer, evaluation.per_gpu_eval_batch_size)
     sums: Sums = {}

@@ -140,7 +140,7 @@ def test_a_student_that_is_widened_answers_as_before(trained, bert_dir, text, tm
     [
         ("--intermediate_size 50", ["--intermediate_size 50", "48", "144"]),
         ("--initial_layer 4", ["--initial_layer 4", "1 to 3"]),
-        ("--initial_student BERT", ["--initial_student"]),
+        ("--initial_student BERT", ["--initial_student", "one shared layer"]),
         ("--rank 33", ["--rank 33", "1 to 32"]),
         ("--rank 4 --intermediate_size 96", ["--rank 4", "without --intermediate_size"]),
     ],
@@ -148,6 +148,13 @@ def test_a_student_that_is_widened_answers_as_before(trained, bert_dir, text, tm
 def test_errors_say_what_is_allowed(more, words, bert_dir, text, tmp_path, script):
     given = [bert_dir if word == "BERT" else word for word in more.split()]
     script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *given)).refused(*words)
+
+
+def test_evaluation_asks_for_the_students_own_teacher(trained, text, tmp_path, script):
+    other = save(tiny_bert(hidden_size=16), tmp_path / "other")
+    command = flags(other, text, trained, "--do_eval")
+    command.remove("--do_train")
+    script(share_layers.main, *command).refused("give the teacher of this student")
 
 
 @pytest.mark.slow
