@@ -84,7 +84,8 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
-        self.separator = config.eos_token_id  # [SEP]
+        end = config.eos_token_id  # [SEP]; a foreign file may hold anything
+        self.separator = end if isinstance(end, int) and 0 <= end < config.vocab_size else None
         skips_padding = getattr(config, "positions_skip_padding", False)
         self.skipped = config.pad_token_id if skips_padding else None
 

@@ -208,7 +208,8 @@ FOREIGN = {
     "layers": st.lists(st.integers(-2, 6) | st.just(2**62), min_size=1, max_size=2),
     "kinds": st.sampled_from([(np.float64, np.int64), (np.float32, np.float32)]),
     "names": st.sampled_from([("logits", "updates"), ("a", "b")]),
-    "labels": st.sampled_from([["LABEL_1", "LABEL_0"], ["a"], [], "ab"]),
+    "labels": st.sampled_from([["LABEL_1", "LABEL_0"], ["a"], [], "ab", 3]),
+    "rule": st.sampled_from([5, {}, "{"]),
     "inputs": st.sampled_from([["input_ids", "password"], ["input_ids"]]),
 }
 
@@ -231,12 +232,14 @@ def test_anything_as_the_answers_of_an_onnx_file(tmp_path, changes):
     opset = [make.make_opsetid("", 20)]
     file = make.make_model(graph, opset_imports=opset, ir_version=10)
     about = {"model_type": "elbert", "num_hidden_layers": 4, "dtype": "fp32"}
-    about |= {"labels": given["labels"], "rule": config.exit_keys()}
+    about |= {"labels": given["labels"], "rule": given.get("rule", config.exit_keys())}
     make.set_model_props(file, {name: json.dumps(x) for name, x in about.items()})
     onnx.save(file, tmp_path / "a.onnx")
     ids = torch.tensor([[2, 7, 3]])
     found = tried(lambda: OnnxFile(tmp_path / "a.onnx", config)(ids, token_type_ids=ids * 0))
-    possible = not {*changes} & {"kinds", "names", "labels"} and "password" not in given["inputs"]
+    possible = (
+        not {*changes} & {"kinds", "names", "labels", "rule"} and "password" not in given["inputs"]
+    )
     possible &= arrays[0].shape == (1, 2) and bool(np.isfinite(arrays[0]).all())
     possible &= len(given["layers"]) == 1 and 1 <= given["layers"][0] <= 4
     assert refused(found) != possible
