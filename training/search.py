@@ -130,6 +130,9 @@ class Search:
         try:
             found = [self.run_seed(trial.params, seed) for seed in self.seeds]
         except UserError as error:
+            running = trial.study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
+            if [x.params for x in running].count(trial.params) > 1:
+                raise optuna.TrialPruned from error  # the folder is another worker's
             if not done:  # it may well be the flags
                 raise
             print(f"left out: {error}", flush=True)
