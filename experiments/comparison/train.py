@@ -46,7 +46,8 @@ PONDER = BEST + " --model_type ponder_albert --set pooler_input=mean exit_criter
 PONDER += " halt_normalization=last_layer"
 HEADS = {"pondernet": " lambda_layer_arch=linear num_lambda_layers=1"}
 HEADS["palbert"] = " lambda_layer_arch=linear_cat num_lambda_layers=3"
-RECORD = "--do_lower_case --batch_size 32 --tables_only --grid exit_thres=0.5"
+RECORD = "--do_lower_case --batch_size 32 --tables_only --grid exit_thres=0.5".split()
+PAIR_COLUMNS = "--text_column_names sentence1,sentence2 --label_column_name gold_label".split()
 JOIN = "--do_train --do_lower_case --intermediate_size 3072 --max_steps 1 --learning_rate 0"
 JOIN += " --train_files README.md --initial_student configs/minilm_shared"
 # Folders of data, each with the task and the epochs.
@@ -229,10 +230,11 @@ def train(run: Run, work: Path) -> None:
         answers = answers_of_tokens(str(start), (work / "data/SST-2/dev.tsv").read_text())
     else:
         rule = "threshold" if run.kind in HEADS else "bias_1"
-        where = [*where[:2], "--model_dir", str(start), "--rules", rule]
-        call("sweep_exits.py", [*run.flags[:2], *where, *RECORD.split()], log)
-        part = run.data + "-MM" * run.recording.stem.endswith("-test")  # of MNLI the second half
-        found = load_file(models / part / "sweep/all_logits.safetensors")
+        data = [*run.flags[:2], *where[:2]]
+        if run.recording.stem.endswith("-test"):  # SICK's 4,927 test pairs, MNLI's second dev set
+            data = ["--validation_file", str(work / "data/SICK/dev_mismatched.tsv"), *PAIR_COLUMNS]
+        call("sweep_exits.py", [*data, "--model_dir", str(start), "--rules", rule, *RECORD], log)
+        found = load_file(start / "sweep/all_logits.safetensors")
         answers = {name: found[name] for name in found if name in ANSWERS}
         answers["all_logits"] = answers["all_logits"][-1:] if run.depth else answers["all_logits"]
     notes = {"start": run.start, "flags": run.flags, "seconds": round(time.time() - began)}
