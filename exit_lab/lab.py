@@ -3,19 +3,20 @@
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from accelerate import Accelerator
 
 from evaluation.answers import remarks
 from evaluation.figures import save_figure
 from evaluation.job import Job, find_task, load_trained
 from evaluation.modes import trained_mode
-from evaluation.predictions import is_main
+from evaluation.predictions import is_main, run_early_exit
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import frontier_set, held_out_report, two_models, write_comparison
 from exit_lab.explorer import explorer_page
@@ -158,10 +159,37 @@ def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
     remove(lab.output, read_list(lab.output).keys() - {RECORDING})  # of an earlier sweep
     write_json(lab.output / "provenance.json", lab.job.origin["provenance"], lab.output)
     write_tables(swept, lab.output)
+    if flags.verify:
+        verify(lab, flags.verify)
     if not flags.tables_only:
         write_figures(lab, setting)
     if choice:
         save_choice(lab, choice)
+
+
+def verify(lab: Lab, count: int) -> None:
+    """Run random settings with early exit, one example at a time; exit layers must be equal.
+
+    Raises UserError naming the first setting and example that differ.
+    """
+    swept, config = lab.swept, lab.job.model.config
+    count, before = min(count, len(swept.settings)), config.exit_keys()
+    rng = np.random.default_rng(lab.request.data.seed)
+    for number in rng.choice(len(swept.settings), count, replace=False):
+        setting = swept.settings[number]
+        config.update({**before, **setting})
+        try:
+            found = run_early_exit(replace(lab.job, batch_size=1))["exit_layer"].numpy()
+        finally:
+            config.update(before)
+        if (found != swept.exit_layer[number]).any():
+            row = int((found != swept.exit_layer[number]).argmax())
+            raise UserError(
+                f"{describe(setting)}: example {row} exits at layer {found[row]} in a real run, by "
+                f"the recording at {swept.exit_layer[number, row]}. Where that is rounding, delete "
+                f"{lab.output / RECORDING} and record again, with --batch_size 1"
+            )
+    print(f"verified {count} settings at batch size 1: every exit layer is equal")
 
 
 def write_figures(lab: Lab, setting: Setting) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from modeling.errors import UserError
 from modeling.keys import float_key, nearest_names, parse_value
 from training.settings import DevSettings
-from utils.flags import AT_LEAST_1, SEED, Allowed, option
+from utils.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, option
 
 PART = Allowed(low=0.01, high=0.99)
 
@@ -33,6 +33,7 @@ class SweepSettings:
 
     rules: list[str] | None = option(None, "exit rules to sweep; default: all", nargs="+")
     grid: list[str] = option([], "values, e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES")
+    verify: int = option(0, "rerun K random settings with early exit", AT_LEAST_0, metavar="K")
     tables_only: bool = option(False, "write no figures and no explorer.html")
     dtype: str = option(
         "fp32",

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import sweep_exits
@@ -74,6 +75,19 @@ def test_rows_of_the_sweep_are_what_real_runs_give(places, task, sweep, glue, re
         assert report["exit_sample_ratio"] == pytest.approx(float(row["exit_sample_ratio"]))
         for name, value in report["metrics"].items():
             assert value == pytest.approx(float(row[name]), abs=1e-6), (name, row)
+
+
+def test_verify_finds_a_recording_that_is_not_the_models(place, sweep):
+    path = place / "models/rte/sweep" / RECORDING
+    outcome = sweep(place, "rte", "--verify", 4, *QUICK).done()
+    assert "verified 4 settings at batch size 1: every exit layer is equal" in outcome.out
+    with safe_open(path, framework="pt") as file:
+        stamp = file.metadata()
+    tensors = load_file(path)
+    tensors["all_logits"] = -3 * tensors["all_logits"].flip(0)
+    save_file(tensors, path, metadata=stamp)
+    outcome = sweep(place, "rte", "--verify", 20, *QUICK)
+    outcome.refused("in a real run, by the recording at")
 
 
 # The recording.
