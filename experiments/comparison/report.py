@@ -122,6 +122,7 @@ CLAIMS = (  # a method, and what it is compared with
     (TAUGHT, MIXED.format(CUT_TAUGHT)),
     (TAUGHT, CASCADE.format(CUT_TAUGHT)),
     (TAUGHT, MIXED.format(CUT)),
+    (TAUGHT, EQUAL),
     (TAUGHT, PLAIN),
     (EQUAL, PLAIN),
     (EQUAL, MIXED.format(CUT)),
