@@ -52,11 +52,18 @@ class Predictions(dict[str, torch.Tensor]):
             self[name][rows] = tensor.cpu()
 
 
-def run_all(job: Job, run: Callable[[Job, Features], Batches], title: str) -> Predictions:
-    """Gather what `run` answers; each process gives it every n-th example.
+def run_all(
+    job: Job, run: Callable[[Job, Features], Batches] | None = None, title: str = "Evaluating"
+) -> Predictions:
+    """Answer every example, each stopping as the configuration says, or gather what `run` answers.
 
-    The model is in inference mode with packed weights, and a bar shows the progress.
+    Batch size 1 never pads. Above it, examples that exit go through `batch_size` slots, kept full
+    by depth batching; where tokens halt, and for an exported file, a batch holds neighbours in
+    length. The answers are the same, also where exits are sampled: every example has its own draw.
+    Each process answers every n-th example, in inference mode with packed weights.
     """
+    in_slots = job.batch_size > 1 and job.mode.depth_batched and not job.file
+    run = run or (answers_in_slots if in_slots else answers_in_batches)
     start, (rank, n) = time.perf_counter(), processes()
     own, predictions = job.features.take(slice(rank, None, n)), Predictions()
     options = {"desc": title, "total": len(own), "unit": "example"}
@@ -88,17 +95,6 @@ def inputs_of(job: Job, features: Features, rows: Rows) -> dict[str, torch.Tenso
     batch = collate(features, rows, job.tokenizer.pad_token_id)
     batch.pop("labels", None)
     return {name: tensor.to(job.model.device) for name, tensor in batch.items()}
-
-
-def run_early_exit(job: Job) -> Predictions:
-    """Answer every example, each stopping as the configuration says.
-
-    Batch size 1 never pads. Above it, examples that exit go through `batch_size` slots, kept full
-    by depth batching; where tokens halt, and for an exported file, a batch holds neighbours in
-    length. The answers are the same, also where exits are sampled: every example has its own draw.
-    """
-    in_slots = job.batch_size > 1 and job.mode.depth_batched and not job.file
-    return run_all(job, answers_in_slots if in_slots else answers_in_batches, "Evaluating")
 
 
 def answers_in_batches(job: Job, features: Features) -> Batches:

@@ -13,7 +13,7 @@ import torch
 from evaluation.answers import class_lines, class_scores, remark_lines, remarks
 from evaluation.figures import plot_confusion
 from evaluation.job import Job
-from evaluation.predictions import Predictions, is_main, run_early_exit
+from evaluation.predictions import Predictions, is_main, run_all
 from glue.features import Features
 from glue.metrics import compute_metrics
 from glue.tables import as_csv
@@ -207,7 +207,7 @@ def write_results(report: Report, folder: Path, trained: Path, out_mode: str) ->
 
 def write_predictions(job: Job, examples: Sequence[Example], output: Path, details: str) -> None:
     """Answer `examples`; write the task's official file and `details` into `output`."""
-    predictions = run_early_exit(job.for_inference())
+    predictions = run_all(job.for_inference())
     if not is_main():
         return
     job.check_unchanged()

@@ -16,7 +16,7 @@ from evaluation.answers import remarks
 from evaluation.figures import save_figure
 from evaluation.job import Job, find_task, load_trained
 from evaluation.modes import trained_mode
-from evaluation.predictions import is_main, run_early_exit
+from evaluation.predictions import is_main, run_all
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import frontier_set, held_out_report, two_models, write_comparison
 from exit_lab.explorer import explorer_page
@@ -179,7 +179,7 @@ def verify(lab: Lab, count: int) -> None:
         setting = swept.settings[number]
         config.update({**before, **setting})
         try:
-            found = run_early_exit(replace(lab.job, batch_size=1))["exit_layer"].numpy()
+            found = run_all(replace(lab.job, batch_size=1))["exit_layer"].numpy()
         finally:
             config.update(before)
         if (found != swept.exit_layer[number]).any():

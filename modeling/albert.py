@@ -172,7 +172,7 @@ class Pooler(nn.Module):
     It is no nn.Linear: PEFT's all-linear would add an adapter behind the tanh.
     """
 
-    packed: Callable | None = None  # runs in place of `forward`; set by `packed_weights`
+    packed: Callable | None = None  # in place of `forward`, within `packed_weights`
 
     def __init__(self, config: AlbertConfig, size: int) -> None:
         super().__init__()
@@ -180,8 +180,6 @@ class Pooler(nn.Module):
         self.weight, self.bias = linear.weight, linear.bias
 
     def forward(self, states: Tensor) -> Tensor:
-        if self.packed is not None:
-            return self.packed(states)
         return F.linear(states.to(self.weight.dtype), self.weight, self.bias).tanh()
 
 

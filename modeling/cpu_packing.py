@@ -88,10 +88,12 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
                     module.packed = PackedLinear(module.weight, module.bias, torch.tanh, fused)
                 else:
                     module.packed = PackedLayer(module)
+                module.forward = module.packed
             yield
         finally:
             for module in chosen:
                 module.packed = None
+                vars(module).pop("forward", None)
 
 
 def can_pack(module: nn.Module) -> bool:

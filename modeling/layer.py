@@ -98,7 +98,7 @@ class AlbertLayer(nn.Module):
     """One layer pass: attention and feed-forward, each with residual connection and norm."""
 
     attention_class: type[SelfAttention] = AlbertAttention
-    packed: Callable | None = None  # runs in place of `forward`; set by `packed_weights`
+    packed: Callable | None = None  # in place of `forward`, within `packed_weights`
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -112,8 +112,6 @@ class AlbertLayer(nn.Module):
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """hidden (batch, length, hidden), mask (batch, 1, 1, length) bool or None (no padding)."""
-        if self.packed is not None:
-            return self.packed(hidden, mask)
         return self.feed_forward_block(hidden, self.attention(hidden, mask))
 
     def feed_forward_block(self, states: Tensor, attn_out: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from evaluation.job import Job
 from evaluation.modes.base import Mode
-from evaluation.predictions import Predictions, run_early_exit
+from evaluation.predictions import Predictions, run_all
 from evaluation.results import Report, labels_of, predictions_of, summary_of
 from glue.tasks import label_text
 from modeling.act.heads import AlbertActForSequenceClassification
@@ -46,7 +46,7 @@ class AdaptiveDepth(Mode):
         self, job: Job, metric: MetricAtCost
     ) -> tuple[dict[str, float], dict[str, Any], float]:
         """The main metric and the computation cost."""
-        summary, name = summarise_updates(job, run_early_exit(job)), job.task.primary_metric
+        summary, name = summarise_updates(job, run_all(job)), job.task.primary_metric
         values = {
             f"eval_{name}": summary["metrics"][name],
             "eval_computation_cost": summary["computation_cost"],
@@ -73,7 +73,7 @@ class AdaptiveDepth(Mode):
     def evaluate(self, job: Job, folder: Path, trained: Path) -> Report:
         """Report how often tokens are updated, and the cost."""
         fast, page = job.for_inference(), folder / "tokens.html"
-        predictions = run_early_exit(fast)
+        predictions = run_all(fast)
         summary = summarise_updates(fast, predictions)
         by_class = summary["updates_per_token_class"].items()
         lines = [

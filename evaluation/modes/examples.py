@@ -16,7 +16,7 @@ from evaluation import results
 from evaluation.figures import plot_exits
 from evaluation.job import Job, statistics_folder
 from evaluation.modes.base import Mode
-from evaluation.predictions import Predictions, is_main, record_layers, run_early_exit
+from evaluation.predictions import Predictions, is_main, record_layers, run_all
 from glue.features import Features
 from glue.metrics import METRICS, at_exit, frontier
 from modeling.elbert.model import ElbertForSequenceClassification
@@ -54,7 +54,7 @@ class ExampleMode(Mode):
         """Report where examples exit, the cost, and every layer's answers."""
         recorded = None if job.evaluation.skip_full_depth else record_layers(job, batch_size=32)
         fast = job.for_inference()
-        predictions = run_early_exit(fast)
+        predictions = run_all(fast)
         summary, exits = summarise(fast, predictions), predictions["exit_layer"]
         rule, labels = job.model.config.exit_rule(), torch.tensor(results.labels_of(job.features))
         answers = layer_answers(rule, recorded) if recorded else None

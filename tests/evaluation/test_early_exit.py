@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evaluation.modes.examples import selection_value, summarise
-from evaluation.predictions import Predictions, record_layers, run_early_exit
+from evaluation.predictions import Predictions, record_layers, run_all
 from modeling import UserError
 from tests.conftest import job_of, random_ids, tiny_model
 from training.fine_tuning import MetricAtCost
@@ -22,7 +22,7 @@ def made_texts(count: int = 12) -> list[list[int]]:
 def test_answers_are_in_input_order_whatever_the_batch_size(batch_size):
     model, texts = tiny_model(thres_name="entropy", exit_thres=0.9), made_texts()
     job = job_of(model, texts, batch_size=batch_size)
-    found, recorded = run_early_exit(job), record_layers(job, batch_size=5)["all_logits"]
+    found, recorded = run_all(job), record_layers(job, batch_size=5)["all_logits"]
     for i, ids in enumerate(texts):
         with torch.no_grad():
             out = model(torch.tensor([ids]), output_all_exits=True)
@@ -33,7 +33,7 @@ def test_answers_are_in_input_order_whatever_the_batch_size(batch_size):
     assert (found["seconds"] > 0).all()
 
 
-@pytest.mark.parametrize("run", [run_early_exit, record_layers])
+@pytest.mark.parametrize("run", [run_all, record_layers])
 def test_answers_that_are_no_numbers_are_an_error(run):
     """Finite weights whose products are not."""
     model = tiny_model()
@@ -80,7 +80,7 @@ def test_a_metric_chooses_by_the_last_layer_and_at_a_cost_by_the_best_of_real_ru
     assert selection_value(job, MetricAtCost("acc"), recorded) == last
     for threshold in range(51):
         job.model.config.exit_thres = threshold / 50
-        exits = run_early_exit(job)["exit_layer"]
+        exits = run_all(job)["exit_layer"]
         if exits.double().mean() / 4 <= cost:
             reached.append(accuracy(job, exits, recorded))
     assert selection_value(job, MetricAtCost("acc", cost), recorded) == max(reached)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from evaluation.predictions import record_layers, run_early_exit
+from evaluation.predictions import record_layers, run_all
 from exit_lab.choice import Parts, first_allowed, split
 from exit_lab.compare import (
     Point,
@@ -143,7 +143,7 @@ def test_two_models_differ_by_scipys_paired_bootstrap():
     models, answers, costs = [], [], []
     for seed, threshold in ((0, 0.9), (1, 0.97), (2, 0.97)):
         job = job_of(tiny_model(seed=seed, thres_name="entropy", exit_thres=threshold), texts)
-        labels, real = np.array(job.features.labels), run_early_exit(job)
+        labels, real = np.array(job.features.labels), run_all(job)
         models.append((job, Recording(record_layers(job), labels)))
         answers.append(real["logits"].argmax(-1).numpy() == labels)
         costs.append(real["exit_layer"].numpy() / 4)
