@@ -48,13 +48,6 @@ RESULTS = Path(__file__).parent / "results"
 BUDGETS = (0.2, 0.3, 0.4, 0.5)  # of a table's columns
 WIDE = np.arange(0.6, 1.21, 0.1)  # that all methods have; the mean over these is an *area*
 FINE = np.arange(0.15, 1.75, 0.01)  # of costs, and of the figure
-TIMED = analysis.RECORDED / "milliseconds"
-FORMS = {"float32": "PyTorch", "bf16": "PyTorch, bf16", "onnx": "file", "int8": "int8 file"}
-TIMED_NETWORKS = {  # files, and the pages' names
-    "untied": "MiniLM",
-    "untied-3": "MiniLM's first three layers",
-    "shared": "one shared layer, six passes",
-}
 Methods = dict[tuple[str, str], Method]  # by task and name
 Networks = dict[tuple[str, str], list[Answers]]  # by task and network, of each seed
 GRID = {  # PonderNet's files, and the pages' names
@@ -378,42 +371,21 @@ def certified_exits() -> str:
     return markdown_table(["cost of the certified threshold, examples:", *counts], table)
 
 
-def timed() -> dict[str, dict[str, dict[str, Any]]]:
-    """What run_glue.py wrote of SST-2, one text at a time: by network and exits, then by FORMS."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for form, path in ((x, y) for x in FORMS for y in sorted((TIMED / x).glob("*.json"))):
-        network, _, threshold = path.stem.rpartition("-")
-        exits = f"exits: entropy below {threshold}" if float(threshold) else "all layers"
-        results = json.loads(path.read_text(encoding="utf-8"))
-        found.setdefault(f"{TIMED_NETWORKS[network]}, {exits}", {})[form] = results
-    return found
-
-
 def milliseconds() -> str:
-    """Accuracy, and median and 95th percentile of a text's time, in PyTorch and in files."""
-    rows = []
-    for name, forms in timed().items():
-        scores = " / ".join(f"{100 * forms[x]['metrics']['acc']:.1f}" for x in ("float32", "int8"))
-        spent = ("{median:.1f} ({p95:.1f})".format(**x["latency_ms"]) for x in forms.values())
-        rows.append((name, scores, *spent))
-    head = "ms: median (95th percentile)", "accuracy, float32 / int8"
-    return markdown_table([*head, *FORMS.values()], rows)
+    """Accuracy, median and 95th percentile of an example's time, in PyTorch and in int8 files.
 
-
-@styled
-def draw_milliseconds() -> None:
-    """Draw the median times."""
-    figure = Figure(figsize=(6.9, 3.6), layout="constrained")
-    panel, times = figure.subplots(), timed()
-    for i, (form, title) in enumerate(FORMS.items()):
-        values = [forms[form]["latency_ms"]["median"] for forms in times.values()]
-        bars = panel.barh(np.arange(len(times)) + 0.2 * i, values, 0.19, label=title)
-        panel.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
-    panel.set_yticks(np.arange(len(times)) + 0.3, times, fontsize=8)
-    panel.set(xlabel="ms per sentence of SST-2, median")
-    panel.invert_yaxis()
-    panel.legend()
-    save_figure(figure, RESULTS.parents[2] / "docs/milliseconds.png")
+    From what run_glue.py wrote on SST-2 under a threshold, by NETWORK-THRESHOLD.
+    """
+    rows, folder = [], analysis.RECORDED / "milliseconds"
+    for path in sorted(folder.glob("int8/*.json")):
+        both = [json.loads(x.read_text()) for x in (folder / path.name, path)]
+        scores = " / ".join(f"{100 * found['metrics']['acc']:.1f}" for found in both)
+        spent = ("{median:.1f} ({p95:.1f})".format(**found["latency_ms"]) for found in both)
+        network, _, threshold = path.stem.rpartition("-")
+        exits = f"entropy below {threshold}" if float(threshold) else "none"
+        rows.append((f"{network}, {exits}", scores, *spent))
+    head = "accuracy, float32 / int8", "PyTorch, ms: median (p95)", "int8 file"
+    return markdown_table(["exits", *head], rows)
 
 
 @styled
@@ -449,7 +421,6 @@ def main() -> None:
     (RESULTS / "tables.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
     print("\n\n".join(tables))
     draw(methods)
-    draw_milliseconds()
 
 
 if __name__ == "__main__":
