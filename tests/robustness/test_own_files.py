@@ -193,7 +193,7 @@ def test_an_export_does_not_write_over_a_models_files(name, trained, script):
 MOMENTS = {
     "its model is loaded": (job, "load_trained_model"),
     "its data are tokenised": (base, "encode"),
-    "it has the answers": (predictions, "run_all"),
+    "it has the answers": (predictions.Predictions, "put"),
     "it chose a setting": (lab, "held_out_report"),
     "it made the file": (export_onnx, "provenance"),
     "it made the card": (push_to_hub, "model_card"),
