@@ -172,8 +172,6 @@ class Pooler(nn.Module):
     It is no nn.Linear: PEFT's all-linear would add an adapter behind the tanh.
     """
 
-    packed: Callable | None = None  # in place of `forward`, within `packed_weights`
-
     def __init__(self, config: AlbertConfig, size: int) -> None:
         super().__init__()
         self.config, linear = config, nn.Linear(config.hidden_size, size)

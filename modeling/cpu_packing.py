@@ -85,20 +85,23 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
             for module in chosen:
                 if isinstance(module, Pooler):
                     fused = ("tanh", "")
-                    module.packed = PackedLinear(module.weight, module.bias, torch.tanh, fused)
+                    module.forward = PackedLinear(module.weight, module.bias, torch.tanh, fused)
                 else:
-                    module.packed = PackedLayer(module)
-                module.forward = module.packed
+                    module.forward = PackedLayer(module)
             yield
         finally:
             for module in chosen:
-                module.packed = None
                 vars(module).pop("forward", None)
+
+
+def is_packed(module: nn.Module) -> bool:
+    """Does a packed stand-in run instead of the module's own `forward`?"""
+    return "forward" in vars(module)
 
 
 def can_pack(module: nn.Module) -> bool:
     """Can `module` run packed, and does it not yet?"""
-    if not isinstance(module, (AlbertLayer, Pooler)) or module.packed is not None:
+    if not isinstance(module, (AlbertLayer, Pooler)) or is_packed(module):
         return False
     is_layer = isinstance(module, AlbertLayer)
     maps = module.linear_maps if is_layer else ()

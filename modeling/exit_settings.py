@@ -39,9 +39,9 @@ class KeyValues:
         """Put the values of `other` over these."""
         return KeyValues({**self.values, **other.values}, {**self.sources, **other.sources})
 
-    def line(self, without: str = "") -> str:
+    def line(self) -> str:
         """ "thres_name = bias_1 (config.json), exit_thres = 0.3 (exit_config.json)"."""
-        shown = [k for k, x in self.values.items() if k != without and not isinstance(x, list)]
+        shown = [k for k, x in self.values.items() if not isinstance(x, list)]
         return ", ".join(f"{key} = {self.values[key]} ({self.sources[key]})" for key in shown)
 
 

@@ -6,7 +6,6 @@ order of operations, which is slower.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +97,6 @@ class AlbertLayer(nn.Module):
     """One layer pass: attention and feed-forward, each with residual connection and norm."""
 
     attention_class: type[SelfAttention] = AlbertAttention
-    packed: Callable | None = None  # in place of `forward`, within `packed_weights`
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()

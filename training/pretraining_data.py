@@ -24,7 +24,6 @@ from random import Random
 
 import numpy as np
 import torch
-from filelock import FileLock
 from tokenizers import normalizers
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
@@ -37,7 +36,7 @@ from modeling.loading.weights import Tensors
 from training.checkpoints import write_directory
 from training.pretraining_settings import PlainText, TextSettings
 from training.settings import RunSettings
-from utils.files import fingerprint, write_file
+from utils.files import fingerprint, locked, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -283,7 +282,7 @@ class PretrainingData(Dataset):
         cache = Path(text.text_cache or Path(run.output_dir, TEXT))
         folder = cache / self.fingerprint[:16]
         cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / "lock"):  # one process writes, the others wait
+        with locked(folder):  # one process writes, the others wait
             if not ((folder / "pieces").exists() and (folder / "sentences").exists()):
                 logger.info("Tokenising the text into %s", folder)
                 write_directory(folder, partial(tokenise, text, tokenizer))

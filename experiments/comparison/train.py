@@ -61,6 +61,7 @@ DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 TRAIN_ROWS = 8000
 UNLABELLED_ROWS = 24000  # behind those that choose
 DEPTHS = range(1, 7)
+PRIOR = 0.3  # λ_p but in the grid
 CHOOSING = 7  # the seed of the trainings that compare learning rates
 ANSWERS = ("all_logits", "halt_probabilities")  # of what sweep_exits.py records
 
@@ -81,7 +82,7 @@ class Run(NamedTuple):
     recipe: "equal": all exits' losses weigh the same, and each has a pooler of its own. "taught":
         so, and by the answers of MiniLM at full depth, on SST-2 also to rows without labels.
         "teacher": that MiniLM. "best": as PonderNet, the checkpoint that is best on rows 8,001 to
-        9,000. All four, and PonderNet with another prior than 0.3, in bf16.
+        9,000. All four, and PonderNet with another prior than PRIOR, in bf16.
     """
 
     kind: str
@@ -91,13 +92,13 @@ class Run(NamedTuple):
     price: float | None = None
     data: str = "SST-2"
     recipe: str = ""
-    prior: float = 0.3
+    prior: float = PRIOR
 
     @property
     def recording(self) -> Path:
         sign = "tau" if self.kind == "act" else "beta"
         form = "exits" if self.price is None else f"{sign}{self.price:g}"
-        form += f"-prior{self.prior:g}" * (self.prior != 0.3)
+        form += f"-prior{self.prior:g}" * (self.prior != PRIOR)
         rate = f"-rate{self.rate:g}" if self.seed == CHOOSING else ""
         task = {"all": "SST-2-all"}.get(self.data, self.data)
         part = ("-dev" if rate else "-test") * (self.data == "SICK")
@@ -129,7 +130,9 @@ class Run(NamedTuple):
             more = f"{PONDER}{HEADS[self.kind]} kl_penalty_factor={self.price / 6:.4g}"
             more += f" target_halt_probability={self.prior:g}"
         end = f"--learning_rate {self.rate:g} --seed {self.seed}"
-        end += BEST * (self.recipe == "best") + " --bf16" * (self.recipe != "" or self.prior != 0.3)
+        end += BEST * (self.recipe == "best") + " --bf16" * (
+            self.recipe != "" or self.prior != PRIOR
+        )
         if self.unlabelled:
             end += " --num_train_epochs 1"
         return f"{DATA[self.data]} {COMMON}{more} {end}".split()

@@ -38,7 +38,6 @@ def test_each_value_has_the_source_that_wins(tmp_path):
     both = {name: (value, found.sources[name]) for name, value in found.values.items()}
     assert both == {**defaults, **written}
     assert "exit_thres = 0.7 (exit_config.json)" in found.line()
-    assert "exit_thres" not in found.line(without="exit_thres")
 
 
 @pytest.mark.parametrize(
