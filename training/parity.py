@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import nn
@@ -11,6 +10,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
 from modeling.ponder.pondernet import parity_batch
+from training.settings import ParitySettings
 from utils.console import progress
 
 LOSSES = ("loss", "loss_rec", "loss_reg")
@@ -40,7 +40,9 @@ def mean_score(scores: list[dict[str, float]]) -> dict[str, float]:
     return {name: fmean(score[name] for score in scores) for name in ("accuracy", "steps")}
 
 
-def train_parity(settings: Any, model: ParityPonderGRU, device: torch.device) -> Iterator[dict]:
+def train_parity(
+    settings: ParitySettings, model: ParityPonderGRU, device: torch.device
+) -> Iterator[dict[str, float]]:
     """Minimise L_Rec + β·L_Reg; yield losses, accuracy and steps after every epoch.
 
     settings: run_parity.py's flags. one_cycle rises from --lr to PEAK · lr in a fifth of the
