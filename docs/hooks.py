@@ -49,6 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def command_line() -> str:
     """Show every script's --help: what it does, its flags with their defaults."""
     parts = [
+        "---\nhide: [navigation]\n---",  # lines of 100 characters need its width
         "# Command line",
         "Look up any flag of any script, with its default, as `--help` has it.",
     ]
