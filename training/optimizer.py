@@ -39,7 +39,7 @@ def make_optimizer(model: PreTrainedModel, flags: Any) -> torch.optim.Optimizer:
         for (prefix, decays), found in parameters.items()
     ]
     if flags.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=flags.learning_rate, eps=flags.adam_epsilon)
+        return torch.optim.AdamW(groups, lr=flags.learning_rate, eps=flags.adam_epsilon, fused=True)
     from pytorch_optimizer import Lamb  # a hundred optimisers: seconds to import
 
     groups = [{**group, "adam": not group["decays"]} for group in groups]

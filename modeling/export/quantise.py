@@ -28,16 +28,23 @@ def loop_bodies(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Graph]]:
 
 
 def split_gemms(graph: ir.Graph, body: ir.Graph, narrowest: int) -> None:
-    """Write wide maps X·Wᵀ + b of rows (an exit's pooler) as a product with (in, out) and a sum."""
+    """Write wide maps X·Wᵀ + b of rows (an exit's pooler) as a product with (in, out) and a sum.
+
+    The rows, (batch, 1, in), have three dimensions: ONNX Runtime would make a Gemm of two, and
+    compute it in float32.
+    """
     for node in tuple(body):
         if node.op_type != "Gemm" or min(node.inputs[1].shape) < narrowest:
             continue
         rows, weight, *bias = node.inputs  # a bias of zeros is left out
         name, transposed = node.outputs[0].name, weight.const_value.numpy().T
         matrix = constant(graph, f"{name}_matrix", np.ascontiguousarray(transposed))
-        parts = [named_node("MatMul", [rows, matrix], f"{name}_product")]
+        axis = constant(graph, f"{name}_axis", np.array([1]))
+        parts = [named_node("Unsqueeze", [rows, axis], f"{name}_rows")]
+        parts.append(named_node("MatMul", [*parts[-1].outputs, matrix], f"{name}_product"))
         if bias:
-            parts.append(named_node("Add", [*parts[0].outputs, *bias], f"{name}_sum"))
+            parts.append(named_node("Add", [*parts[-1].outputs, *bias], f"{name}_sum"))
+        parts.append(named_node("Squeeze", [*parts[-1].outputs, axis], f"{name}_squeezed"))
         old, new = node.outputs, parts[-1].outputs
         ir.convenience.replace_nodes_and_values(body, node, [node], parts, old, new)
         forget_unused(graph, body, weight)
