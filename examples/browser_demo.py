@@ -90,7 +90,7 @@ def page_facts(model_dir: Path) -> dict[str, Any]:
         "longest": config.max_position_embeddings,
         "rule": rule,
         "entropy_key": "exit_thres" if rule in ENTROPY_RULES else None,
-        "exits_when": meaning[1].replace("**", ""),
+        "exits_when": re.sub(r"\*\*|`|\[|\]\(.*?\)", "", meaning[1]),  # no Markdown
         "sliders": sliders,
         "settings": {name: value.item() for name, value in loop.settings().items()},
         "types": {n: "int64" if key.kind is int else "float32" for n, key in loop.keys.items()},

@@ -25,7 +25,7 @@ def test_early_exit_on_sst2_is_what_the_recording_gives():
     recorded = load_file(ROOT / "experiments/recorded/SST-2-all-1.safetensors")
     logits, labels = recorded["all_logits"], recorded["labels"]
     held_out = split(len(labels), 0.5, 42).report
-    rule = ElbertConfig().exit_rule(exit_thres=0.88, cnt_thres=3, margin=0.1)
+    rule = ElbertConfig(thres_name="bias_3", exit_thres=0.7, range_tmp=0.1).exit_rule(cnt_thres=3)
     layer = scan(rule, {"all_logits": logits})[held_out]
     right = 100.0 * (logits.argmax(-1) == labels)[:, held_out].double()  # (layers, examples)
     mean, taken = layer.double().mean(), right[layer - 1, torch.arange(len(layer))].mean()
