@@ -6,7 +6,8 @@ Reads what is in experiments/recorded; a row whose recordings are not there is l
 are cross-fitted: one half of the examples chooses, the other reports, then the other way round.
 Costs are FLOPs, with an exit check after every layer that runs and the ponder models' extra token,
 as shares of MiniLM's six layers without exits. Writes, beside this file, results/tables.md with the
-pages' tables and results/*.csv with what no table has; and docs/comparison.png.
+pages' tables and results/*.csv with what no table has; and docs/comparison.png and
+docs/milliseconds.png.
 """
 
 import csv
@@ -48,6 +49,12 @@ RESULTS = Path(__file__).parent / "results"
 BUDGETS = (0.2, 0.3, 0.4, 0.5)  # of a table's columns
 WIDE = np.arange(0.6, 1.21, 0.1)  # that all methods have; the mean over these is an *area*
 FINE = np.arange(0.15, 1.75, 0.01)  # of costs, and of the figure
+FORMS = {"float32": "PyTorch", "bf16": "PyTorch, bf16", "onnx": "file", "int8": "int8 file"}
+TIMED = {  # files of milliseconds, with the threshold, and the pages' names
+    "untied-0": "MiniLM, all six layers",
+    "untied-0.6": "MiniLM, exits: entropy below 0.6",
+    "untied-3-0": "MiniLM's first three layers",
+}
 Methods = dict[tuple[str, str], Method]  # by task and name
 Networks = dict[tuple[str, str], list[Answers]]  # by task and network, of each seed
 GRID = {  # PonderNet's files, and the pages' names
@@ -371,21 +378,51 @@ def certified_exits() -> str:
     return markdown_table(["cost of the certified threshold, examples:", *counts], table)
 
 
-def milliseconds() -> str:
-    """Accuracy, median and 95th percentile of an example's time, in PyTorch and in int8 files.
+def timed() -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """What run_glue.py wrote of SST-2, one text at a time: by TIMED and FORMS, of every run."""
+    folder = analysis.RECORDED / "milliseconds"
+    return {
+        row: {
+            form: [json.loads(x.read_text()) for x in folder.glob(f"{form}/{files}-run*.json")]
+            for form in FORMS
+        }
+        for files, row in TIMED.items()
+    }
 
-    From what run_glue.py wrote on SST-2 under a threshold, by NETWORK-THRESHOLD.
-    """
-    rows, folder = [], analysis.RECORDED / "milliseconds"
-    for path in sorted(folder.glob("int8/*.json")):
-        both = [json.loads(x.read_text()) for x in (folder / path.name, path)]
-        scores = " / ".join(f"{100 * found['metrics']['acc']:.1f}" for found in both)
-        spent = ("{median:.1f} ({p95:.1f})".format(**found["latency_ms"]) for found in both)
-        network, _, threshold = path.stem.rpartition("-")
-        exits = f"entropy below {threshold}" if float(threshold) else "none"
-        rows.append((f"{network}, {exits}", scores, *spent))
-    head = "accuracy, float32 / int8", "PyTorch, ms: median (p95)", "int8 file"
-    return markdown_table(["exits", *head], rows)
+
+def spent(runs: Sequence[dict[str, Any]]) -> list[float]:
+    """Least, middle and most of the runs' mean milliseconds a text."""
+    return np.quantile([1e3 / x["texts_per_second"] for x in runs], (0, 0.5, 1)).tolist()
+
+
+def milliseconds() -> str:
+    """Accuracy, and the milliseconds of a text in PyTorch and in files."""
+    rows = []
+    for name, forms in timed().items():
+        scores = " / ".join(
+            f"{100 * forms[x][0]['metrics']['acc']:.1f}" for x in ("float32", "int8")
+        )
+        times = (spent(runs) for runs in forms.values())
+        rows.append((name, scores, *(f"{y:.1f} ({x:.1f}–{z:.1f})" for x, y, z in times)))
+    head = "mean ms a text (range of three runs)", "accuracy, float32 / int8"
+    return markdown_table([*head, *FORMS.values()], rows)
+
+
+@styled
+def draw_milliseconds() -> None:
+    """Draw `milliseconds`, without the ranges."""
+    figure = Figure(figsize=(6.9, 3.4), layout="constrained")
+    panel, found = figure.subplots(), timed()
+    for i, (form, title) in enumerate(FORMS.items()):
+        values = [spent(forms[form])[1] for forms in found.values()]
+        where = np.arange(len(found)) + 0.2 * i
+        bars = panel.barh(where, values, 0.19, label=title, color=COLOURS[i])
+        panel.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
+    panel.set_yticks(np.arange(len(found)) + 0.3, found)
+    panel.set(xlabel="ms per sentence of SST-2, mean")
+    panel.invert_yaxis()
+    panel.legend()
+    save_figure(figure, RESULTS.parents[2] / "docs/milliseconds.png")
 
 
 @styled
@@ -421,6 +458,7 @@ def main() -> None:
     (RESULTS / "tables.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
     print("\n\n".join(tables))
     draw(methods)
+    draw_milliseconds()
 
 
 if __name__ == "__main__":

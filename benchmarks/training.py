@@ -1,0 +1,98 @@
+"""Examples a second of a fine-tuning: run_glue.py, which trains an exit after every layer, beside
+HF's Trainer.
+
+    OMP_NUM_THREADS=2 python benchmarks/training.py --bert $M --data_dir glue_data/SST-2 \\
+      --task_name SST-2
+
+Both take the same batches of 32 rows, in bf16 where the processor has it; HF's BERT answers after
+its last layer alone. Each training has a process of its own, three of each in turn. The seconds are
+those that both report: of the steps, not of loading and tokenising.
+"""
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import transformers
+from transformers import AutoModelForSequenceClassification, TrainingArguments
+
+from benchmarks.contenders import DEVICE, HAS_BF16
+from glue.features import collate, encode, epoch_batches
+from glue.tasks import Split, get_task
+from modeling import ElbertConfig
+from modeling.loading.tokenizers import load_tokenizer
+from modeling.runtime import environment
+from utils.console import markdown_table
+from utils.flags import FlagParser
+from utils.processes import call, run_script
+
+ROUNDS, BATCH, SEED, LENGTH = 3, 32, 42, 128
+FLAGS = "--model_type elbert --recipe recommended --do_train --do_lower_case --num_train_epochs 1 "
+FLAGS += f"--save_steps 0 --overwrite_output_dir --per_gpu_train_batch_size {BATCH} --seed {SEED}"
+
+
+def seconds_of_ours(given: argparse.Namespace, folder: Path) -> float:
+    """Train an epoch by run_glue.py."""
+    where = {"model_name_or_path": given.bert, "data_dir": given.data_dir, "output_dir": folder}
+    where |= {"task_name": given.task_name, "max_train_samples": given.rows}
+    flags = [x for name, value in where.items() for x in (f"--{name}", str(value))]
+    call("run_glue.py", [*FLAGS.split(), *["--bf16"] * HAS_BF16, *flags], folder / "log.txt")
+    return json.loads((folder / "training.json").read_text())["seconds"]
+
+
+def seconds_of_hf(given: argparse.Namespace, folder: Path) -> float:
+    """Train the same epoch by HF's Trainer."""
+    tokenizer, task = load_tokenizer(given.bert, True), get_task(given.task_name)
+    examples = Split(task, given.data_dir, "train").examples(given.rows)
+    features = encode(examples, tokenizer, LENGTH, ElbertConfig())
+    rows = epoch_batches(features.lengths, BATCH, SEED, 0)
+    batches = [collate(features, x, tokenizer.pad_token_id) for x in rows]
+    model = AutoModelForSequenceClassification.from_pretrained(
+        given.bert, num_labels=task.num_labels
+    )
+    quiet = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+    arguments = TrainingArguments(
+        folder, per_device_train_batch_size=1, num_train_epochs=1, bf16=HAS_BF16, seed=SEED, **quiet
+    )
+    trainer = transformers.Trainer(model, arguments, lambda x: x[0], batches)  # an item is a batch
+    return trainer.train().metrics["train_runtime"]
+
+
+def main() -> None:
+    parser = FlagParser(__doc__)
+    add = parser.add_argument
+    add("--bert", type=Path, required=True, help="folder of the BERT")
+    add("--data_dir", type=Path, required=True, help="folder of the task's .tsv files")
+    add("--task_name", required=True, help="GLUE task, e.g. SST-2")
+    add("--rows", type=int, default=3200, help="training examples")
+    given = parser.parse_args()
+    found = {"HF's Trainer, one answer": [], "run_glue.py, an exit after every layer": []}
+    for _ in range(ROUNDS):
+        for name, train in zip(found, (seconds_of_hf, seconds_of_ours), strict=True):
+            spawn = multiprocessing.get_context("spawn")
+            with TemporaryDirectory() as folder, ProcessPoolExecutor(1, spawn) as pool:
+                seconds = pool.submit(train, given, Path(folder)).result()
+            found[name].append(given.rows / seconds)
+    print(", ".join(environment(DEVICE).values()), "bf16" if HAS_BF16 else "float32", "\n")
+    first = statistics.median(next(iter(found.values())))
+    rows = [
+        (
+            name,
+            f"{(x := statistics.median(rates)):.0f} ({min(rates):.0f}–{max(rates):.0f})",
+            f"{x / first:.2f}",
+        )
+        for name, rates in found.items()
+    ]
+    columns = "training|examples a second: median (range)|times as fast as the first"
+    print(markdown_table(columns.split("|"), rows))
+
+
+if __name__ == "__main__":
+    run_script(main)
