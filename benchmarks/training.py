@@ -57,10 +57,9 @@ def seconds_of_hf(given: argparse.Namespace, folder: Path) -> float:
     model = AutoModelForSequenceClassification.from_pretrained(
         given.bert, num_labels=task.num_labels
     )
-    quiet = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
-    arguments = TrainingArguments(
-        folder, per_device_train_batch_size=1, num_train_epochs=1, bf16=HAS_BF16, seed=SEED, **quiet
-    )
+    options = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True, "seed": SEED}
+    options |= {"bf16": HAS_BF16, "use_cpu": DEVICE.type == "cpu", "num_train_epochs": 1}
+    arguments = TrainingArguments(folder, per_device_train_batch_size=1, **options)
     trainer = transformers.Trainer(model, arguments, lambda x: x[0], batches)  # an item is a batch
     return trainer.train().metrics["train_runtime"]
 
@@ -81,15 +80,11 @@ def main() -> None:
                 seconds = pool.submit(train, given, Path(folder)).result()
             found[name].append(given.rows / seconds)
     print(", ".join(environment(DEVICE).values()), "bf16" if HAS_BF16 else "float32", "\n")
-    first = statistics.median(next(iter(found.values())))
-    rows = [
-        (
-            name,
-            f"{(x := statistics.median(rates)):.0f} ({min(rates):.0f}–{max(rates):.0f})",
-            f"{x / first:.2f}",
-        )
-        for name, rates in found.items()
-    ]
+    middle = {name: statistics.median(rates) for name, rates in found.items()}
+    first, rows = next(iter(middle.values())), []
+    for name, rates in found.items():
+        shown = f"{middle[name]:.0f} ({min(rates):.0f}–{max(rates):.0f})"
+        rows.append((name, shown, f"{middle[name] / first:.2f}"))
     columns = "training|examples a second: median (range)|times as fast as the first"
     print(markdown_table(columns.split("|"), rows))
 

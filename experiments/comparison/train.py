@@ -46,7 +46,7 @@ PONDER = BEST + " --model_type ponder_albert --set pooler_input=mean exit_criter
 PONDER += " halt_normalization=last_layer"
 HEADS = {"pondernet": " lambda_layer_arch=linear num_lambda_layers=1"}
 HEADS["palbert"] = " lambda_layer_arch=linear_cat num_lambda_layers=3"
-RECORD = "--do_lower_case --batch_size 32 --tables_only --grid exit_thres=0.5".split()
+RECORD = "--do_lower_case --batch_size 32 --tables_only --rules".split()
 PAIR_COLUMNS = "--text_column_names sentence1,sentence2 --label_column_name gold_label".split()
 JOIN = "--do_train --do_lower_case --intermediate_size 3072 --max_steps 1 --learning_rate 0"
 JOIN += " --train_files README.md --initial_student configs/minilm_shared"
@@ -232,11 +232,14 @@ def train(run: Run, work: Path) -> None:
     if run.kind == "act":
         answers = answers_of_tokens(str(start), (work / "data/SST-2/dev.tsv").read_text())
     else:
-        rule = "threshold" if run.kind in HEADS else "bias_1"
+        # One setting, of a rule that scores have, too: what is recorded does not depend on it.
+        rule = ["patience", "--grid", "cnt_thres=1"]
+        if run.kind in HEADS:
+            rule = ["threshold", "--grid", "exit_thres=0.5"]
         data = [*run.flags[:2], *where[:2]]
         if run.recording.stem.endswith("-test"):  # SICK's 4,927 test pairs, MNLI's second dev set
             data = ["--validation_file", str(work / "data/SICK/dev_mismatched.tsv"), *PAIR_COLUMNS]
-        call("sweep_exits.py", [*data, "--model_dir", str(start), "--rules", rule, *RECORD], log)
+        call("sweep_exits.py", [*data, "--model_dir", str(start), *RECORD, *rule], log)
         found = load_file(start / "sweep/all_logits.safetensors")
         answers = {name: found[name] for name in found if name in ANSWERS}
         answers["all_logits"] = answers["all_logits"][-1:] if run.depth else answers["all_logits"]
