@@ -71,27 +71,38 @@ def dtype_of(name: str, device: torch.device | str) -> torch.dtype:
     return torch.bfloat16 if is_native else torch.float32
 
 
+StandIns = dict[nn.Module, Callable]
+
+
 @contextmanager
-def packed_weights(model: nn.Module) -> Iterator[None]:
+def packed_weights(model: nn.Module, stand_ins: StandIns | None = None) -> Iterator[None]:
     """Inference mode in which the layers and poolers of `model` run with packed weights.
 
     They are packed on entering, so weights must not change inside, nor the model be copied. Where
     packing does not serve (another device, a type that oneDNN does not pack, eager attention,
-    autocast, PEFT's adapters), this is inference mode alone.
+    autocast, PEFT's adapters), this is inference mode alone. stand_ins: what `pack` made of the
+    model; None to make them anew.
     """
     with torch.inference_mode():
-        chosen = [module for module in model.modules() if can_pack(module)]
+        stand_ins = pack(model) if stand_ins is None else stand_ins
         try:
-            for module in chosen:
-                if isinstance(module, Pooler):
-                    fused = ("tanh", "")
-                    module.forward = PackedLinear(module.weight, module.bias, torch.tanh, fused)
-                else:
-                    module.forward = PackedLayer(module)
+            for module, forward in stand_ins.items():
+                vars(module)["forward"] = forward  # as setattr, in a tenth of its time
             yield
         finally:
-            for module in chosen:
+            for module in stand_ins:
                 vars(module).pop("forward", None)
+
+
+def pack(model: nn.Module) -> StandIns:
+    """The forward with packed weights of each layer and pooler that can have one."""
+    return {
+        module: PackedLinear(module.weight, module.bias, torch.tanh, ("tanh", ""))
+        if isinstance(module, Pooler)
+        else PackedLayer(module)
+        for module in model.modules()
+        if can_pack(module)
+    }
 
 
 def is_packed(module: nn.Module) -> bool:

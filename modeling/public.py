@@ -6,6 +6,7 @@
 # ruff: noqa: F401
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from .act.heads import (
 )
 from .albert import cast_layers
 from .configuration import config_class_of
-from .cpu_packing import dtype_of, packed_weights
+from .cpu_packing import StandIns, dtype_of, pack, packed_weights
 from .depth import EarlyExitModel, EarlyExitOutput
 from .depth_batching import DepthBatcher
 from .elbert.model import ElbertConfig, ElbertForSequenceClassification
@@ -101,7 +102,8 @@ class Classifier:
 
     max_length: longer texts are cut; None: as in the training, or at 128 tokens where the folder
     does not say. dtype: of its matrix products: fp32, bf16, fp16, or auto, which is bf16 where the
-    processor has instructions for it.
+    processor has instructions for it. Weights may change in place between calls, `model`'s modules
+    may not be replaced.
 
     Raises UserError if there is no model of this project in `source`, a folder or a hub name.
     """
@@ -111,6 +113,8 @@ class Classifier:
         kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class_of(mode_in(folder))]
         self.model, self.tokenizer = load_trained_model(kind, folder), load_tokenizer(folder)
         cast_layers(self.model, dtype_of(dtype, self.model.device))
+        self.weights, self.packed_at = list(self.model.parameters()), [0]
+        self.stand_ins: StandIns = {}
         config = self.model.config
         length = max_length or trained_length(folder, 128)
         self.max_length = min(length, config.max_position_embeddings - config.extra_tokens)
@@ -122,9 +126,17 @@ class Classifier:
             return self([texts], batch_size, top_k)[0]
         if not len(texts):
             return []
-        with packed_weights(self.model), noticing_contention(self.model.device):
+        with self.packed(), noticing_contention(self.model.device):
             found = self.logits_and_depth(self.encoded(texts), batch_size)
         return [self.answer(logits, depth, top_k) for logits, depth in found]
+
+    def packed(self) -> AbstractContextManager[None]:
+        """`packed_weights`, packed anew only if a weight has changed since the last call."""
+        now = [*map(torch.Tensor.data_ptr, self.weights), *(x._version for x in self.weights)]
+        if now != self.packed_at:
+            with torch.inference_mode():
+                self.packed_at, self.stand_ins = now, pack(self.model)
+        return packed_weights(self.model, self.stand_ins)
 
     def encoded(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int]]]:
         """Tokenise texts, or pairs, as `DepthBatcher` takes them; longer ones are cut."""
@@ -140,7 +152,7 @@ class Classifier:
 
     def logits_and_depth(self, examples: list[tuple], batch_size: int) -> list[tuple]:
         """Each text's logits, (num_labels,), and where it exits, as in the answer."""
-        if not isinstance(self.model, EarlyExitModel):
+        if len(examples) == 1 or not isinstance(self.model, EarlyExitModel):
             return self.by_batches(examples, batch_size)
         batcher = DepthBatcher(self.model, batch_size, pad_token_id=self.tokenizer.pad_token_id)
         batcher.submit(examples)
@@ -162,14 +174,17 @@ class Classifier:
         return ranked[0] if top_k == 1 else ranked[:top_k]
 
     def by_batches(self, examples: list[tuple], batch_size: int) -> list[tuple]:
-        """Answer with a model whose examples all run to the last layer."""
-        found: list[tuple] = []
+        """Answer without slots: one text alone, or with a model whose texts all run to the end."""
+        early, found = isinstance(self.model, EarlyExitModel), []
         for start in range(0, len(examples), batch_size):
             ids, types = zip(*examples[start : start + batch_size], strict=True)
             texts = {"input_ids": ids, "token_type_ids": types}
-            out = self.model(**self.tokenizer.pad(texts, return_tensors="pt"))
-            rows = zip(out.logits, out.updates, strict=True)
-            found += [(logits, depth_of({"updates": updates})) for logits, updates in rows]
+            is_padded = len(set(map(len, ids))) > 1
+            texts = self.tokenizer.pad(texts, return_tensors="pt", return_attention_mask=is_padded)
+            out = self.model.exit_early(**texts) if early else self.model(**texts)
+            name = "exit_layer" if early else "updates"
+            rows = zip(out.logits, out[name], strict=True)
+            found += [(logits, depth_of({name: depth})) for logits, depth in rows]
         return found
 
 

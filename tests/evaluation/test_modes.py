@@ -132,6 +132,20 @@ def test_one_call_classifies_as_run_glue_predicts(kind, glue, rte, request):
     assert classify(model, []) == []
 
 
+def test_a_classifier_answers_one_text_as_many_and_by_the_weights_of_the_moment(trained):
+    classifier = modeling.Classifier(trained)
+    texts = ["a man sleeps", "two dogs run in the snow", "it rains"]
+    for alone, answer in zip(map(classifier, texts), classifier(texts), strict=True):
+        assert alone.pop("score") == pytest.approx(answer.pop("score"), abs=1e-6)
+        assert alone == answer
+    with torch.no_grad():
+        for weight in classifier.model.parameters():
+            weight.mul_(1.5)
+        found = classifier.model.exit_early(**classifier.tokenizer(texts[0], return_tensors="pt"))
+    top = float(found.logits.softmax(-1).max())
+    assert classifier(texts[0])["score"] == pytest.approx(top, abs=1e-5)
+
+
 def test_one_call_classifies_nothing_with_weights_that_no_task_trained(albert_dir):
     with pytest.raises(UserError, match="is not a trained model of this project"):
         classify(albert_dir, ["a man sleeps"])
