@@ -16,6 +16,7 @@ requirements-onnx.txt.
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,9 @@ def main() -> None:
     if not args.validation_file:
         files = split_rows(args, task, args.output_dir / "data")
     names = ("text_column_names", "label_column_name", "label_separator")
+    missing = [x for x in ("onnx_ir", "onnxscript", "onnxruntime") if not find_spec(x)]
+    if missing:  # the file is written last, after the training
+        raise UserError(f"No module {missing[0]}: pip install -r requirements-onnx.txt")
     columns = [x for n in names if getattr(args, n) for x in (f"--{n}", getattr(args, n))]
     train(args, model, ["--train_file", files[0], "--validation_file", files[1], *columns])
     rules = ["--rules", "entropy"] if task.labels else []

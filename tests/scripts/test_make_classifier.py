@@ -47,3 +47,12 @@ def test_a_label_with_one_row_is_named_before_anything_is_trained(script, tmp_pa
     table = write(tmp_path / "own.csv", "sentence1,label\n" + "a,x\nb,x\nc,x\nd,y\n")
     flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", tmp_path / "o"]
     script(make_classifier.main, *flags).refused("own.csv cannot be split", "--validation_file")
+
+
+def test_a_package_that_the_file_needs_is_asked_for_before_anything_is_trained(
+    script, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(make_classifier, "find_spec", lambda name: None)
+    table = write(tmp_path / "own.csv", "sentence1,label\n" + "a,x\nb,y\n" * 10)
+    flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", tmp_path / "o"]
+    script(make_classifier.main, *flags).refused("onnx_ir", "pip install -r requirements-onnx.txt")
