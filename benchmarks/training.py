@@ -1,4 +1,4 @@
-"""Examples a second of a fine-tuning: run_glue.py, which trains an exit after every layer, beside
+"""Examples per second of a fine-tuning: run_glue.py, which trains an exit after every layer, beside
 HF's Trainer.
 
     OMP_NUM_THREADS=2 python benchmarks/training.py --bert $M --data_dir glue_data/SST-2 \\
@@ -85,7 +85,7 @@ def main() -> None:
     for name, rates in found.items():
         shown = f"{middle[name]:.0f} ({min(rates):.0f}–{max(rates):.0f})"
         rows.append((name, shown, f"{middle[name] / first:.2f}"))
-    columns = "training|examples a second: median (range)|times as fast as the first"
+    columns = "training|examples per second: median (range)|times as fast as the first"
     print(markdown_table(columns.split("|"), rows))
 
 

@@ -336,7 +336,7 @@ def claims(methods: Methods) -> str:
             found = [at_budgets(methods[task, title], BUDGETS) for title in pair]
             for budget, *both in zip(BUDGETS, *(zip(*x, strict=True) for x in found), strict=True):
                 if all(within(cost, budget) for cost, _ in both):
-                    row = f"{task}: {' less '.join(pair)}"
+                    row = f"{task}: {' − '.join(pair)}"
                     contrasts[f"{budget}", row] = difference(*(score for _, score in both))
     cells = {key: found.points() for key, found in estimates(contrasts).items()}
     return table("difference in points at a cost of", [f"{x}" for x in BUDGETS], cells)
@@ -405,12 +405,12 @@ def accuracy_of_seeds(files: str, threshold: float) -> float:
 
 
 def spent(runs: Sequence[dict[str, Any]]) -> list[float]:
-    """Least, middle and most of the runs' mean milliseconds per text."""
+    """Least, middle and most of the runs' mean milliseconds per example."""
     return np.quantile([1e3 / x["texts_per_second"] for x in runs], (0, 0.5, 1)).tolist()
 
 
 def milliseconds() -> str:
-    """Accuracy, and the milliseconds of a text in PyTorch and in files."""
+    """Accuracy, and the milliseconds of an example in PyTorch and in files."""
     rows = []
     for (files, (name, network)), forms in zip(TIMED.items(), timed().values(), strict=True):
         scores = " / ".join(
@@ -419,7 +419,7 @@ def milliseconds() -> str:
         mean = f"{accuracy_of_seeds(network, float(files.rpartition('-')[2])):.1f}"
         times = (spent(runs) for runs in forms.values())
         rows.append((name, mean, scores, *(f"{y:.1f} ({x:.1f}–{z:.1f})" for x, y, z in times)))
-    head = "mean ms per text (range of three runs)", "accuracy, five seeds"
+    head = "mean ms per example (range of three runs)", "accuracy, five seeds"
     head += ("this seed, float32 / int8",)
     return markdown_table([*head, *FORMS.values()], rows)
 
