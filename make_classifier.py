@@ -30,6 +30,7 @@ from utils.files import write_text
 from utils.flags import FlagParser
 from utils.processes import run_script
 
+FULL_DEPTH = ("thres_name=entropy", "exit_thres=0")  # never fires, nor on a predicted value
 SMALL = 512  # hidden size up to which an encoder takes the higher learning rate
 
 
@@ -119,7 +120,7 @@ def main() -> None:
     pick = [*rules, "--pick", f"max_drop={args.max_drop:g}"]
     run("sweep_exits.py", "--model_dir", model, "--batch_size", 32, *pick)
     run("export_onnx.py", "--model_dir", model, "--output", file, "--int8")
-    rows = [["all layers, PyTorch", *evaluate(model, "--set", "exit_thres=0")]]
+    rows = [["all layers, PyTorch", *evaluate(model, "--set", *FULL_DEPTH)]]
     rows.append(["early exit, PyTorch", *evaluate(model)])
     rows.append(["early exit, int8 file", *evaluate(model, "--onnx", file)])
     texts = [f'"{name}"' for name in task.text_columns]

@@ -55,7 +55,7 @@ class Predictions(dict[str, torch.Tensor]):
 def run_all(
     job: Job, run: Callable[[Job, Features], Batches] | None = None, title: str = "Evaluating"
 ) -> Predictions:
-    """Answer every example, each stopping as the configuration says, or gather what `run` answers.
+    """Answer every example, each exiting as the configuration says, or gather what `run` answers.
 
     Batch size 1 never pads. Above it, examples that exit go through `batch_size` slots, kept full
     by depth batching; where tokens halt, and for an exported file, a batch holds neighbours in

@@ -99,6 +99,8 @@ def run(request: SweepRequest) -> None:
     data, choice = request.data, request.choice
     accelerator = make_accelerator(data.no_cuda, "no")
     start_script(accelerator, data.seed)
+    if request.sweep.verify and accelerator.num_processes > 1:
+        raise UserError("--verify needs one process: give it without torchrun")
     task = find_task(data, request.folders[0])
     labs = {folder: open_lab(request, folder, task, accelerator) for folder in request.folders}
     for lab in labs.values():  # all processes; the main one goes on

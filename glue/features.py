@@ -24,7 +24,7 @@ class Features:
     token_type_ids: Sequence[np.ndarray]  # its segments, int8
     labels: np.ndarray | None = None  # (examples,), int64 ids or float64 scores; None: no labels
     truncated: np.ndarray | None = None  # bool (examples,): was the text longer? None: unknown
-    inputs: Mapping[str, np.ndarray] = field(default_factory=dict)  # a mode's own, (examples,) each
+    inputs: Mapping[str, np.ndarray] = field(default_factory=dict)  # a mode's, (examples, …) each
 
     @classmethod
     def from_lists(
@@ -110,7 +110,7 @@ def encode(
 def collate(
     features: Features, rows: Sequence[int] | np.ndarray, pad_token_id: int
 ) -> dict[str, torch.Tensor]:
-    """Tensors of the given rows, padded to the longest: (rows, length), the others (rows,).
+    """Tensors of the given rows, padded to the longest: (rows, length), the others (rows, …).
 
     A batch that needs no padding has no attention mask: the model then skips masking altogether.
     """

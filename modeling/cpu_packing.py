@@ -71,7 +71,7 @@ def dtype_of(name: str, device: torch.device | str) -> torch.dtype:
     return torch.bfloat16 if is_native else torch.float32
 
 
-StandIns = dict[nn.Module, Callable]
+StandIns = dict[nn.Module, Callable]  # layers and poolers, and what runs instead of `forward`
 
 
 @contextmanager
@@ -105,14 +105,15 @@ def pack(model: nn.Module) -> StandIns:
     }
 
 
-def is_packed(module: nn.Module) -> bool:
-    """Does a packed stand-in run instead of the module's own `forward`?"""
-    return "forward" in vars(module)
+def stand_in_of(module: nn.Module) -> Callable | None:
+    """What runs packed instead of the module's own `forward`; None where it does."""
+    forward = vars(module).get("forward")
+    return forward if isinstance(forward, (PackedLayer, PackedLinear)) else None
 
 
 def can_pack(module: nn.Module) -> bool:
     """Can `module` run packed, and does it not yet?"""
-    if not isinstance(module, (AlbertLayer, Pooler)) or is_packed(module):
+    if not isinstance(module, (AlbertLayer, Pooler)) or stand_in_of(module):
         return False
     is_layer = isinstance(module, AlbertLayer)
     maps = module.linear_maps if is_layer else ()

@@ -2,10 +2,10 @@
 
 ALBERT's layers share one set of weights, so one layer pass can serve examples at different depths.
 A fixed number of slots hold the running examples. Every step runs one pass over the occupied
-slots; who is finished leaves with an answer, and waiting examples enter at depth 0. Where
+slots; who is finished exits with an answer, and waiting examples enter at depth 0. Where
 layers or exits have weights of their own, a step serves the slots that need the same ones next.
 
-Memory is bounded by slots × length. Waiting examples are admitted in an elevator's order, up and
+Memory is bounded by slots × length. Waiting examples enter in an elevator's order, up and
 down the lengths of a window of them, so that neighbours in length share a step.
 """
 

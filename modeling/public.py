@@ -8,6 +8,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -102,8 +103,9 @@ class Classifier:
 
     max_length: longer texts are cut; None: as in the training, or at 128 tokens where the folder
     does not say. dtype: of its matrix products: fp32, bf16, fp16, or auto, which is bf16 where the
-    processor has instructions for it. Weights may change in place between calls, `model`'s modules
-    may not be replaced.
+    processor has instructions for it. It is for inference: `model` may move to another device or
+    type, but whoever trains it makes another classifier, as weights are packed at the first call.
+    Threads that call it wait for each other.
 
     Raises UserError if there is no model of this project in `source`, a folder or a hub name.
     """
@@ -113,8 +115,8 @@ class Classifier:
         kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class_of(mode_in(folder))]
         self.model, self.tokenizer = load_trained_model(kind, folder), load_tokenizer(folder)
         cast_layers(self.model, dtype_of(dtype, self.model.device))
-        self.weights, self.packed_at = list(self.model.parameters()), [0]
         self.stand_ins: StandIns = {}
+        self.packed_at, self.lock = 0, Lock()
         config = self.model.config
         length = max_length or trained_length(folder, 128)
         self.max_length = min(length, config.max_position_embeddings - config.extra_tokens)
@@ -126,16 +128,16 @@ class Classifier:
             return self([texts], batch_size, top_k)[0]
         if not len(texts):
             return []
-        with self.packed(), noticing_contention(self.model.device):
+        with self.lock, self.packed(), noticing_contention(self.model.device):
             found = self.logits_and_depth(self.encoded(texts), batch_size)
         return [self.answer(logits, depth, top_k) for logits, depth in found]
 
     def packed(self) -> AbstractContextManager[None]:
-        """`packed_weights`, packed anew only if a weight has changed since the last call."""
-        now = [*map(torch.Tensor.data_ptr, self.weights), *(x._version for x in self.weights)]
-        if now != self.packed_at:
+        """`packed_weights`, packed at the first call, and again where the model has moved."""
+        place = next(self.model.parameters()).data_ptr()
+        if place != self.packed_at or not self.stand_ins:
             with torch.inference_mode():
-                self.packed_at, self.stand_ins = now, pack(self.model)
+                self.packed_at, self.stand_ins = place, pack(self.model)
         return packed_weights(self.model, self.stand_ins)
 
     def encoded(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int]]]:
@@ -181,6 +183,7 @@ class Classifier:
             texts = {"input_ids": ids, "token_type_ids": types}
             is_padded = len(set(map(len, ids))) > 1
             texts = self.tokenizer.pad(texts, return_tensors="pt", return_attention_mask=is_padded)
+            texts = texts.to(self.model.device)
             out = self.model.exit_early(**texts) if early else self.model(**texts)
             name = "exit_layer" if early else "updates"
             rows = zip(out.logits, out[name], strict=True)

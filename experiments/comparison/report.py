@@ -384,13 +384,13 @@ def certified_exits() -> str:
 def timed() -> dict[str, dict[str, list[dict[str, Any]]]]:
     """What run_glue.py wrote of SST-2, one text at a time: by TIMED and FORMS, of every run."""
     folder = analysis.RECORDED / "milliseconds"
-    return {
-        row: {
-            form: [json.loads(x.read_text()) for x in folder.glob(f"{form}/{files}-run*.json")]
-            for form in FORMS
-        }
-        for files, (row, _) in TIMED.items()
-    }
+
+    def runs(files: str, form: str) -> list[dict[str, Any]]:
+        found = sorted(folder.glob(f"{form}/{files}-run*.json"))
+        return [json.loads(path.read_text()) for path in found]
+
+    found = {row: {form: runs(x, form) for form in FORMS} for x, (row, _) in TIMED.items()}
+    return {row: forms for row, forms in found.items() if all(forms.values())}
 
 
 def accuracy_of_seeds(files: str, threshold: float) -> float:
@@ -412,10 +412,12 @@ def spent(runs: Sequence[dict[str, Any]]) -> list[float]:
 def milliseconds() -> str:
     """Accuracy, and the milliseconds of an example in PyTorch and in files."""
     rows = []
-    for (files, (name, network)), forms in zip(TIMED.items(), timed().values(), strict=True):
+    networks = {row: (files, network) for files, (row, network) in TIMED.items()}
+    for name, forms in timed().items():
         scores = " / ".join(
             f"{100 * forms[x][0]['metrics']['acc']:.1f}" for x in ("float32", "int8")
         )
+        files, network = networks[name]
         mean = f"{accuracy_of_seeds(network, float(files.rpartition('-')[2])):.1f}"
         times = (spent(runs) for runs in forms.values())
         rows.append((name, mean, scores, *(f"{y:.1f} ({x:.1f}–{z:.1f})" for x, y, z in times)))

@@ -207,12 +207,18 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
         model = AutoModel.from_pretrained(source, num_hidden_layers=depth, **keys)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+def prepare_corrected(work: Path) -> None:
+    """Cut what docs/sharing.md's command made, where it is there, to three passes and to six."""
     for depth, rank in product((3, 6), (x for x in CORRECTED if (work / x).exists())):
         folder = work / f"start/{rank}-{depth}"
-        shutil.copytree(work / rank, folder, dirs_exist_ok=True)
-        config = json.loads((folder / "config.json").read_text())
-        config |= {"num_hidden_layers": depth, "num_hidden_groups": depth}
-        (folder / "config.json").write_text(json.dumps(config))
+        if not folder.exists():
+            part = shutil.copytree(work / rank, work / f"start/part-{rank}", dirs_exist_ok=True)
+            config = json.loads((part / "config.json").read_text())
+            config |= {"num_hidden_layers": depth, "num_hidden_groups": depth}
+            (part / "config.json").write_text(json.dumps(config))
+            part.rename(folder)
 
 
 def train(run: Run, work: Path) -> None:
@@ -291,6 +297,7 @@ def main() -> None:
     with FileLock(given.work / "locks/prepare"):
         if not (given.work / "start/shared-12/tokenizer_config.json").exists():
             prepare(given.bert, given.data_dir, given.work)
+        prepare_corrected(given.work)
     for run in queue():
         try:
             with FileLock(given.work / "locks" / run.recording.stem, blocking=False):

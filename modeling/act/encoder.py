@@ -32,7 +32,7 @@ from ..albert import (
     pool,
 )
 from ..configuration import AlbertActConfig
-from ..cpu_packing import is_packed
+from ..cpu_packing import stand_in_of
 from ..keys import ACT_KEYS, checked
 from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
 from ..loading.weights import ACT_NAMES
@@ -198,7 +198,7 @@ class RunningTokens:
     def __init__(self, layer: AlbertActLayer, hidden: Tensor, mask: Tensor | None) -> None:
         self.layer, self.mask, self.config = layer, mask, layer.attention.config
         # Packed weights run the same two steps.
-        self.layer_ops = layer.forward if is_packed(layer) else layer
+        self.layer_ops = stand_in_of(layer) or layer
         self.states = hidden.flatten(0, 1).clone()
         self.key_value = self.layer_ops.project(self.states, KEY_VALUE)
         self.changed: Tensor | None = None  # rows of which key_value is out of date

@@ -54,10 +54,10 @@ class ExportLoop(nn.Module):
 
 
 class DepthLoop(ExportLoop):
-    """Layer by layer until the last example has left.
+    """Layer by layer until the last example has exited.
 
     Layers in a row that share their weights make one loop, the next ones another, which is not
-    entered where all have left.
+    entered where all have exited.
     """
 
     outputs = ("logits", "exit_layer", "layers_run")
@@ -78,7 +78,7 @@ class DepthLoop(ExportLoop):
         model, batch, config = self.model, input_ids.shape[0], self.model.config
         depth, labels = config.num_hidden_layers, config.num_labels
         # A window of more layers than there are fires as little as one of all of them does before
-        # the last layer, where all leave.
+        # the last layer, where all exit.
         settings = {
             name: value.clamp(1, depth) if self.keys[name].counts_layers else value
             for name, value in settings.items()
@@ -88,7 +88,7 @@ class DepthLoop(ExportLoop):
         end = 0
         carried = (
             torch.zeros((), dtype=torch.long),  # layers run
-            torch.ones(batch, dtype=torch.bool),  # who has not left
+            torch.ones(batch, dtype=torch.bool),  # who has not exited
             torch.zeros(batch, dtype=torch.long),  # exit layers; of the active, the newest layer
             torch.zeros(batch, labels),  # answers, of that layer
             model.embed(input_ids, token_type_ids),
@@ -107,7 +107,7 @@ class DepthLoop(ExportLoop):
         return answers, exit_layer, layers_run, *every
 
     def one_layer(self, index: int, rule: ExitRule, mask: Tensor, *carried: Any) -> tuple[Any, ...]:
-        """A layer pass and its exit check, for the whole batch: those who have left run along."""
+        """A layer pass and its exit check, for the whole batch: those who have exited run along."""
         layer, active, exit_layer, answers, hidden, state, *every = carried
         hidden = self.model.layer_pass(hidden, mask, index)
         check = self.model.check_exit(rule, hidden, mask, index, state)

@@ -132,15 +132,15 @@ def test_one_call_classifies_as_run_glue_predicts(kind, glue, rte, request):
     assert classify(model, []) == []
 
 
-def test_a_classifier_answers_one_text_as_many_and_by_the_weights_of_the_moment(trained):
+def test_a_classifier_answers_one_text_as_many_and_with_the_weights_of_a_moved_model(trained):
     classifier = modeling.Classifier(trained)
     texts = ["a man sleeps", "two dogs run in the snow", "it rains"]
     for alone, answer in zip(map(classifier, texts), classifier(texts), strict=True):
         assert alone.pop("score") == pytest.approx(answer.pop("score"), abs=1e-6)
         assert alone == answer
-    with torch.no_grad():
+    with torch.inference_mode():
         for weight in classifier.model.parameters():
-            weight.mul_(1.5)
+            weight.data = 1.5 * weight.data  # as `model.to` moves them
         found = classifier.model.exit_early(**classifier.tokenizer(texts[0], return_tensors="pt"))
     top = float(found.logits.softmax(-1).max())
     assert classifier(texts[0])["score"] == pytest.approx(top, abs=1e-5)

@@ -61,5 +61,16 @@ def test_where_packing_does_not_serve_the_model_runs_as_it_is(reason, monkeypatc
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
         monkeypatch.setattr(cpu_packing, "PACKABLE", cpu_packing.packable_types())
     with torch.autocast("cpu", enabled=reason == "autocast"), packed_weights(model):
-        assert not any(map(cpu_packing.is_packed, model.modules()))
+        assert not any(map(cpu_packing.stand_in_of, model.modules()))
         assert model(random_ids(2, 6)).logits.isfinite().all()
+
+
+@pytest.mark.skipif(not cpu_packing.PACKABLE, reason="torch without oneDNN packs nothing")
+def test_layers_and_poolers_are_packed_inside_and_nothing_is_after():
+    model = tiny_model()
+    kinds = cpu_packing.AlbertLayer, cpu_packing.Pooler
+    usable = [module for module in model.modules() if isinstance(module, kinds)]
+    with packed_weights(model):
+        assert usable
+        assert all(map(cpu_packing.stand_in_of, usable))
+    assert not any(map(cpu_packing.stand_in_of, usable))

@@ -56,3 +56,4 @@ def test_a_package_that_the_file_needs_is_asked_for_before_anything_is_trained(
     table = write(tmp_path / "own.csv", "sentence1,label\n" + "a,x\nb,y\n" * 10)
     flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", tmp_path / "o"]
     script(make_classifier.main, *flags).refused("onnx_ir", "pip install -r requirements-onnx.txt")
+    assert not (tmp_path / "o/model").exists()
