@@ -24,15 +24,15 @@ TIMED = {  # files of milliseconds, with the threshold; the pages' names, and th
 
 
 def timed() -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """What run_glue.py wrote of SST-2, one text at a time: by TIMED and FORMS, of every run."""
+    """What run_glue.py wrote of SST-2, one example at a time: by TIMED and FORMS, every run."""
     folder = RECORDED / "milliseconds"
 
     def runs(files: str, form: str) -> list[dict[str, Any]]:
         found = sorted(folder.glob(f"{form}/{files}-run*.json"))
         return [json.loads(path.read_text()) for path in found]
 
-    found = {row: {form: runs(x, form) for form in FORMS} for x, (row, _) in TIMED.items()}
-    return {row: forms for row, forms in found.items() if all(forms.values())}
+    found = {files: {form: runs(files, form) for form in FORMS} for files in TIMED}
+    return {files: forms for files, forms in found.items() if all(forms.values())}
 
 
 def accuracy_of_seeds(files: str, threshold: float) -> float:
@@ -54,12 +54,11 @@ def spent(runs: Sequence[dict[str, Any]]) -> list[float]:
 def milliseconds() -> str:
     """Accuracy, and the milliseconds of an example in PyTorch and in files."""
     rows = []
-    networks = {row: (files, network) for files, (row, network) in TIMED.items()}
-    for name, forms in timed().items():
+    for files, forms in timed().items():
+        name, network = TIMED[files]
         scores = " / ".join(
             f"{100 * forms[x][0]['metrics']['acc']:.1f}" for x in ("float32", "int8")
         )
-        files, network = networks[name]
         mean = f"{accuracy_of_seeds(network, float(files.rpartition('-')[2])):.1f}"
         times = (spent(runs) for runs in forms.values())
         rows.append((name, mean, scores, *(f"{y:.1f} ({x:.1f}–{z:.1f})" for x, y, z in times)))
@@ -78,7 +77,7 @@ def draw_milliseconds() -> None:
         where = np.arange(len(found)) + 0.2 * i
         bars = panel.barh(where, values, 0.19, label=title, color=COLOURS[i])
         panel.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
-    panel.set_yticks(np.arange(len(found)) + 0.3, found)
+    panel.set_yticks(np.arange(len(found)) + 0.3, [TIMED[files][0] for files in found])
     panel.set(xlabel="ms per sentence of SST-2, mean")
     panel.invert_yaxis()
     panel.legend()
