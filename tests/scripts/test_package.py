@@ -139,3 +139,14 @@ print(os.environ["GOMP_SPINCOUNT"])
         "'load_pretrained']",
         str(SPIN_COUNT),
     ]
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("requirements-*.txt")), ids=lambda x: x.name)
+def test_every_requirements_file_installs_what_its_commands_need(file):
+    """All of the project's commands need requirements.txt, so each file leads to it."""
+    text = file.read_text(encoding="utf-8")
+    included = re.findall(r"^-r (\S+)$", text, flags=re.MULTILINE)
+    while included and included[-1] != "requirements.txt":
+        text = (ROOT / included[-1]).read_text(encoding="utf-8")
+        included = re.findall(r"^-r (\S+)$", text, flags=re.MULTILINE)
+    assert included
