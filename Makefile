@@ -63,4 +63,4 @@ lint: .venv/dev
 	$(BIN)/pyrefly check --output-format min-text
 
 clean:
-	rm -rf .venv out runs
+	rm -rf .venv out

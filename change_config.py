@@ -11,13 +11,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from modeling.errors import UserError
-from modeling.exit_settings import depth_of, overriding_file, read_exit_file
-from modeling.keys import SIZES, keys_of, nearest_names, parse_value
-from modeling.loading.files import has_weights, read_json
-from utils.files import write_json
-from utils.flags import FlagParser
-from utils.processes import run_script
+from elbert_base.errors import UserError
+from elbert_base.exit_settings import depth_of, overriding_file, read_exit_file
+from elbert_base.files import has_weights, read_json
+from elbert_base.keys import SIZES, keys_of, nearest_names, parse_value
+from runs.files import write_json
+from runs.flags import FlagParser
+from runs.processes import run_script
 
 
 def change(directory: Path, key: str, text: str) -> tuple[Path, Any, Any]:

@@ -14,9 +14,9 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from utils.files import write_file
-from utils.flags import FlagParser
-from utils.processes import run_script
+from runs.files import write_file
+from runs.flags import FlagParser
+from runs.processes import run_script
 
 # A tokenizer's files, and their names beside Google's checkpoints.
 VOCABULARIES = {
@@ -44,7 +44,7 @@ def main() -> None:
     import torch
     from transformers.utils import logging as hf_logging
 
-    from modeling.loading.tensorflow import load_tf_checkpoint
+    from elbert.loading.tensorflow import load_tf_checkpoint
     from training.checkpoints import write_directory
 
     hf_logging.disable_progress_bar()

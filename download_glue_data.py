@@ -21,12 +21,12 @@ from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from elbert_base.errors import UserError
 from glue.tables import read_lines
 from glue.tasks import TASKS, get_task
-from modeling.errors import UserError
-from utils.files import write_file
-from utils.flags import FlagParser
-from utils.processes import run_script
+from runs.files import write_file
+from runs.flags import FlagParser
+from runs.processes import run_script
 
 BASE_URL = "https://dl.fbaipublicfiles.com"
 FOLDERS = list(dict.fromkeys(task.folder for task in TASKS.values()))

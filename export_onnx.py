@@ -17,14 +17,13 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from modeling.errors import UserError
-from modeling.exit_settings import resolve
-from modeling.loading.files import UsedFiles
-from training.provenance import provenance
-from utils.console import StdoutHandler
-from utils.files import write_file
-from utils.flags import as_dict, option, parse
-from utils.processes import run_script
+from elbert_base.errors import UserError
+from elbert_base.exit_settings import resolve
+from runs.console import StdoutHandler
+from runs.files import write_file
+from runs.flags import as_dict, option, parse
+from runs.processes import run_script
+from runs.provenance import provenance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +51,15 @@ def main() -> None:
     try:
         import onnx_ir
 
-        from modeling.export.graph import to_onnx
-        from modeling.export.quantise import to_int8
+        from elbert.export.graph import to_onnx
+        from elbert.export.quantise import to_int8
     except ImportError as error:
         raise UserError(f"{error}; pip install -r requirements-onnx.txt") from error
+    from elbert.onnx_file import description
     from evaluation.calibration import calibration_feeds, calibration_split
-    from evaluation.job import load_finished
-    from evaluation.modes import trained_mode
-    from evaluation.onnx_file import description
+    from modes import trained_mode
+    from runs.folder import UsedFiles
+    from runs.job import load_finished
 
     logging.basicConfig(format="%(levelname)s - %(message)s", handlers=[StdoutHandler()])
     # Not what the exporters say of themselves; onnxruntime says it through the root logger.
@@ -73,10 +73,13 @@ def main() -> None:
         texts = calibration_split(folder, settings.calibration_file)
     used = UsedFiles(folder, *(x.path for x in texts[:1]))
     rule = resolve(folder, mode.table)
-    model = load_finished(folder, mode, rule)
-    feeds = list(calibration_feeds(folder, mode, model, *texts)) if texts else []
-    described = provenance(as_dict(settings), weights=used.weights)
-    described |= description(model) | {"rule_sources": rule.sources}
+    model = load_finished(folder, rule)
+    feeds = list(calibration_feeds(folder, model, *texts)) if texts else []
+    described = {
+        **provenance(as_dict(settings), weights=used.weights).as_json(),
+        **description(model),
+        "rule_sources": rule.sources,
+    }
     about = {name: json.dumps(value) for name, value in described.items()}
     loop = mode.export_loop(model, settings.layer_logits)
     exported = to_onnx(loop, about, defaults=not settings.no_defaults)

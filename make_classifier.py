@@ -20,15 +20,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from elbert_base.errors import UserError
+from elbert_base.files import read_json
 from glue.custom import custom_task
 from glue.tables import as_csv
 from glue.tasks import Split, Task
-from modeling.errors import UserError
-from modeling.loading.files import read_json
-from utils.console import markdown_table
-from utils.files import write_text
-from utils.flags import FlagParser
-from utils.processes import run_script
+from runs.console import markdown_table
+from runs.files import write_text
+from runs.flags import FlagParser
+from runs.processes import run_script
 
 FULL_DEPTH = ("thres_name=entropy", "exit_thres=0")  # never fires, nor on a predicted value
 SMALL = 512  # hidden size up to which an encoder takes the higher learning rate
@@ -61,7 +61,7 @@ def split_rows(args: Namespace, task: Task, folder: Path) -> tuple[Path, Path]:
 
 def run(script: str, *flags: Any) -> None:
     """Show a script's command and run it; UserError where it ends in an error."""
-    from utils.processes import call
+    from runs.processes import call
 
     words = [str(flag) for flag in flags]
     print(f"\n$ python {shlex.join([script, *words])}", flush=True)
@@ -70,7 +70,7 @@ def run(script: str, *flags: Any) -> None:
 
 def train(args: Namespace, model: Path, data: Sequence[Any]) -> None:
     """Train by the recommended recipe; the flags of the user come last, and so win."""
-    from modeling import load_config
+    from elbert import load_config
 
     rate = 1e-4 if load_config(args.model_name_or_path).hidden_size <= SMALL else 3e-5
     how = f"--learning_rate {rate:g} --per_gpu_train_batch_size 32 --warmup_ratio 0.1".split()

@@ -16,15 +16,17 @@ from typing import Any
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData, metadata_load
 from yaml import YAMLError
 
+from elbert_base.errors import UserError
+from elbert_base.exit_settings import resolve
+from elbert_base.files import find_file, read_json, resolve_within
+from elbert_base.keys import keys_of
 from glue.tasks import TASKS
-from modeling.errors import UserError
-from modeling.exit_settings import resolve
-from modeling.keys import keys_of
-from modeling.loading.files import UsedFiles, find_file, read_json, resolve_within, training_flags
-from utils.console import markdown_table
-from utils.files import fingerprint, is_own, read_list, write_text
-from utils.flags import option, parse
-from utils.processes import run_script
+from runs.console import markdown_table
+from runs.files import fingerprint, is_own, read_list, write_text
+from runs.flags import option, parse
+from runs.folder import UsedFiles
+from runs.processes import run_script
+from runs.provenance import training_flags
 
 CARD, PICTURE = "README.md", "exits.png"
 SENT = "config.json exit_config.json *token*.json spiece.model vocab.txt merges.txt"

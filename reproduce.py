@@ -17,11 +17,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from modeling.errors import UserError
-from modeling.loading.files import read_json
-from utils.console import markdown_table
-from utils.flags import FlagParser
-from utils.processes import ROOT, call, run_script
+from elbert_base.errors import UserError
+from elbert_base.files import read_json
+from runs.console import markdown_table
+from runs.flags import FlagParser
+from runs.processes import ROOT, call, run_script
 
 ENTRIES = tomllib.loads((ROOT / "experiments/published.toml").read_text("utf-8"))
 

@@ -20,22 +20,20 @@ albert_act` each token has its own, and halts by it.
 `--do_predict` writes the files for gluebenchmark.com. For a task of your own, give `--train_file`,
 `--validation_file` and `--test_file` with columns sentence1[,sentence2],label.
 """
-# The flags are read here; `evaluation/glue_training.py` and `evaluation/glue_evaluation.py` do what
-# they ask for, and the training loop is `training/trainer.py`.
+# The flags are read here. `training/fine_tune.py` trains, by the loop in `training/trainer.py`;
+# `evaluation/evaluate.py` evaluates and predicts.
 
 import os
 import sys
 from dataclasses import replace
 
-from evaluation.settings import GROUPS, GlueSettings
-from modeling.errors import UserError
-from modeling.keys import keys_of
-from modeling.loading.files import training_flags
-from modeling.runtime import launched_processes
-from training.provenance import parse_beside
-from training.settings import fetch_models
-from utils.flags import expand_config_file
-from utils.processes import run_script
+from elbert_base.errors import UserError
+from elbert_base.keys import keys_of
+from elbert_base.runtime import launched_processes
+from runs.flags import expand_config_file
+from runs.processes import run_script
+from runs.provenance import parse_beside, training_flags
+from runs.settings import GROUPS, GlueSettings, fetch_models
 
 
 def read_settings() -> GlueSettings:
@@ -68,8 +66,8 @@ def read_settings() -> GlueSettings:
         raise UserError("--unlabelled_file: give the model that answers these with --teacher")
     if settings.model.teacher and "teacher_share" not in keys_of(settings.mode.model_type).keys:
         raise UserError(f"--teacher: --model_type {settings.mode.model_type} learns from labels")
-    places = settings.model.teacher, run.output_dir
-    if all((*places, run.do_train)) and len({*map(os.path.realpath, places)}) == 1:
+    teacher = settings.model.teacher
+    if teacher and run.do_train and os.path.realpath(teacher) == os.path.realpath(run.output_dir):
         raise UserError(f"--teacher {run.output_dir} is also --output_dir; choose another")
     if training.fp16 and run.bf16:
         raise UserError("--fp16 and --bf16 exclude each other")
@@ -79,7 +77,9 @@ def read_settings() -> GlueSettings:
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from evaluation import glue_evaluation, glue_training
+    from evaluation.evaluate import evaluate, predict
+    from runs.start import session
+    from training.fine_tune import fine_tune
 
     if settings.run.do_train or settings.search.hp_search:
         model = settings.model
@@ -87,7 +87,9 @@ def main() -> None:
         model = fetch_models(model, **read, config_name=False, tokenizer_name=False)
         settings = settings._replace(model=model)
     if settings.search.hp_search:
-        best = glue_training.search(settings, expand_config_file(sys.argv[1:]))
+        from training.search import search
+
+        best = search(settings, expand_config_file(sys.argv[1:]))
         if not settings.evaluation.do_predict:
             return
         settings = settings._replace(
@@ -95,13 +97,14 @@ def main() -> None:
             evaluation=replace(settings.evaluation, do_eval=False),
             search=replace(settings.search, hp_search=False),
         )
-    with glue_evaluation.session(settings) as accelerator:
+    accumulation = settings.training.gradient_accumulation_steps
+    with session(settings.run, settings.precision, accumulation) as accelerator:
         if settings.run.do_train:
-            glue_training.fine_tune(settings, accelerator)
+            fine_tune(settings, accelerator)
         if settings.evaluation.do_eval:
-            glue_evaluation.evaluate(settings, accelerator)
+            evaluate(settings, accelerator)
         if settings.evaluation.do_predict:
-            glue_evaluation.predict(settings, accelerator)
+            predict(settings, accelerator)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ tested on fuller ones. Progress goes to TensorBoard, final results to results.js
 
 from pathlib import Path
 
-from training.provenance import provenance
-from training.settings import ParitySettings
-from utils.files import write_json
-from utils.flags import as_dict, parse
-from utils.processes import run_script
+from runs.files import write_json
+from runs.flags import as_dict, parse
+from runs.processes import run_script
+from runs.provenance import provenance
+from training.parity_settings import ParitySettings
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     import torch
     from torch.utils.tensorboard import SummaryWriter
 
-    from modeling import ParityPonderGRU
+    from elbert import ParityPonderGRU
     from training.parity import evaluate_parity, mean_score, train_parity
 
     torch.manual_seed(settings.seed)
@@ -32,7 +32,10 @@ def main() -> None:
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     directory = Path(settings.output_dir)
-    path, results = directory / "results.json", {"provenance": provenance(as_dict(settings))}
+    path, results = (
+        directory / "results.json",
+        {"provenance": provenance(as_dict(settings)).as_json()},
+    )
     known, harder = settings.non_zeros()
     model = ParityPonderGRU(settings.n_elems, settings.n_hidden, settings.max_steps).to(device)
     history = []

@@ -23,11 +23,11 @@ The defaults are the published schedule (ALBERT's, Lan et al. 2020; Simoulin and
 steps at length 512 with 2.75e-4. Raise --gradient_accumulation_steps if your batches are smaller.
 """
 
-from modeling.errors import UserError
-from training.pretraining_settings import PretrainingSettings
-from training.settings import fetch_models
-from utils.flags import parse
-from utils.processes import run_script
+from elbert_base.errors import UserError
+from runs.flags import parse
+from runs.processes import run_script
+from runs.settings import fetch_models
+from training.pretraining.settings import PretrainingSettings
 
 
 def read_settings() -> PretrainingSettings:
@@ -44,8 +44,8 @@ def read_settings() -> PretrainingSettings:
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from training.pretraining import evaluate, make_tokenizer, pretrain
-    from training.start import text_session
+    from training.pretraining.run import evaluate, make_tokenizer, pretrain
+    from training.pretraining.session import text_session
 
     names = {"model_name_or_path": True, "config_name": False, "tokenizer_name": False}
     settings = settings._replace(model=fetch_models(settings.model, **names))

@@ -14,11 +14,11 @@ With --rank, every pass corrects the shared matrices a little; only ELBERT start
 On several GPUs: `torchrun --nproc_per_node 8 share_layers.py …` with the same flags.
 """
 
-from modeling.errors import UserError
-from training.pretraining_settings import SharingSettings
-from training.settings import fetch_models
-from utils.flags import parse
-from utils.processes import run_script
+from elbert_base.errors import UserError
+from runs.flags import parse
+from runs.processes import run_script
+from runs.settings import fetch_models
+from training.pretraining.settings import SharingSettings
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         raise UserError("--train_files is missing: the text to train on")
     # torch, and what stands on it: not before the flags are known to be right.
     from training.layer_sharing import evaluate_student, train_student
-    from training.start import text_session
+    from training.pretraining.session import text_session
 
     student = fetch_models(settings.student, model_name_or_path=True, initial_student=True)
     settings = settings._replace(student=student)

@@ -22,8 +22,8 @@ chance, with the oracle each at its first right layer. Then
 import sys
 
 from exit_lab.settings import SweepRequest
-from training.provenance import parse_beside
-from utils.processes import run_script
+from runs.processes import run_script
+from runs.provenance import parse_beside
 
 
 def main() -> None:

@@ -3,20 +3,18 @@
 import itertools
 import random
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AlbertConfig, AlbertForSequenceClassification
 
-from modeling import ElbertConfig, ElbertForSequenceClassification
-from modeling.albert import cast_layers
-from modeling.cpu_packing import is_emulated, packed_weights
-from modeling.depth import ExampleState, ExitDecision, Inputs
-from modeling.depth_batching import DepthBatcher
-from modeling.rules import ExitRule
-from modeling.runtime import keep_freed_memory
+from elbert import ElbertConfig, ElbertForSequenceClassification
+from elbert.cpu_packing import cast_layers, is_emulated, packed_copy
+from elbert.depth import ExampleState, ExitDecision, Inputs
+from elbert.depth_batching import DepthBatcher
+from elbert.rules import AnyRule
+from elbert_base.runtime import keep_freed_memory
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HAS_BF16 = not is_emulated(torch.bfloat16, DEVICE)
@@ -56,14 +54,14 @@ class ForcedExits(ElbertForSequenceClassification):
 
     own_inputs = ("target",)
 
-    def start(self, rule: ExitRule, batch: int, inputs: Inputs) -> ExampleState:
+    def start(self, rule: AnyRule, batch: int, inputs: Inputs) -> ExampleState:
         last = torch.full((batch,), self.config.num_hidden_layers, device=self.device)
         return super().start(rule, batch, inputs)._replace(model=inputs.get("target", last))
 
     def check_exit(
-        self, rule: ExitRule, hidden: Any, mask: Any, index: int, state: ExampleState
+        self, rule: AnyRule, hidden: Any, mask: Any, weights: Any, state: ExampleState
     ) -> ExitDecision:
-        decision = super().check_exit(rule, hidden, mask, index, state)
+        decision = super().check_exit(rule, hidden, mask, weights, state)
         exits = decision.exit_mask | (decision.state.depth >= state.model)
         return decision._replace(exit_mask=exits, state=decision.state._replace(model=state.model))
 
@@ -72,16 +70,12 @@ def hf_model(dtype: torch.dtype = torch.float32) -> nn.Module:
     return AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE, dtype)
 
 
-PROCESS = ExitStack()  # what lasts as long as the process
-
-
 def our_model(dtype: torch.dtype = torch.float32) -> ForcedExits:
     """Make our model with its weights packed, as evaluation packs them for a whole data set."""
     keep_freed_memory()
     model = ForcedExits(ElbertConfig(**BASE, **NEVER)).eval().to(DEVICE)
     cast_layers(model, dtype)
-    PROCESS.enter_context(packed_weights(model))
-    return model
+    return packed_copy(model)
 
 
 def ids_of(lengths: Sequence[int]) -> list[list[int]]:

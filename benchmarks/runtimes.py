@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from benchmarks.contenders import BASE, FORCED, NEVER, ForcedExits, padded
-from evaluation.onnx_file import session_of
-from modeling import ElbertConfig
-from modeling.albert import attention_mask_of
-from modeling.depth import layer_states
-from modeling.export.loops import DepthLoop, ExportLoop
+from elbert import ElbertConfig
+from elbert.albert import attention_mask_of
+from elbert.depth import layer_states
+from elbert.export.loops import DepthLoop, ExportLoop
+from elbert.onnx_file import session_of
 
 Feed = dict[str, np.ndarray]
 Run = Callable[[Sequence[str], Feed], Sequence[np.ndarray]]  # of a session
@@ -33,7 +33,7 @@ class PlainGraph(ExportLoop):
     def forward(self, input_ids, attention_mask, token_type_ids, own, settings):
         model, mask = self.model, attention_mask_of(attention_mask)
         *_, last = layer_states(model, model.embed(input_ids, token_type_ids), mask)
-        weights = model.param_index(model.config.num_hidden_layers - 1)
+        weights = model.layer_weights(model.config.num_hidden_layers - 1)
         rule = model.config.exit_rule()
         state = model.start(rule, input_ids.shape[0], own)
         return (model.check_exit(rule, last, mask, weights, state).answer,)
@@ -47,8 +47,8 @@ def write_files(folder: Path, base: Mapping = BASE) -> None:
     import openvino
     from onnxruntime.quantization import quantize_dynamic
 
-    from modeling.export.graph import to_onnx
-    from modeling.export.quantise import to_int8
+    from elbert.export.graph import to_onnx
+    from elbert.export.quantise import to_int8
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     torch.manual_seed(0)

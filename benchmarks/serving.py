@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from utils.console import markdown_table
-from utils.flags import FlagParser
-from utils.processes import ROOT, run_script
+from runs.console import markdown_table
+from runs.flags import FlagParser
+from runs.processes import ROOT, run_script
 
 PLAIN = """
 import sys, uvicorn

@@ -34,10 +34,10 @@ import torch
 
 from benchmarks import contenders, runtimes
 from benchmarks.contenders import DEVICE, HAS_BF16, LENGTHS, ids_of, run_hf, run_ours, texts_of
+from elbert_base.runtime import environment, waiting
 from glue.tables import as_csv
-from modeling.runtime import environment, waiting
-from utils.console import markdown_table
-from utils.flags import FlagParser
+from runs.console import markdown_table
+from runs.flags import FlagParser
 
 Texts = list[list[int]]
 Run = Callable[[Any, Texts], None]  # of texts, by what a process has made
@@ -139,13 +139,13 @@ class Table:
         return markdown_table(["ms per example", *shown], rows.values())
 
     def write_chart(self, path: Path) -> None:
-        from evaluation.figures import save_figure, styled
+        from answers.figures import save_figure, styled
 
         save_figure(styled(self.chart)(), path)
 
     def chart(self) -> Any:
         """Draw the first case: milliseconds by cost, HF's time, the first row, as a level line."""
-        from evaluation.figures import COLOURS, INK, Figure
+        from answers.figures import COLOURS, INK, Figure
 
         case, times = next(iter(self.cases.items()))
         found = {name: 1e3 * statistics.median(seconds) for name, seconds in times.items()}

@@ -24,14 +24,14 @@ import transformers
 from transformers import AutoModelForSequenceClassification, TrainingArguments
 
 from benchmarks.contenders import DEVICE, HAS_BF16
+from elbert import ElbertConfig
+from elbert.loading.tokenizers import load_tokenizer
+from elbert_base.runtime import environment
 from glue.features import collate, encode, epoch_batches
 from glue.tasks import Split, get_task
-from modeling import ElbertConfig
-from modeling.loading.tokenizers import load_tokenizer
-from modeling.runtime import environment
-from utils.console import markdown_table
-from utils.flags import FlagParser
-from utils.processes import call, run_script
+from runs.console import markdown_table
+from runs.flags import FlagParser
+from runs.processes import call, run_script
 
 ROUNDS, BATCH, SEED, LENGTH = 3, 32, 42, 128
 FLAGS = "--model_type elbert --recipe recommended --do_train --do_lower_case --num_train_epochs 1 "

@@ -33,7 +33,7 @@ def on_startup(command: str, dirty: bool) -> None:
     installed = ROOT / "out/reference/elbert"
     installed.parent.mkdir(parents=True, exist_ok=True)
     if not installed.exists():
-        installed.symlink_to(ROOT / "modeling")
+        installed.symlink_to(ROOT / "elbert")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -5,18 +5,18 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
-from transformers import AlbertConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from evaluation.job import find_task
-from evaluation.modes.base import Mode
+from elbert.configuration import AdaptiveConfig
+from elbert.loading.configs import trained_labels
+from elbert.loading.tokenizers import load_tokenizer
+from elbert_base.errors import UserError
 from glue.custom import custom_task
-from glue.features import collate
+from glue.features import collate, encode
 from glue.tasks import Split
-from modeling.errors import UserError
-from modeling.loading.configs import trained_labels
-from modeling.loading.files import trained_length, training_flags
-from modeling.loading.tokenizers import load_tokenizer
-from training.settings import DataSettings
+from runs.job import find_task
+from runs.provenance import training_flags
+from runs.settings import DataSettings
 
 TEXTS = 200
 SEED = 0  # of the choice of texts
@@ -30,7 +30,7 @@ def calibration_split(directory: Path, file: Path | None) -> tuple[Split, int]:
     """
     if file:
         task = custom_task({"test": file}, labels=trained_labels(directory))
-        return Split(task, "", "test"), trained_length(directory, 128)
+        return Split(task, "", "test"), load_tokenizer(directory).model_max_length
     flags = training_flags(directory)
     known = {entry.name for entry in fields(DataSettings)} & flags.keys()
     data = DataSettings(**{name: flags[name] for name in known})
@@ -45,32 +45,40 @@ def calibration_split(directory: Path, file: Path | None) -> tuple[Split, int]:
     return split, data.max_seq_length
 
 
-def deepest_settings(mode: Mode, config: AlbertConfig) -> dict[str, np.ndarray]:
+def deepest_settings(config: AdaptiveConfig) -> dict[str, np.ndarray]:
     """Give the rule's numbers under which the fewest examples exit early."""
-    found = {}
-    for name, key in mode.table.exit_keys.items():
+    deepest = {}
+    for name, key in config.table.exit_keys.items():
         if key.kind in (int, float):
             highest = config.num_hidden_layers if key.counts_layers else key.maximum
             value = highest if key.eager_when_low else key.minimum
-            found[name] = np.array(value, np.int64 if key.kind is int else np.float32)
-    return found
+            deepest[name] = np.array(value, np.int64 if key.kind is int else np.float32)
+    return deepest
 
 
 def calibration_feeds(
-    directory: Path, mode: Mode, model: PreTrainedModel, split: Split, length: int
+    directory: Path, model: PreTrainedModel, split: Split, length: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Give an exported file's inputs for some texts, one at a time, which then run all layers."""
+    """Give an exported file's inputs for some texts, one at a time, which then run all layers.
+
+    length: tokens at which a text is cut.
+    """
     examples = list(split.examples())
     rng = np.random.default_rng(SEED)
     chosen = rng.choice(len(examples), min(TEXTS, len(examples)), replace=False)
-    tokenizer = load_tokenizer(directory)
-    length = min(length, model.config.max_position_embeddings)
-    texts = [examples[i] for i in sorted(chosen)]
-    features = mode.features(model.config, texts, tokenizer, length, seed=SEED)
-    settings = deepest_settings(mode, model.config)
-    settings |= {name: np.ones(1, np.float32) for name in features.inputs}  # a draw halts nobody
+    tokenizer, config = load_tokenizer(directory), model.config
+    length = min(length, config.max_position_embeddings)
+    features = encode([examples[i] for i in sorted(chosen)], tokenizer, length, config, SEED)
+    settings = deepest_settings(config)
+    # A draw of 1 halts nobody.
+    draws = {name: np.ones(1, np.float32) for name in features.inputs}
     for row in range(len(features)):
         batch = collate(features, [row], tokenizer.pad_token_id)
         ids, segments = batch["input_ids"].numpy(), batch["token_type_ids"].numpy()
-        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
-        yield inputs | settings
+        yield {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "token_type_ids": segments,
+            **settings,
+            **draws,
+        }

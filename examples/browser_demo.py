@@ -27,14 +27,14 @@ from transformers import BertTokenizer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from evaluation.job import load_finished
-from evaluation.modes import trained_mode
+from elbert import UserError
+from elbert.loading.tokenizers import load_tokenizer
 from glue.tasks import get_task, read_examples
-from modeling import UserError
-from modeling.loading.tokenizers import load_tokenizer
-from utils.files import write_text
-from utils.flags import FlagParser
-from utils.processes import call, run_script
+from modes import trained_mode
+from runs.files import write_text
+from runs.flags import FlagParser
+from runs.job import load_finished
+from runs.processes import call, run_script
 
 ROOT = Path(__file__).parent.parent
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
@@ -43,7 +43,7 @@ ENTROPY_RULES = ("entropy", "bias_1", "bias_2", "bias_3")  # exit_thres is one o
 
 def page_model(args: argparse.Namespace, folder: Path) -> Path:
     """Copy a trained model, with the labels and WordPiece pieces that the page is to have."""
-    model = load_finished(args.model_dir, trained_mode(args.model_dir))
+    model = load_finished(args.model_dir)
     shutil.copytree(args.model_dir, folder, ignore=shutil.ignore_patterns("checkpoint-*", "sweep"))
     if args.labels:
         model.config.id2label = dict(enumerate(args.labels.split(",")))
@@ -71,7 +71,7 @@ def plain(text: str) -> str:
 def page_facts(model_dir: Path) -> dict[str, Any]:
     """Facts of a model for the page; UserError for one that has nothing to show there."""
     mode = trained_mode(model_dir)
-    model = load_finished(model_dir, mode)
+    model = load_finished(model_dir)
     config, loop = model.config, mode.export_loop(model)
     rule = config.exit_keys()[config.rule_key]
     manual = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")

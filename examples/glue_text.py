@@ -12,11 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from elbert_base.errors import UserError
 from glue.tasks import TASKS, read_examples
-from modeling.errors import UserError
-from utils.files import write_text
-from utils.flags import FlagParser
-from utils.processes import run_script
+from runs.files import write_text
+from runs.flags import FlagParser
+from runs.processes import run_script
 
 
 def documents(data_dir: Path, split: str) -> list[str]:

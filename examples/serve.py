@@ -29,7 +29,7 @@ from typing import Annotated, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from modeling.runtime import keep_freed_memory, waiting
+from elbert_base.runtime import keep_freed_memory, waiting
 
 os.environ.update(waiting())  # before torch is imported
 
@@ -44,12 +44,10 @@ try:
 except ImportError as missing:
     sys.exit(f"error: {missing}; pip install -r requirements-serve.txt")
 
-from modeling import Classifier, DepthBatcher, EarlyExitModel, UserError
-from modeling.albert import cast_layers
-from modeling.cpu_packing import DTYPES, dtype_of, packed_weights
-from modeling.loading.files import trained_length
-from utils.flags import AT_LEAST_1, FlagParser
-from utils.processes import run_script
+from elbert import Classifier, DepthBatcher, EarlyExitModel, UserError
+from elbert.cpu_packing import DTYPES
+from runs.flags import AT_LEAST_1, FlagParser
+from runs.processes import run_script
 
 Text = str | tuple[str, str]
 
@@ -94,9 +92,8 @@ class QueuedBatcher(DepthBatcher):
     def run(self) -> None:
         """Answer requests until the end; an error ends the process, since nobody would answer."""
         try:
-            with packed_weights(self.model):
-                for row, logits, exit_layer, _ in self.answers():
-                    self.reply(self.requests.pop(row), logits, exit_layer)
+            for row, logits, exit_layer, _ in self.answers():
+                self.reply(self.requests.pop(row), logits, exit_layer)
         except Exception:
             traceback.print_exc()
             os._exit(1)
@@ -114,12 +111,10 @@ class Server:
     def __init__(
         self, model_dir: Path, slots: int, limit: int, max_size: int, dtype: str = "fp32"
     ) -> None:
-        self.classifier = Classifier(model_dir, trained_length(model_dir, 512))
-        model, device = self.classifier.model, "cuda" if torch.cuda.is_available() else "cpu"
-        if not isinstance(model, EarlyExitModel):
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.classifier = Classifier(model_dir, dtype=dtype, device=device)
+        if not isinstance(self.classifier.model, EarlyExitModel):
             raise UserError(f"{model_dir}: in this model tokens halt, not texts")
-        cast_layers(model.to(device), dtype_of(dtype, torch.device(device)))
-        self.examples(["the first call sets the tokenizer up; threads then read it alone"])
         self.limit, self.max_size = limit, max_size  # texts that may wait; bytes of a request
         self.taken = 0  # texts without an answer
         self.batcher = QueuedBatcher(self.classifier, slots)
@@ -136,7 +131,7 @@ class Server:
         """Turn texts into DepthBatcher's inputs."""
         if len({isinstance(text, str) for text in texts}) > 1:
             raise HTTPException(422, "texts and pairs of texts: send them in requests of their own")
-        return self.classifier.encoded(texts)
+        return self.classifier.encode(texts)
 
     async def texts_of(self, request: Request) -> list[Text]:
         """Read what a request asks for, of any length and kind."""

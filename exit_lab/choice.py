@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
-from exit_lab.sweep import Sweep
+from answers.sweep import Sweep
+from elbert_base.errors import UserError
+from elbert_base.keys import Key
 from glue.metrics import at_exit
-from modeling.errors import UserError
-from modeling.keys import Key
 
 TOLERANCE = 1e-9  # of comparisons between sums that are equal on paper
 

@@ -18,16 +18,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.job import Job
-from evaluation.onnx_file import labels_in
-from evaluation.results import predictions_of
+from answers.report import predictions_of
+from answers.sweep import BASELINES, COIN, FULL_DEPTH, ORACLE, TRUNCATION, Recording, Sweep
+from elbert.onnx_file import labels_in
+from elbert.rules import scan_answers
+from elbert_base.errors import UserError
 from exit_lab.choice import TOLERANCE, Parts
-from exit_lab.sweep import BASELINES, COIN, FULL_DEPTH, ORACLE, TRUNCATION, Recording, Sweep
 from glue.metrics import METRICS, bootstrap_weights, concave_hull, frontier, interval
-from modeling.errors import UserError
-from modeling.rules import scan_answers
-from utils.console import markdown_table
-from utils.files import write_text
+from runs.console import markdown_table
+from runs.files import write_text
+from runs.job import Job
 
 RESAMPLES = 1000  # of the intervals
 MOST_LIMITS = 6  # columns of a table

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from exit_lab.sweep import COIN, ORACLE, TRUNCATION, Sweep, best_rows, rows_of
+from answers.sweep import COIN, ORACLE, TRUNCATION, Sweep
+from exit_lab.tables import best_rows, rows_of
 from glue.metrics import bootstrap_weights, concave_hull, frontier, interval
 from glue.tasks import Example, label_text
 

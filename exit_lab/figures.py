@@ -3,9 +3,9 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from evaluation.figures import COLOURS, INK, SOFT, styled
+from answers.figures import COLOURS, INK, SOFT, styled
+from answers.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
 from exit_lab.compare import FrontierSet
-from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION
 from glue.metrics import interval
 from glue.tasks import Task
 

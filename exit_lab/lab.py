@@ -12,41 +12,39 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 
-from evaluation.answers import remarks
-from evaluation.figures import save_figure
-from evaluation.job import Job, find_task, load_trained
-from evaluation.modes import trained_mode
-from evaluation.predictions import is_main, run_all
+from answers.figures import save_figure
+from answers.predict import is_main, run_all
+from answers.scores import remarks
+from answers.sweep import (
+    Grids,
+    Recording,
+    Sweep,
+    make_grids,
+    sweep,
+    sweepable,
+)
+from elbert.cpu_packing import cast_layers, dtype_of
+from elbert.rules import certainty, exit_scores, scan
+from elbert_base.errors import UserError
+from elbert_base.exit_settings import EXIT_FILE, Setting, describe
+from elbert_base.files import read_json, resolve_within
 from exit_lab.choice import Choice, Parts, choose, split
 from exit_lab.compare import frontier_set, held_out_report, two_models, write_comparison
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import frontier_figure
 from exit_lab.learnt import fit_weights
+from exit_lab.recording import RECORDING, load_or_record
 from exit_lab.settings import SweepRequest
-from exit_lab.sweep import (
-    RECORDING,
-    Grids,
-    Recording,
-    Sweep,
-    load_or_record,
-    make_grids,
-    sweep,
-    sweepable,
-    write_tables,
-)
+from exit_lab.tables import write_tables
 from glue.metrics import at_exit
 from glue.tasks import Example, Split, Task
-from modeling.albert import cast_layers
-from modeling.cpu_packing import dtype_of
-from modeling.errors import UserError
-from modeling.exit_settings import EXIT_FILE, Setting, describe
-from modeling.loading.files import UsedFiles, read_json, resolve_within
-from modeling.rules import certainty, exit_scores, scan
-from training.checkpoints import check_finished
-from training.provenance import provenance
-from training.start import make_accelerator, start_script
-from utils.files import read_list, remove, write_json, write_text
-from utils.flags import as_dict
+from modes import trained_mode
+from modes.base import Mode
+from runs.files import read_list, remove, write_json, write_text
+from runs.flags import as_dict
+from runs.folder import check_finished
+from runs.job import Job, find_task, open_job
+from runs.start import make_accelerator, start_script
 
 BAND_RESAMPLES = 400  # of a figure's intervals
 
@@ -58,6 +56,7 @@ class Lab:
     request: SweepRequest
     directory: Path  # of the model
     output: Path  # of the results
+    mode: Mode
     job: Job  # the model on the dev set
     examples: list[Example]
     grids: Grids
@@ -132,20 +131,24 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
     mode = trained_mode(directory)
     mode.check_has_rules()
     dev = Split(task, data.folder, "dev")
-    used = UsedFiles(directory, dev.path)
-    model, tokenizer = load_trained(directory, mode, task, accelerator.device, data.do_lower_case)
-    cast_layers(model, dtype_of(wanted.dtype, accelerator.device))
-    mode.check_length(data.max_seq_length, model.config)
+    job = open_job(
+        directory,
+        task,
+        dev,
+        data,
+        device=accelerator.device,
+        do_lower_case=data.do_lower_case,
+        seed=data.seed,
+        flags=as_dict(*request),
+        batch_size=data.batch_size,
+    )
+    cast_layers(job.model, dtype_of(wanted.dtype, accelerator.device))
+    config = job.model.config
+    rules = list(dict.fromkeys(wanted.rules or sweepable(config)))
+    values = {key: text for key, _, text in (item.partition("=") for item in wanted.grid)}
+    grids = make_grids(config, rules, values)
     examples = list(dev.examples(data.max_eval_samples))
-    texts = examples, tokenizer, data.max_seq_length
-    features = mode.features(model.config, *texts, seed=data.seed)
-    hashes = {"weights": used.weights, "data": features.digest()}
-    origin = {"provenance": provenance(as_dict(*request), **hashes)}
-    job = Job(mode, model, tokenizer, task, features, data.batch_size, origin=origin, used=used)
-    rules = list(dict.fromkeys(wanted.rules or sweepable(model.config)))
-    texts = {key: text for key, _, text in (item.partition("=") for item in wanted.grid)}
-    grids = make_grids(model.config, rules, texts)
-    return Lab(request, directory, output, job, examples, grids)
+    return Lab(request, directory, output, mode, job, examples, grids)
 
 
 def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
@@ -159,7 +162,7 @@ def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
         setting = setting if choice.setting is None else swept.settings[choice.setting]
     lab.job.check_unchanged()
     remove(lab.output, read_list(lab.output).keys() - {RECORDING})  # of an earlier sweep
-    write_json(lab.output / "provenance.json", lab.job.origin["provenance"], lab.output)
+    write_json(lab.output / "provenance.json", lab.job.origin.provenance.as_json(), lab.output)
     write_tables(swept, lab.output)
     if flags.verify:
         verify(lab, flags.verify)
@@ -181,7 +184,7 @@ def verify(lab: Lab, count: int) -> None:
         setting = swept.settings[number]
         config.update({**before, **setting})
         try:
-            found = run_all(replace(lab.job, batch_size=1))["exit_layer"].numpy()
+            found = run_all(replace(lab.job, batch_size=1), lab.mode.run)["exit_layer"].numpy()
         finally:
             config.update(before)
         if (found != swept.exit_layer[number]).any():
@@ -232,7 +235,8 @@ def save_choice(lab: Lab, choice: Choice) -> None:
     path, config_path = lab.directory / EXIT_FILE, lab.directory / "config.json"
     old = read_json(path) if path.is_file() and path.read_bytes().strip() else {}
     kept = {name: value for name, value in old.items() if name not in lab.config.table.exit_keys}
-    write_json(path, {**kept, **setting, **lab.job.origin})
+    origin = {"provenance": lab.job.origin.provenance.as_json()}
+    write_json(path, {**kept, **setting, **origin})
     print(f"written to {path}; the next evaluation of {lab.directory} uses it")
     config = read_json(config_path)
     pointed = config.get("exit_config_path")

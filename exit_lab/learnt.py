@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from exit_lab.sweep import Recording
-from modeling.configuration import ElbertConfig
-from modeling.rules import LayerOutput, Size
+from answers.sweep import Recording
+from elbert.configuration import ElbertConfig
+from elbert.rules import LayerOutput, Size
 
 
 def fit_weights(config: ElbertConfig, recording: Recording, rows: np.ndarray) -> list:

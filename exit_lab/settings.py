@@ -6,10 +6,10 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from modeling.errors import UserError
-from modeling.keys import float_key, nearest_names, parse_value
-from training.settings import DevSettings
-from utils.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, option
+from elbert_base.errors import UserError
+from elbert_base.keys import float_key, nearest_names, parse_value
+from runs.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, option
+from runs.settings import DevSettings
 
 PART = Allowed(low=0.01, high=0.99)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from elbert_base.errors import UserError
 from glue.tables import SUFFIXES, kind_of, read_table
 from glue.tasks import TWO, Split, Task, parse_number, split_labels
-from modeling.errors import UserError
 
 logger = logging.getLogger(__name__)
 

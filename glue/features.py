@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
+from elbert.configuration import AdaptiveConfig
 from glue.tasks import Example
-from modeling.configuration import AdaptiveConfig
 
 CHUNK = 1000  # texts that the tokenizer gets at a time: it answers with Python lists
 
@@ -84,8 +84,12 @@ def encode(
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
     config: AdaptiveConfig,
+    seed: int = 0,
 ) -> Features:
-    """Tokenise `examples` for the models of `config`, each truncated to `max_seq_length` tokens."""
+    """Tokenise `examples` for the models of `config`, each truncated to `max_seq_length` tokens.
+
+    seed: of the random numbers that an example brings, where the configuration has any.
+    """
     examples, parts = iter(examples), Features([], [])
     labels, truncated = [], []
     while chunk := list(islice(examples, CHUNK)):
@@ -103,8 +107,14 @@ def encode(
         parts.token_type_ids.extend(part.token_type_ids)
         labels += [example.label for example in chunk]
         truncated += [bool(x.overflowing) for x in encoded.encodings]
-    known = None if None in labels else np.array(labels)
-    return replace(parts, labels=known, truncated=np.array(truncated))
+    generator = torch.Generator().manual_seed(seed)
+    draws = {name: torch.rand(len(parts), generator=generator) for name in config.own_inputs}
+    return replace(
+        parts,
+        labels=None if None in labels else np.array(labels),
+        truncated=np.array(truncated),
+        inputs={name: numbers.numpy() for name, numbers in draws.items()},
+    )
 
 
 def collate(

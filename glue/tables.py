@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from modeling.errors import UserError
+from elbert_base.errors import UserError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 csv.field_size_limit(2**31 - 1)  # a cell may hold a document

@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from elbert_base.errors import UserError
 from glue.tables import NumberedRows, read_table, require_columns
-from modeling.errors import UserError
 
 logger = logging.getLogger(__name__)
 

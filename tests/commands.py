@@ -21,7 +21,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 
 import change_config
 import run_glue
-from utils.processes import run_script
+from runs.processes import run_script
 
 ROOT = Path(run_glue.__file__).parent
 

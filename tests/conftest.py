@@ -22,11 +22,12 @@ from matplotlib.figure import Figure
 
 import run_glue
 import run_pretraining
-from evaluation.job import Job
-from evaluation.modes import MODES
+from answers.predict import Run
+from elbert import ElbertConfig, ElbertForSequenceClassification, load_tokenizer
 from glue.features import Features
 from glue.tasks import get_task
-from modeling import ElbertConfig, ElbertForSequenceClassification, load_tokenizer
+from modes import MODES
+from runs.job import Job
 from tests.commands import Outcome, exit_status, flags, pretraining_flags, train
 from training.trainer import NO_TENSORFLOW
 
@@ -86,10 +87,15 @@ def random_ids(batch: int, length: int, seed: int = 0) -> torch.Tensor:
 def job_of(model, texts: Sequence[Sequence[int]], **settings) -> Job:
     """A job on RTE texts of token ids, whose labels are 0 and 1 in turn; `pad_token_id` is all that
     it asks its tokenizer for."""
-    mode, tokenizer = MODES[model.config.model_type], SimpleNamespace(pad_token_id=0)
+    tokenizer = SimpleNamespace(pad_token_id=0)
     segments, labels = [[0] * len(ids) for ids in texts], [i % 2 for i in range(len(texts))]
     features = Features.from_lists(texts, segments, labels)
-    return Job(mode, model, tokenizer, get_task("rte"), features, **settings)
+    return Job(model, tokenizer, get_task("rte"), features, **settings)
+
+
+def run_of(job: Job) -> Run:
+    """How the mode of a job's model runs over a data set."""
+    return MODES[job.model.config.model_type].run
 
 
 WORDS = "a man dog cat runs sleeps eats sings in the park house is not red big small old".split()

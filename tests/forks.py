@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import run_glue
 import training.layer_sharing
 import training.search  # noqa: F401
-from utils.processes import run_script
+from runs.processes import run_script
 
 # A server that has imported everything forks each run in milliseconds.
 FORKS = multiprocessing.get_context("forkserver")

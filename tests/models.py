@@ -1,7 +1,6 @@
 """Small models of the three modes, batches for them, and the states of their layers."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
@@ -9,16 +8,16 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from modeling import (
+from elbert import (
     AlbertActConfig,
     AlbertActModel,
     PonderAlbertClassifier,
     PonderAlbertConfig,
     cpu_packing,
 )
-from modeling.albert import attention_mask_of
-from modeling.cpu_packing import packed_weights
-from modeling.depth import layer_states
+from elbert.albert import attention_mask_of
+from elbert.cpu_packing import packed_copy
+from elbert.depth import layer_states
 
 SMALL = {
     "vocab_size": 40,
@@ -43,21 +42,17 @@ def assert_near(found, expected, tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
 
 
-def packed_on(has_avx512: bool) -> Callable[[torch.nn.Module], AbstractContextManager]:
-    """`packed_weights` as on such a processor; without AVX-512, plain products of all rows."""
+def packed_on(has_avx512: bool) -> Callable[[torch.nn.Module], torch.nn.Module]:
+    """`packed_copy` as on such a processor; without AVX-512, plain products of all rows."""
 
-    @contextmanager
-    def packed(model: torch.nn.Module) -> Iterator[None]:
-        with (
-            patch.multiple(cpu_packing, HAS_AVX512=has_avx512, UNPACKED_MIN_ROWS=0),
-            packed_weights(model),
-        ):
-            yield
+    def packed(model: torch.nn.Module) -> torch.nn.Module:
+        with patch.multiple(cpu_packing, HAS_AVX512=has_avx512, UNPACKED_MIN_ROWS=0):
+            return packed_copy(model)
 
     return packed
 
 
-WAYS = {"plain": nullcontext, "AVX-512": packed_on(True), "no AVX-512": packed_on(False)}
+WAYS = {"plain": lambda model: model, "AVX-512": packed_on(True), "no AVX-512": packed_on(False)}
 either_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 

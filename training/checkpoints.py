@@ -25,19 +25,17 @@ from transformers import PreTrainedModel as Model
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
-from modeling.errors import UserError
-from modeling.keys import path_keys
-from modeling.loading.configs import ORIGIN_KEYS
-from modeling.loading.files import read_json
-from training.settings import RunSettings, ScriptSettings
-from utils import files
-from utils.flags import entries
+from elbert.loading.configs import ORIGIN_KEYS
+from elbert_base.errors import UserError
+from elbert_base.files import read_json
+from elbert_base.keys import path_keys
+from runs import files
+from runs.flags import entries
+from runs.folder import FINISHED, IN_PROGRESS, STATE, checkpoints_of, is_finished, latest_checkpoint
+from runs.settings import RunSettings, ScriptSettings
 
 logger = logging.getLogger(__name__)
 
-IN_PROGRESS = "training_in_progress.json"  # what is trained; renamed at the end to
-FINISHED = "training_finished.json"
-STATE = "training_state.json"
 OPTIMIZER = "optimizer.safetensors"
 BEST = "best_model"  # so far, while the training goes on
 POSITION = ("step", "epoch", "batch")
@@ -242,18 +240,6 @@ def load_checkpoint(checkpoint: Path, state: TrainState, run: Json) -> Json | No
         ) from error
 
 
-def checkpoints_of(output_dir: str | Path) -> list[Path]:
-    """List the checkpoints of a run, in order of their steps."""
-    named = [x for x in Path(output_dir).glob("checkpoint-*") if x.name[11:].isdecimal()]
-    of_runs = [x for x in named if (x / STATE).exists() or files.read_list(x)]
-    whole = [path for path in of_runs if (path / "config.json").exists()]
-    return sorted(whole, key=lambda path: int(path.name[11:]))
-
-
-def latest_checkpoint(output_dir: str | Path) -> Path | None:
-    return (checkpoints_of(output_dir) or [None])[-1]
-
-
 def prune(output_dir: str | Path, keep: int | None) -> None:
     """Leave only the `keep` newest intact checkpoints; all for None, or where none is intact."""
     found = checkpoints_of(output_dir)
@@ -350,22 +336,3 @@ def finish_training(directory: Path) -> None:
 def remove_best(directory: Path) -> None:
     if not (directory / BEST).is_symlink():  # to another run's
         files.remove(directory / BEST)
-
-
-def is_finished(output_dir: str | Path) -> bool:
-    """Tell whether `output_dir` holds a model whose training came to its end."""
-    directory = Path(output_dir)
-    return (directory / "config.json").exists() and not (directory / IN_PROGRESS).exists()
-
-
-def check_finished(output_dir: str | Path, script: str = "the command") -> None:
-    """Raise UserError unless `output_dir` holds a model whose training came to its end."""
-    if is_finished(output_dir):
-        return
-    if not (Path(output_dir) / IN_PROGRESS).exists():
-        raise UserError(f"no trained model in {output_dir}; run {script} with --do_train first")
-    advice = "train again with --overwrite_output_dir"
-    if kept := latest_checkpoint(output_dir):
-        advice = "go on with its command and --resume_from_checkpoint latest, or evaluate its last "
-        advice += f"checkpoint with --output_dir {kept}"
-    raise UserError(f"training in {output_dir} did not finish; {advice}")

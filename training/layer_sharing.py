@@ -20,23 +20,24 @@ from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from modeling.albert import attention_mask_of, relax
-from modeling.cpu_packing import packed_weights
-from modeling.depth import layer_states
-from modeling.elbert.model import ElbertForSequenceClassification
-from modeling.errors import UserError
-from modeling.loading.files import weight_file
-from modeling.loading.tokenizers import load_tokenizer
-from modeling.loading.weights import Tensors, load_into, load_model, read_weights
-from modeling.pretraining import ObjectiveOutput, Sums, add_sums
-from training.checkpoints import TrainState, check_finished, find_start
+from elbert.albert import attention_mask_of, relax
+from elbert.cpu_packing import packed_copy
+from elbert.depth import layer_states
+from elbert.exits.model import ElbertForSequenceClassification
+from elbert.loading.tokenizers import load_tokenizer
+from elbert.loading.weights import Tensors, load_into, load_model, read_weights
+from elbert_base.errors import UserError
+from elbert_base.files import weight_file
+from runs.console import markdown_table
+from runs.files import file_fingerprint, fingerprint
+from runs.folder import check_finished
+from training.checkpoints import TrainState, find_start
 from training.optimizer import make_optimizer, make_schedule
-from training.pretraining import write_results
-from training.pretraining_data import PretrainingData
-from training.pretraining_settings import SharingSettings, StudentSettings
+from training.pretraining.data import PretrainingData
+from training.pretraining.objective import ObjectiveOutput, Sums, add_sums
+from training.pretraining.run import write_results
+from training.pretraining.settings import SharingSettings, StudentSettings
 from training.trainer import Batch, Trainer, TrainingLog
-from utils.console import markdown_table
-from utils.files import file_fingerprint, fingerprint
 
 LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
 TEACHERS = ("embeddings", "encoder.embedding_hidden_mapping_in", "pooler")  # copied, not trained
@@ -194,8 +195,8 @@ def followed_layers(passes: int, layers: int) -> list[int]:
 class Teacher:
     """A BERT, and those of its states that a student of `passes` follows.
 
-    passes: None for as many as the teacher has layers. Inside `packed_weights(teacher.backbone)`
-    its states take less time.
+    passes: None for as many as the teacher has layers. `model` has the weights as they are, and
+    `packed` computes the states.
     """
 
     def __init__(
@@ -204,8 +205,8 @@ class Teacher:
         model, _ = load_model(ElbertForSequenceClassification, source)
         self.config, self.device = model.config, device
         self.model = model.to(device).eval()
-        self.backbone = model.albert
-        layers = self.backbone.num_layers
+        self.packed = packed_copy(self.model)
+        layers = model.albert.num_layers
         self.followed = followed_layers(passes or layers, layers)
 
     @torch.no_grad()
@@ -214,9 +215,9 @@ class Teacher:
 
         inputs: input_ids, token_type_ids and, where there is padding, attention_mask.
         """
-        hidden = self.model.embed(inputs["input_ids"], inputs["token_type_ids"])
+        hidden = self.packed.embed(inputs["input_ids"], inputs["token_type_ids"])
         mask = attention_mask_of(inputs.get("attention_mask"))
-        states = [hidden, *layer_states(self.model, hidden, mask)]
+        states = [hidden, *layer_states(self.packed, hidden, mask)]
         return torch.stack([states[number] for number in self.followed])
 
     def variances(self, batches: Iterable[Tensors]) -> torch.Tensor:
@@ -320,25 +321,23 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
     batch_size = settings.training.per_gpu_train_batch_size * accelerator.num_processes
     text = TeacherText(settings.text, run, tokenizer, batch_size)
     starts = [file_fingerprint(weight_file(source)) for source in sources]
-    # Inference mode, which comes with the teacher's packed weights, is not for the student.
-    with packed_weights(teacher.backbone), torch.inference_mode(False):
-        weights = torch.ones(len(teacher.followed))
-        weights[0], weights[-1] = 0, flags.last_pass_weight  # frozen embeddings give state 0
-        variances = teacher.variances(islice(text.training_batches(0, 0), VARIANCE_BATCHES))
-        objective = DistillationLoss(student, variances, weights / weights.sum())
-        optimizer, total = make_optimizer(student, settings.training), settings.training.max_steps
-        schedule = make_schedule(optimizer, settings.training.warmup_steps, total)
-        state = TrainState(student, tokenizer, optimizer, schedule, objective)
-        trainer = Trainer(accelerator, state, settings, fingerprint(text.fingerprint, starts))
-        trainer.begin(checkpoint)
+    weights = torch.ones(len(teacher.followed))
+    weights[0], weights[-1] = 0, flags.last_pass_weight  # frozen embeddings give state 0
+    variances = teacher.variances(islice(text.training_batches(0, 0), VARIANCE_BATCHES))
+    objective = DistillationLoss(student, variances, weights / weights.sum())
+    optimizer, total = make_optimizer(student, settings.training), settings.training.max_steps
+    schedule = make_schedule(optimizer, settings.training.warmup_steps, total)
+    state = TrainState(student, tokenizer, optimizer, schedule, objective)
+    trainer = Trainer(accelerator, state, settings, fingerprint(text.fingerprint, starts))
+    trainer.begin(checkpoint)
 
-        def shown(sums: Sums) -> dict[str, float]:
-            return {f"pass/{k}": share for k, share in enumerate(objective.shares(sums))}
+    def shown(sums: Sums) -> dict[str, float]:
+        return {f"pass/{k}": share for k, share in enumerate(objective.shares(sums))}
 
-        batches = partial(student_batches, accelerator, text, teacher)
-        with TrainingLog(trainer, total, lambda out: out.sums, shown) as log:
-            trainer.fit(batches, total, log.step)
-            trainer.finish()
+    batches = partial(student_batches, accelerator, text, teacher)
+    with TrainingLog(trainer, total, lambda out: out.sums, shown) as log:
+        trainer.fit(batches, total, log.step)
+        trainer.finish()
 
 
 def student_batches(
@@ -365,7 +364,7 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
     load_into(student, read_weights(run.output_dir, {r"^albert\.": ""}), run.output_dir, ())
     student.to(device)
     teacher, tokenizer = load_teacher(settings, student.config.num_hidden_layers, device)
-    shapes = {x.embeddings.word_embeddings.weight.shape for x in (student, teacher.backbone)}
+    shapes = {x.embeddings.word_embeddings.weight.shape for x in (student, teacher.model.albert)}
     if len(shapes) > 1:
         raise UserError(
             f"{run.output_dir} did not follow {settings.student.model_name_or_path}: give the "
@@ -374,7 +373,7 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
     text = replace(settings.text, train_files=[evaluation.eval_file])
     text = TeacherText(text, run, tokenizer, evaluation.per_gpu_eval_batch_size)
     sums: Sums = {}
-    with packed_weights(teacher.backbone), torch.no_grad():
+    with torch.no_grad():
         variances = teacher.variances(text.evaluation_batches((0, 1)))
         objective = DistillationLoss(student, variances, torch.ones_like(variances)).eval()
         for inputs in text.evaluation_batches((0, 1)):

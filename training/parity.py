@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
-from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
-from modeling.ponder.pondernet import parity_batch
-from training.settings import ParitySettings
-from utils.console import progress
+from elbert import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
+from elbert.ponder.pondernet import parity_batch
+from runs.console import progress
+from training.parity_settings import ParitySettings
 
 LOSSES = ("loss", "loss_rec", "loss_reg")
 PEAK = 8  # highest learning rate of the one-cycle schedule, in units of the first

@@ -23,16 +23,19 @@ from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from answers.metric import MetricAtCost
+from elbert_base.errors import UserError
+from elbert_base.files import read_json, weight_file
 from glue.tables import as_csv
-from glue.tasks import Task
-from modeling.errors import UserError
-from modeling.loading.files import read_json
-from training.fine_tuning import MetricAtCost
-from training.settings import SearchSettings
-from utils import processes
-from utils.console import markdown_table
-from utils.files import differences, write_text
-from utils.flags import add_flag, flags_of, spellings
+from glue.tasks import Split, Task
+from modes import MODES
+from runs import processes
+from runs.console import markdown_table
+from runs.files import differences, file_fingerprint, fingerprint, write_text
+from runs.flags import add_flag, entries, flags_of, spellings
+from runs.job import find_task
+from runs.settings import GROUPS, GlueSettings, SearchSettings
+from training.fine_tune import check_files, chosen_metric
 
 # The published search uses one seed on these, five on the smaller tasks.
 ONE_SEED = ("mnli", "qnli", "qqp")
@@ -272,3 +275,44 @@ def run_search(search: Search) -> Path:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats
     return search.report(complete_trials(url, search))
+
+
+def search(settings: GlueSettings, argv: Sequence[str]) -> Path:
+    """Run a search; the directory of its best model. argv: this call's flags."""
+    flags, given = flags_of_every_run(argv, GROUPS), settings.search
+    mode, task = MODES[settings.mode.model_type], find_task(settings.data, None)
+    metric = chosen_metric(mode, task, given.hp_metric, "--hp_metric")
+    check_files(task, settings.data, dev=True, test=settings.evaluation.do_predict)
+    # What machines that share a search must agree in.
+    shared = {name: value for name, value, allowed in entries(*settings) if not allowed.resuming}
+    shared["dtype"] = settings.evaluation.dtype
+    # ELBERT by its published name: an earlier version's search goes on.
+    shared["model_type"] = name = "albert" if mode.name == "elbert" else mode.name
+    wanted = Search(
+        settings=given,
+        task=task,
+        metric=metric,
+        name=given.hp_study or f"{name}-{task.name}",
+        output_dir=Path(settings.run.output_dir),
+        flags=flags,
+        fingerprint=shared | content_hashes(settings, task),
+    )
+    return run_search(wanted)
+
+
+def content_hashes(settings: GlueSettings, task: Task) -> dict[str, str]:
+    """SHA-256 of the files that the runs of a search start from, wherever these lie."""
+    source, data = settings.model, settings.data
+    config = Path(source.config_name or source.model_name_or_path)
+    model = [config if config.is_file() else config / "config.json"]
+    model += [] if source.from_scratch else [weight_file(source.model_name_or_path)]
+    teaching = [Path(data.unlabelled_file)] if data.unlabelled_file else []
+    teaching += [weight_file(source.teacher)] if source.teacher else []
+    named = {
+        "the model of --teacher, or --unlabelled_file": teaching,
+        "the model of --model_name_or_path and --config_name": model,
+        "the examples of --data_dir or --train_file": [
+            Split(task, data.folder, name).path for name in ("train", "dev")
+        ],
+    }
+    return {name: fingerprint(*map(file_fingerprint, files)) for name, files in named.items()}

@@ -18,17 +18,17 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from elbert.configuration import config_class_of
+from elbert.cpu_packing import packed_copy
+from elbert.depth import EarlyExitModel
+from elbert.loading.tokenizers import load_tokenizer
+from elbert.loading.weights import abbreviate, load_trained_model
+from elbert_base.errors import UserError
+from elbert_base.files import find_file, read_json, weights_hash
 from glue.features import sorted_batches
 from glue.tasks import Example, Split, Task
-from modeling.configuration import config_class_of
-from modeling.cpu_packing import packed_weights
-from modeling.depth import EarlyExitModel
-from modeling.errors import UserError
-from modeling.loading.files import find_file, read_json, weights_hash
-from modeling.loading.weights import abbreviate
-from modeling.public import Classifier
-from utils.console import progress
-from utils.files import fingerprint, write_file
+from runs.console import progress
+from runs.files import fingerprint, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +73,7 @@ class Teacher:
         """Load model and tokenizer; UserError for a folder without either, or with a new head."""
         path, how = find_file(self.folder, "config.json"), {"trust_remote_code": False}
         if path and config_class_of(read_json(path).get("model_type")):
-            own = Classifier(self.folder)
-            return own.model, own.tokenizer
+            return load_trained_model(self.folder), load_tokenizer(self.folder)
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.folder, **how)
             model, report = AutoModelForSequenceClassification.from_pretrained(
@@ -127,7 +126,8 @@ class Teacher:
         answers = np.empty((len(lengths), model.config.num_labels), np.float32)
         deep = {"output_all_exits": True} if isinstance(model, EarlyExitModel) else {}
         options = {"total": len(lengths), "desc": "Teacher", "unit": "example"}
-        with packed_weights(model), progress(**options) as bar:
+        model = packed_copy(model)
+        with progress(**options) as bar:
             for rows in sorted_batches(lengths, BATCH_SIZE):
                 texts = {name: [column[row] for row in rows] for name, column in encoded.items()}
                 batch = tokenizer.pad(texts, return_tensors="pt").to(model.device)

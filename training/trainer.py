@@ -25,18 +25,19 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_NAME, ModelOutput
 
-from modeling.errors import UserError
-from modeling.loading.files import resolve_within
-from modeling.pretraining import Sums, add_sums
+from elbert_base.errors import UserError
+from elbert_base.files import resolve_within
+from runs.console import progress
+from runs.files import list_growing, write_json
+from runs.flags import as_dict
+from runs.folder import remove_results
+from runs.processes import StopSignal
+from runs.provenance import provenance
+from runs.settings import ScriptSettings
 from training import checkpoints
 from training.checkpoints import BEST, TrainState, save_model
 from training.optimizer import clipped_parameters
-from training.provenance import provenance, remove_results
-from training.settings import ScriptSettings
-from utils.console import progress
-from utils.files import list_growing, write_json
-from utils.flags import as_dict
-from utils.processes import StopSignal
+from training.pretraining.objective import Sums, add_sums
 
 logger = logging.getLogger(__name__)
 
@@ -212,9 +213,9 @@ class Trainer:
                 report: dict[str, Any] = {"steps": state.step, "seconds": seconds, **self.about}
                 if best.step:
                     report["best"] = best.state()
-                report["provenance"] = provenance(
-                    as_dict(*self.settings), data=self.fingerprint["data"]
-                )
+                flags = as_dict(*self.settings)
+                origin = provenance(flags, data=self.fingerprint["data"])
+                report["provenance"] = origin.as_json()
                 write_json(self.directory / "training.json", report, listed_in=self.directory)
                 checkpoints.finish_training(self.directory)
                 if best.should_stop:

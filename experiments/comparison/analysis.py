@@ -20,12 +20,12 @@ from safetensors.numpy import load_file
 from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 
+from elbert.configuration import AdaptiveConfig, AlbertActConfig, ElbertConfig, PonderAlbertConfig
+from elbert.ponder.distribution import GeneralizedGeometricDist, prior
+from elbert.rules import ExitRule, exit_scores, normalised_entropy, scan
 from exit_lab.choice import Parts, split
 from exit_lab.compare import Estimate, Frontier, mixed, widened
 from glue.metrics import at_exit, bootstrap_weights, concave_hull, frontier
-from modeling.configuration import AdaptiveConfig, AlbertActConfig, ElbertConfig, PonderAlbertConfig
-from modeling.ponder.distribution import GeneralizedGeometricDist, prior
-from modeling.rules import ExitRule, exit_scores, normalised_entropy, scan
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 TASKS = ("SST-2", "SICK", "STS-B")

@@ -21,7 +21,9 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from evaluation.figures import COLOURS, Figure, save_figure, styled
+from answers.figures import COLOURS, Figure, save_figure, styled
+from elbert.configuration import ElbertConfig
+from elbert.rules import scan
 from exit_lab.choice import certified, losses
 from exit_lab.compare import Estimate
 from experiments.comparison import analysis
@@ -41,9 +43,7 @@ from experiments.comparison.analysis import (
     simultaneous,
 )
 from experiments.comparison.timings import draw_milliseconds, milliseconds
-from modeling.configuration import ElbertConfig
-from modeling.rules import scan
-from utils.console import markdown_table
+from runs.console import markdown_table
 
 RESULTS = Path(__file__).parent / "results"
 BUDGETS = (0.2, 0.3, 0.4, 0.5)  # of a table's columns

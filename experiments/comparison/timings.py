@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.figures import COLOURS, Figure, save_figure, styled
+from answers.figures import COLOURS, Figure, save_figure, styled
+from elbert.configuration import ElbertConfig
+from elbert.rules import scan
 from experiments.comparison.analysis import RECORDED, load, seeds
 from glue.metrics import at_exit
-from modeling.configuration import ElbertConfig
-from modeling.rules import scan
-from utils.console import markdown_table
+from runs.console import markdown_table
 
 FORMS = {"float32": "PyTorch", "bf16": "PyTorch, bf16", "onnx": "file", "int8": "int8 file"}
 TIMED = {  # files of milliseconds, with the threshold; the pages' names, and their recordings

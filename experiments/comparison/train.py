@@ -29,11 +29,11 @@ from filelock import FileLock, Timeout
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
+from elbert import AlbertActForSequenceClassification
+from elbert_base.errors import UserError
 from experiments.comparison.analysis import CALIBRATION, EPSILONS, RECORDED
-from modeling import AlbertActForSequenceClassification
-from modeling.errors import UserError
-from utils.files import write_text
-from utils.processes import call
+from runs.files import write_text
+from runs.processes import call
 
 COMMON = "--do_train --do_lower_case --per_gpu_train_batch_size 32"
 COMMON += " --warmup_steps 50 --save_steps 0 --overwrite_output_dir"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, precision_score, recall_score
 
-from evaluation.answers import class_scores, remarks
-from evaluation.figures import plot_confusion
+from answers.figures import plot_confusion
+from answers.scores import class_scores, remarks
 from glue.custom import Task
 from glue.tasks import TASKS
 
@@ -17,12 +17,24 @@ def test_each_class_has_its_scores_and_a_picture(tmp_path):
     found = class_scores(THREE, answers, labels)
     how = {"average": None, "zero_division": 0}
     for name, score in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
-        ours = [found["classes"][label][name] for label in THREE.labels]
+        ours = [getattr(found.classes[label], name) for label in THREE.labels]
         assert ours == pytest.approx(score(labels, answers, **how))
-    assert found["confusion"] == [[1, 1, 0], [1, 2, 0], [0, 1, 0]]
-    plot_confusion(tmp_path / "confusion.png", found)
+    assert found.macro_f1 == pytest.approx(f1_score(labels, answers, average="macro"))
+    assert found.confusion == [[1, 1, 0], [1, 2, 0], [0, 1, 0]]
+    plot_confusion(tmp_path / "confusion.png", found.confusion, THREE.labels)
     assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
-    assert class_scores(TASKS["sts-b"], labels, labels) == {}
+    assert class_scores(TASKS["sts-b"], labels, labels).as_json() == {}
+
+
+def test_a_class_may_be_called_as_a_row_of_a_report():
+    """scikit-learn's report has rows `accuracy` and `macro avg` of its own."""
+    names = ("accuracy", "macro avg", "price")
+    task = Task("custom", "", "custom.tsv", labels=names)
+    labels, answers = np.array([0, 0, 1, 1, 1, 2]), np.array([0, 1, 1, 1, 0, 1])
+    found = class_scores(task, answers, labels)
+    assert [*found.classes] == [*names]
+    expected = recall_score(labels, answers, average=None, zero_division=0)
+    assert [score.recall for score in found.classes.values()] == pytest.approx([*expected])
 
 
 @pytest.mark.parametrize(

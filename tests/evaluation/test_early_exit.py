@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.modes.examples import selection_value, summarise
-from evaluation.predictions import Predictions, record_layers, run_all
-from modeling import UserError
-from tests.conftest import job_of, random_ids, tiny_model
-from training.fine_tuning import MetricAtCost
+from answers.metric import MetricAtCost
+from answers.predict import Predictions, record_layers, run_all
+from answers.report import summarise
+from elbert import UserError
+from modes.early_exit import exit_summary, selection_value
+from tests.conftest import job_of, random_ids, run_of, tiny_model
 
 
 def made_texts(count: int = 12) -> list[list[int]]:
@@ -22,7 +23,8 @@ def made_texts(count: int = 12) -> list[list[int]]:
 def test_answers_are_in_input_order_whatever_the_batch_size(batch_size):
     model, texts = tiny_model(thres_name="entropy", exit_thres=0.9), made_texts()
     job = job_of(model, texts, batch_size=batch_size)
-    found, recorded = run_all(job), record_layers(job, batch_size=5)["all_logits"]
+    found = run_all(job, run_of(job))
+    recorded = record_layers(job, batch_size=5)["all_logits"]
     for i, ids in enumerate(texts):
         with torch.no_grad():
             out = model(torch.tensor([ids]), output_all_exits=True)
@@ -33,7 +35,7 @@ def test_answers_are_in_input_order_whatever_the_batch_size(batch_size):
     assert (found["seconds"] > 0).all()
 
 
-@pytest.mark.parametrize("run", [run_all, record_layers])
+@pytest.mark.parametrize("run", [lambda job: run_all(job, run_of(job)), record_layers])
 def test_answers_that_are_no_numbers_are_an_error(run):
     """Finite weights whose products are not."""
     model = tiny_model()
@@ -51,17 +53,19 @@ def test_the_summary_by_hand():
         exit_layer=torch.tensor([1, 4, 2, 4]),
         seconds=torch.tensor([0.001, 0.003, 0.002, 0.1]),
     )
-    summary = summarise(job, predictions)
-    assert summary["metrics"] == {"acc": 0.75}  # labels 0 1 0 1
-    assert summary["computation_cost"] == pytest.approx(11 / 16)
-    assert summary["average_layer"] == pytest.approx(11 / 4)
-    assert summary["exits_per_layer"] == [1, 1, 0, 2]
-    assert summary["exit_sample_ratio"] == pytest.approx(0.5)
-    assert summary["latency_ms"]["median"] == pytest.approx(2.5)
-    assert summary["latency_ms"]["p95"] == pytest.approx(np.percentile([1, 3, 2, 100], 95))
-    assert 0 < summary["flops_ratio"] < 1
-    assert summary["rule"]["thres_name"] == "bias_1"
-    json.dumps(summary, allow_nan=False)
+    depth = exit_summary(job, predictions, recorded=None)
+    summary = summarise(job, predictions, depth, "what was timed")
+    assert summary.metrics == {"acc": 0.75}  # labels 0 1 0 1
+    assert depth.computation_cost == pytest.approx(11 / 16)
+    assert depth.average_layer == pytest.approx(11 / 4)
+    assert depth.exits_per_layer == [1, 1, 0, 2]
+    assert depth.exit_sample_ratio == pytest.approx(0.5)
+    assert summary.latency_ms["median"] == pytest.approx(2.5)
+    assert summary.latency_ms["p95"] == pytest.approx(np.percentile([1, 3, 2, 100], 95))
+    assert 0 < depth.flops_ratio < 1
+    assert summary.rule["thres_name"] == "bias_1"
+    written = json.loads(json.dumps(summary.as_json(), allow_nan=False))
+    assert written["computation_cost"] == depth.computation_cost
 
 
 @pytest.fixture
@@ -80,7 +84,7 @@ def test_a_metric_chooses_by_the_last_layer_and_at_a_cost_by_the_best_of_real_ru
     assert selection_value(job, MetricAtCost("acc"), recorded) == last
     for threshold in range(51):
         job.model.config.exit_thres = threshold / 50
-        exits = run_all(job)["exit_layer"]
+        exits = run_all(job, run_of(job))["exit_layer"]
         if exits.double().mean() / 4 <= cost:
             reached.append(accuracy(job, exits, recorded))
     assert selection_value(job, MetricAtCost("acc", cost), recorded) == max(reached)

@@ -11,15 +11,31 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss
 
-from evaluation.modes.act import token_section
-from evaluation.results import Report, append_results, layer_table, write_results
+from answers.report import DepthSummary, Report, Summary, append_results, layer_table
+from answers.scores import ClassScores
+from modes.adaptive_depth import token_section
+from runs.job import Origin
+from runs.provenance import provenance
 
 
-def summary_of(cost=0.58812, exit_thres=0.1, **metrics) -> dict:
+def summary_of(cost=0.58812, exit_thres=0.1, weights="", **metrics) -> Summary:
     rule = {"thres_name": "bias_1", "exit_thres": exit_thres, "cnt_thres": 8}
     rule |= {"margin": 0.0, "range_tmp": 0.2}
-    metrics = metrics or {"acc": 0.8122743}
-    return {"metrics": metrics, "computation_cost": cost, "rule": rule, "dtype": "fp32"}
+    return Summary(
+        task="rte",
+        dataset="rte",
+        examples=4,
+        metrics=metrics or {"acc": 0.8122743},
+        class_scores=ClassScores(),
+        remarks=[],
+        latency_ms={"median": 1.0, "p95": 2.0},
+        latency_means="one text at a time",
+        texts_per_second=1000.0,
+        rule=rule,
+        origin=Origin(provenance({}, weights=weights, data="d"), dtype="fp32"),
+        batch_size=1,
+        depth=DepthSummary(computation_cost=cost, flops_ratio=cost),
+    )
 
 
 def test_all_appends_rows_under_one_header_and_one_starts_anew(tmp_path):
@@ -39,11 +55,11 @@ def test_all_appends_rows_under_one_header_and_one_starts_anew(tmp_path):
 
 
 def test_rows_of_other_weights_are_said(tmp_path, caplog):
-    first, second = ({**summary_of(), "provenance": {"weights": w, "data": "d"}} for w in "ab")
-    for summary, out_mode in ((first, "all"), (first, "all"), (second, "one"), (second, "all")):
-        write_results(Report(summary), tmp_path, tmp_path, out_mode)
+    first, second = (Report(summary_of(weights=name)) for name in "ab")
+    for report, out_mode in ((first, "all"), (first, "all"), (second, "one"), (second, "all")):
+        report.write(tmp_path, tmp_path, out_mode)
     assert not caplog.records
-    write_results(Report(first), tmp_path, tmp_path, "all")
+    first.write(tmp_path, tmp_path, "all")
     assert "holds rows of other weights;" in caplog.text
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from exit_lab.sweep import Recording, Sweep, make_grids, sweep, sweepable
+from answers.sweep import Recording, Sweep, make_grids, sweep, sweepable
+from elbert import ElbertConfig
+from elbert.exits.rules import RULES
 from glue.tasks import TASKS, Example
-from modeling import ElbertConfig
-from modeling.elbert.rules import RULES
 
 SWEPT_RULES = [*RULES]
 SMALL = {

@@ -7,6 +7,9 @@ import pytest
 import torch
 from scipy.stats import binomtest, entropy
 
+from answers.sweep import Recording, make_grids, sweep
+from elbert import ElbertConfig, UserError
+from elbert_base.keys import EXIT_KEYS
 from exit_lab.choice import (
     choose,
     control_risk,
@@ -14,10 +17,7 @@ from exit_lab.choice import (
     losses,
     split,
 )
-from exit_lab.sweep import Recording, make_grids, sweep
 from glue.tasks import TASKS
-from modeling import ElbertConfig, UserError
-from modeling.keys import EXIT_KEYS
 from tests.exit_lab.builders import SWEPT_RULES, swept
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from evaluation.predictions import record_layers, run_all
+from answers.predict import record_layers, run_all
+from answers.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Recording, Sweep
+from elbert import ElbertConfig
 from exit_lab.choice import Parts, first_allowed, split
 from exit_lab.compare import (
     Point,
@@ -20,10 +22,8 @@ from exit_lab.compare import (
 )
 from exit_lab.explorer import explorer_page
 from exit_lab.figures import curve_of
-from exit_lab.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Recording, Sweep
 from glue.tasks import TASKS
-from modeling import ElbertConfig
-from tests.conftest import job_of, random_ids, tiny_model
+from tests.conftest import job_of, random_ids, run_of, tiny_model
 from tests.exit_lab.builders import EVIL, SWEPT_RULES, explored, swept
 
 # Answers of 4 layers to 10 examples whose label is 1. Layers are right on 4, 5, 9 and 9 of them.
@@ -143,7 +143,7 @@ def test_two_models_differ_by_scipys_paired_bootstrap():
     models, answers, costs = [], [], []
     for seed, threshold in ((0, 0.9), (1, 0.97), (2, 0.97)):
         job = job_of(tiny_model(seed=seed, thres_name="entropy", exit_thres=threshold), texts)
-        labels, real = np.array(job.features.labels), run_all(job)
+        labels, real = np.array(job.features.labels), run_all(job, run_of(job))
         models.append((job, Recording(record_layers(job), labels)))
         answers.append(real["logits"].argmax(-1).numpy() == labels)
         costs.append(real["exit_layer"].numpy() / 4)

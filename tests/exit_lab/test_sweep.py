@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 
-from exit_lab.sweep import make_grids, write_tables
+from answers.sweep import make_grids
+from elbert import ElbertConfig, UserError
+from elbert.rules import exits_by_window, scan
+from exit_lab.tables import write_tables
 from glue.metrics import concave_hull, frontier
-from modeling import ElbertConfig, UserError
-from modeling.rules import exits_by_window, scan
 from tests.exit_lab.builders import POINTS, swept
 from tests.scripts.conftest import rows_of
 

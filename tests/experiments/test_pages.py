@@ -5,9 +5,9 @@ from itertools import takewhile
 import torch
 from safetensors.torch import load_file
 
+from elbert import ElbertConfig
+from elbert.rules import scan
 from exit_lab.choice import split
-from modeling import ElbertConfig
-from modeling.rules import scan
 from tests.commands import ROOT
 
 

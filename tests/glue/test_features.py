@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from elbert import PonderAlbertConfig
 from glue.features import CHUNK, Features, collate, encode
 from glue.tasks import Example
-from modeling import PonderAlbertConfig
 from tests.conftest import TINY, sentence, tiny_config
 
 PLAIN = tiny_config()

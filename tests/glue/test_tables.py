@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from elbert_base.errors import UserError
 from glue.custom import custom_task
 from glue.tasks import Example, Split, get_task, read_examples
-from modeling.errors import UserError
 from tests.conftest import write
 
 

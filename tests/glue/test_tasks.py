@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elbert import UserError
 from glue import tasks
 from glue.tasks import TASKS, Example, get_task, read_examples
-from modeling import UserError
 from tests.conftest import write
 
 GLUE = Path(os.environ.get("GLUE_DATA") or Path(__file__).parents[3] / "shared" / "glue_data")

@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from modeling import UserError
-from modeling.depth_batching import DepthBatcher
+from elbert import UserError
+from elbert.depth_batching import DepthBatcher
 from tests.conftest import TINY, tiny_model
 
 GOOD = ([5, 6, 7], [0, 0, 1])

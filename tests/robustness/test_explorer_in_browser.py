@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from exit_lab.explorer import explorer_page
-from exit_lab.sweep import rows_of
+from exit_lab.tables import rows_of
 from tests.exit_lab.builders import EVIL, EXPLORED, explored
 from tests.robustness.conftest import requests_of, size
 

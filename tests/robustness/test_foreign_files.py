@@ -14,18 +14,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from evaluation.job import load_finished, statistics_folder
-from evaluation.modes import trained_mode
-from evaluation.onnx_file import OnnxFile
+from elbert import ElbertConfig, UserError, load_config, load_pretrained, load_tokenizer
+from elbert.onnx_file import OnnxFile
+from elbert_base.exit_settings import NOTHING, resolve
+from elbert_base.keys import ELBERT, ELBERT_KEYS, EXIT_KEYS, INERT_KEYS
 from glue.custom import custom_task
 from glue.tasks import TASKS, get_task, read_examples
-from modeling import ElbertConfig, UserError, load_config, load_pretrained, load_tokenizer
-from modeling.exit_settings import NOTHING, resolve
-from modeling.keys import ELBERT, ELBERT_KEYS, EXIT_KEYS, INERT_KEYS
+from runs.files import LIST, write_json
+from runs.folder import remove_results, statistics_folder
+from runs.job import load_finished
 from tests.conftest import edit_json, tiny_config, write
 from training.checkpoints import damage
-from training.provenance import remove_results
-from utils.files import LIST, write_json
 
 RTE = get_task("rte")
 JSON = st.recursive(
@@ -66,8 +65,8 @@ def refused(answer) -> bool:
 
 def answer(folder: Path) -> torch.Tensor:
     """What an evaluation does with a model's folder."""
-    model = load_finished(folder, trained_mode(folder))
-    statistics_folder(folder, model.config, RTE)
+    model = load_finished(folder)
+    statistics_folder(folder, model.config.my_out_dir, model.config.model_name, "rte")
     with torch.inference_mode():
         return model(torch.tensor([[2, 7, 3]])).logits
 
@@ -272,7 +271,8 @@ def test_results_are_neither_written_nor_removed_outside_the_model(directory, tm
     mine = write(elsewhere / "layers_exit.csv", "mine")
     for link, target in (("link", elsewhere), ("stat_out", elsewhere), ("loop", model / "loop")):
         (model / link).symlink_to(target)
-    assert statistics_folder(model, config, RTE).resolve().is_relative_to(model)
+    folder = statistics_folder(model, config.my_out_dir, config.model_name, "rte")
+    assert folder.resolve().is_relative_to(model)
     assert ("leads out" in caplog.text) == (directory != "own")
     write_json(model / LIST, {"link/layers_exit.csv": {"size": 4}})
     remove_results(model)

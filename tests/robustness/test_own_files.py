@@ -17,15 +17,14 @@ import run_parity
 import run_pretraining
 import share_layers
 import sweep_exits
-from evaluation import job, predictions
-from evaluation.modes import base
+from answers import predict
 from exit_lab import lab
+from runs import job, processes
+from runs.files import read_list, remove, write_text
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import edit_key, exit_status, flags, pretraining_flags
 from tests.conftest import contents, slow
 from tests.scripts.test_download_glue_data import RTE_FILES, make_zip
-from utils import processes
-from utils.files import read_list, remove, write_text
 
 RESULTS = """eval_results.json exits.png predictions.tsv predictions.json RTE.tsv training.json
     results.json albert-rte/hp_search.csv sweep/sweep.csv sweep/all_logits.safetensors
@@ -192,8 +191,8 @@ def test_an_export_does_not_write_over_a_models_files(name, trained, script):
 
 MOMENTS = {
     "its model is loaded": (job, "load_trained_model"),
-    "its data are tokenised": (base, "encode"),
-    "it has the answers": (predictions.Predictions, "put"),
+    "its data are tokenised": (job, "encode"),
+    "it has the answers": (predict.Predictions, "put"),
     "it chose a setting": (lab, "held_out_report"),
     "it made the file": (export_onnx, "provenance"),
     "it made the card": (push_to_hub, "model_card"),

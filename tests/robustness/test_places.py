@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.job import results_folder
+from runs.files import locked
+from runs.folder import results_folder
 from tests.commands import no_file_above, report_of
 from training.checkpoints import checkpoints_of, is_finished
-from utils.files import locked
 
 pytestmark = pytest.mark.pictures
 WORK = ("--do_train", "--do_eval", "--do_predict", "--save_steps", 2, "--max_steps", 3)

@@ -20,6 +20,7 @@ import run_glue
 import run_pretraining
 import share_layers
 import training.checkpoints as checkpointing
+from runs.processes import StopSignal
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import (
     flags,
@@ -35,7 +36,6 @@ from tests.forks import assert_same_weights, run, run_together, start_together, 
 from training import trainer
 from training.checkpoints import checkpoints_of, is_finished, latest_checkpoint
 from training.trainer import Trainer
-from utils.processes import StopSignal
 
 LAMB = ("--optimizer", "lamb")
 PONDER = ("--model_type", "ponder_albert", "--lambda_lr", 0.01)

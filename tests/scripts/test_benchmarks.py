@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.contenders import ForcedExits
 from benchmarks.runtimes import ROWS, feed_of, write_files
-from modeling import ElbertConfig
+from elbert import ElbertConfig
 from tests.conftest import TINY
 
 

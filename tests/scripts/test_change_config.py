@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from change_config import change
-from modeling import UserError, load_config
-from modeling.keys import ELBERT_KEYS
+from elbert import UserError, load_config
+from elbert_base.keys import ELBERT_KEYS
 from tests.commands import Outcome, edit_key
 from tests.conftest import edit_json, tiny_config
 

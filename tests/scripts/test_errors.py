@@ -8,7 +8,7 @@ import pytest
 import reproduce
 import run_parity
 import run_pretraining
-from modeling import ElbertForSequenceClassification
+from elbert import ElbertForSequenceClassification
 from tests.conftest import contents, edit_json
 
 # run_glue.py.

@@ -10,8 +10,8 @@ import pytest
 
 import export_onnx
 import run_glue
-from evaluation.modes import MODES
-from modeling import classify
+from elbert import classify
+from modes import MODES
 from tests.commands import ROOT, edit_key, flags, ran, report_of
 from tests.conftest import edit_json, sentence
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 import make_classifier
-from modeling.loading.files import read_json
+from elbert_base.files import read_json
 from tests.commands import ROOT, ran
 from tests.conftest import write
 

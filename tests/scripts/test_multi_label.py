@@ -15,17 +15,17 @@ from transformers.loss.loss_utils import ForSequenceClassificationLoss
 import export_onnx
 import run_glue
 import sweep_exits
+from elbert import ElbertConfig, classify
+from elbert.exits.rules import RULES
+from elbert.rules import scan
+from elbert_base.errors import UserError
+from elbert_base.files import read_json
 from glue.custom import custom_task
 from glue.metrics import metrics_at
 from glue.tasks import Task, read_examples
-from modeling import ElbertConfig, classify
-from modeling.elbert.rules import RULES
-from modeling.errors import UserError
-from modeling.loading.files import read_json
-from modeling.rules import scan
 from tests.commands import ROOT, ran, report_of
 from tests.conftest import random_ids, sentence, tiny_model, write
-from tests.modeling.elbert.test_rules import fires, rule_of
+from tests.elbert.exits.test_rules import fires, rule_of
 from tests.scripts.conftest import rows_of
 
 SEVERAL = {"num_labels": 3, "problem_type": "multi_label_classification"}
@@ -127,7 +127,8 @@ def test_a_task_of_ones_own_from_training_to_answers(own, script):
         for kind, value in report_of(out)["metrics"].items():
             wanted = f1_score(truth, answers, average=kind.removeprefix("f1_"), zero_division=0)
             assert value == pytest.approx(wanted)
-    named, every = (classify(out, table[0]["text"], top_k=top_k) for top_k in (1, None))
+    named = classify(out, table[0]["text"], top_k=None)
+    every = named["classes"]
     assert named["labels"] == [x["label"] for x in every if x["score"] > 0.5]
     assert [x["score"] for x in every] == pytest.approx(
         sorted((float(table[0][f"probability of {x}"]) for x in "abc"), reverse=True), abs=1e-4

@@ -27,7 +27,7 @@ def test_kept_outputs_have_no_errors_warnings_or_paths(notebook):
 
 
 def test_code_that_is_shown_is_the_code_of_today(notebook):
-    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("modeling/**/*.py"))
+    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("elbert*/**/*.py"))
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         if "inspect.getsource" in "".join(cell["source"]) and cell["outputs"]:
             assert "".join(cell["outputs"][0]["text"]).strip() in code

@@ -9,7 +9,7 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers import pipeline
 
 import push_to_hub
-from modeling import EarlyExitPipeline
+from elbert import EarlyExitPipeline
 from tests.commands import edit_key, report_of
 from tests.conftest import edit_json, sentence
 

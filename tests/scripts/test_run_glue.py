@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 import run_glue
-from modeling import Classifier, load_pretrained, load_tokenizer
-from modeling.cpu_packing import EMULATED, is_emulated
+from elbert import Classifier, load_pretrained, load_tokenizer
+from elbert.cpu_packing import EMULATED, is_emulated
 from tests.berts import save, tiny_encoder
 from tests.commands import ROOT, edit_key, ran, report_of, scalars
 from tests.conftest import PAIRS, edit_json, sentence, slow, tsv, write_sts_b

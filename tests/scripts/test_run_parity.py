@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from modeling import ParityPonderGRU
+from elbert import ParityPonderGRU
 from run_parity import main
 from training.parity import evaluate_parity
 

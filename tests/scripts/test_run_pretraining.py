@@ -10,9 +10,10 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-import modeling
+import elbert
 import run_pretraining
-from modeling import AlbertActForPreTraining, load_tokenizer
+from elbert import AlbertActForPreTraining, load_tokenizer
+from runs.settings import RunSettings
 from tests.berts import save, tiny_bert
 from tests.commands import (
     Outcome,
@@ -26,9 +27,8 @@ from tests.commands import (
 from tests.conftest import contents, sentence, tsv, write_rte
 from tests.forks import assert_same_weights
 from training.checkpoints import checkpoints_of
-from training.pretraining_data import PretrainingData, TokenClass
-from training.pretraining_settings import TextSettings
-from training.settings import RunSettings
+from training.pretraining.data import PretrainingData, TokenClass
+from training.pretraining.settings import TextSettings
 
 ROOT = Path(run_pretraining.__file__).parent
 ROWS = ["All tokens", "All unmasked tokens", "[MASK/MASK]", "[MASK/random]", "[MASK/original]"]
@@ -147,9 +147,7 @@ def test_models_that_cannot_be_started_from_or_evaluated(
     command = pretraining_flags(corpus, spiece, tmp_path / "new", "--model_name_or_path", bert)
     del command[2:4]  # --config_name
     script(run_pretraining.main, *command).refused("share_layers.py")
-    modeling.AlbertActModel(modeling.AlbertActConfig.from_pretrained(corpus)).save_pretrained(
-        encoder
-    )
+    elbert.AlbertActModel(elbert.AlbertActConfig.from_pretrained(corpus)).save_pretrained(encoder)
     more = ("--model_name_or_path", encoder)
     pretrain(tmp_path / "new", *more, do="eval").refused("no weights for predictions.")
     other = pretrain(pretrained, kind="albert", do="eval")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import run_glue
-from modeling import classify
+from elbert import classify
 from tests.conftest import sentence
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from transformers import AlbertModel, BertModel
 
 import share_layers
-from modeling import UserError, load_act, load_ponder, load_pretrained, load_tokenizer
+from elbert import UserError, load_act, load_ponder, load_pretrained, load_tokenizer
+from runs.processes import ROOT
 from tests.berts import (
     assert_same_states,
     plain_text,
@@ -23,7 +24,6 @@ from tests.commands import report_of
 from tests.forks import run
 from tests.models import padded_batch
 from training.layer_sharing import Teacher
-from utils.processes import ROOT
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import sweep_exits
-from exit_lab.sweep import RECORDING
-from modeling import PonderAlbertClassifier, PonderAlbertConfig
-from modeling.loading.files import weights_hash
+from elbert import PonderAlbertClassifier, PonderAlbertConfig
+from elbert_base.files import weights_hash
+from exit_lab.recording import RECORDING
 from tests.conftest import TINY, edit_json
 from tests.forks import run_together
 from tests.scripts.conftest import LABELS, evaluated, flags, head_of, rows_of, save, write_data

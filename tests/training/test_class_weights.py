@@ -5,10 +5,11 @@ import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
 
+from elbert import ElbertConfig
+from elbert.losses import distillation_loss
+from elbert_base.files import read_json
 from glue.tasks import get_task, read_examples
-from modeling.loading.files import read_json
-from modeling.losses import taught_loss
-from modeling.public import MODELS, ElbertConfig
+from modes import MODELS
 from tests.conftest import RTE_LABELS
 from tests.models import SMALL
 
@@ -27,13 +28,13 @@ def test_a_weight_of_3_counts_as_three_such_examples(kind):
         torch.testing.assert_close(model(ids, labels=labels).loss, repeated)
 
 
-def test_only_the_labels_part_of_a_taught_loss_has_weights():
+def test_only_the_labels_part_of_a_distillation_loss_has_weights():
     logits, teacher = torch.randn(4, 2), torch.randn(4, 2)
     given = logits, torch.tensor([0, 0, 0, 1]), teacher
     for share, ratio in ((0.0, 2.0), (1.0, 1.0)):
         config = ElbertConfig(teacher_share=share)
-        weighted = taught_loss(*given, config, torch.tensor([2.0, 2.0]))
-        torch.testing.assert_close(weighted, ratio * taught_loss(*given, config))
+        weighted = distillation_loss(*given, config, torch.tensor([2.0, 2.0]))
+        torch.testing.assert_close(weighted, ratio * distillation_loss(*given, config))
 
 
 def test_balanced_weights_are_scikit_learns_and_stay_on_record(glue, rte, tmp_path):

@@ -1,14 +1,11 @@
 """A BERT's layers as one: what the student begins as, and what it follows."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from safetensors.torch import load_file
 from scipy.linalg import svdvals
 
-from modeling import load_pretrained
-from modeling.cpu_packing import packed_weights
+from elbert import load_pretrained
 from tests.berts import assert_same_states, save, tiny_bert, tiny_encoder
 from tests.models import padded_batch
 from training import layer_sharing
@@ -55,10 +52,8 @@ def test_corrections_of_full_rank_are_the_bert_itself(tmp_path):
     found = student(**inputs, output_hidden_states=True).hidden_states
     assert_same_states(found, wanted, inputs)
     student.save_pretrained(tmp_path / "student")
-    for way in (nullcontext, packed_weights):
-        following = Teacher(tmp_path / "student")
-        with way(following.backbone):
-            assert_same_states(following.states(inputs), wanted, inputs)
+    following = Teacher(tmp_path / "student")
+    assert_same_states(following.states(inputs), wanted, inputs)
     names = load_file(tmp_path / "student/model.safetensors")
     assert sum("ffn.parametrizations.weight.original" in name for name in names) == 1
 
@@ -81,10 +76,7 @@ def test_the_teachers_states_are_hfs(family, tmp_path):
     bert, inputs = tiny_encoder(family), padded_batch([12, 12, 7, 7])
     teacher = Teacher(save(bert, tmp_path), 2)
     wanted = bert(**inputs, output_hidden_states=True).hidden_states
-    for way in (nullcontext, packed_weights):
-        with way(teacher.backbone):
-            found = teacher.states(inputs)
-        assert_same_states(found, [wanted[0], wanted[2], wanted[3]], inputs)
+    assert_same_states(teacher.states(inputs), [wanted[0], wanted[2], wanted[3]], inputs)
 
 
 # What it follows.

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from modeling import PonderAlbertClassifier, PonderAlbertConfig
+from elbert import PonderAlbertClassifier, PonderAlbertConfig
+from runs.settings import TrainingSettings
 from tests.conftest import TINY, tiny_model
 from training.optimizer import clipped_parameters, make_optimizer, make_schedule
-from training.settings import TrainingSettings
 
 
 def optimiser_of(model, decay: float = 0.1) -> torch.optim.AdamW:

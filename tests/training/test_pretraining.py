@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import run_pretraining
-from training.pretraining import Phase, phases_of, rate_at
+from training.pretraining.run import Phase, phases_of, rate_at
 
 SHORT, LONG = Phase(10, 128, 64, 64, 1.0, 4), Phase(4, 512, 16, 256, 0.5, 2)
 

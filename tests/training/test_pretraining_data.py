@@ -10,12 +10,12 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from modeling import UserError, load_tokenizer
+from elbert import UserError, load_tokenizer
+from runs.settings import RunSettings
 from tests.conftest import sentence
-from training import pretraining_data
-from training.pretraining_data import PretrainingData, TokenClass, Vocabulary
-from training.pretraining_settings import TextSettings
-from training.settings import RunSettings
+from training.pretraining import data as pretraining_data
+from training.pretraining.data import PretrainingData, TokenClass, Vocabulary
+from training.pretraining.settings import TextSettings
 
 CLS, SEP, MASK, UNK = 2, 3, 4, 1
 

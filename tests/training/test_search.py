@@ -17,15 +17,15 @@ import pytest
 
 import run_glue
 import training.search
+from answers.metric import MetricAtCost
+from elbert import UserError
 from glue.tasks import get_task
-from modeling import UserError
+from runs import processes
+from runs.flags import parse
+from runs.settings import SearchSettings
 from tests.conftest import edit_json, write_rte
 from tests.forks import assert_same_weights
-from training.fine_tuning import MetricAtCost
 from training.search import Search
-from training.settings import SearchSettings
-from utils import processes
-from utils.flags import parse
 
 RUNS = {f"lr{rate}-bs8-ep1-seed{seed}" for rate in ("2e-05", "5e-05") for seed in (0, 1)}
 

@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import run_glue
+from elbert import ElbertConfig
+from elbert.losses import distillation_loss
 from glue.tasks import get_task, read_examples
-from modeling import ElbertConfig
-from modeling.losses import taught_loss
 from tests.berts import save, tiny_encoder
 from tests.commands import flags, refused
 from tests.conftest import RTE_LABELS, edit_json, tiny_model, write_sts_b
@@ -26,14 +26,14 @@ def test_the_loss_by_hand():
     """Softened by T = 2 the exit says (1/4, 3/4) and the teacher (1/2, 1/2): T²·KL = 2 ln 4/3."""
     logits, teacher = torch.tensor([[0, 2 * log(3)]]).expand(2, 2), torch.zeros(2, 2)
     config, kl = ElbertConfig(teacher_share=0.25, teacher_temperature=2.0), 2 * log(4 / 3)
-    found = taught_loss(logits, torch.tensor([1, -100]), teacher, config)
+    found = distillation_loss(logits, torch.tensor([1, -100]), teacher, config)
     told = 0.75 * -log(0.9) + 0.25 * kl
     assert found.item() == pytest.approx((told + kl) / 2, rel=1e-6)
     values, labels = (
         torch.tensor([[3.0], [3.0]], requires_grad=True),
         torch.tensor([1.0, torch.nan]),
     )
-    found = taught_loss(values, labels, torch.tensor([[2.0], [1.0]]), config)
+    found = distillation_loss(values, labels, torch.tensor([[2.0], [1.0]]), config)
     assert found.item() == pytest.approx(((0.75 * 4 + 0.25 * 1) + 4) / 2)
     found.backward()  # d/dx of (x − 1)², (x − 2)² and, alone, (x − 1)²
     assert values.grad.flatten().tolist() == pytest.approx([(0.75 * 4 + 0.25 * 2) / 2, 4 / 2])
@@ -50,7 +50,9 @@ def test_every_exit_learns_from_the_teacher_and_unlabelled_examples_only_so(weig
     labels = torch.tensor([0, 1, 1, -100])
     out = model(ids, labels=labels, teacher_logits=teacher)
     share = 1 if weights == "equal" else model.exit_weights.sigmoid()
-    losses = torch.stack([taught_loss(x, labels, teacher, model.config) for x in out.all_logits])
+    losses = torch.stack(
+        [distillation_loss(x, labels, teacher, model.config) for x in out.all_logits]
+    )
     expected = (share * losses[:-1]).sum() + (4 - (losses[:-1] * 0 + share).sum()) * losses[-1]
     torch.testing.assert_close(out.loss, expected)
 

@@ -1,0 +1,216 @@
+"""Depth: what an early-exit model offers, and the loops over its layers.
+
+A model gives the steps (`embed`, `layer_pass`, `layer_output`), which know nothing of loops. The
+loops are here: `layer_states` runs all layers, `iter_layers` checks after each which examples exit.
+`depth_batching.py` has a loop for examples at different depths.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from transformers import AutoModelForSequenceClassification
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from .albert import AlbertPreTrainedModel, attention_mask_of
+from .configuration import EarlyExitConfig
+from .rules import AnyRule, LayerOutput, Size, State
+
+Inputs = Mapping[str, Tensor]  # of `AdaptiveConfig.own_inputs`, (batch,) each
+
+
+class LayerWeights(NamedTuple):
+    """Which weights a layer has: several layers may share them."""
+
+    group: int  # index of its layer group
+    exit: int  # index of its exit classifier
+
+
+class ExampleState(NamedTuple):
+    """What examples carry from layer to layer, batch first."""
+
+    depth: Tensor  # layers that ran, (batch,) int64
+    rule: State  # the exit rule's
+    model: State  # the model's own; () for most
+
+
+class ExitDecision(NamedTuple):
+    """What the exit check after a layer found."""
+
+    answer: Tensor  # of an exit here, (batch, num_labels) float32
+    exit_mask: Tensor  # who exits here, (batch,) bool
+    state: ExampleState  # after the layer
+    seen: LayerOutput  # what the rule read
+
+
+class LayerStep(NamedTuple):
+    """One layer of `iter_layers`, for the examples that are still running."""
+
+    rows: Tensor  # their numbers in the batch, (running,) int64
+    decision: ExitDecision  # (running, …)
+    exiting: list[int]  # which of them exit here: positions from 0 to running − 1
+
+
+@dataclass
+class EarlyExitOutput(SequenceClassifierOutput):
+    """Output of a model for a batch.
+
+    Attributes:
+        loss: scalar; train(): of all exits, eval(): of the answers.
+        logits: (batch, num_labels), of the exit taken (train(): of the last layer).
+        exit_layer: (batch,) int64, 1-based.
+        all_logits: (layers, batch, num_labels), when training or asked for. ELBERT: every layer's
+            own; ponder model: after an example's exit those of its exit.
+    """
+
+    exit_layer: Tensor | None = None
+    all_logits: Tensor | None = None
+
+
+class EarlyExitModel(AlbertPreTrainedModel, ABC):
+    """A model whose examples may exit after any layer, each for itself."""
+
+    config: EarlyExitConfig  # pyrefly: ignore[bad-override-mutable-attribute]  # HF's is any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "config_class" in vars(cls):
+            AutoModelForSequenceClassification.register(cls.config_class, cls, exist_ok=True)
+
+    @abstractmethod
+    def layer_weights(self, layer: int) -> LayerWeights:
+        """Tell which weights layer `layer` (0-based) has; the indices never fall with depth."""
+
+    @abstractmethod
+    def embed(self, *text: Tensor | None) -> Tensor:
+        """Make the states at depth 0, (batch, length, hidden), from AlbertEmbeddings' inputs."""
+
+    @abstractmethod
+    def layer_pass(self, hidden: Tensor, mask: Tensor | None, weights: LayerWeights) -> Tensor:
+        """Run the next layer on states (batch, length, hidden), and return its states.
+
+        mask: (batch, 1, 1, length) bool, true for real tokens, or None without padding.
+        """
+
+    @abstractmethod
+    def layer_output(
+        self, hidden: Tensor, mask: Tensor | None, weights: LayerWeights, state: ExampleState
+    ) -> tuple[LayerOutput, State]:
+        """Read the layer that gave `hidden`; return what it says, and the model's own new state."""
+
+    def start(self, rule: AnyRule, batch: int, inputs: Inputs) -> ExampleState:
+        """Make the state of `batch` examples at depth 0; inputs: of `config.own_inputs`."""
+        size = Size(
+            settings=rule.settings_shape,
+            batch=batch,
+            classes=self.config.label_count,
+            layers=self.config.num_hidden_layers,
+            device=self.device,
+        )
+        depth = torch.zeros(batch, dtype=torch.long, device=self.device)
+        return ExampleState(depth, rule=rule.start(size, inputs), model=())
+
+    def check_exit(
+        self,
+        rule: AnyRule,
+        hidden: Tensor,
+        mask: Tensor | None,
+        weights: LayerWeights,
+        state: ExampleState,
+    ) -> ExitDecision:
+        """Decide who exits after the layer that gave `hidden`; at the last layer everyone does.
+
+        Args:
+            rule: as `config.exit_rule` makes it.
+            hidden: (batch, length, hidden), the layer's states.
+            mask: (batch, 1, 1, length) bool, or None without padding.
+            state: after the layer before.
+        """
+        seen, model_state = self.layer_output(hidden, mask, weights, state)
+        depth = state.depth + 1
+        rule_state, exit_mask = rule.decide(seen, state.rule, depth)
+        return ExitDecision(
+            answer=rule.answer(seen, rule_state),
+            exit_mask=exit_mask | (depth == self.config.num_hidden_layers),
+            state=ExampleState(depth, rule_state, model_state),
+            seen=seen,
+        )
+
+    def exit_early(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **inputs: Tensor,
+    ) -> EarlyExitOutput:
+        """Answer a batch, each example at its own exit.
+
+        Args:
+            input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64, as HF
+                ALBERT; inputs_embeds in place of input_ids (batch, length, embedding).
+            inputs: the model's own, (batch,) each, by the names in `config.own_inputs`.
+        """
+        hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
+        mask = attention_mask_of(attention_mask)
+        logits = torch.empty(len(hidden), self.config.label_count, device=hidden.device)
+        exit_layer = torch.empty(len(hidden), dtype=torch.long, device=hidden.device)
+        for layer, step in enumerate(iter_layers(self, hidden, mask, inputs), start=1):
+            if step.exiting:
+                rows = step.rows[step.exiting]
+                logits[rows] = step.decision.answer[step.exiting]
+                exit_layer[rows] = layer
+        return EarlyExitOutput(None, logits, exit_layer=exit_layer)
+
+
+def layer_states(model: EarlyExitModel, hidden: Tensor, mask: Tensor | None) -> Iterator[Tensor]:
+    """Run all layers from the states at depth 0; yield the states after each, of the same shape."""
+    for layer in range(model.config.num_hidden_layers):
+        hidden = model.layer_pass(hidden, mask, model.layer_weights(layer))
+        yield hidden
+
+
+def iter_layers(
+    model: EarlyExitModel,
+    hidden: Tensor,
+    mask: Tensor | None,
+    inputs: Inputs,
+    allow_exit: bool = True,
+) -> Iterator[LayerStep]:
+    """Run layer by layer, with an exit check after each, until all examples have exited.
+
+    An example that has exited is left out of the layers behind: the batch shrinks.
+
+    Args:
+        hidden: (batch, length, hidden), the states at depth 0.
+        mask: (batch, 1, 1, length) bool, or None without padding.
+        allow_exit: if off, run all layers for every example, and do not wait for the device.
+    """
+    rule = model.config.exit_rule()
+    state = model.start(rule, len(hidden), inputs)
+    rows = torch.arange(len(hidden), device=hidden.device)
+    for layer in range(model.config.num_hidden_layers):
+        weights = model.layer_weights(layer)
+        hidden = model.layer_pass(hidden, mask, weights)
+        decision = model.check_exit(rule, hidden, mask, weights, state)
+        state = decision.state
+        if not allow_exit:
+            yield LayerStep(rows, decision, exiting=[])
+            continue
+        exits_here = decision.exit_mask.tolist()  # the one wait for the device
+        exiting = [position for position, exits in enumerate(exits_here) if exits]
+        yield LayerStep(rows, decision, exiting)
+        if len(exiting) == len(exits_here):
+            return
+        if exiting:
+            staying = [position for position, exits in enumerate(exits_here) if not exits]
+            keep = torch.tensor(staying, device=hidden.device)
+            hidden, rows = hidden[keep], rows[keep]
+            mask = None if mask is None else mask[keep]
+            state = tree_map(itemgetter(keep), state)

@@ -1,0 +1,214 @@
+"""ELBERT: ALBERT with an exit classifier after every layer pass (Xie et al., 2021).
+
+Training weighs the losses of all exits; inference stops each example where its exit rule fires.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of, pool, records_states
+from ..configuration import ElbertConfig
+from ..depth import (
+    EarlyExitModel,
+    EarlyExitOutput,
+    ExampleState,
+    LayerWeights,
+    layer_states,
+)
+from ..loading.weights import ELBERT_NAMES
+from ..losses import distillation_loss, joint_loss, task_loss
+from ..rules import LayerOutput, State, scan_answers
+
+
+class ExitClassifier(nn.Module):
+    """An exit: pooler, then one or two linear layers, under the published names."""
+
+    def __init__(self, config: ElbertConfig) -> None:
+        super().__init__()
+        self.pooler = None if config.use_out_pooler else Pooler(config, config.fc_size1)
+        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+        if config.use_fc2:
+            self.classifier1 = ExitLinear(config.fc_size1, config.fc_size2)
+            self.classifier2 = ExitLinear(config.fc_size2, config.label_count)
+        else:
+            self.classifier = ExitLinear(config.fc_size1, config.label_count)
+
+    def forward(self, pooled: Tensor, shared_pooler: Pooler) -> Tensor:
+        """Classify pooled states (..., hidden): logits (..., num_labels), float32.
+
+        shared_pooler: ALBERT's own, for an exit that has none.
+        """
+        pooler = self.pooler or shared_pooler
+        features = pooler(pooled)
+        if self.training:  # a call of dropout that does nothing is 3% of an exit check
+            features = self.dropout(features)
+        if hasattr(self, "classifier"):
+            return self.classifier(features).float()
+        return self.classifier2(self.classifier1(features).tanh()).float()
+
+
+class ElbertForSequenceClassification(EarlyExitModel):
+    """Sequence classification (num_labels > 1) or regression (num_labels = 1) with early exit.
+
+    `config` is read at every call: changing `config.exit_thres` takes effect at once. An example's
+    answer does not depend on the batch that it shares.
+    """
+
+    config_class = ElbertConfig
+    config: ElbertConfig  # pyrefly: ignore[bad-override-mutable-attribute]  # HF's is any
+    tensor_names = ELBERT_NAMES
+    task_parts = ("albert.encoder.exit_out_layer", "exit_weights")
+    new_parts = ("albert.pooler.", *task_parts)
+    optional_parts = ("exit_weights",)  # the published code does not save it
+
+    def __init__(self, config: ElbertConfig) -> None:
+        super().__init__(config)
+        self.albert = AlbertBackbone(config)
+        encoder, self.num_exits = self.albert.encoder, config.num_exit_layers
+        if self.num_exits == 1:
+            encoder.exit_out_layer = ExitClassifier(config)
+        else:
+            encoder.exit_out_layers = nn.ModuleList(
+                ExitClassifier(config) for _ in range(self.num_exits)
+            )
+        # The published code kept W outside the model and lost it on saving.
+        self.exit_weights = None
+        if config.weight_name == "dyn":
+            self.exit_weights = nn.Parameter(torch.full((config.num_exit,), config.w_init))
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self and self.exit_weights is not None:
+            init.constant_(self.exit_weights, self.config.w_init)
+
+    @records_states
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_all_exits: bool = False,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        teacher_logits: Tensor | None = None,
+    ) -> EarlyExitOutput:
+        """Classify a batch.
+
+        Args:
+            input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64, as HF
+                ALBERT; inputs_embeds in place of input_ids (batch, length, embedding).
+            labels: (batch,) class ids, or values for regression; (batch, num_labels) of 0 and 1
+                where an example may have several labels (problem_type multi_label_classification).
+            output_all_exits: in eval(), run full depth and return every layer's answer too.
+            output_hidden_states, output_attentions: run full depth and return those of every layer.
+            teacher_logits: (batch, num_labels), in train(): what the exits learn, beside labels.
+        """
+        if not self.training and not output_all_exits:
+            out = self.exit_early(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                token_type_ids=token_type_ids,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+            )
+            if labels is not None and out.logits is not None:
+                out.loss = task_loss(out.logits, labels)
+            return out
+        hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
+        recorded = self.record(hidden, attention_mask_of(attention_mask))
+        all_logits, loss = recorded["all_logits"], None
+        if self.training:
+            if labels is not None:
+                loss = self.training_loss(recorded, labels, teacher_logits)
+            last = torch.full((len(hidden),), len(all_logits), device=hidden.device)
+            return EarlyExitOutput(loss, all_logits[-1], exit_layer=last, all_logits=all_logits)
+        logits, exit_layer = scan_answers(self.config.exit_rule(), recorded)
+        loss = None if labels is None else task_loss(logits, labels)
+        return EarlyExitOutput(loss, logits, exit_layer=exit_layer, all_logits=all_logits)
+
+    def record(self, hidden: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        """Run all layers from the states at depth 0, and return what a rule may read of them.
+
+        `all_logits` (layers, batch, num_labels), and each of `layer_signals` (batch, layers).
+        """
+        states = layer_states(self, hidden, mask)
+        pooled = torch.stack([pool(state, mask, self.config.pooler_input) for state in states])
+        signals = {name: x.T for name, x in self.layer_signals(pooled).items()}
+        return {"all_logits": self.answer_layers(pooled), **signals}
+
+    def layer_signals(self, pooled: Tensor) -> dict[str, Tensor]:
+        """Compute what the model says of a layer beside its logits, by name: none here.
+
+        pooled: (batch, hidden) of one layer, or (layers, batch, hidden); signals (batch,), or
+        (layers, batch). A mode whose rule reads more than logits overrides this.
+        """
+        return {}
+
+    def training_loss(
+        self, recorded: dict[str, Tensor], labels: Tensor, teacher_logits: Tensor | None
+    ) -> Tensor:
+        """Compute the joint loss of all exits, a scalar, from what `record` returned.
+
+        labels, teacher_logits: as `forward`'s. A mode with a loss of its own overrides this.
+        """
+        losses = [self.exit_loss(x, labels, teacher_logits) for x in recorded["all_logits"]]
+        return joint_loss(torch.stack(losses), self.exit_weights)
+
+    def exit_loss(self, logits: Tensor, labels: Tensor, teacher_logits: Tensor | None) -> Tensor:
+        """Compute one exit's loss, a scalar, from its logits (batch, num_labels)."""
+        if teacher_logits is not None:
+            return distillation_loss(
+                logits, labels, teacher_logits, self.config, weights=self.class_weights
+            )
+        smoothing = self.config.label_smoothing
+        return task_loss(logits, labels, smoothing=smoothing, weights=self.class_weights)
+
+    def answer_layers(self, pooled: Tensor) -> Tensor:
+        """Classify (layers, batch, hidden), a classifier at a time: (layers, batch, num_labels)."""
+        layers_of_exits = Counter(map(self.exit_number, range(len(pooled))))
+        runs_of_layers = pooled.split(list(layers_of_exits.values()))
+        answers = [
+            exit_classifier(states, self.albert.pooler)
+            for exit_classifier, states in zip(self.exit_heads(), runs_of_layers, strict=True)
+        ]
+        return torch.cat(answers)
+
+    # The steps of depth: see EarlyExitModel.
+
+    def exit_heads(self) -> Sequence[ExitClassifier]:
+        """List the exit classifiers, from the first layers' to the last ones'."""
+        encoder: Any = self.albert.encoder
+        return [encoder.exit_out_layer] if self.num_exits == 1 else encoder.exit_out_layers
+
+    def exit_number(self, layer: int) -> int:
+        """Tell which of `exit_heads` layer `layer` (0-based) has: layers share in equal runs."""
+        layers_of_exit = self.config.num_hidden_layers // self.num_exits
+        return min(layer // layers_of_exit, self.num_exits - 1)
+
+    def layer_weights(self, layer: int) -> LayerWeights:
+        return LayerWeights(group=self.albert.group_of(layer), exit=self.exit_number(layer))
+
+    def embed(self, *text: Tensor | None) -> Tensor:
+        encoder: Any = self.albert.encoder
+        return encoder.embedding_hidden_mapping_in(self.albert.embeddings(*text))
+
+    def layer_pass(self, hidden: Tensor, mask: Tensor | None, weights: LayerWeights) -> Tensor:
+        encoder: Any = self.albert.encoder
+        return encoder.albert_layer_groups[weights.group](hidden, mask)
+
+    def layer_output(
+        self, hidden: Tensor, mask: Tensor | None, weights: LayerWeights, state: ExampleState
+    ) -> tuple[LayerOutput, State]:
+        pooled = pool(hidden, mask, self.config.pooler_input)
+        exit_classifier = self.exit_heads()[weights.exit]
+        logits = exit_classifier(pooled, self.albert.pooler)
+        return LayerOutput(logits, self.layer_signals(pooled)), ()

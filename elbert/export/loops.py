@@ -1,0 +1,165 @@
+"""What is exported of a model: its steps under `torch.while_loop`, which becomes ONNX's Loop.
+
+The steps are the model's own (`elbert.depth`; for tokens `Halting.advance`), so that a new exit
+rule or criterion exports by itself.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from elbert_base.keys import Key
+
+from ..act.encoder import Halting, interpolate, share_of_new
+from ..act.heads import AlbertActForSequenceClassification
+from ..albert import attention_mask_of
+from ..depth import EarlyExitModel, LayerWeights
+from ..loading.weights import Tensors
+from ..rules import AnyRule
+
+
+class ExportLoop(nn.Module):
+    """A model that runs until nothing is left to run, with its rule's numbers as inputs.
+
+    outputs: names, in order, of what `forward` gives. Its inputs are ids, mask and segments,
+    (batch, length) int64; what `own` names, (batch,) float32 each; and `settings`, () each.
+    own: which of the model's own numbers of an example are inputs, by name.
+    layer_logits: is every layer's answer an output, too?
+    """
+
+    outputs: tuple[str, ...]
+
+    def __init__(
+        self, model: nn.Module, own: Sequence[str] = (), layer_logits: bool = False
+    ) -> None:
+        super().__init__()
+        self.model, self.own = model.eval(), own
+        if layer_logits:
+            self.outputs = (*self.outputs, "layer_logits")
+
+    @property
+    def keys(self) -> dict[str, Key]:
+        """The exit keys that are numbers."""
+        keys = self.model.config.table.exit_keys
+        return {name: key for name, key in keys.items() if key.kind in (int, float)}
+
+    def settings(self) -> Tensors:
+        """The values of `keys` now, of shape ()."""
+        values = self.model.config.exit_keys()
+        return {name: torch.tensor(key.kind(values[name])) for name, key in self.keys.items()}
+
+
+class DepthLoop(ExportLoop):
+    """Layer by layer until the last example has exited.
+
+    Layers in a row that share their weights make one loop, the next ones another, which is not
+    entered where all have exited.
+    """
+
+    outputs = ("logits", "exit_layer", "layers_run")
+    model: EarlyExitModel
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
+        own: Tensors,
+        settings: Tensors,
+    ) -> tuple[Tensor, ...]:
+        """Each example's answer (batch, num_labels), exit layer (batch,), and passes made ().
+
+        If asked for, every layer's answer, (layers, batch, num_labels): 0 of layers not run.
+        """
+        model, batch, config = self.model, input_ids.shape[0], self.model.config
+        depth, labels = config.num_hidden_layers, config.num_labels
+        # A window of more layers than there are fires as little as one of all of them does before
+        # the last layer, where all exit.
+        settings = {
+            name: value.clamp(1, depth) if self.keys[name].counts_layers else value
+            for name, value in settings.items()
+        }
+        rule = config.exit_rule(**settings)
+        mask = attention_mask_of(attention_mask)
+        end = 0
+        carried = (
+            torch.zeros((), dtype=torch.long),  # layers run
+            torch.ones(batch, dtype=torch.bool),  # who has not exited
+            torch.zeros(batch, dtype=torch.long),  # exit layers; of the active, the newest layer
+            torch.zeros(batch, labels),  # answers, of that layer
+            model.embed(input_ids, token_type_ids),
+            model.start(rule, batch, own),
+            *([torch.zeros(depth, batch, labels)] if "layer_logits" in self.outputs else []),
+        )
+        for weights, count in Counter(map(model.layer_weights, range(depth))).items():
+            end += count
+
+            def goes_on(layer: Tensor, active: Tensor, *_: Any, end: int = end) -> Any:
+                return active.any() & (layer < end)
+
+            one_layer = partial(self.one_layer, weights, rule, mask)
+            carried = torch.while_loop(goes_on, one_layer, carried)
+        layers_run, _, exit_layer, answers, _, _, *every = carried
+        return answers, exit_layer, layers_run, *every
+
+    def one_layer(
+        self, weights: LayerWeights, rule: AnyRule, mask: Tensor, *carried: Any
+    ) -> tuple[Any, ...]:
+        """A layer pass and its exit check, for the whole batch: those who have exited run along."""
+        layer, active, exit_layer, answers, hidden, state, *every = carried
+        hidden = self.model.layer_pass(hidden, mask, weights)
+        check = self.model.check_exit(rule, hidden, mask, weights, state)
+        newest = torch.arange(self.model.config.num_hidden_layers)[:, None, None] == layer
+        every = [torch.where(newest, check.answer, logits) for logits in every]
+        layer = layer + 1
+        exit_layer = torch.where(active, layer, exit_layer)
+        answers = torch.where(active[:, None], check.answer, answers)
+        new = (layer, active & ~check.exit_mask, exit_layer, answers, hidden, check.state, *every)
+        # A loop wants tensors of their own, laid out as the first ones were.
+        return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), new)
+
+
+class TokenLoop(ExportLoop):
+    """Update by update until the last token has halted; every pass computes all tokens."""
+
+    outputs = ("logits", "updates", "layers_run")
+    model: AlbertActForSequenceClassification
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
+        own: Tensors,
+        settings: Tensors,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Answers (batch, num_labels), each token's updates (batch, length), and passes made ()."""
+        albert, config = self.model.albert, self.model.config
+        layer_pass, depth = albert.encoder.albert_layer, config.num_hidden_layers
+        graves = config.act_update == "graves"
+        mask = attention_mask_of(attention_mask)
+        embedded = albert.embeddings(input_ids, token_type_ids)
+        hidden = albert.encoder.embedding_hidden_mapping_in(embedded)
+
+        def goes_on(layer: Tensor, hidden: Tensor, halting: Halting, *mean: Tensor) -> Tensor:
+            return halting.running.any() & (layer < depth)
+
+        def update(layer: Tensor, hidden: Tensor, halting: Halting, *mean: Tensor) -> tuple:
+            new, before, layer = layer_pass(hidden, mask), halting.running, layer + 1
+            last = graves & (layer == depth)
+            epsilon = settings["act_epsilon"]
+            weight, halting = halting.advance(layer_pass.act(new), epsilon, last)
+            hidden = interpolate(new, hidden, share_of_new(config, weight, before))
+            return layer, hidden, halting, *(x + weight[..., None] * hidden for x in mean)
+
+        none = torch.zeros((), dtype=torch.long)
+        start = (none, hidden, albert.encoder.start(hidden, mask))
+        start = (*start, torch.zeros_like(hidden)) if graves else start
+        layers_run, hidden, halting, *mean = torch.while_loop(goes_on, update, start)
+        logits = self.model.classifier(albert.pool(mean[0] if graves else hidden, mask))
+        return logits, halting.updates.long(), layers_run

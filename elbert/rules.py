@@ -1,0 +1,290 @@
+"""Exit rules: what decides after which layer an example exits.
+
+A rule is a class. `start` gives its state at depth 0. `step` takes one layer's output and the
+state, and returns the new state and who exits. The same methods run at inference, layer by layer,
+and in `scan`, over recorded outputs. `exits/rules.py` has ELBERT's rules, `ponder/rules.py` the
+halting criteria of ponder models. `EarlyExitConfig.exit_rule` makes every rule.
+
+A setting may be a tensor of many values: then one scan decides for all of them. With one setting,
+the shapes of a state are the same at every layer, so that the loop over depth can be exported as it
+is. A rule's decisions count only up to the first layer where it says exit.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, dataclass_transform
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map
+
+# What an example carries from layer to layer: a tensor or a tuple of tensors, batch first; or ().
+State = Any
+Outcome = tuple[State, Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
+Tensors = Mapping[str, Tensor]
+# An exit key's value, or a tensor of its values: (), or (settings, 1).
+Number = float | Tensor
+Count = int | Tensor
+
+
+class LayerOutput(NamedTuple):
+    """What a model says after a layer, for a rule to read; a recording keeps all of it."""
+
+    logits: Tensor  # (batch, classes)
+    # What else the model says of the layer, by name, (batch,) each: a ponder model's halting
+    # probabilities, for example.
+    signals: Tensors = MappingProxyType({})
+
+
+class Size(NamedTuple):
+    """Sizes from which the shapes of a state follow."""
+
+    settings: tuple[int, ...]  # (settings,), or () for one setting
+    batch: int
+    classes: int
+    layers: int
+    device: torch.device | None = None
+
+    def zeros(self, *rest: int) -> Tensor:
+        """Counters of 0: (batch, *rest) or (settings, batch, *rest), int64."""
+        shape = (*self.settings, self.batch, *rest)
+        return torch.zeros(shape, dtype=torch.long, device=self.device)
+
+    def unknown(self, *rest: int) -> Tensor:
+        """Scores before the first layer: (batch, *rest) of NaN, as no comparison with it holds."""
+        return torch.full((self.batch, *rest), math.nan, device=self.device)
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+@dataclass(kw_only=True, eq=False)
+class ExitRule:
+    """A rule with its settings.
+
+    The annotations of a rule are the exit keys that it reads: its own, and those of its bases. What
+    is annotated here, all rules read. A number may be a tensor of shape (settings, 1): then all
+    settings are decided at once, and exits get a leading dimension of settings.
+
+    Attributes:
+        reads: the exit keys that the rule reads.
+        signals: what it reads of a layer beside the logits (`LayerOutput.signals`), by name.
+        inputs: the model's own inputs that it reads (`AdaptiveConfig.own_inputs`), by name.
+        cause: what ends a pass, where no window does, for a figure; "" for the rule's name.
+        never_exits: why every example goes to the last layer; "" for a rule with exits.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ()
+    signals: ClassVar[tuple[str, ...]] = ()
+    inputs: ClassVar[tuple[str, ...]] = ()
+    cause: ClassVar[str] = ""
+    never_exits = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        # Every subclass becomes a dataclass, so that a rule is written as its annotations and its
+        # step alone, and `reads` can never differ from what the rule really has.
+        super().__init_subclass__(**options)
+        made = dataclass(kw_only=True, eq=False)(cls)
+        cls.reads = tuple(field.name for field in fields(made))
+
+    def __post_init__(self) -> None:
+        # A Python number is compared in the scores' float32; a tensor must be too, to decide alike.
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                setattr(self, name, value.float())
+
+    @property
+    def settings_shape(self) -> tuple[int, ...]:
+        """(settings,) for numbers of shape (settings, 1), () for scalars."""
+        values = [getattr(self, name) for name in self.reads]
+        shapes = [value.shape for value in values if isinstance(value, Tensor)]
+        return tuple(torch.broadcast_shapes(*shapes)[:-1])
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """Values that the rule compares, from logits (batch, classes): probabilities, or a value.
+
+        (settings, batch, classes) where they depend on a setting.
+        """
+        return exit_scores(logits)
+
+    def may_exit(self, depth: Tensor) -> Tensor | bool:
+        """Tell who may exit after so many layers, whatever `step` says.
+
+        depth: (batch,) int64, layers that ran. Returns a bool, or a tensor (batch,) or (settings,
+        batch). A key that limits all rules, such as a least layer, is applied here.
+        """
+        return True
+
+    def start(self, size: Size, inputs: Tensors) -> State:
+        """Make the state of `size.batch` examples at depth 0; inputs: (batch,) each, by name."""
+        return ()
+
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        """Return the state one layer later, and who exits: (batch,) or (settings, batch) bool."""
+        raise NotImplementedError
+
+    def decide(self, seen: LayerOutput, state: State, depth: Tensor) -> Outcome:
+        """Step, and let only those exit who may; see `may_exit` for depth."""
+        state, exit_mask = self.step(seen, state)
+        return state, exit_mask & self.may_exit(depth)
+
+    def answer(self, seen: LayerOutput, state: State) -> Tensor:
+        """Answer of an exit, (batch, classes), given the newest layer and the state after it."""
+        return seen.logits
+
+    def by_window(self, seen: LayerOutput) -> Tensor:
+        """Tell which of the exits here a confidence window decides: (batch,) bool."""
+        return torch.zeros(len(seen.logits), dtype=torch.bool, device=seen.logits.device)
+
+
+class NeverExits(ExitRule):
+    """Runs every example to the last layer: there is no rule, or it cannot fire."""
+
+    never_exits = "it never fires on a predicted value, so every example goes to the last layer"
+
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        shape = (*self.settings_shape, len(seen.logits))
+        return state, torch.zeros(shape, dtype=torch.bool, device=seen.logits.device)
+
+
+class EachLabel:
+    """A rule for examples that may have several labels.
+
+    An example exits where `rule` lets each label exit, as a choice between there and not there: the
+    least certain label decides. It has the methods of a rule that callers use.
+    """
+
+    def __init__(self, rule: ExitRule) -> None:
+        self.rule = rule
+        self.reads, self.signals, self.inputs = rule.reads, rule.signals, rule.inputs
+        self.cause, self.never_exits = rule.cause, rule.never_exits
+        self.settings_shape = rule.settings_shape
+
+    def start(self, size: Size, inputs: Tensors) -> State:
+        """Make the state of `size.batch` examples at depth 0, as `ExitRule.start`."""
+        of_labels = {name: x.repeat_interleave(size.classes) for name, x in inputs.items()}
+        labels = size._replace(batch=size.batch * size.classes, classes=2)
+        return self.by_example(self.rule.start(labels, of_labels), size.classes)
+
+    def decide(self, seen: LayerOutput, state: State, depth: Tensor) -> Outcome:
+        """Return the state one layer later, and who exits, as `ExitRule.decide`."""
+        labels = seen.logits.shape[-1]
+        if not self.settings_shape:
+            state = tree_map(lambda x: x.flatten(0, 1), state)
+        state, exit_mask = self.rule.step(self.of_labels(seen), state)
+        all_labels_exit = exit_mask.unflatten(-1, (-1, labels)).all(-1)
+        return self.by_example(state, labels), all_labels_exit & self.rule.may_exit(depth)
+
+    def answer(self, seen: LayerOutput, state: State) -> Tensor:
+        """Answer of an exit, (batch, labels): the newest layer's."""
+        return seen.logits
+
+    def by_window(self, seen: LayerOutput) -> Tensor:
+        """Tell which of the exits here a window decides for some label: (batch,) bool."""
+        of_labels = self.rule.by_window(self.of_labels(seen))
+        return of_labels.unflatten(-1, (-1, seen.logits.shape[-1])).any(-1)
+
+    def of_labels(self, seen: LayerOutput) -> LayerOutput:
+        """Logits (batch, labels) -> (batch · labels, 2): 0 of not there, the label's of there."""
+        labels = seen.logits.shape[-1]
+        signals = {name: x.repeat_interleave(labels) for name, x in seen.signals.items()}
+        return LayerOutput(F.pad(seen.logits.flatten()[:, None], (1, 0)), signals)
+
+    def by_example(self, state: State, labels: int) -> State:
+        """Give a state the batch as its first dimension, so that examples can be left out of it.
+
+        Where many settings are scanned nobody is left out, and the state stays as it is.
+        """
+        if self.settings_shape:
+            return state
+        return tree_map(lambda x: x.unflatten(0, (-1, labels)), state)
+
+
+AnyRule = ExitRule | EachLabel  # what `EarlyExitConfig.exit_rule` makes
+
+
+def per_class(setting: Number) -> Number:
+    """Reshape a setting so that it goes with logits (batch, classes)."""
+    return setting[..., None] if isinstance(setting, Tensor) and setting.ndim else setting
+
+
+def exit_scores(logits: Tensor, multi_label: bool = False) -> Tensor:
+    """Turn logits (..., classes) into what rules compare.
+
+    Class probabilities; the probability of each of several labels; in regression the predicted
+    value itself.
+    """
+    if multi_label:
+        return logits.sigmoid()
+    return logits.softmax(-1) if logits.shape[-1] > 1 else logits
+
+
+def certainty(scores: Tensor, multi_label: bool) -> Tensor:
+    """Probability of an answer, (...), from `exit_scores`; of several labels the least certain."""
+    return scores.maximum(1 - scores).amin(-1) if multi_label else scores.amax(-1)
+
+
+def normalised_entropy(probabilities: Tensor) -> Tensor:
+    """Entropy of (..., classes) divided by log K, the number of classes: (...), in [0, 1]."""
+    classes = probabilities.shape[-1]
+    return torch.special.entr(probabilities).sum(-1) / math.log(max(classes, 2))
+
+
+def replay(rule: AnyRule, recorded: Tensors) -> Iterator[tuple[LayerOutput, State, Tensor]]:
+    """Step through recorded layers: yield each layer's output, the state after it, and who exits.
+
+    recorded: `all_logits` (layers, batch, classes); the rule's `signals`, (batch, layers) each; the
+    rule's `inputs`, (batch,) each.
+    """
+    all_logits = recorded["all_logits"]
+    layers, batch, classes = all_logits.shape
+    size = Size(rule.settings_shape, batch, classes, layers, all_logits.device)
+    state = rule.start(size, recorded_inputs(rule, recorded))
+    depth = torch.zeros(batch, dtype=torch.long, device=all_logits.device)
+    for layer, logits in enumerate(all_logits):
+        signals = {name: recorded[name][:, layer] for name in rule.signals}
+        seen = LayerOutput(logits, signals)
+        depth = depth + 1
+        state, exit_mask = rule.decide(seen, state, depth)
+        yield seen, state, exit_mask
+
+
+def recorded_inputs(rule: AnyRule, recorded: Tensors) -> Tensors:
+    """Select the rule's own inputs from a recording, where it has them."""
+    return {name: recorded[name] for name in rule.inputs if name in recorded}
+
+
+def scan(rule: AnyRule, recorded: Tensors) -> Tensor:
+    """Find the exit layers of recorded examples, as inference would: (batch,) int64, 1-based.
+
+    (settings, batch) for a rule whose settings have the shape (settings, 1). An example for which
+    the rule never fires exits at the last layer.
+
+    Args:
+        rule: as `EarlyExitConfig.exit_rule` makes it.
+        recorded: `all_logits` (layers, batch, classes); for a halting criterion also
+            `halt_probabilities` (batch, layers), and for `sample` its `draws` (batch,).
+    """
+    exit_layer = torch.zeros((), dtype=torch.long)
+    for layer, (_, _, exit_mask) in enumerate(replay(rule, recorded), start=1):
+        exit_layer = torch.where(exit_mask & (exit_layer == 0), layer, exit_layer)
+    return exit_layer.masked_fill(exit_layer == 0, layer)
+
+
+def layer_answers(rule: AnyRule, recorded: Tensors) -> Tensor:
+    """Return the answers of an exit at every layer: (layers, batch, classes)."""
+    return torch.stack([rule.answer(seen, state) for seen, state, _ in replay(rule, recorded)])
+
+
+def scan_answers(rule: AnyRule, recorded: Tensors) -> tuple[Tensor, Tensor]:
+    """Return the answers (batch, classes) at the exit layers, and these layers, as `scan` does."""
+    exit_layer = scan(rule, recorded)
+    rows = torch.arange(exit_layer.shape[-1], device=exit_layer.device)
+    return layer_answers(rule, recorded)[exit_layer - 1, rows], exit_layer
+
+
+def exits_by_window(rule: AnyRule, recorded: Tensors, exit_layer: Tensor) -> Tensor:
+    """Tell which of the exits at these layers, (batch,), a window decided: (batch,) bool."""
+    by_layer = torch.stack([rule.by_window(seen) for seen, _, _ in replay(rule, recorded)])
+    return by_layer[exit_layer - 1, torch.arange(len(exit_layer))]

@@ -1,0 +1,347 @@
+"""What a configuration key may hold, and the keys of every mode. Loads no torch.
+
+The keys are the published ones, at top level in `config.json`. `configuration.py`,
+`exit_settings.py`, `change_config.py` and docs/configuration.md follow these tables.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from elbert_base.errors import UserError
+
+LARGEST = 3.4e38  # that a float32 holds: what a model computes with
+ROWS = list[list[float]]
+NOUNS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    list: "a list",
+    ROWS: "rows of numbers",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """Values that a configuration key may hold."""
+
+    kind: type
+    default: Any
+    meaning: str
+    minimum: float = -LARGEST
+    maximum: float = LARGEST
+    _: KW_ONLY
+    choices: Collection[str] = ()
+    counts_layers: bool = False  # is it at most num_hidden_layers?
+    shapes: bool = False  # does it fix the shape of the weights?
+    grid: str = ""  # what a sweep tries, e.g. "0:1:0.02"; "1:N" is 1 to num_hidden_layers
+    regression_grid: str = ""  # in its place for predicted values, which have the labels' scale
+    eager_when_low: bool = False  # do low values let examples exit early? (else high ones do)
+
+    def grid_of(self, regression: bool) -> str:
+        """Return what a sweep tries, for predicted values or for classes."""
+        return self.regression_grid if regression and self.regression_grid else self.grid
+
+    def initial(self, layers: int | None = None) -> Any:
+        """Return the default for a model of so many layers."""
+        return min(self.default, layers) if self.counts_layers and layers else self.default
+
+    def allowed(self) -> str:
+        noun = NOUNS.get(self.kind, self.kind.__name__)
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.kind not in (int, float) or self.minimum == -LARGEST:
+            return noun
+        if self.maximum == LARGEST:
+            return f"{noun} of at least {self.minimum:g}"
+        return f"{noun} from {self.minimum:g} to {self.maximum:g}"
+
+    def is_valid(self, value: Any) -> bool:
+        """Tell whether the key may hold `value`; NaN, True and False are no numbers."""
+        if self.kind == ROWS:
+            number = float_key(0.0, "")
+            rows = value if isinstance(value, list) else [None]
+            return all(isinstance(row, list) and all(map(number.is_valid, row)) for row in rows)
+        if self.kind not in (int, float):
+            return isinstance(value, self.kind) and (not self.choices or value in self.choices)
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return False
+        if not self.minimum <= value <= self.maximum:
+            return False
+        # The published change_config.py writes every value as a float: 8.0 is a window of 8.
+        return self.kind is float or value == int(value)
+
+
+# A row each of a table.
+str_key, float_key = partial(Key, str), partial(Key, float)
+int_key, bool_key = partial(Key, int), partial(Key, bool)
+shape_key = partial(int_key, shapes=True)
+
+
+class KeyTable(NamedTuple):
+    """The keys of one mode's `config.json`.
+
+    exit_keys: those that decide an exit; read at every call, so that an edit takes effect at once.
+    ignored: published keys kept but without effect; the value is a feature's name for a warning.
+    """
+
+    keys: Mapping[str, Key]
+    exit_keys: Mapping[str, Key]
+    ignored: Mapping[str, str] = {}
+
+
+def path_keys(model_name: str) -> dict[str, Key]:
+    """Return the keys that name files, with a mode's defaults."""
+    return {
+        "model_name": str_key(model_name, "folder of a model's statistics under my_out_dir"),
+        "my_out_dir": str_key("stat_out", "folder of per-layer statistics"),
+        "exit_config_path": str_key("", "JSON file whose exit keys override these at evaluation"),
+    }
+
+
+# ALBERT's own keys that fix the shape of its weights; far more is a typo that exhausts a machine.
+SIZES = {
+    name: shape_key(None, "a size", 1, 10**7)
+    for name in (
+        "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups "
+        "num_attention_heads intermediate_size inner_group_num max_position_embeddings "
+        "type_vocab_size"
+    ).split()
+}
+
+# ELBERT, as published, and of our own: window_score, label_smoothing, teacher_share and
+# teacher_temperature, thres_name's patience.
+
+# As in RULES of elbert/rules.py, which loads torch.
+RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience", "learnt")
+POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
+
+# What every exit rule reads, in every mode that has rules (docs/extending.md).
+SHARED_EXIT_KEYS: dict[str, Key] = {}
+
+EXIT_KEYS = {
+    "thres_name": str_key("bias_1", "exit rule", choices=RULE_NAMES),
+    "exit_thres": float_key(0.1, "threshold of the exit rule", 0, 1, grid="0:1:0.02"),
+    "cnt_thres": int_key(
+        8, "confidence window, in layers", 1, counts_layers=True, grid="1:N", eager_when_low=True
+    ),
+    "margin": float_key(
+        0.0, "a class leads by more than 2·margin", 0, 0.5, grid="0,0.05,0.1", eager_when_low=True
+    ),
+    "range_tmp": float_key(
+        0.2,
+        "how far a probability or value may move in the window",
+        0,
+        grid="0.05,0.1,0.2",
+        regression_grid="0.05:1:0.05,1.2:5:0.2",
+    ),
+    "window_score": str_key(
+        "lead", "the window follows the leading class, or class 0", choices=("lead", "class0")
+    ),
+    "learnt_weights": Key(ROWS, [], "weights of the rule `learnt`, a row for each layer"),
+    **SHARED_EXIT_KEYS,
+}
+ELBERT_KEYS = {
+    **EXIT_KEYS,
+    **path_keys("elbert"),
+    "weight_name": str_key("dyn", "exits' loss weights: learned, or 1", choices=("dyn", "equal")),
+    "w_init": float_key(4.0, "initial W of the learned weights σ(W)"),
+    "w_lr": float_key(0.01, "constant learning rate of W, for weight_name dyn", 0),
+    "label_smoothing": float_key(
+        0.0, "share of each label spread over all classes, in the losses of all exits", 0, 1
+    ),
+    "teacher_share": float_key(
+        0.5, "share of a teacher's answer in the loss of an example with a label", 0, 1
+    ),
+    "teacher_temperature": float_key(
+        2.0, "temperature that softens a teacher's and the exits' answers to it", 0.01
+    ),
+    "pooler_input": str_key("cls", "what an exit reads", choices=POOLER_INPUTS, shapes=True),
+    "use_out_pooler": bool_key(
+        True, "exits share ALBERT's pooler instead of having their own", shapes=True
+    ),
+    "num_exit_layers": shape_key(
+        1,
+        "number of exit classifiers; 0: one for each layer with weights of its own",
+        0,
+        counts_layers=True,
+    ),
+    "correction_rank": shape_key(
+        0, "all layers have the same matrices, plus a correction of this rank each; 0: no", 0, 1024
+    ),
+    "use_fc2": bool_key(False, "two-layer exit classifier", shapes=True),
+    "fc_size1": shape_key(None, "width of the exit's pooled state", 1, 65536),
+    "fc_size2": shape_key(None, "width between classifier1 and classifier2", 1, 65536),
+}
+# No published run turns these on.
+NO_EFFECT = (
+    "exit_layer_name shared num_teachers cls_hidden_size cls_num_attention_heads kd_T kd_range "
+    "kd_T_s kd_T_l kd_T_idx_s num_exit idx_lst e_label_smoothing thres_lst exit_weight_lst "
+    "exit_w output_attentions"
+)
+INERT_KEYS = {
+    **dict.fromkeys(NO_EFFECT.split(), ""),
+    "kd_enable": "distillation",
+    "use_dml": "mutual learning",
+    "use_label_smooth": "label smoothing",
+}
+ELBERT = KeyTable(ELBERT_KEYS, EXIT_KEYS, INERT_KEYS)
+
+# PonderNet and PALBERT.
+
+CRITERIA = ("sample", "threshold", "expectation")
+HALTING_HEADS = ("mlp", "linear", "linear_cat", "linear_diff")
+# Early layers of a trained model may halt with a hundredth of a percent.
+CDF_GRID = "0:0.002:0.0001,0.002:0.02:0.001,0.02:1:0.02"
+
+PONDER_EXIT_KEYS = {
+    "exit_criteria": str_key("sample", "halting criterion", choices=CRITERIA),
+    "exit_thres": float_key(
+        0.5, "threshold on the halting CDF", 0, 1, grid=CDF_GRID, eager_when_low=True
+    ),
+    **SHARED_EXIT_KEYS,
+}
+PONDER_KEYS = {
+    **PONDER_EXIT_KEYS,
+    "target_halt_probability": float_key(
+        0.2, "λ_p of the prior, which expects 1/λ_p layers if N is large", 1e-6, 1
+    ),
+    "kl_penalty_factor": float_key(5e-3, "weight of the KL to the prior in the loss", 0),
+    "prior_type": str_key("geometric", "shape of the prior", choices=("geometric", "normal")),
+    "halt_normalization": str_key(
+        "renormalise",
+        "who gets the probability left after the last layer: all layers, or the last one",
+        choices=("renormalise", "last_layer"),
+    ),
+    "lambda_layer_arch": str_key("mlp", "halting head", choices=HALTING_HEADS, shapes=True),
+    "num_lambda_layers": shape_key(3, "depth of PALBERT's halting head", 1, 64),
+    "pooler_input": str_key(
+        "two_cls",
+        "what the two heads read: a [CLS] each, or, as in PALBERT, the same pooled state",
+        choices=("two_cls", *POOLER_INPUTS),
+        shapes=True,
+    ),
+    "lambda_lr": float_key(None, "separate learning rate for the halting head", 0),
+    **path_keys("ponder_albert"),
+}
+PONDER = KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS)
+
+# Adaptive Depth.
+
+ACT_EXIT_KEYS = {"act_epsilon": float_key(0.01, "a token halts at 1 − act_epsilon", 1e-6, 0.999)}
+ACT_KEYS = {
+    **ACT_EXIT_KEYS,
+    "tau": float_key(5e-4, "weight τ of the ponder cost in the loss", 0),
+    "act_update": str_key(
+        "published",
+        "what an update reads: the new state mixed with the old, or the new state alone (Graves)",
+        choices=("published", "graves"),
+        shapes=True,
+    ),
+    "halting_bias": float_key(
+        0.0, "bias of a new halting head: −1.6 gives a halting probability of 1/6", -30, 30
+    ),
+    "pooler_input": str_key("cls", "what the pooler reads", choices=POOLER_INPUTS, shapes=True),
+}
+ACT = KeyTable(ACT_KEYS, ACT_EXIT_KEYS)
+
+# What --recipe sets, by name and mode: docs/results.md has the measurements.
+RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "published": {},
+    "recommended": {
+        "elbert": {
+            "weight_name": "equal",
+            "use_out_pooler": False,
+            "num_exit_layers": 0,
+            "pooler_input": "mean",
+            "thres_name": "entropy",
+        }
+    },
+}
+
+MODE_KEYS = {"elbert": ELBERT, "ponder_albert": PONDER, "albert_act": ACT}
+
+
+def mode_name(model_type: object) -> str:
+    """Name the mode of a --model_type or a config.json's model_type.
+
+    ELBERT's published name is `albert`. A config.json without a type, or of another, is ELBERT's.
+    """
+    return str(model_type) if str(model_type) in MODE_KEYS else "elbert"
+
+
+def keys_of(model_type: object) -> KeyTable:
+    """Look up the keys of a config.json with this model_type."""
+    return MODE_KEYS[mode_name(model_type)]
+
+
+def checked(name: str, value: Any, keys: Mapping[str, Key], layers: int | None = None) -> Any:
+    """Convert `value` to the type of key `name`; raises UserError saying what is allowed.
+
+    layers: the model's num_hidden_layers, where it is known.
+    """
+    key = keys[name]
+    if not key.is_valid(value):
+        raise UserError(f"{name} = {value!r}: allowed is {key.allowed()}")
+    if key.counts_layers and layers is not None and value > layers:
+        raise UserError(f"{name} = {value}: allowed is 1 to num_hidden_layers = {layers}")
+    return key.kind(value)
+
+
+def plain_value(text: str) -> Any:
+    """Parse a text on a command line: JSON, or else the text itself."""
+    try:
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)  # NaN and Infinity are no JSON
+        return value
+    except (ValueError, RecursionError):
+        # True/False as Python and shells write them; anything else is a name.
+        return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def parse_value(name: str, text: str, keys: Mapping[str, Key], layers: int | None = None) -> Any:
+    """Parse a command line's `text` for key `name`."""
+    value = text if keys[name].kind is str else plain_value(text)
+    return checked(name, value, keys, layers)
+
+
+def grid_values(name: str, text: str, keys: Mapping[str, Key], layers: int) -> tuple[float, ...]:
+    """List the values of key `name` in `text`, in its order.
+
+    "0.1,0.3" is a list, "0:1:0.02" a range with both ends, "1:N" goes to the number of layers.
+    Raises UserError for what the key cannot have.
+    """
+    numbers = {name: key for name, key in keys.items() if key.kind in (int, float)}
+    if name not in numbers:
+        raise UserError(f"grid {name}={text}: {nearest_names(name, list(numbers))}")
+    try:
+        values = [value for piece in text.split(",") for value in expand(piece, layers)]
+        return tuple(checked(name, value, keys, layers) for value in values)
+    except UserError as error:
+        raise UserError(f"grid {name}={text}: {error}") from error
+
+
+def expand(piece: str, layers: int) -> list[float]:
+    """List the numbers of "0.3", "1:N" or "0:1:0.02"."""
+    try:
+        numbers = [float(layers if part == "N" else part) for part in piece.split(":")]
+        if len(numbers) == 1:
+            return numbers
+        start, stop, step = numbers if len(numbers) == 3 else [*numbers, 1.0]
+        count = math.floor((stop - start) / step + 1e-9) + 1
+    except (ValueError, ZeroDivisionError, OverflowError) as error:
+        raise UserError("expected a number, FROM:TO, or FROM:TO:STEP") from error
+    if not 0 < count <= 100_000:
+        raise UserError(f"{'an empty' if count < 1 else 'too large a'} range")
+    return [round(start + i * step, 10) for i in range(count)]
+
+
+def nearest_names(name: str, names: list[str]) -> str:
+    """Name the valid names closest to a misspelt one, for an error message."""
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(names)}"

